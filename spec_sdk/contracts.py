@@ -1,0 +1,323 @@
+"""What a plugin is: one small class per kind. Everything else (models, caches, trees, metrics) is given to it.
+
+A plugin class sets ``name`` (what YAML and the command line call it) and ``Config`` (a dataclass of its options, with
+defaults). Its YAML is merged onto that dataclass, so an unknown option or a wrong type is refused before anything runs.
+
+Legend: B batch, N tree nodes, P prefix length, L layers, H query heads, G KV heads, D head dim, M model dim,
+S cache slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+
+if TYPE_CHECKING:
+    from spec_sdk.model.attention_mask import AttentionMask
+    from spec_sdk.model.models import Models
+    from spec_sdk.ops import Ops
+    from spec_sdk.tree import TokenTree
+
+Guarantee = Literal["exact", "distribution", "relaxed"]
+GUARANTEES: tuple[Guarantee, ...] = ("exact", "distribution", "relaxed")
+
+
+def weakest(*guarantees: Guarantee) -> Guarantee:
+    """The guarantee of a whole is the weakest of its parts': exact > distribution > relaxed."""
+    return max(guarantees, key=GUARANTEES.index)
+
+
+@dataclass
+class NoOptions:
+    """The config of a plugin that has no options."""
+
+
+class Plugin:
+    """What all kinds share. ``kind`` is set by the base class of each kind, ``name`` by the plugin."""
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    Config: ClassVar[type] = NoOptions
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How logits become probabilities. ``temperature`` 0 is greedy; 0 / 1.0 / 0.0 switch top_k / top_p / min_p off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to draft in this cycle: at most ``depth`` tokens on a path. 0 is a plain decoding step."""
+
+    depth: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verifier decided.
+
+    ``path``: accepted nodes in order, beginning with the root, node 0.
+    ``next_token``: the token after the last accepted node: the bonus token, or the one resampled after a rejection.
+    """
+
+    path: list[int]
+    next_token: int
+    tree: TokenTree
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens to emit: the accepted drafted tokens, then ``next_token``."""
+        return [self.tree.token_N[i] for i in self.path[1:]] + [self.next_token]
+
+
+@dataclass
+class Request:
+    """One prompt being answered, as plugins see it.
+
+    ``tokens`` is the prefix: prompt and output so far. Its last entry is the pending token, whose KV is in no cache yet.
+    ``rng`` is the only source of randomness: a CPU generator, seeded per request.
+    ``target`` is the target model's own session (embedding, head, forward, cache) for drafters that draft with it.
+    """
+
+    tokens: list[int]
+    prompt_length: int
+    max_new_tokens: int
+    sampler: Sampler
+    rng: torch.Generator
+    stop_ids: frozenset[int] = frozenset()
+    target: Any = None
+    step: int = 0
+
+    @property
+    def pending_token(self) -> int:
+        return self.tokens[-1]
+
+    @property
+    def new_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+
+class Drafter(Plugin, ABC):
+    """Proposes tokens. One instance per request.
+
+    ``hidden_layers``: target layers (0 = embedding output, i = output of block i) whose hidden states it wants.
+    ``models`` gives access to the draft model (:meth:`Models.draft`), loaded once and shared by all requests.
+    """
+
+    kind = "drafter"
+    hidden_layers: tuple[int, ...] = ()
+
+    def __init__(self, config: Any, models: Models) -> None:
+        self.config = config
+        self.models = models
+
+    def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
+        """Prepare for ``request`` (prefill). ``prompt_hidden``: layer → hidden states [P, M] of all but the pending token."""
+
+    @abstractmethod
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        """Return a tree whose root is the pending token and whose depth is at most ``budget.depth`` (>= 1)."""
+
+    def observe(
+        self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None
+    ) -> None:
+        """``committed`` tokens were just appended to ``request.tokens``. Record only; mend the own cache in propose."""
+
+
+class Sampler(Plugin, ABC):
+    """Turns logits into probabilities, and holds the arithmetic of acceptance and resampling."""
+
+    kind = "sampler"
+    guarantee: ClassVar[Guarantee] = "exact"
+
+    def __init__(self, config: Any, params: SamplingParams) -> None:
+        self.config = config
+        self.params = params
+
+    @property
+    def greedy(self) -> bool:
+        return self.params.temperature == 0
+
+    @abstractmethod
+    def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        """Logits [N, V] → probabilities [N, V] in float32 (temperature, top-k, top-p, min-p; one-hot when greedy)."""
+
+    @abstractmethod
+    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
+        """One token from the distribution ``p_V`` [V]."""
+
+    @abstractmethod
+    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
+        """Accept a token of target probability p drawn with probability q: with probability min(1, p/q).
+
+        For a chosen token q is 1: it is accepted with probability p.
+        """
+
+    @abstractmethod
+    def residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
+        """The residual distribution norm(max(p - q, 0)) [V], from which to go on after a drawn token was rejected."""
+
+    @abstractmethod
+    def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
+        """``p_V`` [V] with ``token`` set to zero, renormalised: the residual after a chosen token was rejected."""
+
+
+class Verifier(Plugin, ABC):
+    """Decides which path of a scored tree to keep."""
+
+    kind = "verifier"
+    guarantee: ClassVar[Guarantee]
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def guarantee_under(self, params: SamplingParams) -> Guarantee:
+        """What this verifier guarantees with these sampling parameters (a sampled rule may be exact when greedy).
+
+        Raises UserError for parameters that it cannot serve.
+        """
+        return self.guarantee
+
+    @abstractmethod
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        """``logits_NV[i]`` are the target's logits for the token after node i."""
+
+
+@dataclass(frozen=True)
+class PartialAttention:
+    """Attention over part of the keys, with the softmax statistics that let it be combined with the rest.
+
+    ``o_BNHD`` normalised output over the keys seen, ``m_BNH`` their largest score, ``l_BNH`` sum of exp(score - m).
+    """
+
+    o_BNHD: torch.Tensor
+    m_BNH: torch.Tensor
+    l_BNH: torch.Tensor
+
+
+class Predictor(Plugin, ABC):
+    """Predicts attention from few KV entries (the attention level's guess)."""
+
+    kind = "predictor"
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def always_exact(self, prefix: int) -> bool:
+        """True if at this prefix length the prediction covers every key, so that it is no guess (left out of the hit rate)."""
+
+    @abstractmethod
+    def predict(
+        self,
+        layer: int,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        ops: Ops,
+    ) -> PartialAttention:
+        """Attention of the N queries over the keys this predictor selects."""
+
+    def learn(self, layer: int, statistics: Any) -> None:
+        """Per-chunk statistics of the exact pass, for predictors that learn from them (H2O)."""
+
+
+@dataclass(frozen=True)
+class AttentionVerdict:
+    """``hit``: go on with the prediction. ``error_BN``: the measured relative error per batch row and query."""
+
+    hit: bool
+    error_BN: torch.Tensor
+
+
+class AttentionVerifier(Plugin, ABC):
+    """Decides per layer whether predicted attention is close enough to the exact one."""
+
+    kind = "attention_verifier"
+    guarantee: ClassVar[Guarantee] = "relaxed"
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def verify(self, layer: int, predicted_BNHD: torch.Tensor, exact_BNHD: torch.Tensor) -> AttentionVerdict:
+        """A pass with several rows hits only if every row does."""
+
+
+class Policy(Plugin, ABC):
+    """How much to speculate next."""
+
+    kind = "policy"
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def budget(self, request: Request) -> Budget:
+        """Called before each cycle. Depth 0 makes a plain decoding step: the drafter is not called."""
+
+    def observe(self, cycle: Mapping[str, Any]) -> None:
+        """The event of the cycle that just ended (see events.py), for policies that adapt."""
+
+
+class Backend(Plugin, ABC):
+    """Where tensors live and which kernels run."""
+
+    kind = "backend"
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    @property
+    @abstractmethod
+    def ops(self) -> Ops: ...
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The machine in a few words, for reports: CPU or GPU name, cores or memory."""
+
+    def synchronize(self) -> None:
+        """Wait for queued work, so that a clock read means something."""
+
+
+class Task(Plugin, ABC):
+    """What ``task=…`` runs. Receives the resolved, validated application config."""
+
+    kind = "task"
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def run(self, app: Any) -> int:
+        """Do the work; return the exit status. ``app`` is the :class:`spec_sdk.settings.Settings` of this run."""
+
+
+PLUGIN_KINDS: Mapping[str, type[Plugin]] = {
+    base.kind: base
+    for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Policy, Backend, Task)
+}
+
+
+@dataclass
+class PluginChoice:
+    """A chosen plugin and its options, as they stand in the YAML: ``{name: …, option: value, …}``."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)

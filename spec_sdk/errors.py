@@ -1,0 +1,22 @@
+"""The one exception that means "the user can fix this": a single clear line and exit status 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user gave is wrong. The message is one line: what was wrong, where, the nearest valid value.
+
+    The command line prints it as ``error: …`` without a traceback and exits with status 2.
+    """
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return ``", did you mean 'x'?"`` for the nearest of ``known``, else a list of what exists ("" if there is none)."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    if near:
+        return f", did you mean '{near[0]}'?"
+    return f"; there are: {', '.join(names)}" if names else ""

@@ -1,0 +1,168 @@
+"""Token trees: what a drafter proposes and the target scores in one pass.
+
+A tree is flat and in DFS pre-order. Node 0, the root, is the pending token. Node ``i`` is an ancestor of ``j``, or ``j``
+itself, exactly when ``i <= j < end_N[i]``: in pre-order a node's start is its own index, so one integer per node
+carries the whole N x N attention mask (FlashSpecInfer keeps start and end; the start is redundant here).
+
+Legend: N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw of a child token at a tree node: all that a lossless verifier must know of it.
+
+    ``kind``
+        ``chosen``: picked by top-k, retrieval or any rule that looks at no random number. It is a point mass: accept
+        with p(x), else zero p(x) and renormalise.
+        ``with_replacement`` / ``without_replacement``: drawn at random from ``q_V``. Draws without replacement that
+        share the same ``q_V`` object are one sequence: the i-th is drawn from q with the tokens before it removed.
+    ``q_V``
+        The distribution at the parent, after the sampling transforms and *before* any removal; None for ``chosen``.
+    """
+
+    node: int
+    kind: DrawKind
+    q_V: torch.Tensor | None = None
+    drafter: str = ""
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """A closed token tree in pre-order. Build it with :class:`TreeBuilder` or :meth:`chain`.
+
+    ``draws_N[i]`` lists the draws made at node ``i`` in draw order, duplicates kept: a child drawn twice appears twice.
+    """
+
+    token_N: tuple[int, ...]
+    parent_N: tuple[int, ...]
+    depth_N: tuple[int, ...]
+    end_N: tuple[int, ...]
+    draws_N: tuple[tuple[Draw, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of nodes N, the root included."""
+        return len(self.token_N)
+
+    @property
+    def depth(self) -> int:
+        """Depth of the deepest node: 0 for a root alone (a plain decoding step)."""
+        return max(self.depth_N)
+
+    def path_to(self, node: int) -> list[int]:
+        """Nodes from the root to ``node``, both included."""
+        path = [node]
+        while path[-1] != 0:
+            path.append(self.parent_N[path[-1]])
+        return path[::-1]
+
+    @staticmethod
+    def root_only(token: int) -> TokenTree:
+        """The tree of a plain decoding step: the pending token and nothing else."""
+        return TokenTree((token,), (-1,), (0,), (1,), ((),))
+
+    @staticmethod
+    def chain(root: int, tokens: list[int], kind: DrawKind = "chosen", drafter: str = "") -> TokenTree:
+        """A tree without branches. For drawn tokens, which need a ``q_V`` each, use :class:`TreeBuilder`."""
+        builder = TreeBuilder(root)
+        node = 0
+        for token in tokens:
+            node = builder.add(node, token, kind, drafter=drafter)
+        return builder.build().tree
+
+
+@dataclass(frozen=True)
+class BuiltTree:
+    """A closed tree and where each node went: ``preorder[slot]`` is the tree index of the node created as ``slot``."""
+
+    tree: TokenTree
+    preorder: tuple[int, ...]
+
+
+@dataclass
+class TreeBuilder:
+    """A tree that is still growing. Nodes are numbered in creation order, which is also their cache slot order.
+
+    ``add`` merges: drawing a token that the parent already has as a child records one more draw of that child.
+    """
+
+    root: int
+    token: list[int] = field(init=False)
+    parent: list[int] = field(init=False)
+    depth: list[int] = field(init=False)
+    draws: list[list[Draw]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.token, self.parent, self.depth, self.draws = [self.root], [-1], [0], [[]]
+        self._child: list[dict[int, int]] = [{}]
+
+    @property
+    def size(self) -> int:
+        return len(self.token)
+
+    def add(
+        self, parent: int, token: int, kind: DrawKind, q_V: torch.Tensor | None = None, drafter: str = ""
+    ) -> int:
+        """Record that ``token`` was drawn at node ``parent``; return the child's creation index.
+
+        Raises ValueError for an unknown parent, a negative token, or a drawn token without its ``q_V``.
+        """
+        if not 0 <= parent < self.size:
+            raise ValueError(f"tree node {self.size}: parent {parent} does not exist yet (the tree has {self.size} nodes)")
+        if token < 0:
+            raise ValueError(f"tree node {self.size}: token id {token} is negative")
+        if (q_V is None) != (kind == "chosen"):
+            raise ValueError(f"tree node {self.size}: a drawn token needs its q_V, a chosen one has none (kind {kind!r})")
+        node = self._child[parent].get(token)
+        if node is None:
+            node = self.size
+            self._child[parent][token] = node
+            self.token.append(token)
+            self.parent.append(parent)
+            self.depth.append(self.depth[parent] + 1)
+            self.draws.append([])
+            self._child.append({})
+        self.draws[parent].append(Draw(node, kind, q_V, drafter))
+        return node
+
+    def intervals(self) -> tuple[list[int], list[int]]:
+        """Pre-order ``start`` and ``end`` of every node, indexed by creation order, in O(N)."""
+        size = self.size
+        subtree = [1] * size
+        for node in range(size - 1, 0, -1):
+            subtree[self.parent[node]] += subtree[node]
+        start = [0] * size
+        next_free = [1] * size
+        for node in range(1, size):
+            parent = self.parent[node]
+            start[node] = next_free[parent]
+            next_free[parent] += subtree[node]
+            next_free[node] = start[node] + 1
+        return start, [s + n for s, n in zip(start, subtree, strict=True)]
+
+    def build(self) -> BuiltTree:
+        """Close the tree: nodes in pre-order, children in the order of their first draw."""
+        start, end = self.intervals()
+        slot_of = [0] * self.size
+        for slot, position in enumerate(start):
+            slot_of[position] = slot
+        tree = TokenTree(
+            token_N=tuple(self.token[s] for s in slot_of),
+            parent_N=tuple(-1 if s == 0 else start[self.parent[s]] for s in slot_of),
+            depth_N=tuple(self.depth[s] for s in slot_of),
+            end_N=tuple(end[s] for s in slot_of),
+            draws_N=tuple(
+                tuple(Draw(start[d.node], d.kind, d.q_V, d.drafter) for d in self.draws[s]) for s in slot_of
+            ),
+        )
+        return BuiltTree(tree, tuple(start))
