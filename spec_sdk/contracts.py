@@ -117,6 +117,8 @@ class Drafter(Plugin, ABC):
 
     kind = "drafter"
     hidden_layers: tuple[int, ...] = ()
+    draft_name: str | None = None
+    """The draft model's label for reports; None for a drafter without a model."""
 
     def __init__(self, config: Any, models: Models) -> None:
         self.config = config

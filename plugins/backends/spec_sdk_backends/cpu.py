@@ -1,0 +1,56 @@
+"""The CPU backend: plain torch on the host."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from spec_sdk.contracts import Backend
+from spec_sdk.errors import UserError
+from spec_sdk.ops import Ops
+
+
+@dataclass
+class CpuConfig:
+    """``threads``: threads torch may use; 0 leaves torch's own choice (one per core)."""
+
+    threads: int = 0
+
+
+class CpuBackend(Backend):
+    """Tensors in host memory, the reference operations."""
+
+    name = "cpu"
+    Config = CpuConfig
+    config: CpuConfig
+
+    def __init__(self, config: CpuConfig) -> None:
+        if config.threads < 0:
+            raise UserError(f"backend.threads: {config.threads} must be 0 (torch's choice) or more")
+        super().__init__(config)
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self._ops = Ops()
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def ops(self) -> Ops:
+        return self._ops
+
+    def describe(self) -> str:
+        return f"{_processor_name()}, {torch.get_num_threads()} threads"
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

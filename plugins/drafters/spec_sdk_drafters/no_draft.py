@@ -1,0 +1,15 @@
+"""No drafting: plain decoding."""
+
+from __future__ import annotations
+
+from spec_sdk.contracts import Budget, Drafter, Request
+from spec_sdk.tree import TokenTree
+
+
+class NoDraft(Drafter):
+    """Proposes nothing, so that every cycle is a plain decoding step."""
+
+    name = "none"
+
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return TokenTree.root_only(request.pending_token)

@@ -1,0 +1,1 @@
+"""The decoder, its KV cache, block runners, and the loading of checkpoints and tokenizers."""

@@ -1,0 +1,77 @@
+"""Who sees whom in one forward pass, in O(N) integers.
+
+A pass has N queries over P committed keys, which all of them see, and T keys after those: the slots of a token tree (or
+of a causal chain, which is a tree without branches). Slot ``s`` is visible to a query with pre-order number ``x`` iff
+``key_start_T[s] <= x < key_end_T[s]`` (FlashSpecInfer's interval mask). For a closed tree the start is the slot index.
+
+Legend: N queries, P prefix length, T tree slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class AttentionMask:
+    """Visibility of ``prefix`` committed keys and T tree slots for N queries; all int64 tensors on the pass's device."""
+
+    prefix: int
+    key_start_T: torch.Tensor
+    key_end_T: torch.Tensor
+    query_start_N: torch.Tensor
+    is_chain: bool = False
+    _bias: dict[torch.dtype, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @staticmethod
+    def chain(prefix: int, length: int, device: torch.device) -> AttentionMask:
+        """Causal mask of ``length`` new tokens after ``prefix`` committed ones."""
+        start = torch.arange(length, device=device)
+        return AttentionMask(prefix, start, torch.full_like(start, length), start, is_chain=True)
+
+    @staticmethod
+    def tree(prefix: int, end_N: Sequence[int], device: torch.device) -> AttentionMask:
+        """Mask of a closed tree in pre-order, every node of which is a query."""
+        start = torch.arange(len(end_N), device=device)
+        end = torch.tensor(end_N, device=device)
+        return AttentionMask(prefix, start, end, start)
+
+    @staticmethod
+    def growing_tree(
+        prefix: int, start: Sequence[int], end: Sequence[int], queries: int, device: torch.device
+    ) -> AttentionMask:
+        """Mask of a tree whose slots lie in creation order; the last ``queries`` slots are the queries."""
+        key_start = torch.tensor(start, device=device)
+        return AttentionMask(prefix, key_start, torch.tensor(end, device=device), key_start[-queries:])
+
+    @property
+    def queries(self) -> int:
+        """Number of queries N."""
+        return self.query_start_N.shape[0]
+
+    @property
+    def keys(self) -> int:
+        """Number of keys, prefix and tree slots: P + T."""
+        return self.prefix + self.key_start_T.shape[0]
+
+    @property
+    def sees_everything(self) -> bool:
+        """True when nothing is masked: one query that is also the only tree slot."""
+        return self.queries == 1 and self.key_start_T.shape[0] == 1
+
+    def visible_NT(self) -> torch.Tensor:
+        """Dense visibility [N, T] of the tree slots, as the reference ops use it."""
+        query_N1 = self.query_start_N[:, None]
+        return (self.key_start_T <= query_N1) & (query_N1 < self.key_end_T)
+
+    def bias_NT(self, dtype: torch.dtype) -> torch.Tensor:
+        """Additive form [N, T] of :meth:`visible_NT`: 0 where visible, -inf elsewhere. Built once per pass and dtype."""
+        bias = self._bias.get(dtype)
+        if bias is None:
+            visible = self.visible_NT()
+            bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
+            self._bias[dtype] = bias
+        return bias

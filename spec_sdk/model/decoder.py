@@ -1,0 +1,223 @@
+"""A lean Llama-family decoder (Llama, SmolLM, Mistral, Qwen2, Qwen3): inference only, weights fused once at load.
+
+A block has four stages, which are the seams that block runners use:
+``pre_attention(h) → q, k, v``, ``attend(q) → o``, ``project(o) → a``, ``post_attention(h, a) → h``.
+
+Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D head dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.rope import RotaryTable, rotate
+from spec_sdk.ops import Ops
+
+if TYPE_CHECKING:
+    from spec_sdk.model.runners.base import BlockRunner
+
+
+class TensorSource(Protocol):
+    """Where weights come from: a checkpoint, by Hugging Face tensor name."""
+
+    config: ModelConfig
+
+    def tensor(self, name: str) -> torch.Tensor: ...
+
+    def names(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """One decoder block. ``qkv`` is [(H + 2G)·D, M], ``gate_up`` is [2I, M]; biases and QK norms may be absent."""
+
+    input_norm_M: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    q_norm_D: torch.Tensor | None
+    k_norm_D: torch.Tensor | None
+    output: torch.Tensor
+    output_bias: torch.Tensor | None
+    post_norm_M: torch.Tensor
+    gate_up: torch.Tensor
+    gate_up_bias: torch.Tensor | None
+    down: torch.Tensor
+    down_bias: torch.Tensor | None
+
+
+@dataclass
+class ForwardPass:
+    """What one forward pass works on: the cache it writes to, who sees whom, rotations, and what to record.
+
+    ``hidden`` collects the hidden states [B, N, M] of ``hidden_layers``: 0 is the embedding, i the output of block i
+    (counted from 1).
+    """
+
+    cache: KVCache
+    write_at: int
+    mask: AttentionMask
+    cos_N1D: torch.Tensor
+    sin_N1D: torch.Tensor
+    ops: Ops
+    hidden_layers: frozenset[int] = frozenset()
+    hidden: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def record(self, layer: int, h_BNM: torch.Tensor) -> None:
+        """Keep ``h_BNM`` if its layer was asked for."""
+        if layer in self.hidden_layers:
+            self.hidden[layer] = h_BNM
+
+
+@dataclass(frozen=True)
+class ForwardOutput:
+    """``logits_BNV``: for every node, or for the last one only. ``hidden``: layer → [B, N, M], as asked."""
+
+    logits_BNV: torch.Tensor
+    hidden: Mapping[int, torch.Tensor]
+
+
+class Decoder:
+    """Weights and the arithmetic of their stages. It holds no state of a request: caches live in sessions."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        blocks: Sequence[BlockWeights],
+        embedding_VM: torch.Tensor,
+        final_norm_M: torch.Tensor,
+        head_VM: torch.Tensor,
+    ) -> None:
+        self.config = config
+        self.blocks = tuple(blocks)
+        self.embedding_VM = embedding_VM
+        self.final_norm_M = final_norm_M
+        self.head_VM = head_VM
+        self.rotary = RotaryTable(config, embedding_VM.device, embedding_VM.dtype)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding_VM.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding_VM.dtype
+
+    @property
+    def layers(self) -> int:
+        """Number of blocks."""
+        return len(self.blocks)
+
+    def subset(self, layers: Sequence[int]) -> Decoder:
+        """The decoder made of only these blocks, in this order; weights are shared, not copied."""
+        chosen = [self.blocks[i] for i in layers]
+        return Decoder(self.config, chosen, self.embedding_VM, self.final_norm_M, self.head_VM)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache of this decoder's shape."""
+        c = self.config
+        return KVCache(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+
+    def forward(
+        self, token_BN: torch.Tensor, work: ForwardPass, runner: BlockRunner, last_only: bool = False
+    ) -> ForwardOutput:
+        """Run all blocks as ``runner`` decides; K and V land in the cache from ``work.write_at`` on."""
+        h_BNM = F.embedding(token_BN, self.embedding_VM)
+        work.record(0, h_BNM)
+        h_BNM = runner.run(self, h_BNM, work)
+        if last_only:
+            h_BNM = h_BNM[:, -1:]
+        return ForwardOutput(self.head(h_BNM), work.hidden)
+
+    def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
+        """Final norm and output projection: logits [B, N, V] in the model's dtype."""
+        return F.linear(self._norm(h_BNM, self.final_norm_M), self.head_VM)
+
+    def pre_attention(
+        self, layer: int, h_BNM: torch.Tensor, work: ForwardPass
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Input norm, QKV projection, QK norm, rotation: q [B, N, H, D], k and v [B, N, G, D]."""
+        w, c = self.blocks[layer], self.config
+        H, G = c.num_heads, c.num_kv_heads
+        qkv = F.linear(self._norm(h_BNM, w.input_norm_M), w.qkv, w.qkv_bias)
+        qkv_BNXD = qkv.unflatten(-1, (H + 2 * G, c.head_dim))
+        qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
+        if w.q_norm_D is not None and w.k_norm_D is not None:
+            q_BNHD = self._norm(qk_BNXD[:, :, :H], w.q_norm_D)
+            k_BNGD = self._norm(qk_BNXD[:, :, H:], w.k_norm_D)
+            qk_BNXD = torch.cat((q_BNHD, k_BNGD), dim=2)
+        qk_BNXD = rotate(qk_BNXD, work.cos_N1D, work.sin_N1D)
+        return qk_BNXD[:, :, :H], qk_BNXD[:, :, H:], v_BNGD
+
+    def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
+        """Store this pass's K and V of one layer."""
+        work.cache.write(layer, work.write_at, k_BNGD, v_BNGD)
+
+    def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        """Exact attention over the cache [B, N, H, D]; this pass's K and V must have been written."""
+        k_BGSD, v_BGSD = work.cache.keys_values(layer, work.mask.keys)
+        return work.ops.tree_attention(q_BNHD, k_BGSD, v_BGSD, work.mask)
+
+    def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
+        """Output projection of the attention sub-layer [B, N, M]."""
+        w = self.blocks[layer]
+        return F.linear(o_BNHD.flatten(2).to(w.output.dtype), w.output, w.output_bias)
+
+    def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
+        """Add the attention output, then the MLP sub-layer with its norm and residual."""
+        w = self.blocks[layer]
+        h_BNM = h_BNM + a_BNM
+        gate, up = F.linear(self._norm(h_BNM, w.post_norm_M), w.gate_up, w.gate_up_bias).chunk(2, dim=-1)
+        return h_BNM + F.linear(F.silu(gate) * up, w.down, w.down_bias)
+
+    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, gain.shape, gain, self.config.rms_norm_eps)
+
+
+def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype) -> Decoder:
+    """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up."""
+    config = source.config
+    present = source.names()
+
+    def read(name: str) -> torch.Tensor:
+        return source.tensor(name).to(device=device, dtype=dtype)
+
+    def read_if_present(name: str) -> torch.Tensor | None:
+        return read(name) if name in present else None
+
+    def fused(*names: str) -> torch.Tensor:
+        return torch.cat([read(name) for name in names])
+
+    def fused_if_present(*names: str) -> torch.Tensor | None:
+        return fused(*names) if names[0] in present else None
+
+    blocks = []
+    for i in range(config.num_layers):
+        layer = f"model.layers.{i}"
+        attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+        blocks.append(
+            BlockWeights(
+                input_norm_M=read(f"{layer}.input_layernorm.weight"),
+                qkv=fused(*(f"{attention}.{x}_proj.weight" for x in "qkv")),
+                qkv_bias=fused_if_present(*(f"{attention}.{x}_proj.bias" for x in "qkv")),
+                q_norm_D=read_if_present(f"{attention}.q_norm.weight") if config.qk_norm else None,
+                k_norm_D=read_if_present(f"{attention}.k_norm.weight") if config.qk_norm else None,
+                output=read(f"{attention}.o_proj.weight"),
+                output_bias=read_if_present(f"{attention}.o_proj.bias"),
+                post_norm_M=read(f"{layer}.post_attention_layernorm.weight"),
+                gate_up=fused(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
+                gate_up_bias=fused_if_present(f"{mlp}.gate_proj.bias", f"{mlp}.up_proj.bias"),
+                down=read(f"{mlp}.down_proj.weight"),
+                down_bias=read_if_present(f"{mlp}.down_proj.bias"),
+            )
+        )
+    embedding_VM = read("model.embed_tokens.weight")
+    head_VM = embedding_VM if config.tie_embeddings else read("lm_head.weight")
+    return Decoder(config, blocks, embedding_VM, read("model.norm.weight"), head_VM)

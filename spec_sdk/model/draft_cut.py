@@ -1,0 +1,40 @@
+"""Draft models cut out of the target: a subset of its layers, with its embedding and head.
+
+Which layers to keep is a measurement (benchmarks/cut_draft.py finds them); named results stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spec_sdk.errors import UserError, did_you_mean
+
+NAMED_CUTS: dict[str, tuple[int, ...]] = {}
+"""Measured cuts by name."""
+
+DEFAULT_CUT = {"SmolLM2-135M-Instruct": "smollm2-135m-20"}
+"""Which named cut ``auto`` means, by target."""
+
+
+def resolve_cut(layers: str | Sequence[int], target_name: str, target_layers: int) -> list[int]:
+    """The layers to keep, in order, of a target with ``target_layers`` layers.
+
+    ``layers`` is an explicit list, the name of a measured cut, or ``auto``: the measured cut of this target if there is
+    one, else two of every three layers, the first and the last always kept. Raises UserError for anything else.
+    """
+    if layers == "auto":
+        layers = DEFAULT_CUT.get(target_name, "two_thirds")
+    if layers == "two_thirds":
+        return [i for i in range(target_layers) if i % 3 != 2 or i == target_layers - 1]
+    if isinstance(layers, str):
+        if layers not in NAMED_CUTS:
+            raise UserError(
+                f"model.draft_layers: unknown cut {layers!r}{did_you_mean(layers, [*NAMED_CUTS, 'auto', 'two_thirds'])}"
+            )
+        layers = NAMED_CUTS[layers]
+    chosen = list(layers)
+    if not chosen or chosen != sorted(set(chosen)) or not 0 <= chosen[0] <= chosen[-1] < target_layers:
+        raise UserError(
+            f"model.draft_layers: {chosen} must be increasing layers between 0 and {target_layers - 1} of {target_name}"
+        )
+    return chosen

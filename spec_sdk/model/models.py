@@ -1,0 +1,112 @@
+"""The models of one run, loaded once and shared by every request and every drafter.
+
+Legend: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
+from spec_sdk.model.decoder import Decoder, load_decoder
+from spec_sdk.model.draft_cut import resolve_cut
+from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.session import Session
+from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.ops import Ops
+
+CUT_DRAFT = "cut"
+"""The draft reference that means: no model of its own, but a subset of the target's layers."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model: a label for reports, its decoder and its tokenizer."""
+
+    name: str
+    decoder: Decoder
+    tokenizer: Tokenizer
+
+
+class Models:
+    """Loads the target at once and draft models when first asked for.
+
+    ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``.
+    """
+
+    def __init__(
+        self,
+        target_reference: str,
+        draft_reference: str,
+        draft_layers: str | Sequence[int],
+        ops: Ops,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.ops = ops
+        self.device = device
+        self.dtype = dtype
+        self._draft_reference = draft_reference
+        self._draft_layers = draft_layers
+        self._loaded: dict[str, Model] = {}
+        self.target = self._load(target_reference)
+
+    def draft(self, reference: str | None = None) -> Model:
+        """The draft model: ``model.draft`` of the run, or another reference a drafter names.
+
+        Raises UserError if its vocabulary is not the target's.
+        """
+        reference = reference or self._draft_reference
+        if reference == CUT_DRAFT:
+            return self._cut()
+        model = self._load(reference)
+        check_vocabularies(self.target, model)
+        return model
+
+    def session(self, model: Model, runner: BlockRunner | None = None) -> Session:
+        """A new session of ``model`` on this run's device and kernels."""
+        return Session(model.decoder, self.ops, runner)
+
+    def _load(self, reference: str) -> Model:
+        if reference not in self._loaded:
+            checkpoint: Checkpoint = open_checkpoint(reference)
+            decoder = load_decoder(checkpoint, self.device, self.dtype)
+            self._loaded[reference] = Model(checkpoint.name, decoder, checkpoint.tokenizer)
+        return self._loaded[reference]
+
+    def _cut(self) -> Model:
+        if CUT_DRAFT not in self._loaded:
+            layers = resolve_cut(self._draft_layers, self.target.name, self.target.decoder.layers)
+            name = f"{self.target.name}, {len(layers)} of {self.target.decoder.layers} layers"
+            self._loaded[CUT_DRAFT] = Model(name, self.target.decoder.subset(layers), self.target.tokenizer)
+        return self._loaded[CUT_DRAFT]
+
+
+def check_vocabularies(target: Model, draft: Model) -> None:
+    """Raise UserError unless both tokenizers map the same tokens to the same ids.
+
+    Only tokens count: a checkpoint may pad its output rows, and two members of a family may pad them differently.
+    """
+    ours, theirs = target.tokenizer.vocabulary, draft.tokenizer.vocabulary
+    if ours == theirs:
+        return
+    differing = sorted(set(ours.items()) ^ set(theirs.items()), key=lambda item: (item[1], item[0]))
+    token, token_id = differing[0]
+    raise UserError(
+        f"model.draft: {draft.name} has another vocabulary than the target {target.name}: {len(theirs)} tokens against "
+        f"{len(ours)}, first difference at id {token_id} ({token!r}); choose a draft model with the target's tokenizer"
+    )
+
+
+def align_vocabulary(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Draft logits [..., V'] cut or padded with -inf to the target's V output rows (padding rows name no token)."""
+    surplus = logits.shape[-1] - vocabulary
+    if surplus > 0:
+        return logits[..., :vocabulary]
+    if surplus < 0:
+        return torch.nn.functional.pad(logits, (0, -surplus), value=float("-inf"))
+    return logits

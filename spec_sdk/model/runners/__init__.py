@@ -1,0 +1,1 @@
+"""Block runners: how the blocks of one forward pass are executed."""

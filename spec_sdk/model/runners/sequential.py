@@ -1,0 +1,24 @@
+"""The plain forward pass: block after block.
+
+Legend: B batch, N tokens, M model dim.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.runners.base import BlockRunner
+
+
+class SequentialRunner(BlockRunner):
+    """Runs every block on the output of the one before. Stateless."""
+
+    def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        for layer in range(decoder.layers):
+            q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
+            decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+            a_BNM = decoder.project(layer, decoder.attend(layer, q_BNHD, work))
+            h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
+            work.record(layer + 1, h_BNM)
+        return h_BNM

@@ -1,0 +1,86 @@
+"""The kernel interface, and its reference implementation in plain torch.
+
+A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
+
+Legend: B batch, N queries, H query heads, G KV heads, R = H/G query heads per KV head, D head dim, S keys, T tree slots.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.contracts import PartialAttention
+from spec_sdk.model.attention_mask import AttentionMask
+
+
+class Ops:
+    """Reference implementations. Every method is pure: inputs are never written to."""
+
+    def tree_attention(
+        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask
+    ) -> torch.Tensor:
+        """Attention of N queries over ``S = mask.keys`` keys; softmax scale 1/sqrt(D). Returns o [B, N, H, D].
+
+        A query's heads that share a KV head are laid out as further queries of it, so that K and V are never repeated.
+        """
+        B, N, H, D = q_BNHD.shape
+        G = k_BGSD.shape[1]
+        R = H // G
+        if mask.is_chain and mask.prefix == 0 and N > 1:
+            o_BHND = F.scaled_dot_product_attention(
+                q_BNHD.transpose(1, 2), k_BGSD, v_BGSD, is_causal=True, enable_gqa=R > 1
+            )
+            return o_BHND.transpose(1, 2)
+        q_BGQD = self._fold_heads(q_BNHD, G)
+        bias_QS = None
+        if not mask.sees_everything:
+            bias_NT = mask.bias_NT(q_BNHD.dtype)
+            bias_NS = F.pad(bias_NT, (mask.prefix, 0)) if mask.prefix else bias_NT
+            bias_QS = bias_NS.repeat(R, 1) if R > 1 else bias_NS
+        o_BGQD = F.scaled_dot_product_attention(q_BGQD, k_BGSD, v_BGSD, attn_mask=bias_QS)
+        return o_BGQD.reshape(B, H, N, D).transpose(1, 2)
+
+    def partial_attention(
+        self,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        bias_NS: torch.Tensor | None = None,
+    ) -> PartialAttention:
+        """Attention over the given keys only, with the softmax statistics m and l; computed in float32.
+
+        ``bias_NS`` [N, S] is added to the scores (0 or -inf). A query that sees no key gets o = 0, m = -inf, l = 0.
+        """
+        B, N, H, D = q_BNHD.shape
+        G = k_BGSD.shape[1]
+        q_BGQD = self._fold_heads(q_BNHD, G).float()
+        score_BGQS = q_BGQD @ k_BGSD.float().transpose(-1, -2) * D**-0.5
+        if bias_NS is not None:
+            score_BGQS = score_BGQS + bias_NS.float().repeat(H // G, 1)
+        m_BGQ = score_BGQS.amax(-1)
+        weight_BGQS = torch.exp(score_BGQS - m_BGQ.masked_fill(m_BGQ == float("-inf"), 0.0)[..., None])
+        l_BGQ = weight_BGQS.sum(-1)
+        o_BGQD = weight_BGQS @ v_BGSD.float() / l_BGQ.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
+        return PartialAttention(
+            o_BNHD=o_BGQD.reshape(B, H, N, D).transpose(1, 2),
+            m_BNH=m_BGQ.reshape(B, H, N).transpose(1, 2),
+            l_BNH=l_BGQ.reshape(B, H, N).transpose(1, 2),
+        )
+
+    def combine(self, first: PartialAttention, second: PartialAttention) -> PartialAttention:
+        """Attention over the union of two disjoint sets of keys (online softmax)."""
+        m_BNH = torch.maximum(first.m_BNH, second.m_BNH)
+        safe_m_BNH = m_BNH.masked_fill(m_BNH == float("-inf"), 0.0)
+        l1_BNH = first.l_BNH * torch.exp(first.m_BNH - safe_m_BNH)
+        l2_BNH = second.l_BNH * torch.exp(second.m_BNH - safe_m_BNH)
+        l_BNH = l1_BNH + l2_BNH
+        total_BNH1 = l_BNH.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
+        o_BNHD = (first.o_BNHD * l1_BNH[..., None] + second.o_BNHD * l2_BNH[..., None]) / total_BNH1
+        return PartialAttention(o_BNHD, m_BNH, l_BNH)
+
+    @staticmethod
+    def _fold_heads(q_BNHD: torch.Tensor, G: int) -> torch.Tensor:
+        """[B, N, H, D] → [B, G, R*N, D]: head h belongs to KV head h // R; its N queries are contiguous."""
+        B, N, H, D = q_BNHD.shape
+        return q_BNHD.transpose(1, 2).reshape(B, G, (H // G) * N, D)

@@ -1,0 +1,196 @@
+"""A pipeline: the plugins that a config chose, put together around one target model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spec_sdk.contracts import (
+    Backend,
+    Budget,
+    Drafter,
+    Guarantee,
+    Policy,
+    Request,
+    Sampler,
+    SamplingParams,
+    Verifier,
+    weakest,
+)
+from spec_sdk.errors import UserError
+from spec_sdk.model.models import Models
+from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
+from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.scheduler import Emit, Scheduler
+from spec_sdk.tree import TokenTree
+
+if TYPE_CHECKING:
+    from spec_sdk.registry import Registry
+    from spec_sdk.settings import Settings
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SEED_STRIDE = 1_000_003
+"""Distance between the seeds of successive requests, so that prompts of one run draw different numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """Loaded models and chosen plugins, ready to answer prompts.
+
+    ``make_drafter`` gives a new drafter per request; verifier and sampler serve all. ``guarantee`` is the weakest of
+    verifier's, sampler's and target runner's under these sampling parameters.
+    """
+
+    name: str
+    models: Models
+    backend: Backend
+    sampler: Sampler
+    verifier: Verifier
+    make_drafter: Callable[[], Drafter]
+    make_policy: Callable[[], Policy]
+    target_runner: BlockRunner
+    draft_name: str | None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return weakest(
+            self.verifier.guarantee_under(self.sampling), self.sampler.guarantee, self.target_runner.guarantee
+        )
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.sampler.params
+
+    @property
+    def target_name(self) -> str:
+        return self.models.target.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.models.target.tokenizer
+
+    @property
+    def dtype(self) -> str:
+        return next(name for name, dtype in DTYPES.items() if dtype == self.models.dtype)
+
+    @property
+    def context(self) -> int:
+        """Most tokens, prompt and output together, that the target can hold."""
+        return self.models.target.decoder.config.max_context
+
+    def vanilla(self) -> Pipeline:
+        """Plain decoding with the same target, sampler and backend: the baseline of every comparison."""
+        return dataclasses.replace(
+            self,
+            name="vanilla",
+            make_drafter=lambda: NoDrafting(None, self.models),
+            make_policy=lambda: NeverSpeculate(None),
+            target_runner=SequentialRunner(),
+            draft_name=None,
+        )
+
+    def stream(
+        self,
+        prompt: Sequence[int],
+        *,
+        request_id: int = 0,
+        max_new_tokens: int,
+        ignore_eos: bool = False,
+        emit: Emit = lambda event: None,
+    ) -> Iterator[list[int]]:
+        """Answer one prompt; yields the new tokens of every cycle. Closing the iterator early is allowed.
+
+        Raises UserError for an empty prompt, or one that leaves no room in the context.
+        """
+        if not prompt:
+            raise UserError("prompt: it is empty")
+        if len(prompt) >= self.context:
+            raise UserError(f"prompt: {len(prompt)} tokens do not fit {self.target_name}'s context of {self.context}")
+        target = self.models.session(self.models.target, self.target_runner)
+        request = Request(
+            tokens=list(prompt),
+            prompt_length=len(prompt),
+            max_new_tokens=max_new_tokens,
+            sampler=self.sampler,
+            rng=torch.Generator().manual_seed(self.sampling.seed + SEED_STRIDE * request_id),
+            stop_ids=frozenset() if ignore_eos else self.tokenizer.stop_ids,
+            target=target,
+        )
+        target.cache.reserve(min(len(prompt) + max_new_tokens, self.context))
+        scheduler = Scheduler(
+            target, self.make_drafter(), self.verifier, self.make_policy(), self.backend.synchronize
+        )
+        return scheduler.run(request, emit, request_id)
+
+
+class NoDrafting(Drafter):
+    """The drafter of a vanilla baseline."""
+
+    name = "none"
+
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return TokenTree.root_only(request.pending_token)
+
+
+class NeverSpeculate(Policy):
+    """The policy of a vanilla baseline."""
+
+    name = "never"
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(0)
+
+
+def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
+    """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together."""
+
+    def choose(kind: str, node: Mapping[str, Any]) -> tuple[Any, Any]:
+        return registry.configure(kind, node)
+
+    make_verifier, verifier_config = choose("verifier", settings.verifier)
+    make_sampler, sampler_config = choose("sampler", settings.sampler)
+    make_drafter, drafter_config = choose("drafter", settings.drafter)
+    make_policy, policy_config = choose("policy", settings.policy)
+    make_backend, backend_config = choose("backend", settings.backend)
+    verifier: Verifier = make_verifier(verifier_config)
+    sampler: Sampler = make_sampler(sampler_config, settings.sampling)
+    verifier.guarantee_under(settings.sampling)
+    make_policy(policy_config)
+    runner = _target_runner(settings, registry)
+    backend: Backend = make_backend(backend_config)
+    models = Models(
+        settings.model.target,
+        settings.model.draft,
+        settings.model.draft_layers,
+        backend.ops,
+        backend.device,
+        DTYPES[settings.model.dtype],
+    )
+    # built once here so that a bad draft model or option is refused before the first prompt
+    drafter: Drafter = make_drafter(drafter_config, models)
+    return Pipeline(
+        name=settings.pipeline.name,
+        models=models,
+        backend=backend,
+        sampler=sampler,
+        verifier=verifier,
+        make_drafter=lambda: make_drafter(drafter_config, models),
+        make_policy=lambda: make_policy(policy_config),
+        target_runner=runner,
+        draft_name=drafter.draft_name,
+    )
+
+
+def _target_runner(settings: Settings, registry: Registry) -> BlockRunner:
+    if settings.predictor["name"] == "none":
+        return SequentialRunner()
+    make_predictor: Any
+    make_verifier: Any
+    make_predictor, predictor_config = registry.configure("predictor", settings.predictor)
+    make_verifier, verifier_config = registry.configure("attention_verifier", settings.attention_verifier)
+    return AttentionSpeculativeRunner(make_predictor(predictor_config), make_verifier(verifier_config))

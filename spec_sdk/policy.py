@@ -1,0 +1,31 @@
+"""How much to speculate next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spec_sdk.contracts import Budget, Policy, Request
+from spec_sdk.errors import UserError
+
+
+@dataclass
+class FixedConfig:
+    """``depth``: tokens drafted per cycle along one path; 0 is plain decoding."""
+
+    depth: int = 5
+
+
+class FixedPolicy(Policy):
+    """Draft to the same depth in every cycle."""
+
+    name = "fixed"
+    Config = FixedConfig
+    config: FixedConfig
+
+    def __init__(self, config: FixedConfig) -> None:
+        if config.depth < 0:
+            raise UserError(f"policy.depth: {config.depth} must be 0 (plain decoding) or more")
+        super().__init__(config)
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(self.config.depth)
