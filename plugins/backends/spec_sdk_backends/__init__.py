@@ -1,0 +1,13 @@
+"""First-party backends."""
+
+from __future__ import annotations
+
+from spec_sdk.contracts import Plugin
+from spec_sdk.hookspecs import hookimpl
+
+
+@hookimpl
+def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk_backends.cpu import CpuBackend
+
+    return [CpuBackend]

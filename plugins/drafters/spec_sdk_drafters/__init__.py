@@ -1,0 +1,16 @@
+"""First-party drafters."""
+
+from __future__ import annotations
+
+from spec_sdk.contracts import Plugin
+from spec_sdk.hookspecs import hookimpl
+
+
+@hookimpl
+def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk_drafters.draft_model import DraftModelDrafter
+    from spec_sdk_drafters.easyspec import EasySpecDrafter
+    from spec_sdk_drafters.no_draft import NoDraft
+    from spec_sdk_drafters.prompt_lookup import PromptLookup
+
+    return [NoDraft, DraftModelDrafter, EasySpecDrafter, PromptLookup]

@@ -1,0 +1,83 @@
+"""Options of a plugin: its typed dataclass, YAML merged onto it, and both described for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from spec_sdk.errors import UserError, did_you_mean
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def merge_options(config_class: type, options: Mapping[str, Any], where: str, owner: str) -> Any:
+    """Return an instance of the dataclass ``config_class`` with ``options`` put over its defaults.
+
+    ``where`` is the option path before each key (``drafter``, or "" at the top level), ``owner`` what an unknown
+    option is said to be unknown to (``drafter 'easyspec'``). Raises UserError for an unknown option or a wrong type.
+    """
+    fields = {f.name for f in dataclasses.fields(config_class)}
+    merged = OmegaConf.structured(config_class)
+    for key, value in options.items():
+        path = f"{where}.{key}" if where else str(key)
+        if key not in fields:
+            hint = did_you_mean(str(key), fields) if fields else " (it has no options)"
+            raise UserError(f"{path}: unknown option of {owner}{hint}")
+        try:
+            merged = OmegaConf.merge(merged, {key: value})
+        except OmegaConfBaseException as error:
+            raise UserError(f"{path}: {_why(error, config_class, str(key), value)}") from error
+    try:
+        return OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{where or owner}: {first_line(error)}") from error
+
+
+def _why(error: OmegaConfBaseException, config_class: type, key: str, value: Any) -> str:
+    hint = typing.get_type_hints(config_class)[key]
+    members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    words = [WORDS[member] for member in members if member in WORDS]
+    if words and error.full_key in (key, None, ""):
+        return f"{value!r} is not {' or '.join(words)}"
+    return first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, or its type's name if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
+def describe_options(config_class: type) -> list[dict[str, Any]]:
+    """One entry per option: ``name``, ``type``, ``default`` (as YAML has it) and ``doc``.
+
+    The doc is read from the dataclass's docstring, and its bases', where it says ``name``: what it means.
+    """
+    docs: dict[str, str] = {}
+    for base in reversed(config_class.__mro__):
+        docs |= _documented(base.__dict__.get("__doc__"))
+    hints = typing.get_type_hints(config_class)
+    defaults = OmegaConf.to_container(OmegaConf.structured(config_class), enum_to_str=True)
+    assert isinstance(defaults, dict)
+    return [
+        {"name": f.name, "type": _type_name(hints[f.name]), "default": defaults[f.name], "doc": docs.get(f.name, "")}
+        for f in dataclasses.fields(config_class)
+    ]
+
+
+def _documented(docstring: str | None) -> dict[str, str]:
+    pieces = re.split(r"^\s*``(\w+)``\s*:?\s+", docstring or "", flags=re.MULTILINE)
+    return {
+        name: " ".join(text.split("\n\n")[0].split()) for name, text in zip(pieces[1::2], pieces[2::2], strict=True)
+    }
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")

@@ -1,0 +1,159 @@
+"""Who offers what: the plugins of all installed packages, by kind and name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pluggy
+
+from spec_sdk import hookspecs
+from spec_sdk.contracts import PLUGIN_KINDS, Plugin
+from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.options import describe_options, first_line, merge_options
+from spec_sdk.search_path import Problem, conf_packages, distribution, entries
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """A plugin class and the package (name, version) it comes from."""
+
+    plugin: type[Plugin]
+    package: str
+    version: str
+
+
+class Registry:
+    """The plugins to choose from. ``problems`` lists what was installed but left out, and why.
+
+    ``hook`` is the pluggy relay on which :func:`spec_sdk.hookspecs.spec_sdk_event` is called.
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._offers: dict[tuple[str, str], Offer] = {}
+        self._manager = pluggy.PluginManager(hookspecs.GROUP)
+        self._manager.add_hookspecs(hookspecs)
+        self.hook = self._manager.hook
+
+    @classmethod
+    @functools.cache
+    def discover(cls) -> Registry:
+        """The registry of all installed packages, read once per process.
+
+        A package that cannot be loaded becomes an entry of ``problems``, never an exception.
+        """
+        registry = cls()
+        for entry in entries():
+            if entry.name.startswith(hookspecs.CONF_PREFIX):
+                continue
+            package, version = distribution(entry)
+            try:
+                registry.register(entry.load(), package, version)
+            except Exception as error:  # a third party's import may raise anything at all
+                reason = f"{type(error).__name__}: {first_line(error)}"
+                registry.problems.append(Problem(package, f"plugin {entry.value!r} cannot be loaded: {reason}"))
+        registry.problems += conf_packages()[1]
+        return registry
+
+    def register(self, source: Any, package: str = "", version: str = "") -> None:
+        """Take in a plugin class, or a module or object with hook implementations.
+
+        What is no valid plugin, or has a name that is taken, is left out and noted in ``problems``.
+        """
+        plugins: Iterable[Any]
+        if inspect.isclass(source):
+            plugins = [source]
+        else:
+            others = self._manager.get_plugins()
+            self._manager.register(source)
+            offered = self._manager.subset_hook_caller("spec_sdk_plugins", others)()
+            plugins = [plugin for plugins in offered for plugin in plugins]
+            self._manager.check_pending()
+        for plugin in plugins:
+            fault = self._fault(plugin)
+            if fault is not None:
+                self.problems.append(Problem(package, f"plugin {getattr(plugin, '__qualname__', plugin)} {fault}"))
+                continue
+            for name in (plugin.name, *plugin.aliases):
+                self._offers[plugin.kind, name] = Offer(plugin, package, version)
+
+    def _fault(self, plugin: Any) -> str | None:
+        if not (inspect.isclass(plugin) and issubclass(plugin, Plugin)):
+            return "is not a subclass of spec_sdk.contracts.Plugin"
+        base = PLUGIN_KINDS.get(getattr(plugin, "kind", ""))
+        if base is None or not issubclass(plugin, base):
+            return f"is of no known kind; the kinds are {', '.join(PLUGIN_KINDS)}"
+        if inspect.isabstract(plugin):
+            return f"is abstract, it lacks {', '.join(sorted(plugin.__abstractmethods__))}"
+        if not isinstance(getattr(plugin, "name", None), str):
+            return "has no name"
+        if not dataclasses.is_dataclass(plugin.Config):
+            return "has a Config that is not a dataclass"
+        required = [f.name for f in dataclasses.fields(plugin.Config) if not _has_default(f)]
+        if required:
+            return f"has a Config without a default for {', '.join(required)}"
+        for name in (plugin.name, *plugin.aliases):
+            taken = self._offers.get((plugin.kind, name))
+            if taken is not None and taken.plugin is not plugin:
+                return f"is ignored: {taken.package} has a {plugin.kind} '{name}' too"
+        return None
+
+    def names(self, kind: str) -> list[str]:
+        """Names and aliases of all plugins of ``kind``, sorted."""
+        return sorted(name for of_kind, name in self._offers if of_kind == kind)
+
+    def offer(self, kind: str, name: str) -> Offer:
+        """The plugin called ``name`` (or an alias) and its package. Raises UserError with the nearest name."""
+        known = self.names(kind)
+        if name not in known:
+            hint = did_you_mean(name, known) or "; none is installed (is spec-sdk installed, not only on the path?)"
+            raise UserError(f"{kind}: unknown {kind} '{name}'{hint}{self._broken()}")
+        return self._offers[kind, name]
+
+    def _broken(self) -> str:
+        packages = sorted({problem.package for problem in self.problems})
+        return f" (some plugins of {', '.join(packages)} could not be loaded: see task=plugins)" if packages else ""
+
+    def get(self, kind: str, name: str) -> type[Plugin]:
+        """The plugin class called ``name`` (or an alias). Raises UserError with the nearest name."""
+        return self.offer(kind, name).plugin
+
+    def configure(self, kind: str, node: Mapping[str, Any]) -> tuple[type[Plugin], Any]:
+        """The class that ``node`` (``{name: …, option: value, …}``) chooses, and its typed config.
+
+        Raises UserError for a missing or unknown name, an unknown option or a wrong type.
+        """
+        name = node.get("name")
+        if not isinstance(name, str):
+            raise UserError(f"{kind}.name: {name!r} is not the name of a {kind}{did_you_mean('', self.names(kind))}")
+        plugin = self.get(kind, name)
+        options = {key: value for key, value in node.items() if key != "name"}
+        return plugin, merge_options(plugin.Config, options, kind, f"{kind} '{name}'")
+
+    def listing(self) -> list[dict[str, Any]]:
+        """All plugins, by kind and name, as plain data: what ``task=plugins`` prints."""
+        offers = {(o.plugin.kind, o.plugin.name): o for o in self._offers.values()}
+        kinds = list(PLUGIN_KINDS)
+        return [_describe(offers[key]) for key in sorted(offers, key=lambda key: (kinds.index(key[0]), key[1]))]
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def _describe(offer: Offer) -> dict[str, Any]:
+    plugin = offer.plugin
+    return {
+        "kind": plugin.kind,
+        "name": plugin.name,
+        "aliases": list(plugin.aliases),
+        "package": offer.package,
+        "version": offer.version,
+        "guarantee": getattr(plugin, "guarantee", None),
+        "summary": (inspect.getdoc(plugin) or "").split("\n")[0],
+        "options": describe_options(plugin.Config),
+    }

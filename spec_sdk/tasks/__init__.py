@@ -1,0 +1,14 @@
+"""What ``task=…`` runs."""
+
+from __future__ import annotations
+
+from spec_sdk.contracts import Plugin
+from spec_sdk.hookspecs import hookimpl
+
+
+@hookimpl
+def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk.tasks.generate import Generate
+    from spec_sdk.tasks.plugins import ListPlugins
+
+    return [Generate, ListPlugins]
