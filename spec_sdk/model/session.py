@@ -65,7 +65,7 @@ class Session:
         """Forget all but the first ``length`` tokens."""
         self.cache.truncate(length)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def prefill(self, tokens: Sequence[int], hidden_layers: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
         """Commit ``tokens`` in plain passes; return the asked hidden states, layer → [N, M]."""
         parts: dict[int, list[torch.Tensor]] = {layer: [] for layer in hidden_layers}
@@ -75,12 +75,12 @@ class Session:
                 states.append(output.hidden[layer][0])
         return {layer: torch.cat(states) for layer, states in parts.items() if states}
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def feed(self, tokens: Sequence[int], runner: BlockRunner | None = None) -> torch.Tensor:
         """Commit ``tokens`` in one pass and return the logits [V] after the last one."""
         return self._chain_pass(tokens, runner or self._plain, ()).logits_BNV[0, -1]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def score(self, tree: TokenTree, hidden_layers: Sequence[int] = ()) -> Scores:
         """One pass over a whole tree whose root comes after the committed tokens. Nothing is committed."""
         device = self.decoder.device
@@ -90,7 +90,7 @@ class Session:
         hidden = {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()}
         return Scores(output.logits_BNV[0], hidden, self.runner.report())
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def grow(self, tree: TreeBuilder, new_nodes: int, runner: BlockRunner | None = None) -> torch.Tensor:
         """Feed the ``new_nodes`` youngest nodes of a growing tree; return their logits [new_nodes, V].
 

@@ -1,0 +1,151 @@
+"""Block runners against their definitions.
+
+Legend: N tokens, M model dim.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
+from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner, check_groups, consecutive_groups
+from spec_sdk.model.session import Session
+from spec_sdk.ops import Ops
+from spec_sdk.tree import TokenTree, TreeBuilder
+from tests.support.tiny_checkpoints import VOCABULARY, random_model
+from tests.support.tiny_decoder import tiny_decoder
+
+TOKENS = torch.randint(3, VOCABULARY, (60,), generator=torch.Generator().manual_seed(3)).tolist()
+BRANCHING = TreeBuilder(8)
+for _parent, _token in [(0, 9), (0, 10), (1, 11), (2, 12), (1, 13), (3, 14)]:
+    BRANCHING.add(_parent, _token, "chosen")
+TREE = BRANCHING.build().tree
+
+
+def test_layer_parallel_is_algorithm_2() -> None:
+    """Against Alg. 2 written with the modules of transformers' own model."""
+    reference = random_model("smollm")
+    groups = [[0], [1, 2, 3], [4]]
+    inner, states = reference.model, torch.tensor([TOKENS])
+    with torch.inference_mode():
+        h = inner.embed_tokens(states)
+        rotation = inner.rotary_emb(h, torch.arange(len(TOKENS))[None])
+        causal = torch.full((len(TOKENS), len(TOKENS)), float("-inf")).triu(1)[None, None]
+        for group in groups:
+            blocks = [inner.layers[i] for i in group]
+            attention = [
+                block.self_attn(block.input_layernorm(h), position_embeddings=rotation, attention_mask=causal)[0]
+                for block in blocks
+            ]
+            for block, output in zip(blocks, attention, strict=True):
+                h = h + output
+                h = h + block.mlp(block.post_attention_layernorm(h))
+        expected_NV = reference.lm_head(inner.norm(h))[0]
+    session = Session(tiny_decoder("smollm"), Ops(), LayerParallelRunner(groups))
+    logits_NV = session.score(TokenTree.chain(TOKENS[0], TOKENS[1:])).logits_NV
+    assert (logits_NV - expected_NV).abs().max() < 1e-4
+    plain_NV = Session(tiny_decoder("smollm"), Ops()).score(TokenTree.chain(TOKENS[0], TOKENS[1:])).logits_NV
+    assert (plain_NV - expected_NV).abs().max() > 1e-2
+
+
+def test_groups_of_one_are_the_plain_pass() -> None:
+    decoder = tiny_decoder()
+    plain = Session(decoder, Ops()).score(TREE).logits_NV
+    grouped = Session(decoder, Ops(), LayerParallelRunner(consecutive_groups(5, 1))).score(TREE).logits_NV
+    assert torch.equal(plain, grouped)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 20, 30, 32])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 40])
+def test_consecutive_groups_cover_all_layers_with_the_ends_alone(layers: int, size: int) -> None:
+    groups = consecutive_groups(layers, size)
+    assert check_groups(groups, layers, "test") == groups
+    assert groups[0] == [0] and groups[-1] == [layers - 1]
+    assert all(len(group) <= size for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [([[0], [2, 1], [3]], "layer 2 stands where layer 1"), ([[0], [1]], "list 2 layers"), ([[0, 1, 2, 3], []], "4 layers")],
+)
+def test_bad_groups_are_refused(groups: list[list[int]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_groups(groups, 4, "drafter.groups")
+
+
+def speculative(size: int, threshold: float) -> AttentionSpeculativeRunner:
+    return AttentionSpeculativeRunner(
+        AttentionSink(AttentionSinkConfig(size)), L2Threshold(L2ThresholdConfig(threshold))
+    )
+
+
+@pytest.mark.parametrize("tree", [TokenTree.root_only(8), TREE])
+def test_attention_speculation_at_its_extremes(tree: TokenTree) -> None:
+    """λ = 0 never hits and changes nothing; λ = ∞ always hits and computes with the prediction only."""
+    decoder = tiny_decoder()
+    plain, never, always = (
+        Session(decoder, Ops(), runner) for runner in (None, speculative(4, 0.0), speculative(4, float("inf")))
+    )
+    for session in (plain, never, always):
+        session.prefill(TOKENS)
+    expected, missed, hit = (session.score(tree) for session in (plain, never, always))
+    assert torch.equal(expected.logits_NV, missed.logits_NV)
+    assert missed.attention is not None and missed.attention.hit == (False,) * decoder.layers
+    assert hit.attention is not None and hit.attention.hit == (True,) * decoder.layers
+    assert (hit.logits_NV - expected.logits_NV).abs().max() > 1e-3
+    assert all(error is not None and 0 < error for error in hit.attention.error)
+
+
+def test_attention_speculation_hits_are_mixed_between_the_extremes() -> None:
+    decoder = tiny_decoder()
+    measured = Session(decoder, Ops(), speculative(4, 0.0))
+    measured.prefill(TOKENS)
+    report = measured.score(TREE).attention
+    assert report is not None
+    errors = sorted(error for error in report.error if error is not None)
+    middle = Session(decoder, Ops(), speculative(4, (errors[0] + errors[-1]) / 2))
+    middle.prefill(TOKENS)
+    mixed = middle.score(TREE).attention
+    assert mixed is not None and set(mixed.hit) == {True, False}
+
+
+def test_short_contexts_are_left_out_of_the_hit_rate() -> None:
+    decoder = tiny_decoder()
+    session = Session(decoder, Ops(), speculative(30, 0.1))
+    session.prefill(TOKENS)
+    report = session.score(TREE).attention
+    assert report is not None and report.hit == (None,) * decoder.layers
+    session.prefill([7])
+    report = session.score(TREE).attention
+    assert report is not None and None not in report.hit
+
+
+def test_sink_prediction_sees_both_ends_and_the_ancestors() -> None:
+    """Against dense attention with every other key masked."""
+    decoder, size = tiny_decoder(), 6
+    session = Session(decoder, Ops())
+    session.prefill(TOKENS)
+    seen: dict[int, torch.Tensor] = {}
+
+    class Spy(Ops):
+        def tree_attention(self, q_BNHD, k_BGSD, v_BGSD, mask):  # type: ignore[no-untyped-def]
+            visible_NS = torch.zeros(mask.queries, mask.keys, dtype=torch.bool)
+            visible_NS[:, mask.prefix :] = mask.visible_NT()
+            visible_NS[:, :size] = visible_NS[:, mask.prefix - size : mask.prefix] = True
+            k, v = (x.repeat_interleave(3, dim=1) for x in (k_BGSD, v_BGSD))
+            expected = torch.nn.functional.scaled_dot_product_attention(
+                q_BNHD.transpose(1, 2), k, v, attn_mask=visible_NS
+            ).transpose(1, 2)
+            predictor = AttentionSink(AttentionSinkConfig(size))
+            predicted = predictor.predict(0, q_BNHD, k_BGSD, v_BGSD, mask, self)
+            seen[len(seen)] = (predicted.o_BNHD - expected).abs().max()
+            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+
+    session.ops = Spy()
+    session.score(TREE)
+    session.score(TokenTree.root_only(8))
+    assert len(seen) == 2 * decoder.layers and max(seen.values()) < 1e-5

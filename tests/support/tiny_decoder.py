@@ -1,0 +1,32 @@
+"""A tiny random decoder without a checkpoint on disk."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.decoder import Decoder, load_decoder
+from tests.support.tiny_checkpoints import random_model
+
+
+class ModelTensors:
+    """A transformers model in memory as a source of weights."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        model = random_model(name, seed)
+        self.config = ModelConfig.from_hf(model.config.to_dict(), "tests")
+        self._tensors = model.state_dict()
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._tensors)
+
+
+@functools.cache
+def tiny_decoder(name: str = "smollm", seed: int = 0, dtype: torch.dtype = torch.float32) -> Decoder:
+    """A random decoder of one of the tiny architectures; one object per argument list."""
+    return load_decoder(ModelTensors(name, seed), torch.device("cpu"), dtype)
