@@ -13,12 +13,13 @@ def _alias_conf() -> None:
     """Make ``../conf`` importable as ``spec_sdk.conf`` when running from a checkout; in a wheel it already is."""
     here = Path(__file__).parent
     source = here.parent / "conf"
-    if (here / "conf").is_dir() or not (source / "__init__.py").is_file():
+    init = source / "__init__.py"
+    if (here / "conf").is_dir() or not init.is_file():
         return
     name = f"{__name__}.conf"
-    spec = importlib.util.spec_from_file_location(name, source / "__init__.py", submodule_search_locations=[str(source)])
+    spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(source)])
     if spec is None or spec.loader is None:
-        raise ImportError(f"cannot import {source} as {name}")
+        raise ImportError(f"cannot import {init} as {name}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pluggy
@@ -53,7 +53,7 @@ class Registry:
             package, version = distribution(entry)
             try:
                 registry.register(entry.load(), package, version)
-            except Exception as error:  # a third party's import may raise anything at all
+            except (Exception, SystemExit) as error:  # a third party's import may raise anything at all
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 registry.problems.append(Problem(package, f"plugin {entry.value!r} cannot be loaded: {reason}"))
         registry.problems += conf_packages()[1]
@@ -64,15 +64,7 @@ class Registry:
 
         What is no valid plugin, or has a name that is taken, is left out and noted in ``problems``.
         """
-        plugins: Iterable[Any]
-        if inspect.isclass(source):
-            plugins = [source]
-        else:
-            others = self._manager.get_plugins()
-            self._manager.register(source)
-            offered = self._manager.subset_hook_caller("spec_sdk_plugins", others)()
-            plugins = [plugin for plugins in offered for plugin in plugins]
-            self._manager.check_pending()
+        plugins: list[Any] = [source] if inspect.isclass(source) else self._call_hook(source)
         for plugin in plugins:
             fault = self._fault(plugin)
             if fault is not None:
@@ -81,6 +73,19 @@ class Registry:
             for name in (plugin.name, *plugin.aliases):
                 self._offers[plugin.kind, name] = Offer(plugin, package, version)
 
+    def _call_hook(self, source: Any) -> list[Any]:
+        others = self._manager.get_plugins()
+        self._manager.register(source)
+        try:
+            self._manager.check_pending()
+            if not self._manager.get_hookcallers(source):
+                raise TypeError("it implements no hook of spec_sdk.hookspecs and is no plugin class")
+            offered = self._manager.subset_hook_caller("spec_sdk_plugins", others)()
+            return [plugin for plugins in offered for plugin in plugins]
+        except BaseException:
+            self._manager.unregister(source)
+            raise
+
     def _fault(self, plugin: Any) -> str | None:
         if not (inspect.isclass(plugin) and issubclass(plugin, Plugin)):
             return "is not a subclass of spec_sdk.contracts.Plugin"
@@ -88,7 +93,7 @@ class Registry:
         if base is None or not issubclass(plugin, base):
             return f"is of no known kind; the kinds are {', '.join(PLUGIN_KINDS)}"
         if inspect.isabstract(plugin):
-            return f"is abstract, it lacks {', '.join(sorted(plugin.__abstractmethods__))}"
+            return f"is abstract, it lacks {', '.join(sorted(getattr(plugin, '__abstractmethods__', ())))}"
         if not isinstance(getattr(plugin, "name", None), str):
             return "has no name"
         if not dataclasses.is_dataclass(plugin.Config):

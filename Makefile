@@ -1,0 +1,57 @@
+# make help says what there is. Nothing is installed outside .venv, and again only if pyproject.toml or constraints.txt changed.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help run test test-full
+
+# the first interpreter that is new enough
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+RECIPE := pyproject.toml constraints.txt
+
+help:
+	@echo "make run        install into .venv what is missing, then run: python -m spec_sdk pipeline=easyspec_tree"
+	@echo "                (more options: make run ARGS=\"prompt='Why is the sky blue?' compare=true\")"
+	@echo "make test       lint, types and the tests, with scaled counts"
+	@echo "make test-full  the same with the full counts (takes long)"
+	@echo "PYTHON=...      the interpreter to make .venv with (now: $(or $(PYTHON),none found))"
+
+run: .venv/.spec-sdk-run
+	@echo "==> python -m spec_sdk pipeline=easyspec_tree $(ARGS)"
+	@$(BIN)/python -m spec_sdk pipeline=easyspec_tree $(ARGS)
+
+test: .venv/.spec-sdk-test
+	@echo "==> ruff" && $(BIN)/ruff check .
+	@echo "==> mypy" && $(BIN)/mypy
+	@echo "==> pytest (scaled counts)" && $(BIN)/python -m pytest -q -m "not full" --durations=15
+
+test-full: .venv/.spec-sdk-test
+	@echo "==> ruff" && $(BIN)/ruff check .
+	@echo "==> mypy" && $(BIN)/mypy
+	@echo "==> pytest (full counts)" && SPEC_SDK_TEST_FULL=1 $(BIN)/python -m pytest -q --durations=15
+
+# Debian's python3 comes without ensurepip (python3-venv has it); its pip can then put pip into the environment
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one (Debian: apt-get install python3 python3-venv) or say make PYTHON=..."; exit 1; }
+	@echo "==> making .venv with $(PYTHON)"
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv .venv; \
+	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+		$(PYTHON) -m venv --without-pip .venv && $(PYTHON) -m pip --python .venv/bin/python install --quiet pip; \
+	else echo "error: $(PYTHON) has neither ensurepip nor pip; on Debian: apt-get install python3-venv, then make again"; exit 1; fi \
+	|| { rm -rf .venv; exit 1; }
+
+# torch first and pinned, so that no other requirement chooses its version
+.venv/.spec-sdk-run: $(RECIPE) | $(BIN)/python
+	@echo "==> installing torch (a large download the first time)"
+	@$(PIP) install --quiet --constraint constraints.txt torch==2.13.0
+	@echo "==> installing spec-sdk and what it needs"
+	@$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/.spec-sdk-test: .venv/.spec-sdk-run
+	@echo "==> installing what the tests need"
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""The command line's own parts: overrides as people type them, errors in one line, help, sweeps."""

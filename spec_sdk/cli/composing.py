@@ -1,0 +1,175 @@
+"""Composing the config, what a command line changed in it, and every failure of that in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_module
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from spec_sdk.cli.overrides import parse
+from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.options import first_line
+from spec_sdk.search_path import OWN_CONF
+from spec_sdk.settings import PLUGIN_NODES
+
+CONFIG_NAME = "config"
+
+
+def compose_config(overrides: Sequence[str]) -> DictConfig:
+    """The config of one run with ``overrides``. Raises what Hydra raises; :func:`explain` makes a UserError of it."""
+    with initialize_config_module(OWN_CONF, version_base="1.3", job_name="spec_sdk"):
+        config = compose(CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
+        hydra = config.hydra
+        OmegaConf.set_struct(config, False)
+        del config["hydra"]
+        drop_stale_options(config, hydra)
+    return config
+
+
+def drop_stale_options(config: DictConfig, hydra: DictConfig) -> None:
+    """Forget the pipeline's options for a plugin that the command line replaced by one without them.
+
+    ``pipeline=easyspec_tree drafter=prompt_lookup`` must not fail over the pipeline's ``drafter.width``. Options that
+    the command line itself set are kept, for the registry to judge. ``hydra`` is Hydra's own part of the config.
+    """
+    overrides = parse(list(hydra.overrides.task))
+    typed = {o.key_or_group for o in overrides}
+    replaced = typed & set(PLUGIN_NODES) & set(hydra.runtime.choices)
+    if not replaced:
+        return
+    loader = GlobalHydra.instance().config_loader()
+    from_pipeline = _yaml(loader, f"pipeline/{hydra.runtime.choices.get('pipeline')}")
+    OmegaConf.set_struct(config, False)
+    for kind in replaced & set(from_pipeline):
+        known = _yaml(loader, f"{kind}/{hydra.runtime.choices[kind]}")
+        for key in from_pipeline[kind]:
+            if key not in known and f"{kind}.{key}" not in typed:
+                config[kind].pop(key, None)
+
+
+def _yaml(loader: ConfigLoader, path: str) -> Mapping[str, Any]:
+    loaded = loader.repository.load_config(path)  # type: ignore[attr-defined]
+    if loaded is None or not isinstance(loaded.config, DictConfig):
+        return {}
+    content = OmegaConf.to_container(loaded.config, resolve=False)
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items()}
+
+
+def options_of(group: str) -> list[str]:
+    """Names of the YAML files of a config group, ours and third parties'."""
+    with initialize_config_module(OWN_CONF, version_base="1.3"):
+        return GlobalHydra.instance().config_loader().get_group_options(group)
+
+
+def groups() -> list[str]:
+    """The config groups (``pipeline``, ``drafter`` …), Hydra's own left out."""
+    with initialize_config_module(OWN_CONF, version_base="1.3"):
+        names = GlobalHydra.instance().config_loader().list_groups("")
+    return sorted(set(names) - {"hydra"})
+
+
+def pipeline_summaries() -> dict[str, str]:
+    """Every pipeline's name and what its YAML says of itself."""
+    with initialize_config_module(OWN_CONF, version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        names = loader.get_group_options("pipeline", ObjectType.CONFIG)
+        return {name: _yaml(loader, f"pipeline/{name}").get("pipeline", {}).get("summary", "") for name in names}
+
+
+def explain(error: Exception, overrides: Sequence[str]) -> UserError:
+    """One line for whatever went wrong while composing the config with ``overrides``."""
+    try:
+        parse(overrides)
+    except UserError as unreadable:
+        return unreadable
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        if group:
+            return UserError(_unknown_choice(group, name))
+    for path in _overridden_paths(error, overrides):
+        message = _unknown_option(path, overrides)
+        if message:
+            return UserError(message)
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return UserError(f"{mark.name} line {mark.line + 1}: not YAML: {error.problem}")
+    if is_composition_error(error):
+        for override in parse(overrides):
+            if not isinstance(override.value(), str | list):
+                group = override.key_or_group
+                return UserError(f"{group}: {override.value()!r} is no name{did_you_mean('', options_of(group))}")
+    if "Ambiguous value for argument" in str(error):
+        sweeps = [str(o.input_line) for o in parse(overrides) if o.is_sweep_override()]
+        return UserError(f"{', '.join(sweeps)}: several values; --multirun runs each of them")
+    cause = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, OmegaConfBaseException) else ""
+    return UserError(f"config: {first_line(error).rstrip('.')}{cause}")
+
+
+def is_composition_error(error: Exception) -> bool:
+    """True for the one ValueError that Hydra raises for bad input: a group that is set to a number, a map or null."""
+    return "Config group override must be a string or a list" in str(error)
+
+
+def _unknown_choice(group: str, name: str) -> str:
+    known = options_of(group)
+    if group in PLUGIN_NODES:
+        from spec_sdk.registry import Registry
+
+        registry = Registry.discover()
+        if name in registry.names(group):
+            offer = registry.offer(group, name)
+            if offer.plugin.name != name:
+                return f"{group}: '{name}' is another name of '{offer.plugin.name}'; write {group}={offer.plugin.name}"
+            return f"{group}: '{name}' of {offer.package} has no YAML; the package must bring conf/{group}/{name}.yaml"
+    return f"{group}: unknown {group} '{name}'{did_you_mean(name, known)}"
+
+
+def _overridden_paths(error: Exception, overrides: Sequence[str]) -> Iterator[str]:
+    if isinstance(error, HydraException) and "Could not override" in str(error):
+        paths = (o.key_or_group for o in parse(overrides) if f"'{o.key_or_group}'" in first_line(error))
+        yield from (path for path in paths if path and not path.startswith("hydra."))
+
+
+def _unknown_option(path: str, overrides: Sequence[str]) -> str | None:
+    """What to say of ``path`` if it is no option under the chosen groups; None if it is one."""
+    known_groups = groups()
+    choices = [o for o in parse(overrides) if o.key_or_group in known_groups and isinstance(o.value(), str)]
+    try:
+        node: Any = compose_config([str(o.input_line) for o in choices])
+    except HydraException:
+        return None
+    parts = path.split(".")
+    for i, part in enumerate(parts):
+        here = ".".join(parts[: i + 1])
+        if not isinstance(node, DictConfig):
+            return f"{here}: unknown option; {'.'.join(parts[:i])} is a value and has none"
+        if part not in node:
+            if i == 1 and parts[0] in PLUGIN_NODES:
+                return f"{here}: " + _unknown_plugin_option(parts[0], str(node.get("name")), part, node)
+            siblings = [".".join([*parts[:i], str(key)]) for key in node]
+            return f"{here}: unknown option{did_you_mean(here, siblings)}"
+        node = node[part]
+    return None
+
+
+def _unknown_plugin_option(kind: str, name: str, option: str, node: Mapping[Any, Any]) -> str:
+    from spec_sdk.registry import Registry
+
+    known = {str(key) for key in node} - {"name"}
+    if name in Registry.discover().names(kind):
+        declared = {field.name for field in dataclasses.fields(Registry.discover().get(kind, name).Config)}
+        if option in declared:
+            return f"not in the YAML of {kind} '{name}', which does know it; write +{kind}.{option}=…"
+        known |= declared
+    hint = did_you_mean(option, known) if known else " (it has no options)"
+    return f"unknown option of {kind} '{name}'{hint}"

@@ -1,0 +1,125 @@
+"""One job of the command line: a composed config made into settings, its task run, its outcome kept."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from spec_sdk.errors import UserError
+from spec_sdk.options import first_line
+from spec_sdk.settings import Settings
+
+EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 0, 1, 2, 130, 141
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass
+class Outcome:
+    """How a job of a sweep ended: its exit status, one line if it failed, and where it wrote."""
+
+    name: str
+    status: int
+    error: str | None
+    output_dir: Path
+
+    def as_json(self) -> dict[str, Any]:
+        """The job's line of summary.json, with the summary of its metrics.json if it wrote one."""
+        path = self.output_dir / "metrics.json"
+        # a failed job wrote none: what lies there is of an earlier sweep into the same directory
+        wrote = self.status in (EXIT_OK, EXIT_INTERRUPTED) and path.is_file()
+        metrics = json.loads(path.read_text(encoding="utf-8")) if wrote else {}
+        return {
+            "job": self.name,
+            "status": self.status,
+            "error": self.error,
+            "output_dir": str(self.output_dir) if self.output_dir.is_dir() else None,
+            "pipeline": metrics.get("pipeline"),
+            "summary": metrics.get("summary"),
+        }
+
+
+def run_task(config: DictConfig, directory: Path | None = None) -> int:
+    """Run the task that ``config`` chooses and return its exit status.
+
+    ``directory`` is where a job of a sweep writes; otherwise ``output_dir`` or the default is. Raises UserError for bad
+    input, and whatever the task raises.
+    """
+    settings = settings_of(config)
+    if directory is not None:
+        settings = replace(settings, output_dir=directory)
+
+    from spec_sdk.registry import Registry
+
+    registry = Registry.discover()
+    for problem in registry.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    task_class, task_config = registry.configure("task", settings.task)
+    make: Any = task_class
+    return int(make(task_config).run(settings))
+
+
+def settings_of(config: DictConfig) -> Settings:
+    """The checked settings of a composed config. Raises UserError."""
+    try:
+        resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key or 'config'}: {first_line(error)}") from error
+    assert isinstance(resolved, dict)
+    values = {str(key): value for key, value in resolved.items()}
+    pipeline = values.get("pipeline")
+    name = pipeline.get("name", "run") if isinstance(pipeline, dict) else "run"
+    return Settings.from_config(values, default_output_dir(str(name)))
+
+
+def default_output_dir(label: str) -> Path:
+    """``outputs/<date>/<time>-<label>`` below the current directory, with a number if that exists already."""
+    now = datetime.now()
+    wanted = Path("outputs") / now.strftime("%Y-%m-%d") / f"{now.strftime('%H-%M-%S')}-{label}"
+    free, number = wanted, 2
+    while free.exists():
+        free, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
+    return free
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status that an exception means."""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return EXIT_CLOSED_PIPE
+    if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in NO_SPACE):
+        return EXIT_USER_ERROR
+    return EXIT_BUG
+
+
+def report(error: BaseException) -> str:
+    """Tell of ``error`` on stderr: one line for what the user can mend, the whole traceback for a bug of ours.
+
+    Returns the line.
+    """
+    status = status_of(error)
+    line = " ".join(str(error).split()) or type(error).__name__
+    if status == EXIT_INTERRUPTED:
+        line = "interrupted"
+    if status == EXIT_BUG:
+        traceback.print_exception(error)
+    elif status != EXIT_CLOSED_PIPE:
+        with contextlib.suppress(BrokenPipeError):
+            print(f"error: {line}" if status == EXIT_USER_ERROR else line, file=sys.stderr)
+    return line
+
+
+def worst(statuses: Sequence[int]) -> int:
+    """The exit status of several jobs: a bug counts more than bad input, bad input more than success."""
+    return next((s for s in (EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_BUG, EXIT_USER_ERROR) if s in statuses), EXIT_OK)

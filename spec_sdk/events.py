@@ -1,0 +1,75 @@
+"""Events: what a run tells of itself. All metrics are computed from them.
+
+Every event is a flat dict with ``event`` and ``request`` (the index of the prompt):
+
+``request_start``  ``prompt_tokens``
+``prefill``        ``seconds``
+``cycle``          ``step`` (from 1), ``prefix`` (committed tokens in the target's cache), ``draft_s``, ``verify_s``,
+                   ``recover_s`` (seconds), ``tree_nodes``, ``drafted`` (depth of the tree), ``accepted`` (drafted
+                   tokens kept), ``tokens`` (ids emitted), ``attention``: null, or ``hit`` and ``error`` per layer,
+                   where null is a layer that made no prediction
+``request_end``    ``finish_reason``: ``stop``, ``length`` or ``interrupted``
+
+In ``events.jsonl`` each line has also ``pipeline`` and ``timestamp`` (UTC).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+import structlog
+
+Event = dict[str, Any]
+
+
+class EventLog:
+    """Passes every event on to a file of JSON lines, to memory (``events``) and to the observers of plugin packages.
+
+    ``observe`` is called as ``observe(event=…)`` (:func:`spec_sdk.hookspecs.spec_sdk_event`).
+    """
+
+    def __init__(self, pipeline: str, file: TextIO | None = None, observe: Callable[..., Any] | None = None) -> None:
+        self.events: list[Event] = []
+        self._pipeline = pipeline
+        self._observe = observe
+        self._logger: Any = None
+        if file is not None:
+            self._logger = structlog.wrap_logger(
+                structlog.WriteLogger(file),
+                processors=[
+                    structlog.processors.TimeStamper(fmt="iso", utc=True),
+                    structlog.processors.JSONRenderer(serializer=_as_json),
+                ],
+                wrapper_class=structlog.BoundLogger,
+            ).bind(pipeline=pipeline)
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Record ``event``. A NaN or an infinity in it becomes null, since JSON knows neither."""
+        kept = {key: finite(value) for key, value in event.items()}
+        self.events.append(kept)
+        if self._logger is not None:
+            self._logger.info(kept["event"], **{key: value for key, value in kept.items() if key != "event"})
+        if self._observe is not None:
+            self._observe(event={"pipeline": self._pipeline, **kept})
+
+    def of_request(self, request: int) -> list[Event]:
+        """The events of one request so far, in order."""
+        return [event for event in self.events if event.get("request") == request]
+
+
+def finite(value: Any) -> Any:
+    """``value`` with every NaN and infinity in it replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def _as_json(event: Any, **options: Any) -> str:
+    return json.dumps(event, allow_nan=False, **options)

@@ -1,0 +1,87 @@
+"""What is counted, computed from events and from nothing else. The names are an interface: metrics.json has them.
+
+``tokens_per_second`` is new tokens over decode time; prefill is reported apart. ``acceptance_rate`` is accepted over
+drafted depth, None if nothing was drafted. ``mean_accepted_tokens`` (MAT) is new tokens per target pass, bonus token
+included: 1.0 is plain decoding. ``attention.hit_rate`` is the share of attention predictions that were accepted;
+layers that predicted nothing in a cycle (null) are left out, and a rate of nothing is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from spec_sdk.events import Event
+
+SCHEMA_VERSION = 1
+STAGES = ("draft", "verify", "recover")
+
+
+def request_metrics(events: Sequence[Event]) -> dict[str, Any]:
+    """The record of one prompt, from its events. (metrics.json has also ``text``, which a tokenizer makes of it.)
+
+    A request without an end event was cut off: its finish_reason is ``interrupted``.
+    """
+    first = {event["event"]: event for event in reversed(events)}
+    cycles = [event for event in events if event["event"] == "cycle"]
+    tokens = [token for cycle in cycles for token in cycle["tokens"]]
+    return {
+        "prompt_tokens": first["request_start"]["prompt_tokens"],
+        "new_tokens": len(tokens),
+        "token_ids": tokens,
+        "finish_reason": first.get("request_end", {}).get("finish_reason", "interrupted"),
+        "prefill_s": first.get("prefill", {}).get("seconds"),
+        **_counts(cycles, len(tokens)),
+    }
+
+
+def summarise(events: Iterable[Event]) -> dict[str, Any]:
+    """The same counts over all prompts together, and ``tokens_per_second``."""
+    events = list(events)
+    cycles = [event for event in events if event["event"] == "cycle"]
+    tokens = sum(len(cycle["tokens"]) for cycle in cycles)
+    counts = _counts(cycles, tokens)
+    return {
+        "prompts": sum(event["event"] == "request_start" for event in events),
+        "prompt_tokens": sum(e["prompt_tokens"] for e in events if e["event"] == "request_start"),
+        "new_tokens": tokens,
+        "prefill_s": sum(event["seconds"] for event in events if event["event"] == "prefill"),
+        "tokens_per_second": ratio(tokens, counts["decode_s"]),
+        **counts,
+    }
+
+
+def comparison(summary: Mapping[str, Any], vanilla: Mapping[str, Any]) -> dict[str, Any]:
+    """A run beside plain decoding of the same prompts: ``vanilla``'s summary, and the ratio of tokens per second."""
+    ours, theirs = summary["tokens_per_second"], vanilla["tokens_per_second"]
+    return {"vanilla": dict(vanilla), "speedup": None if ours is None or not theirs else ours / theirs}
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """``part / whole``, None if there is no whole."""
+    return part / whole if whole else None
+
+
+def _counts(cycles: Sequence[Event], tokens: int) -> dict[str, Any]:
+    stages = {stage: sum(cycle[f"{stage}_s"] for cycle in cycles) for stage in STAGES}
+    drafted = sum(cycle["drafted"] for cycle in cycles)
+    accepted = sum(cycle["accepted"] for cycle in cycles)
+    return {
+        "decode_s": sum(stages.values()),
+        "steps": len(cycles),
+        "drafted": drafted,
+        "accepted": accepted,
+        "acceptance_rate": ratio(accepted, drafted),
+        "mean_accepted_tokens": ratio(tokens, len(cycles)),
+        "stage_s": stages,
+        "attention": _attention([cycle["attention"]["hit"] for cycle in cycles if cycle["attention"] is not None]),
+    }
+
+
+def _attention(hits: Sequence[Sequence[bool | None]]) -> dict[str, Any] | None:
+    """``hits[cycle][layer]`` → rates; None if no pass speculated on attention at all."""
+    if not hits:
+        return None
+    layers = [[hit for hit in layer if hit is not None] for layer in zip(*hits, strict=True)]
+    flat = [hit for layer in layers for hit in layer]
+    return {"hit_rate": ratio(sum(flat), len(flat)), "hit_rate_per_layer": [ratio(sum(x), len(x)) for x in layers]}

@@ -1,0 +1,120 @@
+"""Where prompts come from: the command line, a file, or standard input."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import select
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from spec_sdk.errors import UserError
+from spec_sdk.settings import Settings
+
+DEFAULT_PROMPT = "Explain in a few sentences why the sky is blue during the day and red at sunset."
+STDIN = "-"
+
+
+def read_prompts(settings: Settings) -> list[str]:
+    """The prompts of this run, at least one, none empty. Raises UserError for what cannot be read.
+
+    ``prompt`` and ``prompt_file`` come first; without them, standard input if something was piped into it; else the
+    default prompt.
+    """
+    if settings.prompt is not None:
+        texts = [_stdin_text() if settings.prompt == STDIN else settings.prompt]
+        where = "prompt: standard input" if settings.prompt == STDIN else "prompt: it"
+    elif settings.prompt_file is not None:
+        texts, where = _from_file(settings.prompt_file), f"prompt_file: {settings.prompt_file}"
+    else:
+        piped = _piped_text()
+        texts, where = [DEFAULT_PROMPT if piped is None else piped], "prompt: standard input"
+    if any(not text.strip() for text in texts):
+        raise UserError(f"{where} is empty; give a text, as in prompt='Why is the sky blue?'")
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(f"prompt: no valid Unicode text (character {error.start})") from error
+    return texts[: settings.prompt_limit]
+
+
+def _from_file(name: str) -> list[str]:
+    """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text."""
+    if name == STDIN:
+        return [_stdin_text()]
+    path = Path(name).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"prompt_file: {name} does not exist") from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise UserError(f"prompt_file: {name} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"prompt_file: {name} is no UTF-8 text (byte {error.start})") from error
+    if path.suffix.lower() != ".jsonl":
+        return [text.rstrip("\n")]
+    prompts = [
+        _from_line(line, f"prompt_file: {name} line {number}")
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line.strip()
+    ]
+    if not prompts:
+        raise UserError(f"prompt_file: {name} has no lines")
+    return prompts
+
+
+def _from_line(line: str, where: str) -> str:
+    """One prompt of a JSON line: ``prompt``, or the first of Spec-Bench's ``turns``."""
+    try:
+        record: Any = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
+    if not isinstance(record, Mapping):
+        raise UserError(f"{where}: not an object with 'prompt' or 'turns'")
+    turns = record.get("turns")
+    prompt = record.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
+    if not isinstance(prompt, str):
+        raise UserError(f"{where}: has neither a text 'prompt' nor a non-empty list of texts 'turns'")
+    if not prompt.strip():
+        raise UserError(f"{where}: its prompt is empty")
+    return prompt
+
+
+@functools.cache
+def _stdin_text() -> str:
+    """All of standard input, read once: every job of a sweep gets the same."""
+    try:
+        return sys.stdin.read().rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"prompt: standard input is no UTF-8 text (byte {error.start})") from error
+
+
+@functools.cache
+def _piped_text() -> str | None:
+    """What was piped or redirected into standard input; None if nothing was.
+
+    A pipe that has nothing in it yet is not waited for: it may be an open one that nobody ever writes to.
+    """
+    kind = _kind(sys.stdin)
+    if kind == "file":
+        return _stdin_text()
+    if kind == "pipe":
+        if not select.select([sys.stdin], [], [], 0)[0]:
+            print("standard input is a pipe with nothing in it yet: not waiting (prompt=- does)", file=sys.stderr)
+            return None
+        # a pipe that was closed unwritten is how many programs start us
+        return _stdin_text() or None
+    return None
+
+
+def _kind(stream: TextIO | None) -> str:
+    try:
+        mode = os.fstat(stream.fileno()).st_mode if stream is not None else 0
+    except (OSError, ValueError):  # closed, or replaced by something without a descriptor
+        return "none"
+    return "file" if stat.S_ISREG(mode) else "pipe" if stat.S_ISFIFO(mode) else "none"

@@ -1,0 +1,144 @@
+"""What people read on stderr: a progress line and the closing tables."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+REFRESH_S = 0.1
+
+
+def number(value: float | None, digits: int = 2, unit: str = "") -> str:
+    """``value`` for a table; – if there is none."""
+    return "–" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def percent(value: float | None) -> str:
+    """A rate for a table; – if there is none."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    file: TextIO | None = None,
+    numbers: bool = True,
+) -> None:
+    """A table on ``file`` (stderr by default), as wide as it needs to be where the output is no terminal.
+
+    ``numbers``: all columns but the first are set flush right.
+    """
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if numbers and i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=file or sys.stderr, highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = max(console.measure(table).maximum, 1)
+    console.print(table)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One run in a closing table."""
+
+    name: str
+    summary: Mapping[str, Any]
+    guarantee: str
+
+
+def closing_table(run: Column, baseline: Column | None = None) -> None:
+    """The run's summary, beside that of plain decoding and their ratio if there is a baseline."""
+    columns = [run] if baseline is None else [run, baseline]
+    rows = [[label, *(cell(value(column.summary)) for column in columns)] for label, cell, value in ROWS]
+    rows.append(["guarantee", *(column.guarantee for column in columns)])
+    if baseline is not None:
+        rows = [[*row, _ratio(row[0], run, baseline)] for row in rows]
+    print_table("", ["", *(column.name for column in columns), *(["ratio"] if baseline else [])], rows)
+
+
+def _ratio(label: str, run: Column, baseline: Column) -> str:
+    value = next((value for name, _, value in ROWS if name == label and name in COMPARED), None)
+    if value is None:
+        return ""
+    ours, theirs = value(run.summary), value(baseline.summary)
+    return number(ours / theirs) + "×" if ours is not None and theirs else "–"
+
+
+def _stage(stage: str) -> Any:
+    return lambda summary: summary["stage_s"][stage]
+
+
+def _seconds(value: float | None) -> str:
+    return number(value, 2, " s")
+
+
+ROWS: Sequence[tuple[str, Any, Any]] = (
+    ("tokens/s", number, lambda s: s["tokens_per_second"]),
+    ("mean accepted tokens (MAT)", number, lambda s: s["mean_accepted_tokens"]),
+    ("acceptance rate", percent, lambda s: s["acceptance_rate"]),
+    ("time in draft", _seconds, _stage("draft")),
+    ("time in verify", _seconds, _stage("verify")),
+    ("time in recover", _seconds, _stage("recover")),
+    ("prefill", _seconds, lambda s: s["prefill_s"]),
+    ("new tokens", str, lambda s: s["new_tokens"]),
+    ("attention hit rate", percent, lambda s: (s["attention"] or {}).get("hit_rate")),
+)
+SUMMARY_COLUMNS = ("tokens/s", "MAT", "acceptance", "draft", "verify", "recover")
+
+
+def summary_cells(summary: Mapping[str, Any] | None) -> list[str]:
+    """One job's row under :data:`SUMMARY_COLUMNS`; dashes if it has no summary."""
+    if summary is None:
+        return ["–"] * len(SUMMARY_COLUMNS)
+    stages = [_seconds(summary["stage_s"][stage]) for stage in ("draft", "verify", "recover")]
+    return [
+        number(summary["tokens_per_second"]),
+        number(summary["mean_accepted_tokens"]),
+        percent(summary["acceptance_rate"]),
+        *stages,
+    ]
+
+
+COMPARED = ("tokens/s", "mean accepted tokens (MAT)")
+
+
+class Progress:
+    """One line per prompt on stderr; live where that disturbs no text, that is if stdout is not the same terminal."""
+
+    def __init__(self, label: str, prompts: int, most_tokens: int) -> None:
+        self._label = label
+        self._prompts = prompts
+        self._most = most_tokens
+        self._live = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._shown = 0.0
+
+    def update(self, prompt: int, tokens: int, steps: int, seconds: float) -> None:
+        """Show how far prompt number ``prompt`` (from 0) is, at most every tenth of a second."""
+        now = time.monotonic()
+        if self._live and now - self._shown >= REFRESH_S:
+            self._shown = now
+            self._write(f"\r\x1b[K{self._line(prompt, tokens, steps, seconds)}")
+
+    def finish(self, prompt: int, tokens: int, steps: int, seconds: float, reason: str) -> None:
+        """Close the line of a prompt."""
+        self._write(("\r\x1b[K" if self._live else "") + self._line(prompt, tokens, steps, seconds) + f", {reason}\n")
+
+    def _line(self, prompt: int, tokens: int, steps: int, seconds: float) -> str:
+        speed = number(tokens / seconds if seconds else None, 1)
+        mat = number(tokens / steps if steps else None)
+        which = f"prompt {prompt + 1}/{self._prompts}"
+        return f"{self._label}: {which}, {tokens}/{self._most} tokens, {speed} tokens/s, MAT {mat}"
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,193 @@
+"""``task=generate``, the main job: answer prompts, stream the text, keep the metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from spec_sdk import __version__
+from spec_sdk.contracts import Task
+from spec_sdk.errors import UserError
+from spec_sdk.events import Event, EventLog
+from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
+from spec_sdk.prompts import read_prompts
+from spec_sdk.registry import Registry
+from spec_sdk.report import Column, Progress, closing_table
+from spec_sdk.run_output import RunOutput, check_writable
+from spec_sdk.settings import Settings
+
+if TYPE_CHECKING:
+    from spec_sdk.model.tokenizer import Tokenizer
+    from spec_sdk.pipeline import Pipeline
+
+
+class Generate(Task):
+    """Answers one or more prompts with the chosen pipeline."""
+
+    name = "generate"
+
+    def run(self, app: Settings) -> int:
+        """Stream text to stdout, write the run's directory, print the table to stderr; return 0.
+
+        Raises UserError for bad input, before anything is generated. An interrupt, or any other exception in the
+        middle, keeps the text so far and the metrics, and is raised again.
+        """
+        texts = read_prompts(app)
+        check_writable(app.output_dir)
+
+        from spec_sdk.pipeline import build_pipeline
+
+        registry = Registry.discover()
+        pipeline = build_pipeline(app, registry)
+        prompts = [encode(pipeline.tokenizer, text, app.chat) for text in texts]
+        for i, prompt in enumerate(prompts):
+            check_length(len(prompt), app.max_new_tokens, pipeline.context, i, len(prompts))
+        with RunOutput(app.output_dir) as output:
+            observe = registry.hook.spec_sdk_event
+            runs = [Run(pipeline, EventLog(pipeline.name, output.events, observe))]
+            if app.compare:
+                baseline = pipeline.vanilla()
+                runs.append(Run(baseline, EventLog(baseline.name, output.events, observe)))
+            try:
+                for run, shown in zip(runs, (True, False), strict=False):
+                    run.answer(prompts, app, shown)
+            finally:
+                if runs[0].log.events:
+                    output.save(metrics_of(runs, app), app.resolved)
+                    closing_table(*(run.column() for run in runs))
+                    print(f"results in {output.directory}", file=sys.stderr)
+        return 0
+
+
+class Run:
+    """One pipeline over all prompts, and the events of it."""
+
+    def __init__(self, pipeline: Pipeline, log: EventLog) -> None:
+        self.pipeline = pipeline
+        self.log = log
+
+    def answer(self, prompts: Sequence[Sequence[int]], app: Settings, shown: bool) -> None:
+        """Answer the prompts in order; ``shown`` streams the text to stdout, prompts apart by a blank line."""
+        progress = Progress(self.pipeline.name, len(prompts), app.max_new_tokens)
+        for i, prompt in enumerate(prompts):
+            if shown and i:
+                sys.stdout.write("\n")
+            self._answer_one(i, prompt, app, shown, progress)
+
+    def _answer_one(self, i: int, prompt: Sequence[int], app: Settings, shown: bool, progress: Progress) -> None:
+        counts = Counts()
+
+        def emit(event: Event) -> None:
+            self.log.emit(event)
+            counts.add(event)
+
+        text = self.pipeline.tokenizer.stream()
+        stream = self.pipeline.stream(
+            prompt, request_id=i, max_new_tokens=app.max_new_tokens, ignore_eos=app.ignore_eos, emit=emit
+        )
+        try:
+            # closing it ends the request's events even if the interrupt came between two cycles
+            with contextlib.closing(stream):  # type: ignore[type-var]
+                for tokens in stream:
+                    if shown:
+                        sys.stdout.write(text.push(tokens))
+                        sys.stdout.flush()
+                    progress.update(i, counts.tokens, counts.steps, counts.seconds)
+        finally:
+            if shown:
+                sys.stdout.write(text.flush() + "\n")
+                sys.stdout.flush()
+            progress.finish(i, counts.tokens, counts.steps, counts.seconds, counts.reason)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One record per prompt that was begun, in order."""
+        begun = [event["request"] for event in self.log.events if event["event"] == "request_start"]
+        return [self._record(request) for request in begun]
+
+    def _record(self, request: int) -> dict[str, Any]:
+        record = request_metrics(self.log.of_request(request))
+        return {**record, "text": self.pipeline.tokenizer.decode(record["token_ids"])}
+
+    def summary(self) -> dict[str, Any]:
+        """The counts over all prompts."""
+        return summarise(self.log.events)
+
+    def column(self) -> Column:
+        """This run in the closing table."""
+        return Column(self.pipeline.name, self.summary(), self.pipeline.guarantee)
+
+
+class Counts:
+    """What the progress line shows of the request under way."""
+
+    def __init__(self) -> None:
+        self.tokens = self.steps = 0
+        self.seconds = 0.0
+        self.reason = "interrupted"
+
+    def add(self, event: Event) -> None:
+        """Count one event."""
+        if event["event"] == "cycle":
+            self.tokens += len(event["tokens"])
+            self.steps += 1
+            self.seconds += event["draft_s"] + event["verify_s"] + event["recover_s"]
+        elif event["event"] == "request_end":
+            self.reason = event["finish_reason"]
+
+
+def encode(tokenizer: Tokenizer, text: str, chat: bool | None) -> list[int]:
+    """The token ids of a prompt; ``chat`` None applies the chat template if there is one.
+
+    Raises UserError for ``chat`` without a template.
+    """
+    if chat and not tokenizer.has_chat_template:
+        raise UserError("chat: this model has no chat template; use chat=false")
+    if chat or (chat is None and tokenizer.has_chat_template):
+        return tokenizer.chat([{"role": "user", "content": text}])
+    return tokenizer.encode(text)
+
+
+def check_length(prompt: int, new: int, context: int, index: int, prompts: int) -> None:
+    """Raise UserError if a prompt and its answer do not fit the context (all in tokens)."""
+    if prompt + new <= context:
+        return
+    which = f"prompt {index + 1} of {prompts}" if prompts > 1 else "prompt"
+    room = context - prompt
+    advice = f"use max_new_tokens={room} or less" if room >= 1 else "shorten it"
+    raise UserError(f"{which}: its {prompt} tokens and max_new_tokens={new} exceed the context of {context}; {advice}")
+
+
+def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
+    """All of metrics.json: the first run, and the second as what it is compared with."""
+    import torch
+
+    pipeline = runs[0].pipeline
+    metrics: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "pipeline": pipeline.name,
+        "guarantee": pipeline.guarantee,
+        "models": {"target": pipeline.target_name, "draft": pipeline.draft_name},
+        "backend": pipeline.backend.name,
+        "dtype": pipeline.dtype,
+        "machine": {
+            "device": pipeline.backend.describe(),
+            "cpus": os.cpu_count(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "spec_sdk": __version__,
+        },
+        "sampling": asdict(pipeline.sampling),
+        "max_new_tokens": app.max_new_tokens,
+        "prompts": runs[0].records(),
+        "summary": runs[0].summary(),
+    }
+    if len(runs) > 1:
+        compared = comparison(metrics["summary"], runs[1].summary())
+        metrics["comparison"] = {**compared, "prompts": runs[1].records()}
+    return metrics
