@@ -2,10 +2,10 @@
 
     python benchmarks/cut_draft.py --prompts ../shared/data/spec_bench.jsonl --count 12
 
-The target answers the prompts greedily. From the full stack, the layer is removed whose removal leaves the highest share of
-positions at which the cut model's first choice is the target's token (its acceptance rate on a chain of depth 1), again and
-again. Every step is printed and written to cut_draft.json, with the expected tokens per target pass of a chain and what it
-costs in layers, so that a cut can be chosen and named in spec_sdk/model/draft_cut.py.
+The target answers the prompts greedily. From the full stack, that layer is removed whose removal leaves the highest
+share of positions at which the cut model's first choice is the target's token (its acceptance rate on a chain of depth
+1), again and again. Every step is printed and written to cut_draft.json, with the expected tokens per target pass,
+so that a cut can be chosen and named in spec_sdk/model/draft_cut.py.
 
 Legend: B prompts, N tokens, M model dim.
 """
@@ -95,9 +95,7 @@ def remove_greedily(meter: CutMeter, down_to: int) -> list[dict[str, object]]:
     steps: list[dict[str, object]] = []
     while len(layers) > down_to:
         began, states = time.perf_counter(), meter.entering(layers)
-        rates = {
-            layer: meter.acceptance(states[i], layers[i + 1 :]) for i, layer in enumerate(layers) if i > 0
-        }
+        rates = {layer: meter.acceptance(states[i], layers[i + 1 :]) for i, layer in enumerate(layers) if i > 0}
         worst = max(rates, key=lambda layer: rates[layer])
         layers.remove(worst)
         rate = rates[worst]

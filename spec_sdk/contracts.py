@@ -85,7 +85,7 @@ class Verdict:
 class Request:
     """One prompt being answered, as plugins see it.
 
-    ``tokens`` is the prefix: prompt and output so far. Its last entry is the pending token, whose KV is in no cache yet.
+    ``tokens`` is the prefix: prompt and output so far. The last is the pending token, whose KV is in no cache yet.
     ``rng`` is the only source of randomness: a CPU generator, seeded per request.
     ``target`` is the target model's own session (embedding, head, forward, cache) for drafters that draft with it.
     """
@@ -125,7 +125,7 @@ class Drafter(Plugin, ABC):
         self.models = models
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        """Prepare for ``request`` (prefill). ``prompt_hidden``: layer → hidden states [P, M] of all but the pending token."""
+        """Prepare for ``request`` (prefill). ``prompt_hidden``: layer → states [P, M] of all but the pending token."""
 
     @abstractmethod
     def propose(self, request: Request, budget: Budget) -> TokenTree:
@@ -218,7 +218,7 @@ class Predictor(Plugin, ABC):
 
     @abstractmethod
     def always_exact(self, prefix: int) -> bool:
-        """True if at this prefix length the prediction covers every key, so that it is no guess (left out of the hit rate)."""
+        """True if at this prefix length the prediction covers every key: no guess, and left out of the hit rate."""
 
     @abstractmethod
     def predict(
@@ -312,8 +312,7 @@ class Task(Plugin, ABC):
 
 
 PLUGIN_KINDS: Mapping[str, type[Plugin]] = {
-    base.kind: base
-    for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Policy, Backend, Task)
+    base.kind: base for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Policy, Backend, Task)
 }
 
 

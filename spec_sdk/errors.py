@@ -14,7 +14,7 @@ class UserError(Exception):
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return ``", did you mean 'x'?"`` for the nearest of ``known``, else a list of what exists ("" if there is none)."""
+    """Return ``", did you mean 'x'?"`` for the nearest of ``known``, else a list of what exists ("" if nothing)."""
     names = sorted(set(known))
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     if near:

@@ -2,7 +2,7 @@
 
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
-Legend: B batch, N queries, H query heads, G KV heads, R = H/G query heads per KV head, D head dim, S keys, T tree slots.
+Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, S keys, T tree slots, Q = R*N.
 """
 
 from __future__ import annotations

@@ -122,9 +122,7 @@ class Pipeline:
             target=target,
         )
         target.cache.reserve(min(len(prompt) + max_new_tokens, self.context))
-        scheduler = Scheduler(
-            target, self.make_drafter(), self.verifier, self.make_policy(), self.backend.synchronize
-        )
+        scheduler = Scheduler(target, self.make_drafter(), self.verifier, self.make_policy(), self.backend.synchronize)
         return scheduler.run(request, emit, request_id)
 
 

@@ -1,7 +1,7 @@
 """Token trees: what a drafter proposes and the target scores in one pass.
 
-A tree is flat and in DFS pre-order. Node 0, the root, is the pending token. Node ``i`` is an ancestor of ``j``, or ``j``
-itself, exactly when ``i <= j < end_N[i]``: in pre-order a node's start is its own index, so one integer per node
+A tree is flat and in DFS pre-order. Node 0, the root, is the pending token. Node ``i`` is an ancestor of ``j``, or
+``j`` itself, exactly when ``i <= j < end_N[i]``: in pre-order a node's start is its own index, so one integer per node
 carries the whole N x N attention mask (FlashSpecInfer keeps start and end; the start is redundant here).
 
 Legend: N tree nodes, V vocabulary.
@@ -110,19 +110,21 @@ class TreeBuilder:
     def size(self) -> int:
         return len(self.token)
 
-    def add(
-        self, parent: int, token: int, kind: DrawKind, q_V: torch.Tensor | None = None, drafter: str = ""
-    ) -> int:
+    def add(self, parent: int, token: int, kind: DrawKind, q_V: torch.Tensor | None = None, drafter: str = "") -> int:
         """Record that ``token`` was drawn at node ``parent``; return the child's creation index.
 
         Raises ValueError for an unknown parent, a negative token, or a drawn token without its ``q_V``.
         """
         if not 0 <= parent < self.size:
-            raise ValueError(f"tree node {self.size}: parent {parent} does not exist yet (the tree has {self.size} nodes)")
+            raise ValueError(
+                f"tree node {self.size}: parent {parent} does not exist yet (the tree has {self.size} nodes)"
+            )
         if token < 0:
             raise ValueError(f"tree node {self.size}: token id {token} is negative")
         if (q_V is None) != (kind == "chosen"):
-            raise ValueError(f"tree node {self.size}: a drawn token needs its q_V, a chosen one has none (kind {kind!r})")
+            raise ValueError(
+                f"tree node {self.size}: a drawn token needs its q_V, a chosen one has none (kind {kind!r})"
+            )
         node = self._child[parent].get(token)
         if node is None:
             node = self.size
@@ -161,8 +163,6 @@ class TreeBuilder:
             parent_N=tuple(-1 if s == 0 else start[self.parent[s]] for s in slot_of),
             depth_N=tuple(self.depth[s] for s in slot_of),
             end_N=tuple(end[s] for s in slot_of),
-            draws_N=tuple(
-                tuple(Draw(start[d.node], d.kind, d.q_V, d.drafter) for d in self.draws[s]) for s in slot_of
-            ),
+            draws_N=tuple(tuple(Draw(start[d.node], d.kind, d.q_V, d.drafter) for d in self.draws[s]) for s in slot_of),
         )
         return BuiltTree(tree, tuple(start))

@@ -17,7 +17,7 @@ import torch
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """Visibility of ``prefix`` committed keys and T tree slots for N queries; all int64 tensors on the pass's device."""
+    """Visibility of ``prefix`` committed keys and T tree slots for N queries; int64 tensors on the pass's device."""
 
     prefix: int
     key_start_T: torch.Tensor
@@ -68,7 +68,7 @@ class AttentionMask:
         return (self.key_start_T <= query_N1) & (query_N1 < self.key_end_T)
 
     def bias_NT(self, dtype: torch.dtype) -> torch.Tensor:
-        """Additive form [N, T] of :meth:`visible_NT`: 0 where visible, -inf elsewhere. Built once per pass and dtype."""
+        """Additive form [N, T] of :meth:`visible_NT`: 0 where visible, else -inf. Built once per pass and dtype."""
         bias = self._bias.get(dtype)
         if bias is None:
             visible = self.visible_NT()

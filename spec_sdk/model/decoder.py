@@ -147,7 +147,7 @@ class Decoder:
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
         qkv = F.linear(self._norm(h_BNM, w.input_norm_M), w.qkv, w.qkv_bias)
-        qkv_BNXD = qkv.unflatten(-1, (H + 2 * G, c.head_dim))
+        qkv_BNXD = qkv.view(*qkv.shape[:2], H + 2 * G, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:
             q_BNHD = self._norm(qk_BNXD[:, :, :H], w.q_norm_D)

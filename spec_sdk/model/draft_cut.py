@@ -15,8 +15,8 @@ NAMED_CUTS: dict[str, tuple[int, ...]] = {
     "smollm2-135m-22": (0, 1, 2, 7, 8, 9, 10, 11, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 27, 28, 29),
     "smollm2-135m-20": (0, 1, 2, 8, 9, 10, 11, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 27, 28, 29),
 }
-"""Measured cuts by name. Share of positions at which the cut's first choice is SmolLM2-135M-Instruct's (640 tokens of answers to
-10 Spec-Bench prompts, bfloat16): 0.69 with 26 of the 30 layers, 0.61 with 24, 0.57 with 22, 0.48 with 20."""
+"""Measured cuts by name. Share of positions at which the cut's first choice is SmolLM2-135M-Instruct's (640 tokens of
+answers to 10 Spec-Bench prompts, bfloat16): 0.69 with 26 of the 30 layers, 0.61 with 24, 0.57 with 22, 0.48 with 20."""
 
 DEFAULT_CUT = {"SmolLM2-135M-Instruct": "smollm2-135m-24"}
 """Which named cut ``auto`` means, by target."""

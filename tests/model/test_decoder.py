@@ -42,9 +42,9 @@ def test_greedy_output_equals_generate(name: str, tmp_path: Path) -> None:
     reference = write_checkpoint(tmp_path, name)
     prompt = list(range(5, 25))
     with torch.inference_mode():
-        expected = reference.generate(
-            torch.tensor([prompt]), max_new_tokens=40, min_new_tokens=40, do_sample=False
-        )[0, len(prompt) :].tolist()
+        expected = reference.generate(torch.tensor([prompt]), max_new_tokens=40, min_new_tokens=40, do_sample=False)[
+            0, len(prompt) :
+        ].tolist()
     session = Session(load(tmp_path), Ops())
     tokens = list(prompt)
     session.prefill(tokens[:-1])

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
-from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
@@ -16,6 +14,8 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelRunner, check_gro
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
+from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 from tests.support.tiny_checkpoints import VOCABULARY, random_model
 from tests.support.tiny_decoder import tiny_decoder
 
@@ -70,7 +70,11 @@ def test_consecutive_groups_cover_all_layers_with_the_ends_alone(layers: int, si
 
 @pytest.mark.parametrize(
     ("groups", "message"),
-    [([[0], [2, 1], [3]], "layer 2 stands where layer 1"), ([[0], [1]], "list 2 layers"), ([[0, 1, 2, 3], []], "4 layers")],
+    [
+        ([[0], [2, 1], [3]], "layer 2 stands where layer 1"),
+        ([[0], [1]], "list 2 layers"),
+        ([[0, 1, 2, 3], []], "4 layers"),
+    ],
 )
 def test_bad_groups_are_refused(groups: list[list[int]], message: str) -> None:
     with pytest.raises(UserError, match=message):
@@ -97,7 +101,7 @@ def test_attention_speculation_at_its_extremes(tree: TokenTree) -> None:
     assert missed.attention is not None and missed.attention.hit == (False,) * decoder.layers
     assert hit.attention is not None and hit.attention.hit == (True,) * decoder.layers
     assert (hit.logits_NV - expected.logits_NV).abs().max() > 1e-3
-    assert all(error is not None and 0 < error for error in hit.attention.error)
+    assert all(error is not None and error > 0 for error in hit.attention.error)
 
 
 def test_attention_speculation_hits_are_mixed_between_the_extremes() -> None:

@@ -27,8 +27,8 @@ class DraftModelConfig:
 
     ``draft``: the model to draft with; null means ``model.draft`` of the run.
     ``width``: most nodes per level of the tree; 1 drafts a chain.
-    ``children``: ``top_k`` keeps the most probable paths; ``sampled`` draws from the draft model, as speculative sampling
-    does; ``auto`` samples chains when the temperature is not 0, and takes the top k otherwise.
+    ``children``: ``top_k`` keeps the most probable paths; ``sampled`` draws from the draft model, as speculative
+    sampling does; ``auto`` samples chains when the temperature is not 0, and takes the top k otherwise.
     """
 
     draft: str | None = None
@@ -66,13 +66,11 @@ class DraftModelDrafter(Drafter):
         return SequentialRunner()
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        room = len(request.tokens) + request.max_new_tokens
-        if len(request.tokens) > self.session.context:
-            raise UserError(
-                f"model.draft: the prompt has {len(request.tokens)} tokens, the draft model's context {self.session.context}"
-            )
+        length, context = len(request.tokens), self.session.context
+        if length > context:
+            raise UserError(f"model.draft: the prompt has {length} tokens, the draft model's context holds {context}")
         self.session.reset()
-        self.session.cache.reserve(min(room, self.session.context))
+        self.session.cache.reserve(min(length + request.max_new_tokens, context))
         self._tree = None
         self.session.prefill(request.tokens[:-1])
 

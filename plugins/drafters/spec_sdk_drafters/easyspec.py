@@ -28,8 +28,8 @@ class EasySpecConfig(DraftModelConfig):
 class EasySpecDrafter(DraftModelDrafter):
     """Drafts with the attention layers of a group all run on the hidden state that enters the group (EasySpec, §3.1).
 
-    Bonus calibration (§3.2): no K and V computed so is kept. The accepted tokens and the bonus token are fed in one plain
-    pass, the first of the next round, which leaves precise K and V and gives the first, precise draft distribution.
+    Bonus calibration (§3.2): no K and V computed so is kept. The accepted tokens and the bonus token are fed in one
+    plain pass, the first of the next round, which leaves precise K and V and gives the first, precise distribution.
     """
 
     name = "easyspec"

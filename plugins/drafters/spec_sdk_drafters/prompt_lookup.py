@@ -60,4 +60,3 @@ class PromptLookup(Drafter):
             for n in range(self.config.min_ngram, min(self.config.max_ngram, end) + 1):
                 self._follows[tuple(tokens[end - n : end])] = end
         self._indexed = max(self._indexed, len(tokens) - 1)
-

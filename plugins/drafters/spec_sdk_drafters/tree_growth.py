@@ -16,7 +16,9 @@ Score = Callable[[int], torch.Tensor]
 """Feeds the given number of youngest nodes to the draft model; returns their logits [K, V]."""
 
 
-def grow_by_top_k(tree: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: int, score: Score, drafter: str) -> None:
+def grow_by_top_k(
+    tree: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: int, score: Score, drafter: str
+) -> None:
     """Every level keeps the ``width`` most probable paths, by joint draft probability. Children are chosen, not drawn.
 
     Width 1 is the draft model's greedy chain.

@@ -21,7 +21,7 @@ class L2ThresholdConfig:
 
 
 class L2Threshold(AttentionVerifier):
-    """Accepts a prediction Â if ‖Â − A‖₂ < λ‖A‖₂ for every query, over all heads together, before the output projection."""
+    """Accepts a prediction Â if ‖Â − A‖₂ < λ‖A‖₂ for every query: all heads together, before the output projection."""
 
     name = "l2_threshold"
     Config = L2ThresholdConfig

@@ -18,8 +18,8 @@ from spec_sdk.model.runners.base import BlockRunner
 class LayerParallelRunner(BlockRunner):
     """Within a group of blocks, every attention sub-layer takes the hidden state that enters the group.
 
-    Attention outputs and MLPs are then applied in the original order: h' = h + Attn_i(h_1), h = h' + MLP_i(h'). Each block
-    keeps its own norm gains. A group of one block is the plain computation.
+    Attention outputs and MLPs are then applied in the original order: h' = h + Attn_i(h_1), h = h' + MLP_i(h'). Each
+    block keeps its own norm gains. A group of one block is the plain computation.
     """
 
     guarantee: Guarantee = "relaxed"
@@ -42,7 +42,7 @@ class LayerParallelRunner(BlockRunner):
 
 
 def consecutive_groups(layers: int, size: int) -> list[list[int]]:
-    """Groups of ``size`` consecutive layers, the first and the last layer alone (EasySpec, Appendix: both are sensitive).
+    """Groups of ``size`` consecutive layers, the first and the last layer alone, as in EasySpec's Table 6.
 
     The layers between are cut from layer 1 on; the last of these groups takes what is left. With 30 layers and size 4:
     0, 1-4, 5-8, …, 21-24, 25-28, 29.
@@ -57,7 +57,9 @@ def check_groups(groups: Sequence[Sequence[int]], layers: int, where: str) -> li
     listed = [layer for group in groups for layer in group]
     for expected, layer in enumerate(listed):
         if layer != expected:
-            raise UserError(f"{where}: layer {layer} stands where layer {expected} should: list every layer once, in order")
+            raise UserError(
+                f"{where}: layer {layer} stands where layer {expected} should: list every layer once, in order"
+            )
     if len(listed) != layers or not all(groups):
         raise UserError(f"{where}: the groups list {len(listed)} layers, the draft model has {layers}")
     return [list(group) for group in groups]
