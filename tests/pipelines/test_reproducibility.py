@@ -1,0 +1,30 @@
+"""A fixed seed gives the same output, run after run, and another seed another."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.real_pipelines import pipeline_of, tokens_of
+
+PIPELINES = [
+    "vanilla",
+    "sd_chain",
+    "prompt_lookup",
+    "easyspec_chain",
+    "easyspec_tree",
+    "alspec",
+    "alspec_easyspec_tree",
+]
+SAMPLING = ("sampling.temperature=0.9", "sampling.top_k=50", "sampling.top_p=0.95")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_same_seed_same_tokens(name: str, dtype: str) -> None:
+    pipeline = pipeline_of(f"pipeline={name}", f"model.dtype={dtype}", *SAMPLING)
+    prompt = pipeline.tokenizer.chat([{"role": "user", "content": "Name three rivers and three mountains."}])
+    first, again = (tokens_of(pipeline, prompt, 10, ignore_eos=True) for _ in range(2))
+    other = tokens_of(pipeline, prompt, 10, ignore_eos=True, request_id=1)
+    assert first == again
+    assert first != other
+    assert pipeline.guarantee == ("relaxed" if name.startswith("alspec") else "distribution")

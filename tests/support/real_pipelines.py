@@ -1,0 +1,52 @@
+"""Pipelines as a user gets them, from YAML and overrides, on the real default model."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from spec_sdk.cli.composing import compose_config
+from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.registry import Registry
+from spec_sdk.search_path import register_search_path
+from spec_sdk.settings import Settings
+
+SPEC_BENCH = Path(__file__).parents[3] / "shared" / "data" / "spec_bench.jsonl"
+
+
+def settings_of(*overrides: str) -> Settings:
+    """The settings of a command line's overrides."""
+    register_search_path()
+    config: Any = OmegaConf.to_container(compose_config(list(overrides)), resolve=True)
+    return Settings.from_config(config, Path("unused"))
+
+
+@functools.lru_cache(maxsize=2)
+def pipeline_of(*overrides: str) -> Pipeline:
+    """The pipeline of a command line's overrides; the last two are kept in memory."""
+    return build_pipeline(settings_of(*overrides), Registry.discover())
+
+
+def tokens_of(pipeline: Pipeline, prompt: Sequence[int], max_new_tokens: int, **options: Any) -> list[int]:
+    """All new tokens for one prompt."""
+    return [t for tokens in pipeline.stream(prompt, max_new_tokens=max_new_tokens, **options) for t in tokens]
+
+
+def bench_texts(count: int, longest: int = 4000) -> list[str]:
+    """``count`` first turns of Spec-Bench, evenly spread over its tasks; texts of over ``longest`` characters left out."""
+    if not SPEC_BENCH.is_file():
+        pytest.skip(f"{SPEC_BENCH} is not there: the prompts of shared/ are needed")
+    lines = [json.loads(line) for line in SPEC_BENCH.read_text().splitlines()]
+    texts = [line["turns"][0] for line in lines if len(line["turns"][0]) <= longest]
+    return texts[:: max(1, len(texts) // count)][:count]
+
+
+def bench_prompts(pipeline: Pipeline, count: int, longest: int = 4000) -> list[list[int]]:
+    """:func:`bench_texts` as the chat prompts of the pipeline's model."""
+    return [pipeline.tokenizer.chat([{"role": "user", "content": text}]) for text in bench_texts(count, longest)]
