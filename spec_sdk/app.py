@@ -47,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     register_search_path()
     OmegaConf.register_new_resolver("spec_sdk.sweep_dir", lambda _: str(default_output_dir("sweep")), replace=True)
+    if "--version" in argv:
+        print(f"spec-sdk {__version__}")
+        return EXIT_OK
     parser = get_args_parser()
     args = _parse(parser, argv)
     if args.help:
@@ -84,9 +87,6 @@ def _parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
         raise UserError(f"{message}; see --help")
 
     parser.error = refuse  # type: ignore[method-assign]
-    if "--version" in argv:
-        print(f"spec-sdk {__version__}")
-        raise SystemExit(EXIT_OK)
     args = parser.parse_args(argv)
     if args.experimental_rerun is not None:
         raise UserError("--experimental-rerun reads a pickle, which spec-sdk never does")

@@ -21,7 +21,8 @@ def merge_options(config_class: type, options: Mapping[str, Any], where: str, ow
     """Return an instance of the dataclass ``config_class`` with ``options`` put over its defaults.
 
     ``where`` is the option path before each key (``drafter``, or "" at the top level), ``owner`` what an unknown
-    option is said to be unknown to (``drafter 'easyspec'``). Raises UserError for an unknown option or a wrong type.
+    option is said to be unknown to (``drafter 'easyspec'``). Interpolations are resolved already: a ``${`` is text.
+    Raises UserError for an unknown option or a wrong type.
     """
     fields = {f.name for f in dataclasses.fields(config_class)}
     merged = OmegaConf.structured(config_class)
@@ -31,13 +32,25 @@ def merge_options(config_class: type, options: Mapping[str, Any], where: str, ow
             hint = did_you_mean(str(key), fields) if fields else " (it has no options)"
             raise UserError(f"{path}: unknown option of {owner}{hint}")
         try:
-            merged = OmegaConf.merge(merged, {key: value})
+            merged = OmegaConf.merge(merged, {key: literal(value)})
         except OmegaConfBaseException as error:
             raise UserError(f"{path}: {_why(error, config_class, str(key), value)}") from error
     try:
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise UserError(f"{where or owner}: {first_line(error)}") from error
+
+
+def literal(value: Any) -> Any:
+    """``value`` so that OmegaConf takes every ``${`` in its texts for two characters and not for an interpolation."""
+    if isinstance(value, str):
+        # the backslashes right before ${ are doubled, and one more makes it no interpolation
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    if isinstance(value, Mapping):
+        return {key: literal(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [literal(item) for item in value]
+    return value
 
 
 def _why(error: OmegaConfBaseException, config_class: type, key: str, value: Any) -> str:
@@ -55,10 +68,17 @@ def first_line(error: BaseException) -> str:
     return lines[0].strip() if lines else type(error).__name__
 
 
+def key_of(error: BaseException) -> str | None:
+    """The option path that an OmegaConf error is about, which it tells at times only in its text."""
+    match = re.search(r"^\s*full_key: (\S+)$", str(error), flags=re.MULTILINE)
+    return match[1] if match else None
+
+
 def describe_options(config_class: type) -> list[dict[str, Any]]:
     """One entry per option: ``name``, ``type``, ``default`` (as YAML has it) and ``doc``.
 
-    The doc is read from the dataclass's docstring, and its bases', where it says ``name``: what it means.
+    The doc is read from the dataclass's docstring, and its bases': lines that begin with the option's name in double
+    backquotes and a colon.
     """
     docs: dict[str, str] = {}
     for base in reversed(config_class.__mro__):
@@ -73,9 +93,11 @@ def describe_options(config_class: type) -> list[dict[str, Any]]:
 
 
 def _documented(docstring: str | None) -> dict[str, str]:
-    pieces = re.split(r"^\s*``(\w+)``\s*:?\s+", docstring or "", flags=re.MULTILINE)
+    pieces = re.split(r"^\s*(``\w+``(?:, ``\w+``)*)\s*:\s+", docstring or "", flags=re.MULTILINE)
     return {
-        name: " ".join(text.split("\n\n")[0].split()) for name, text in zip(pieces[1::2], pieces[2::2], strict=True)
+        name: " ".join(text.split("\n\n")[0].split())
+        for names, text in zip(pieces[1::2], pieces[2::2], strict=True)
+        for name in re.findall(r"\w+", names)
     }
 
 

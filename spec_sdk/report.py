@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 REFRESH_S = 0.1
+UNLIMITED = 1000
+"""Columns of an output that is no terminal: a table there is as wide as its cells."""
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:
@@ -43,7 +45,7 @@ def print_table(
         table.add_row(*row)
     console = Console(file=file or sys.stderr, highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = max(console.measure(table).maximum, 1)
+        console.width = UNLIMITED
     console.print(table)
 
 

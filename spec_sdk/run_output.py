@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from omegaconf import OmegaConf
+import yaml
 
 from spec_sdk.errors import UserError
 from spec_sdk.files import missing_directories, remove_empty, write_atomically, write_json
@@ -48,7 +48,7 @@ class RunOutput:
 
     def save(self, metrics: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         """Put all three files in place. Raises OSError, after which leaving removes the events as well."""
-        write_atomically(self.directory / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        write_atomically(self.directory / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         self.events.close()
         os.replace(self.directory / PARTIAL, self.directory / EVENTS)
         write_json(self.directory / METRICS, metrics)

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk.cli.overrides import parse
 from spec_sdk.errors import UserError, did_you_mean
-from spec_sdk.options import first_line
+from spec_sdk.options import first_line, key_of
 from spec_sdk.search_path import OWN_CONF
 from spec_sdk.settings import PLUGIN_NODES
 
@@ -41,7 +41,7 @@ def drop_stale_options(config: DictConfig, hydra: DictConfig) -> None:
     ``pipeline=easyspec_tree drafter=prompt_lookup`` must not fail over the pipeline's ``drafter.width``. Options that
     the command line itself set are kept, for the registry to judge. ``hydra`` is Hydra's own part of the config.
     """
-    overrides = parse(list(hydra.overrides.task))
+    overrides = parse(task_overrides(hydra))
     typed = {o.key_or_group for o in overrides}
     replaced = typed & set(PLUGIN_NODES) & set(hydra.runtime.choices)
     if not replaced:
@@ -54,6 +54,13 @@ def drop_stale_options(config: DictConfig, hydra: DictConfig) -> None:
         for key in from_pipeline[kind]:
             if key not in known and f"{kind}.{key}" not in typed:
                 config[kind].pop(key, None)
+
+
+def task_overrides(hydra: DictConfig) -> list[str]:
+    """The overrides as they were given: a ``${`` in one of them is not for us to resolve here."""
+    overrides = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    assert isinstance(overrides, list)
+    return [str(override) for override in overrides]
 
 
 def _yaml(loader: ConfigLoader, path: str) -> Mapping[str, Any]:
@@ -112,7 +119,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> UserError:
         sweeps = [str(o.input_line) for o in parse(overrides) if o.is_sweep_override()]
         return UserError(f"{', '.join(sweeps)}: several values; --multirun runs each of them")
     cause = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, OmegaConfBaseException) else ""
-    return UserError(f"config: {first_line(error).rstrip('.')}{cause}")
+    where = key_of(error) or "config"
+    return UserError(f"{where}: {first_line(error).rstrip('.')}{cause}")
 
 
 def is_composition_error(error: Exception) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import sys
 import traceback
@@ -17,10 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk.errors import UserError
-from spec_sdk.options import first_line
+from spec_sdk.options import first_line, key_of
 from spec_sdk.settings import Settings
 
 EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 0, 1, 2, 130, 141
+RESULTS = {EXIT_BUG: "bug", EXIT_USER_ERROR: "bad input", EXIT_INTERRUPTED: "interrupted", EXIT_OK: "ok"}
+"""What a sweep's table says of a job."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -62,11 +65,19 @@ def run_task(config: DictConfig, directory: Path | None = None) -> int:
     from spec_sdk.registry import Registry
 
     registry = Registry.discover()
-    for problem in registry.problems:
-        print(f"warning: {problem}", file=sys.stderr)
+    _warn_of_problems()
     task_class, task_config = registry.configure("task", settings.task)
     make: Any = task_class
     return int(make(task_config).run(settings))
+
+
+@functools.cache
+def _warn_of_problems() -> None:
+    """Tell of packages that could not be loaded: once, however many jobs a sweep has."""
+    from spec_sdk.registry import Registry
+
+    for problem in Registry.discover().problems:
+        print(f"warning: {problem}", file=sys.stderr)
 
 
 def settings_of(config: DictConfig) -> Settings:
@@ -74,7 +85,7 @@ def settings_of(config: DictConfig) -> Settings:
     try:
         resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key or 'config'}: {first_line(error)}") from error
+        raise UserError(f"{key_of(error) or 'config'}: {first_line(error)}") from error
     assert isinstance(resolved, dict)
     values = {str(key): value for key, value in resolved.items()}
     pipeline = values.get("pipeline")

@@ -6,7 +6,6 @@ is a path, so their values are quoted here where Hydra would misread them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -14,6 +13,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from spec_sdk.errors import UserError
+from spec_sdk.options import literal
 
 PATH_OPTIONS = ("prompt_file", "output_dir", "model.target", "model.draft")
 
@@ -36,7 +36,8 @@ def _quote(override: str, sweep: bool) -> str:
     if sweep:
         readable = parsed is not None
     elif bare == "prompt":
-        readable = parsed is not None and isinstance(parsed.value(), QuotedString)
+        quoted = value[0] in "'\"" and value[-1] == value[0]
+        readable = parsed is not None and quoted and not parsed.is_sweep_override()
     else:
         readable = parsed is not None and not parsed.is_sweep_override()
     return override if readable else f"{key}={as_text(value)}"
@@ -44,9 +45,7 @@ def _quote(override: str, sweep: bool) -> str:
 
 def as_text(value: str) -> str:
     """``value`` as a quoted string of Hydra's grammar that stands for exactly this text, ``${`` included."""
-    # the backslashes right before ${ are doubled, and one more makes it no interpolation
-    literal = re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
-    return QuotedString(literal, Quote.single).with_quotes()
+    return QuotedString(literal(value), Quote.single).with_quotes()
 
 
 def _parse(override: str) -> Override | None:

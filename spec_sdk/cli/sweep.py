@@ -15,11 +15,12 @@ from hydra._internal.utils import _run_hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from spec_sdk.cli.composing import CONFIG_NAME, drop_stale_options
+from spec_sdk.cli.composing import CONFIG_NAME, drop_stale_options, task_overrides
 from spec_sdk.cli.jobs import (
     EXIT_CLOSED_PIPE,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    RESULTS,
     Outcome,
     default_output_dir,
     report,
@@ -73,7 +74,7 @@ class Sweep:
     def job(self, config: DictConfig) -> None:
         """Run one job. Only an interrupt or a closed stdout goes on to end the sweep."""
         hydra = cast(DictConfig, HydraConfig.get())
-        swept = [o for o in parse(list(hydra.overrides.task)) if o.key_or_group in self._swept]
+        swept = [o for o in parse(task_overrides(hydra)) if o.key_or_group in self._swept]
         name = ",".join(str(o.input_line) for o in swept) or str(hydra.job.num)
         outcome = Outcome(name, EXIT_OK, None, Path(hydra.sweep.dir) / directory_name(hydra.job.num, name))
         self.outcomes.append(outcome)
@@ -94,7 +95,7 @@ class Sweep:
         jobs = [outcome.as_json() for outcome in self.outcomes]
         if self.directory is not None:
             write_json(self.directory / "summary.json", {"jobs": jobs})
-        rows = [[job["job"], *summary_cells(job["summary"]), job["error"] or "ok"] for job in jobs]
+        rows = [[job["job"], *summary_cells(job["summary"]), RESULTS.get(job["status"], "failed")] for job in jobs]
         print_table(f"{len(jobs)} jobs in {self.directory}", ["job", *SUMMARY_COLUMNS, "result"], rows)
 
     def _remove_traces(self) -> None:

@@ -1,0 +1,43 @@
+"""A drafter that needs no model: what followed the pending token last time will follow it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spec_sdk.contracts import Budget, Drafter, Request
+from spec_sdk.errors import UserError
+from spec_sdk.tree import TokenTree
+
+if TYPE_CHECKING:
+    from spec_sdk.model.models import Models
+
+
+@dataclass
+class FollowConfig:
+    """``length``: most tokens to propose."""
+
+    length: int = 4
+
+
+class Follow(Drafter):
+    """Proposes the tokens that followed the last earlier occurrence of the pending token."""
+
+    name = "follow"
+    Config = FollowConfig
+    config: FollowConfig
+
+    def __init__(self, config: FollowConfig, models: Models) -> None:
+        if config.length < 1:
+            raise UserError(f"drafter.length: {config.length} must be 1 or more")
+        super().__init__(config, models)
+
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        """A chain of chosen tokens; the root alone if the pending token is new."""
+        root, earlier = request.pending_token, request.tokens[:-1]
+        for i in range(len(earlier) - 1, -1, -1):
+            if earlier[i] == root:
+                length = min(self.config.length, budget.depth)
+                # a token chosen without a random number is a point mass; the verifier knows what to do with it
+                return TokenTree.chain(root, request.tokens[i + 1 :][:length], kind="chosen", drafter=self.name)
+        return TokenTree.root_only(root)

@@ -1,0 +1,1 @@
+"""Tests of the command line, the registry, the tasks and the metrics."""

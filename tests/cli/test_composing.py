@@ -1,0 +1,163 @@
+"""The composed config: what a pipeline sets, what the command line sets over it, what is refused and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from spec_sdk.cli.composing import compose_config, explain, groups, options_of, pipeline_summaries
+from spec_sdk.cli.jobs import settings_of
+from spec_sdk.contracts import PLUGIN_KINDS
+from spec_sdk.errors import UserError
+from spec_sdk.settings import PLUGIN_NODES, Settings, refuse_targets
+from tests.cli.conftest import Result
+
+PIPELINES = [
+    *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree"),
+    *("alspec", "alspec_easyspec_tree"),
+]
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    return OmegaConf.to_container(compose_config(overrides), resolve=True)  # type: ignore[return-value]
+
+
+def error_of(*overrides: str) -> str:
+    """The one line that this command line is refused with, by composition or by the settings."""
+    try:
+        config = compose_config(overrides)
+    except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
+        return str(explain(error, overrides))
+    with pytest.raises(UserError) as refused:
+        settings_of(config)
+    return str(refused.value)
+
+
+def test_settings_know_every_kind_of_plugin() -> None:
+    assert set(PLUGIN_NODES) == set(PLUGIN_KINDS)
+
+
+def test_the_default_pipeline_is_easyspec_tree() -> None:
+    config = composed()
+    assert config["pipeline"]["name"] == "easyspec_tree"
+    assert (config["drafter"]["name"], config["drafter"]["width"]) == ("easyspec", 4)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_every_pipeline_makes_valid_settings(pipeline: str) -> None:
+    settings = settings_of(compose_config([f"pipeline={pipeline}"]))
+    assert settings.pipeline.name == pipeline
+    assert settings.sampling.temperature == 0
+    assert settings.model.draft == "cut"
+    assert pipeline_summaries()[pipeline] == settings.pipeline.summary != ""
+
+
+def test_all_pipelines_are_found() -> None:
+    assert set(options_of("pipeline")) >= set(PIPELINES)
+    assert set(groups()) == {*PLUGIN_NODES, "pipeline", "model"}
+
+
+def test_the_command_line_beats_the_pipeline() -> None:
+    config = composed("pipeline=easyspec_tree", "drafter.width=2", "policy.depth=7")
+    assert config["drafter"]["width"] == 2
+    assert config["policy"]["depth"] == 7
+
+
+def test_options_of_a_replaced_plugin_are_forgotten() -> None:
+    config = composed("pipeline=easyspec_tree", "drafter=prompt_lookup")
+    assert config["drafter"] == {"name": "prompt_lookup", "max_ngram": 3, "min_ngram": 1}
+
+
+def test_options_that_the_new_plugin_has_too_stay() -> None:
+    assert composed("pipeline=easyspec_tree", "drafter=draft_model")["drafter"]["width"] == 4
+
+
+def test_an_option_typed_for_the_wrong_plugin_is_kept_for_the_registry_to_refuse() -> None:
+    assert composed("pipeline=easyspec_tree", "drafter=prompt_lookup", "drafter.width=2")["drafter"]["width"] == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["pipeline=easyspec_tre"], "pipeline: unknown pipeline 'easyspec_tre', did you mean 'easyspec_tree'?"),
+        (["drafter=easispec"], "drafter: unknown drafter 'easispec', did you mean 'easyspec'?"),
+        (["predictor=sink"], "predictor: 'sink' is another name of 'attention_sink'; write predictor=attention_sink"),
+        (["policy.dept=2"], "policy.dept: unknown option of policy 'fixed', did you mean 'depth'?"),
+        (["drafter=none", "drafter.x=2"], "drafter.x: unknown option of drafter 'none' (it has no options)"),
+        (["max_new_token=1"], "max_new_token: unknown option, did you mean 'max_new_tokens'?"),
+        (["sampling.temprature=1"], "sampling.temprature: unknown option, did you mean 'sampling.temperature'?"),
+        (["model.drat=x"], "model.drat: unknown option, did you mean 'model.draft'?"),
+        (["sampling.seed.x=1"], "sampling.seed.x: unknown option; sampling.seed is a value and has none"),
+        (["drafterr=easyspec"], "drafterr: unknown option, did you mean 'drafter'?"),
+        (["+max_tokens=1"], "max_tokens: unknown option, did you mean 'max_new_tokens'?"),
+        (["+model.size=1"], "model.size: unknown option of the model; there are: draft, draft_layers, dtype, target"),
+        (["model=5"], "model: 5 is no name; there are: smollm2"),
+        (["sampling=5"], "sampling: 5 is not a group of options"),
+        (["drafter=a,b"], "drafter=a,b: several values; --multirun runs each of them"),
+        (["prompt"], "'prompt' cannot be read as option=value"),
+        (["max_new_tokens=ten"], "max_new_tokens: 'ten' is not a whole number"),
+        (["max_new_tokens=1.5"], "max_new_tokens: 1.5 is not a whole number"),
+        (["max_new_tokens=0"], "max_new_tokens: 0 must be 1 or more"),
+        (["max_new_tokens=null"], "max_new_tokens: None is not a whole number"),
+        (["compare=maybe"], "compare: 'maybe' is not true or false"),
+        (["chat=maybe"], "chat: 'maybe' must be true, false or auto"),
+        (["prompt_limit=0"], "prompt_limit: 0 must be 1 or more, or null for all prompts"),
+        (["sampling.temperature=-1"], "sampling.temperature: -1.0 must be 0 (greedy) or more"),
+        (["sampling.temperature=nan"], "sampling.temperature: nan must be 0 (greedy) or more"),
+        (["sampling.temperature=warm"], "sampling.temperature: 'warm' is not a number"),
+        (["sampling.top_p=0"], "sampling.top_p: 0.0 must be above 0 and at most 1 (off)"),
+        (["sampling.top_p=1.1"], "sampling.top_p: 1.1 must be above 0 and at most 1 (off)"),
+        (["sampling.top_k=-1"], "sampling.top_k: -1 must be 0 (off) or more"),
+        (["sampling.min_p=2"], "sampling.min_p: 2.0 must be between 0 (off) and 1"),
+        (["sampling.seed=-1"], "sampling.seed: -1 must be between 0 and 2^63 - 1"),
+        (["model.dtype=bfloat61"], "model.dtype: unknown dtype 'bfloat61', did you mean 'bfloat16'?"),
+        (["model.target="], "model.target: '' must be a directory, a .gguf file or a hub id"),
+        (["model.draft_layers=3"], "model.draft_layers: 3 must be the name of a cut or a list of layers"),
+        (["prompt=a", "prompt_file=b"], "prompt_file: prompt is given too; give one of the two"),
+        (["prompt=${nothing}"], "prompt: Interpolation key 'nothing' not found"),
+        (["+drafter._target_=os.system"], "drafter._target_: '_target_' is not allowed"),
+        (["drafter=null"], "drafter: None is no name; there are: "),
+        (["hydra.nothing=1"], "config: Could not override 'hydra.nothing'"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_where(overrides: list[str], message: str) -> None:
+    error = error_of(*overrides)
+    assert error.startswith(message)
+    assert "\n" not in error
+
+
+def test_targets_are_found_at_any_depth() -> None:
+    with pytest.raises(UserError, match=r"^drafter\.list\[1\]\._target_: "):
+        refuse_targets({"drafter": {"list": [1, {"_target_": "os.system"}]}})
+
+
+def test_a_node_without_a_choice_is_named() -> None:
+    config = composed()
+    del config["verifier"]
+    with pytest.raises(UserError, match=r"^verifier: nothing is chosen"):
+        Settings.from_config(config, Path("out"))
+
+
+def test_yaml_of_ones_own_directory(tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "my yaml" / "pipeline").mkdir(parents=True)
+    mine = tmp_path / "my yaml" / "pipeline" / "mine.yaml"
+    mine.write_text("# @package _global_\npipeline:\n  name: mine\nmax_new_tokens: 7\n")
+    result: Result = cli("--config-dir", "my yaml", "pipeline=mine", "--cfg", "job")
+    assert result.status == 0
+    shown = yaml.safe_load(result.out)
+    assert (shown["pipeline"]["name"], shown["max_new_tokens"]) == ("mine", 7)
+
+    mine.write_text("# @package _global_\npipeline: {name: mine, _target_: os.system}\n")
+    error = cli("--config-dir", "my yaml", "pipeline=mine").error
+    assert error.startswith("pipeline._target_: '_target_' is not allowed")
+
+    mine.write_text("pipeline: [\n")
+    error = cli("--config-dir", "my yaml", "pipeline=mine").error
+    assert "mine.yaml line 2: not YAML" in error
+    assert cli("--config-dir", "elsewhere").error == "--config-dir: elsewhere is not a directory"

@@ -1,0 +1,195 @@
+"""``task=generate`` with a pipeline that spells a fixed answer: what is streamed, written, compared, refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spec_sdk import run_output
+from tests.cli.conftest import Result
+from tests.cli.fakes import ANSWER, CONTEXT
+
+Cli = Callable[..., Result]
+pytestmark = pytest.mark.usefixtures("fake")
+
+
+def metrics(directory: str | Path = "out") -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((Path(directory) / "metrics.json").read_text())
+    return value
+
+
+def test_text_goes_to_stdout_and_all_else_to_stderr(cli: Cli) -> None:
+    result = cli("prompt=hello", "max_new_tokens=31", "output_dir=out")
+    assert result.status == 0
+    assert result.out == ANSWER[:30] + "\n"
+    for words in ("prompt 1/1, 31/31 tokens", "tokens/s", "accepted tokens (MAT)", "guarantee", "exact", "in out"):
+        assert words in result.err
+
+
+def test_metrics_have_the_agreed_names(cli: Cli) -> None:
+    cli("prompt=hello", "max_new_tokens=7", "output_dir=out", "sampling.seed=5")
+    written = metrics()
+    assert set(written) == {
+        *("schema_version", "pipeline", "guarantee", "models", "backend", "dtype", "machine"),
+        *("sampling", "max_new_tokens", "prompts", "summary"),
+    }
+    assert written["schema_version"] == 1
+    assert written["models"] == {"target": "fake-target", "draft": "fake-draft"}
+    assert written["sampling"]["seed"] == 5
+    [record] = written["prompts"]
+    assert record == {
+        "prompt_tokens": len("<user>hello</user>"),
+        "new_tokens": 7,
+        "token_ids": [*map(ord, ANSWER[:6]), 0],
+        "text": ANSWER[:6],
+        "finish_reason": "stop",
+        "prefill_s": 0.25,
+        "decode_s": pytest.approx(3 * 0.35),
+        "steps": 3,
+        "drafted": 6,
+        "accepted": 4,
+        "acceptance_rate": pytest.approx(4 / 6),
+        "mean_accepted_tokens": pytest.approx(7 / 3),
+        "stage_s": {"draft": pytest.approx(0.3), "verify": pytest.approx(0.6), "recover": pytest.approx(0.15)},
+        "attention": None,
+    }
+    assert written["summary"]["tokens_per_second"] == pytest.approx(7 / 1.05)
+
+
+def test_config_and_events_lie_beside_the_metrics(cli: Cli) -> None:
+    cli("prompt=hello", "max_new_tokens=7", "output_dir=out")
+    config = yaml.safe_load(Path("out/config.yaml").read_text())
+    assert (config["prompt"], config["drafter"]["name"]) == ("hello", "easyspec")
+    events = [json.loads(line) for line in Path("out/events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["request_start", "prefill", *["cycle"] * 3, "request_end"]
+    assert {event["pipeline"] for event in events} == {"easyspec_tree"}
+    assert all("timestamp" in event for event in events)
+
+
+def test_the_directory_may_name_the_pipeline(cli: Cli) -> None:
+    assert cli("pipeline=vanilla", "output_dir=out/${pipeline.name}", "max_new_tokens=4").status == 0
+    assert metrics("out/vanilla")["pipeline"] == "vanilla"
+
+
+def test_a_prompt_with_dollars_and_braces_is_written_as_it_was_typed(cli: Cli) -> None:
+    cli("prompt=what is ${HOME}?", "max_new_tokens=4", "output_dir=out")
+    assert yaml.safe_load(Path("out/config.yaml").read_text())["prompt"] == "what is ${HOME}?"
+
+
+def test_the_default_directory_names_date_and_pipeline(cli: Cli) -> None:
+    cli("max_new_tokens=3")
+    cli("max_new_tokens=3")
+    first, second = Path("outputs").glob("*/*")
+    assert first != second
+    for directory in (first, second):
+        assert "easyspec_tree" in directory.name
+        assert metrics(directory)["summary"]["new_tokens"] == 3
+
+
+def test_compare_runs_plain_decoding_beside_it(cli: Cli) -> None:
+    result = cli("max_new_tokens=7", "compare=true", "output_dir=out")
+    assert result.out == ANSWER[:6] + "\n"
+    assert "vanilla" in result.err and "ratio" in result.err and "2.33×" in result.err
+    compared = metrics()["comparison"]
+    assert compared["vanilla"]["mean_accepted_tokens"] == 1
+    assert compared["speedup"] == pytest.approx(7 / 3)
+    assert [record["steps"] for record in compared["prompts"]] == [7]
+    events = [json.loads(line) for line in Path("out/events.jsonl").read_text().splitlines()]
+    assert [e["pipeline"] for e in events if e["event"] == "request_end"] == ["easyspec_tree", "vanilla"]
+
+
+def test_several_prompts_are_apart_by_a_blank_line(cli: Cli) -> None:
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n\n{"turns": ["two", "more"]}\n{"prompt": "three"}\n')
+    result = cli("prompt_file=prompts.jsonl", "prompt_limit=2", "max_new_tokens=4", "output_dir=out")
+    assert result.out == f"{ANSWER[:3]}\n\n{ANSWER[:3]}\n"
+    written = metrics()
+    assert [record["prompt_tokens"] for record in written["prompts"]] == [len("<user>one</user>")] * 2
+    assert written["summary"]["new_tokens"] == 8
+
+
+def test_the_chat_template_can_be_left_out(cli: Cli) -> None:
+    cli("prompt=hello", "chat=false", "max_new_tokens=4", "output_dir=out")
+    assert metrics()["prompts"][0]["prompt_tokens"] == len("hello")
+
+
+def test_chat_without_a_template_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.cli.fakes.FakeTokenizer.has_chat_template", False)
+    assert cli("prompt=hello", "chat=true").error == "chat: this model has no chat template; use chat=false"
+    assert cli("prompt=hello", "max_new_tokens=4").status == 0
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(cli: Cli) -> None:
+    room = CONTEXT - len("<user>hello</user>")
+    error = cli("prompt=hello", f"max_new_tokens={room + 1}").error
+    assert error == (
+        f"prompt: its 18 tokens and max_new_tokens={room + 1} exceed the context of {CONTEXT}; "
+        f"use max_new_tokens={room} or less"
+    )
+    assert cli("prompt=" + "x" * CONTEXT).error.endswith("; shorten it")
+    Path("prompts.jsonl").write_text(json.dumps({"prompt": "fits"}) + "\n" + json.dumps({"prompt": "x" * CONTEXT}))
+    assert cli("prompt_file=prompts.jsonl").error.startswith("prompt 2 of 2: its 413 tokens")
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("directory", "message"),
+    [("taken", "output_dir: taken is a file, not a directory"), ("taken/x", "output_dir: ")],
+)
+def test_a_directory_that_cannot_be_made_is_refused_before_any_work(cli: Cli, directory: str, message: str) -> None:
+    Path("taken").write_text("")
+    result = cli(f"output_dir={directory}")
+    assert (result.status, result.out) == (2, "")
+    assert result.error.startswith(message)
+
+
+def test_no_space_left_is_one_line_and_leaves_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, value: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(run_output, "write_json", full)
+    result = cli("output_dir=out/deep", "max_new_tokens=4")
+    assert result.status == 2
+    assert "No space left on device" in result.error
+    assert not Path("out").exists()
+
+
+def test_a_failure_in_the_middle_keeps_what_was_done(cli: Cli, fake: Callable[..., None]) -> None:
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    fake(fail_at=1, failure=RuntimeError("a bug"))
+    result = cli("prompt_file=prompts.jsonl", "max_new_tokens=4", "output_dir=out")
+    assert result.status == 1
+    assert "Traceback" in result.err and "RuntimeError: a bug" in result.err
+    assert [record["finish_reason"] for record in metrics()["prompts"]] == ["stop", "interrupted"]
+
+
+def test_an_interrupt_in_the_middle_of_a_cycle_is_status_130(cli: Cli, fake: Callable[..., None]) -> None:
+    fake(fail_at=0, failure=KeyboardInterrupt())
+    assert cli("output_dir=out").status == 130
+    [record] = metrics()["prompts"]
+    assert (record["finish_reason"], record["new_tokens"], record["prefill_s"]) == ("interrupted", 0, None)
+    assert (record["acceptance_rate"], record["mean_accepted_tokens"]) == (None, None)
+
+
+def test_observers_of_plugin_packages_see_every_event(cli: Cli, registry: Any) -> None:
+    from spec_sdk.hookspecs import hookimpl
+
+    class Observer:
+        seen: list[str] = []
+
+        @hookimpl
+        def spec_sdk_event(self, event: dict[str, Any]) -> None:
+            self.seen.append(f"{event['pipeline']}:{event['event']}")
+
+    registry.register(Observer(), "mine")
+    cli("max_new_tokens=3")
+    assert Observer.seen == [f"easyspec_tree:{e}" for e in ("request_start", "prefill", "cycle", "request_end")]
+
+
+def test_unknown_tasks_are_refused(cli: Cli) -> None:
+    assert cli("task.name=generat").error == "task: unknown task 'generat', did you mean 'generate'?"

@@ -1,0 +1,94 @@
+"""``--multirun``: one directory per job, one table, and a job that fails costs the others nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec_sdk.cli.sweep import directory_name
+from tests.cli.conftest import Result
+
+Cli = Callable[..., Result]
+pytestmark = pytest.mark.usefixtures("fake")
+
+
+def summary(directory: str = "out") -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = json.loads((Path(directory) / "summary.json").read_text())["jobs"]
+    return jobs
+
+
+def test_every_job_has_its_directory_and_its_row(cli: Cli) -> None:
+    result = cli("--multirun", "pipeline=vanilla,sd_chain,easyspec_tree", "max_new_tokens=7", "output_dir=out")
+    assert result.status == 0
+    names = ["pipeline=vanilla", "pipeline=sd_chain", "pipeline=easyspec_tree"]
+    assert [job["job"] for job in summary()] == names
+    for i, name in enumerate(names):
+        metrics = json.loads(Path(f"out/{i}-{name}/metrics.json").read_text())
+        assert f"pipeline={metrics['pipeline']}" == name
+        assert summary()[i]["summary"] == metrics["summary"]
+    table = result.err[result.err.index("3 jobs in out") :].splitlines()
+    for name in names:
+        [row] = [line.split() for line in table if name in line]
+        assert row[0] == name and row[-1] == "ok"
+
+
+def test_the_default_directory_is_one_for_the_whole_sweep(cli: Cli) -> None:
+    cli("-m", "max_new_tokens=3,4")
+    [sweep] = Path("outputs").glob("*/*")
+    assert sweep.name.endswith("-sweep")
+    assert sorted(p.name for p in sweep.iterdir() if p.is_dir()) == ["0-max_new_tokens=3", "1-max_new_tokens=4"]
+
+
+def test_a_failed_job_does_not_lose_the_others(cli: Cli) -> None:
+    result = cli("-m", "sampling.temperature=0,-1,1", "max_new_tokens=4", "output_dir=out")
+    assert result.status == 2
+    assert result.error == "sampling.temperature: -1.0 must be 0 (greedy) or more"
+    assert [job["status"] for job in summary()] == [0, 2, 0]
+    assert summary()[1]["error"] == "sampling.temperature: -1.0 must be 0 (greedy) or more"
+    assert summary()[1]["summary"] is None
+    assert not Path("out/1-sampling.temperature=-1").exists()
+    assert Path("out/2-sampling.temperature=1/metrics.json").exists()
+
+
+def test_a_bug_in_one_job_is_status_1_and_the_others_run(cli: Cli, fake: Callable[..., None]) -> None:
+    fake(fail_at=1, failure=RuntimeError("a bug"))
+    Path("two.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    Path("one.jsonl").write_text('{"prompt": "one"}\n')
+    result = cli("-m", "prompt_file=two.jsonl,one.jsonl,missing.jsonl", "max_new_tokens=4", "output_dir=out")
+    assert result.status == 1
+    assert "RuntimeError: a bug" in result.err
+    assert [job["status"] for job in summary()] == [1, 0, 2]
+
+
+def test_a_choice_that_does_not_exist_is_refused_before_anything_runs(cli: Cli) -> None:
+    result = cli("-m", "pipeline=vanilla,vanila", "output_dir=deep/out")
+    assert (result.status, result.out) == (2, "")
+    assert result.error == "pipeline: unknown pipeline 'vanila', did you mean 'vanilla'?"
+    assert not Path("deep").exists()
+
+
+def test_an_empty_directory_that_was_there_before_stays(cli: Cli) -> None:
+    Path("out").mkdir()
+    cli("-m", "pipeline=vanila", "output_dir=out")
+    assert list(Path("out").iterdir()) == []
+
+
+def test_options_of_a_replaced_plugin_are_forgotten_in_sweeps_too(cli: Cli) -> None:
+    cli("-m", "drafter=prompt_lookup,easyspec", "max_new_tokens=3", "output_dir=out")
+    config = Path("out/0-drafter=prompt_lookup/config.yaml").read_text()
+    assert "width" not in config
+    assert "width: 4" in Path("out/1-drafter=easyspec/config.yaml").read_text()
+
+
+def test_a_prompt_that_hydra_cannot_read_is_one_text_in_every_job(cli: Cli) -> None:
+    assert cli("-m", "prompt=it's one, not ${two}", "max_new_tokens=3,4", "output_dir=out").status == 0
+    assert "it's one, not ${two}" in Path("out/1-max_new_tokens=4/config.yaml").read_text()
+
+
+def test_directory_names_are_tame() -> None:
+    assert directory_name(3, "model.target=/a b/c;d") == "3-model.target=_a_b_c_d"
+    assert len(directory_name(3, "x" * 500)) == 120

@@ -1,0 +1,56 @@
+"""Texts on the command line arrive as they were typed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from spec_sdk.cli.composing import compose_config
+from spec_sdk.cli.overrides import as_text, parse, quote_texts
+from spec_sdk.errors import UserError
+
+awkward = st.text(alphabet=st.sampled_from("ab1 ,=:'\"\\${}[]()#\n\tüé…-")) | st.text(
+    alphabet=st.characters(codec="utf-8", exclude_characters="\x00")
+)
+
+
+@given(awkward)
+def test_any_text_survives_the_grammar_and_interpolation(text: str) -> None:
+    config = OmegaConf.create({"prompt": parse([f"prompt={as_text(text)}"])[0].value()})
+    assert OmegaConf.to_container(config, resolve=True) == {"prompt": text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Hello, world", "it's", "a=b", "{x}", "[1]", "${oc.env:HOME}", "\\${x}", "What (2+2)?", "two\nlines", "true"],
+)
+def test_prompts_compose_to_their_own_text(text: str) -> None:
+    config = compose_config(quote_texts([f"prompt={text}"], sweep=False))
+    assert OmegaConf.to_container(config, resolve=True)["prompt"] == text  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["prompt=null", "prompt=", "prompt='quoted, already'", "drafter.width=2", "max_new_tokens=5", "model.target=/a/b"],
+)
+def test_what_hydra_reads_rightly_is_left_alone(override: str) -> None:
+    assert quote_texts([override], sweep=False) == [override]
+
+
+def test_paths_with_special_characters_are_quoted_and_interpolations_in_them_kept() -> None:
+    assert quote_texts(["model.target=/a=b", "output_dir=a,b"], sweep=False) == [
+        "model.target='/a=b'",
+        "output_dir='a,b'",
+    ]
+    assert quote_texts(["output_dir=out/${pipeline.name}"], sweep=False) == ["output_dir=out/${pipeline.name}"]
+
+
+def test_in_a_sweep_commas_are_choices() -> None:
+    assert quote_texts(["prompt=a,b", "prompt=it's"], sweep=True) == ["prompt=a,b", "prompt='it\\'s'"]
+
+
+def test_an_unreadable_override_is_named() -> None:
+    with pytest.raises(UserError, match=r"'drafter\.width' cannot be read as option=value"):
+        parse(["drafter.width"])

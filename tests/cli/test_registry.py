@@ -1,0 +1,287 @@
+"""The registry: who is taken in, who is left out and why, and configs."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec_sdk import registry as registry_module
+from spec_sdk import search_path
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, Task
+from spec_sdk.errors import UserError
+from spec_sdk.hookspecs import hookimpl
+from spec_sdk.registry import Registry
+from tests.cli.conftest import Result
+
+
+@dataclass
+class SteadyConfig:
+    """How steady.
+
+    ``depth``: how deep
+        to draft.
+    ``low``, ``high``: the bounds.
+    """
+
+    depth: int = 2
+    low: float = 0.0
+    high: float = 1.0
+    label: str | None = None
+    groups: list[list[int]] = field(default_factory=list)
+
+
+class Steady(Policy):
+    """Always the same.
+
+    More words.
+    """
+
+    name = "steady"
+    aliases = ("constant",)
+    Config = SteadyConfig
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(self.config.depth)
+
+
+@pytest.fixture
+def one() -> Registry:
+    registry = Registry()
+    registry.register(Steady, "mine", "1.2")
+    assert registry.problems == []
+    return registry
+
+
+def problems(registry: Registry) -> list[str]:
+    return [str(problem) for problem in registry.problems]
+
+
+def test_names_and_aliases_find_the_class(one: Registry) -> None:
+    assert one.get("policy", "steady") is one.get("policy", "constant") is Steady
+    assert one.names("policy") == ["constant", "steady"]
+
+
+def test_the_nearest_name_is_suggested(one: Registry) -> None:
+    with pytest.raises(UserError, match=r"^policy: unknown policy 'stedy', did you mean 'steady'\?$"):
+        one.get("policy", "stedy")
+    with pytest.raises(UserError, match=r"^drafter: unknown drafter 'x'; none is installed"):
+        one.get("drafter", "x")
+
+
+def test_a_node_becomes_a_typed_config(one: Registry) -> None:
+    plugin, config = one.configure("policy", {"name": "steady", "depth": "3", "high": 2, "groups": [[1], [2, 3]]})
+    assert plugin is Steady
+    assert config == SteadyConfig(depth=3, high=2.0, groups=[[1], [2, 3]])
+    assert isinstance(config.high, float)
+
+
+def test_texts_are_taken_literally(one: Registry) -> None:
+    assert one.configure("policy", {"name": "steady", "label": "${x} \\${y} ${"})[1].label == "${x} \\${y} ${"
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"name": "steady", "dept": 1}, "policy.dept: unknown option of policy 'steady', did you mean 'depth'?"),
+        ({"name": "steady", "depth": "x"}, "policy.depth: 'x' is not a whole number"),
+        ({"name": "steady", "depth": 1.5}, "policy.depth: 1.5 is not a whole number"),
+        ({"name": "steady", "depth": None}, "policy.depth: None is not a whole number"),
+        ({"name": "steady", "depth": [1]}, "policy.depth: [1] is not a whole number"),
+        ({"name": "steady", "low": True}, "policy.low: True is not a number"),
+        ({"name": "steady", "groups": [["a"]]}, "policy.groups: Value 'a' (str) is incompatible with type hint 'int'"),
+        ({"name": "steady", "groups": 3}, "policy.groups: Invalid value assigned"),
+        ({"depth": 1}, "policy.name: None is not the name of a policy"),
+    ],
+)
+def test_bad_options_are_refused(one: Registry, node: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        one.configure("policy", node)
+    assert str(refused.value).startswith(message)
+
+
+def test_the_listing_is_plain_data(one: Registry) -> None:
+    [entry] = json.loads(json.dumps(one.listing()))
+    assert entry == {
+        "kind": "policy",
+        "name": "steady",
+        "aliases": ["constant"],
+        "package": "mine",
+        "version": "1.2",
+        "guarantee": None,
+        "summary": "Always the same.",
+        "options": [
+            {"name": "depth", "type": "int", "default": 2, "doc": "how deep to draft."},
+            {"name": "low", "type": "float", "default": 0.0, "doc": "the bounds."},
+            {"name": "high", "type": "float", "default": 1.0, "doc": "the bounds."},
+            {"name": "label", "type": "str | None", "default": None, "doc": ""},
+            {"name": "groups", "type": "list[list[int]]", "default": [], "doc": ""},
+        ],
+    }
+
+
+def test_a_module_with_a_hook_is_taken_in() -> None:
+    registry = Registry()
+    module: Any = types.ModuleType("mine")
+    module.spec_sdk_plugins = hookimpl(lambda: [Steady])
+    module.spec_sdk_plugins.__name__ = "spec_sdk_plugins"
+    registry.register(module, "mine")
+    assert registry.get("policy", "steady") is Steady
+
+
+def test_the_first_of_two_packages_keeps_a_name(one: Registry) -> None:
+    class Other(Policy):
+        name = "other"
+        aliases = ("steady",)
+
+        def budget(self, request: Request) -> Budget:
+            return Budget(0)
+
+    one.register(Other, "theirs")
+    assert one.get("policy", "steady") is Steady
+    assert problems(one) == [
+        f"theirs: plugin {Other.__qualname__} is ignored: mine has a policy 'steady' too",
+    ]
+    one.register(Steady, "mine", "1.2")
+    assert len(one.problems) == 1
+
+
+@dataclass
+class Demanding:
+    depth: int
+
+
+def test_what_is_no_plugin_is_left_out() -> None:
+    class Abstract(Drafter):
+        name = "abstract"
+
+    class Nameless(Steady):
+        name = 5  # type: ignore[assignment]
+
+    class Optionless(Steady):
+        Config = int  # type: ignore[assignment]
+
+    class Strict(Steady):
+        Config = Demanding  # type: ignore[assignment]
+
+    class Kindless(Steady):
+        kind = "polcy"
+
+    registry = Registry()
+    for plugin in (Abstract, Nameless, Optionless, Strict, Kindless, int):
+        registry.register(plugin, "mine")
+    assert registry.listing() == []
+    reasons = ["it lacks propose", "has no name", "not a dataclass", "without a default for depth", "no known kind"]
+    for problem, reason in zip(registry.problems, [*reasons, "not a subclass"], strict=True):
+        assert reason in problem.message
+
+
+class Entry(EntryPoint):
+    """An entry point that loads ``target`` (and raises it if it is an exception)."""
+
+    targets: dict[str, Any] = {}
+
+    def load(self) -> Any:
+        target = self.targets[self.value]
+        if isinstance(target, BaseException):
+            raise target
+        return target
+
+
+def entry(name: str, value: str, target: Any = None) -> Entry:
+    Entry.targets[value] = target
+    return Entry(name, value, "spec_sdk")
+
+
+@pytest.fixture
+def discover(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
+    """``discover(entries…)``: what the registry makes of these entry points."""
+
+    def run(*entries: Entry) -> Registry:
+        monkeypatch.setattr(registry_module, "entries", lambda: list(entries))
+        monkeypatch.setattr(search_path, "entries", lambda: list(entries))
+        return Registry.discover.__wrapped__(Registry)
+
+    return run
+
+
+def test_a_package_that_fails_to_import_costs_only_itself(discover: Callable[..., Registry]) -> None:
+    class Typo:
+        @hookimpl
+        def spec_sdk_plugin(self) -> None: ...
+
+    registry = discover(
+        entry("broken", "broken", ImportError("no module named foo\nmore")),
+        entry("exits", "exits", SystemExit(3)),
+        entry("typo", "typo", Typo()),
+        entry("empty", "empty", types.ModuleType("empty")),
+        entry("policies.steady", "mine:Steady", Steady),
+    )
+    assert registry.names("policy") == ["constant", "steady"]
+    found = problems(registry)
+    assert found[0] == "unknown package: plugin 'broken' cannot be loaded: ImportError: no module named foo"
+    assert "SystemExit" in found[1]
+    assert "unknown hook 'spec_sdk_plugin'" in found[2] or "spec_sdk_plugin" in found[2]
+    assert "implements no hook" in found[3]
+    assert len(found) == 4
+
+
+def test_yaml_packages_that_are_missing_or_collide_are_told_of(
+    discover: Callable[..., Registry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("mine_conf", "theirs_conf"):
+        (tmp_path / package / "drafter").mkdir(parents=True)
+        (tmp_path / package / "__init__.py").write_text("")
+        (tmp_path / package / "drafter" / "mine.yaml").write_text("name: mine\n")
+    (tmp_path / "theirs_conf" / "drafter" / "easyspec.yaml").write_text("name: easyspec\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = discover(
+        entry("conf.mine", "mine_conf"),
+        entry("conf.theirs", "theirs_conf"),
+        entry("conf.gone", "gone_conf"),
+        entry("conf.gone2", "gone.conf"),
+    )
+    found = sorted(problem.message for problem in registry.problems)
+    assert found[0] == "its YAML package 'gone.conf' cannot be imported: No module named 'gone'"
+    assert found[1] == "its YAML package 'gone_conf' does not exist"
+    assert found[2] == "its drafter/easyspec.yaml is ignored, spec-sdk has one too"
+    assert found[3] == "its drafter/mine.yaml is ignored, unknown package has one too"
+    assert [package.module for package in search_path.conf_packages()[0]] == ["mine_conf", "theirs_conf"]
+
+
+def test_a_broken_package_is_one_warning_and_stands_in_the_list(
+    cli: Callable[..., Result], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spec_sdk.cli import jobs
+
+    jobs._warn_of_problems.cache_clear()
+    registry.problems.append(search_path.Problem("theirs", "plugin 'x' cannot be loaded: ImportError: y"))
+    result = cli("task=plugins", "json=true")
+    assert result.status == 0
+    assert result.err == "warning: theirs: plugin 'x' cannot be loaded: ImportError: y\n"
+    listed = json.loads(result.out)
+    assert listed["broken"] == [{"package": "theirs", "message": "plugin 'x' cannot be loaded: ImportError: y"}]
+    assert [(p["kind"], p["name"]) for p in listed["plugins"]] == [("task", "generate"), ("task", "plugins")]
+
+
+def test_the_table_names_kind_package_and_options(cli: Callable[..., Result], registry: Registry) -> None:
+    registry.register(Steady, "mine", "1.2")
+    [row] = [line for line in cli("task=plugins").out.splitlines() if "steady" in line]
+    assert row.split()[:5] == ["policy", "steady,", "constant", "mine", "1.2"]
+    assert "depth=2, low=0.0, high=1.0, label=null, groups=[]" in row
+
+
+def test_first_party_plugins_are_found() -> None:
+    registry = Registry.discover()
+    names = {kind: set(registry.names(kind)) for kind in ("policy", "predictor", "backend", "task")}
+    assert names["policy"] >= {"fixed"}
+    assert names["predictor"] >= {"attention_sink", "sink"}
+    assert names["backend"] >= {"cpu"}
+    assert names["task"] >= {"generate", "plugins"}
+    assert issubclass(registry.get("task", "generate"), Task)
