@@ -1,4 +1,5 @@
-# make help says what there is. Nothing is installed outside .venv, and again only if pyproject.toml or constraints.txt changed.
+# make help says what there is. Nothing is installed outside .venv, and nothing again until pyproject.toml or
+# constraints.txt changes.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help run test test-full
@@ -34,7 +35,7 @@ test-full: .venv/.spec-sdk-test
 	@echo "==> pytest (full counts)" && SPEC_SDK_TEST_FULL=1 $(BIN)/python -m pytest -q --durations=15
 
 # Debian's python3 comes without ensurepip (python3-venv has it); its pip can then put pip into the environment
-$(BIN)/python:
+$(BIN)/pip:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one (Debian: apt-get install python3 python3-venv) or say make PYTHON=..."; exit 1; }
 	@echo "==> making .venv with $(PYTHON)"
 	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv .venv; \
@@ -44,9 +45,9 @@ $(BIN)/python:
 	|| { rm -rf .venv; exit 1; }
 
 # torch first and pinned, so that no other requirement chooses its version
-.venv/.spec-sdk-run: $(RECIPE) | $(BIN)/python
+.venv/.spec-sdk-run: $(RECIPE) | $(BIN)/pip
 	@echo "==> installing torch (a large download the first time)"
-	@$(PIP) install --quiet --constraint constraints.txt torch==2.13.0
+	@$(PIP) install --constraint constraints.txt torch==2.13.0
 	@echo "==> installing spec-sdk and what it needs"
 	@$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@

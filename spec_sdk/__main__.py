@@ -2,7 +2,16 @@
 
 import sys
 
-from spec_sdk.app import main
+
+def main() -> int:
+    """Run the command line; an interrupt is status 130 even while modules are still being imported."""
+    try:
+        from spec_sdk import app
+
+        return app.main()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())
