@@ -155,6 +155,13 @@ class Sampler(Plugin, ABC):
     def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
         """Logits [N, V] → probabilities [N, V] in float32 (temperature, top-k, top-p, min-p; one-hot when greedy)."""
 
+    def choices(self, logits_NV: torch.Tensor) -> list[int]:
+        """Each row's token under greedy sampling, the lowest id on ties: all that a verifier needs at temperature 0.
+
+        A sampler that can tell without making probabilities should override this.
+        """
+        return [int(token) for token in self.probabilities(logits_NV).argmax(-1).tolist()]
+
     @abstractmethod
     def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
         """One token from the distribution ``p_V`` [V]."""

@@ -1,0 +1,98 @@
+"""The reference sampler: temperature, top-k, top-p and min-p, in that order, and the arithmetic of rejection sampling.
+
+Legend: N rows, V vocabulary, K candidates.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.contracts import Sampler
+
+
+class ReferenceSampler(Sampler):
+    """Plain torch, on whatever device the logits are; random numbers always come from the CPU generator it is given.
+
+    The filters keep what transformers' logits processors keep. Where the border of top-p falls between tokens of equal
+    probability, the lower ids stay; top-k keeps every token that ties with the k-th.
+    """
+
+    name = "reference"
+
+    def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        """Raises ValueError, naming the row, for logits that are NaN, +inf, or -inf throughout."""
+        if self.greedy:
+            choice_N = torch.tensor(self.choices(logits_NV), device=logits_NV.device)
+            p_NV = torch.zeros(logits_NV.shape, dtype=torch.float32, device=logits_NV.device)
+            return p_NV.scatter_(-1, choice_N[:, None], 1.0)
+        score_NV = logits_NV.float()
+        top_N = score_NV.amax(-1)
+        self._check_rows(torch.isfinite(top_N).tolist())
+        # relative to the row's maximum, so that no temperature, however small, overflows
+        score_NV = (score_NV - top_N[:, None]) / max(self.params.temperature, torch.finfo(torch.float32).tiny)
+        if 0 < self.params.top_k < score_NV.shape[-1]:
+            kth_N1 = score_NV.topk(self.params.top_k).values[:, -1:]
+            score_NV = score_NV.masked_fill(score_NV < kth_N1, float("-inf"))
+        p_NV = score_NV.softmax(-1)
+        if self.params.top_p < 1:
+            p_NV = self._nucleus(p_NV, self.params.top_p)
+        if self.params.min_p > 0:
+            p_NV = p_NV.masked_fill(p_NV < self.params.min_p * p_NV.amax(-1, keepdim=True), 0.0)
+        return p_NV / p_NV.sum(-1, keepdim=True)
+
+    def choices(self, logits_NV: torch.Tensor) -> list[int]:
+        """Raises ValueError as :meth:`probabilities` does."""
+        top_N, token_N = logits_NV.max(-1)
+        answer: list[int] = torch.where(torch.isfinite(top_N), token_N, -1).tolist()
+        self._check_rows([token >= 0 for token in answer])
+        return answer
+
+    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
+        """By inversion: one random number. ``p_V`` need not sum to 1 exactly. Raises ValueError if it has no mass."""
+        cdf_V = p_V.double().cumsum(0)
+        u = torch.rand((), generator=rng, dtype=torch.float64).to(cdf_V.device)
+        # u < 1, so this is the first token whose cumulated mass exceeds u times the whole: never one of probability 0
+        token = int(torch.searchsorted(cdf_V, u * cdf_V[-1], right=True))
+        if token >= cdf_V.shape[0]:
+            raise ValueError(f"cannot draw a token: the probabilities sum to {float(cdf_V[-1])}")
+        return token
+
+    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
+        return float(torch.rand((), generator=rng, dtype=torch.float64)) * q < p
+
+    def residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
+        """``p_V`` itself if nothing of it exceeds ``q_V``.
+
+        A draw is rejected with probability sum(max(q - p, 0)), which equals the residual's mass. Where that is zero up
+        to rounding, so is the probability of getting here, and whatever is returned moves the law by no more than it.
+        """
+        return _normalised((p_V - q_V).clamp_min_(0.0), p_V)
+
+    def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
+        """``p_V`` itself if it has no other token: then it was accepted with probability 1 up to rounding."""
+        rest_V = p_V.clone()
+        rest_V[token] = 0.0
+        return _normalised(rest_V, p_V)
+
+    @staticmethod
+    def _nucleus(p_NV: torch.Tensor, top_p: float) -> torch.Tensor:
+        """Zero all but the fewest most probable tokens whose sum reaches ``top_p``.
+
+        Tokens of at most (1 - top_p) / V sum to at most 1 - top_p, so all of them lie outside and need no sorting.
+        """
+        count = int((p_NV > (1 - top_p) / p_NV.shape[-1]).sum(-1).max())
+        candidate_NK = p_NV.topk(count).indices.sort(-1).values
+        p_NK, order_NK = p_NV.gather(-1, candidate_NK).sort(dim=-1, descending=True, stable=True)
+        before_NK = p_NK.double().cumsum(-1) - p_NK
+        kept_NK = p_NK.masked_fill(before_NK >= top_p, 0.0)
+        return torch.zeros_like(p_NV).scatter_(-1, candidate_NK.gather(-1, order_NK), kept_NK)
+
+    @staticmethod
+    def _check_rows(sound_N: list[bool]) -> None:
+        if not all(sound_N):
+            raise ValueError(f"row {sound_N.index(False)} of the logits is NaN, infinite, or -inf for every token")
+
+
+def _normalised(mass_V: torch.Tensor, otherwise_V: torch.Tensor) -> torch.Tensor:
+    total = mass_V.sum()
+    return mass_V.div_(total) if float(total) > 0 else otherwise_V

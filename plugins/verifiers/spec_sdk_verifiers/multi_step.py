@@ -1,0 +1,64 @@
+"""Multi-step speculative sampling on any tree (SpecInfer, Alg. 2), for children drawn in any way.
+
+Legend: N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.tree import TokenTree
+from spec_sdk_verifiers.greedy import follow_choices
+from spec_sdk_verifiers.laws import draft_probability, target_law
+
+
+class MultiStep(Verifier):
+    """Tries a node's draws one after the other, each against what the rejected ones have left of the target's law.
+
+    With p the law left so far, a token x drawn from q is accepted with min(1, p(x)/q(x)), else p becomes
+    norm(max(p − q, 0)); a chosen x is accepted with p(x), else p loses x. Draws without replacement from one ``q_V``
+    also take their token from q for the draws after them. A token drawn twice is tried twice.
+    """
+
+    name = "multi_step"
+    aliases = ("specinfer",)
+    guarantee = "distribution"
+
+    def guarantee_under(self, params: SamplingParams) -> Guarantee:
+        return "exact" if params.temperature == 0 else self.guarantee
+
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        if request.sampler.greedy:
+            return follow_choices(tree, logits_NV, request)
+        path = [0]
+        while True:
+            p_V = target_law(request.sampler, logits_NV, path[-1])
+            child, rest_V = self._try_children(tree, path[-1], p_V, request)
+            if child is None:
+                return Verdict(path, request.sampler.draw(rest_V, request.rng), tree)
+            path.append(child)
+
+    def _try_children(
+        self, tree: TokenTree, node: int, p_V: torch.Tensor, request: Request
+    ) -> tuple[int | None, torch.Tensor]:
+        """The accepted child, or None; and what is left of ``p_V``."""
+        sampler, rng = request.sampler, request.rng
+        undrawn: dict[int, torch.Tensor] = {}
+        for draw in tree.draws_N[node]:
+            token = tree.token_N[draw.node]
+            p = float(p_V[token])
+            if draw.q_V is None:
+                if sampler.accepts(p, 1.0, rng):
+                    return draw.node, p_V
+                p_V = sampler.without(p_V, token)
+                continue
+            # keyed by object: draws without replacement form one sequence iff they share their q_V
+            sequence = id(draw.q_V) if draw.kind == "without_replacement" else None
+            q_V = undrawn[sequence] if sequence in undrawn else draw.q_V.to(p_V.device)
+            if sampler.accepts(p, draft_probability(q_V, tree, draw), rng):
+                return draw.node, p_V
+            p_V = sampler.residual(p_V, q_V)
+            if sequence is not None:
+                undrawn[sequence] = sampler.without(q_V, token)
+        return None, p_V

@@ -1,0 +1,33 @@
+"""Checks that the author of a plugin runs on it: each is one call, and raises AssertionError saying what is wrong.
+
+They need no test framework, no model and no network. Statistical checks use fixed seeds, so that they give the same
+answer every time, and reject a correct plugin with a probability of at most one in a million per call.
+"""
+
+from __future__ import annotations
+
+from spec_sdk.testing.divergence import first_divergence_is_a_tie
+from spec_sdk.testing.drafters import check_drafter
+from spec_sdk.testing.predictors import check_predictor
+from spec_sdk.testing.samplers import check_sampler
+from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit, joint_law, sample_tokens
+from spec_sdk.testing.tables import TableDrafter, TableModel
+from spec_sdk.testing.trees import check_tree
+from spec_sdk.testing.verifiers import CHAINS, TREES, check_verifier
+
+__all__ = [
+    "CHAINS",
+    "SIGNIFICANCE",
+    "TREES",
+    "TableDrafter",
+    "TableModel",
+    "check_drafter",
+    "check_predictor",
+    "check_sampler",
+    "check_tree",
+    "check_verifier",
+    "first_divergence_is_a_tie",
+    "goodness_of_fit",
+    "joint_law",
+    "sample_tokens",
+]

@@ -1,0 +1,27 @@
+"""What a check uses when its caller does not care: the installed reference sampler, and requests made of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from spec_sdk.contracts import Request, Sampler, SamplingParams
+from spec_sdk.registry import Registry
+
+MakeSampler = Callable[[SamplingParams], Sampler]
+
+
+def reference_sampler(params: SamplingParams) -> Sampler:
+    """The installed sampler called ``reference``, found as any plugin is. Raises UserError if there is none."""
+    plugin: Any
+    plugin, config = Registry.discover().configure("sampler", {"name": "reference"})
+    sampler: Sampler = plugin(config, params)
+    return sampler
+
+
+def request_for(tokens: Sequence[int], sampler: Sampler, seed: int, max_new_tokens: int = 1 << 20) -> Request:
+    """A request whose prompt is ``tokens``."""
+    rng = torch.Generator().manual_seed(seed)
+    return Request(list(tokens), len(tokens), max_new_tokens, sampler, rng)

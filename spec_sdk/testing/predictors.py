@@ -1,0 +1,99 @@
+"""Is what an attention predictor returns attention over some of the keys, with the right softmax statistics?
+
+Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, S keys, P prefix length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from spec_sdk.contracts import PartialAttention, Predictor
+from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.ops import Ops
+from spec_sdk.tree import TreeBuilder
+
+KV_HEADS, QUERIES_PER_KV_HEAD = 2, 3
+TOLERANCE = 1e-4
+
+
+def check_predictor(
+    predictor: Predictor, *, prefixes: Sequence[int] = (1, 7, 64, 300, 700), ops: Ops | None = None, seed: int = 0
+) -> None:
+    """Raise AssertionError unless ``predictor`` predicts soundly for a single token, a chain and a tree of tokens.
+
+    For every prefix length of ``prefixes``, on random queries, keys and values: the prediction is attention over some
+    of the keys that the query may see; ``m`` is their largest score and ``l`` the sum of exp(score − m) over them, so
+    that combined with the keys left out it gives exact attention; and where ``always_exact`` says that nothing is left
+    out, it is the exact attention. Choose ``prefixes`` on both sides of where that changes.
+    """
+    ops = ops or Ops()
+    rng = torch.Generator().manual_seed(seed)
+    for prefix in prefixes:
+        for shape, mask in _masks(prefix).items():
+            _check_pass(predictor, ops, mask, rng, f"prefix {prefix}, {shape}")
+
+
+def _masks(prefix: int) -> dict[str, AttentionMask]:
+    tree = TreeBuilder(0)
+    for parent, token in ((0, 1), (0, 2), (1, 3), (2, 4), (1, 5), (3, 6)):
+        tree.add(parent, token, "chosen")
+    cpu = torch.device("cpu")
+    return {
+        "one token": AttentionMask.tree(prefix, (1,), cpu),
+        "a chain": AttentionMask.chain(prefix, 4, cpu),
+        "a tree": AttentionMask.tree(prefix, tree.build().tree.end_N, cpu),
+    }
+
+
+def _check_pass(predictor: Predictor, ops: Ops, mask: AttentionMask, rng: torch.Generator, where: str) -> None:
+    N, S, H = mask.queries, mask.keys, KV_HEADS * QUERIES_PER_KV_HEAD
+    D = S
+    q_BNHD = torch.randn((1, N, H, D), generator=rng)
+    k_BGSD = torch.randn((1, KV_HEADS, S, D), generator=rng)
+    # with the identity as values, the output is the attention weights: it shows which keys were used
+    identity_BGSD = torch.eye(S).expand(1, KV_HEADS, S, D).contiguous()
+    prediction = predictor.predict(0, q_BNHD, k_BGSD, identity_BGSD, mask, ops)
+    exact = ops.tree_attention(q_BNHD, k_BGSD, identity_BGSD, mask)
+    _check_statistics(prediction, q_BNHD, k_BGSD, mask, exact, where)
+    if predictor.always_exact(mask.prefix):
+        worst = float((prediction.o_BNHD - exact).abs().max())
+        assert worst < TOLERANCE, f"{where}: always_exact, but the prediction is off by {worst:.1e}"
+    v_BGSD = torch.randn((1, KV_HEADS, S, D), generator=rng)
+    once, again = (predictor.predict(0, q_BNHD, k_BGSD, v_BGSD, mask, ops) for _ in range(2))
+    assert torch.equal(once.o_BNHD, again.o_BNHD), f"{where}: the same pass was predicted in two ways"
+    weights_BHNS = prediction.o_BNHD.transpose(1, 2)
+    weighted_BHND = weights_BHNS @ v_BGSD.repeat_interleave(QUERIES_PER_KV_HEAD, dim=1)
+    worst = float((once.o_BNHD - weighted_BHND.transpose(1, 2)).abs().max())
+    assert worst < TOLERANCE, f"{where}: the prediction is no weighted mean of the values (off by {worst:.1e})"
+
+
+def _check_statistics(
+    prediction: PartialAttention,
+    q_BNHD: torch.Tensor,
+    k_BGSD: torch.Tensor,
+    mask: AttentionMask,
+    exact_BNHS: torch.Tensor,
+    where: str,
+) -> None:
+    k_BHSD = k_BGSD.double().repeat_interleave(QUERIES_PER_KV_HEAD, dim=1)
+    score_BNHS = torch.einsum("bnhd,bhsd->bnhs", q_BNHD.double(), k_BHSD) * q_BNHD.shape[-1] ** -0.5
+    visible_NS = torch.cat((torch.ones(mask.queries, mask.prefix, dtype=torch.bool), mask.visible_NT()), dim=1)
+    visible = visible_NS[None, :, None, :]
+    used = prediction.o_BNHD > 0
+    assert not bool((used & ~visible).any()), f"{where}: a query attends to keys that it must not see"
+    seen = score_BNHS.masked_fill(~used, float("-inf"))
+    m_BNH = seen.amax(-1)
+    assert torch.allclose(prediction.m_BNH.double(), m_BNH, atol=TOLERANCE), (
+        f"{where}: m is not the largest score of the keys used"
+    )
+    l_BNH = torch.exp(seen - m_BNH[..., None]).sum(-1)
+    assert torch.allclose(prediction.l_BNH.double(), l_BNH, rtol=TOLERANCE), (
+        f"{where}: l is not the sum of exp(score - m) over the keys used"
+    )
+    rest_BNHS = torch.exp(score_BNHS - m_BNH[..., None]).masked_fill(used | ~visible, 0.0)
+    whole_BNHS = prediction.o_BNHD * prediction.l_BNH[..., None] + rest_BNHS
+    combined_BNHS = whole_BNHS / (prediction.l_BNH + rest_BNHS.sum(-1))[..., None]
+    worst = float((combined_BNHS - exact_BNHS).abs().max())
+    assert worst < TOLERANCE, f"{where}: combined with the keys left out it is off exact attention by {worst:.1e}"

@@ -1,0 +1,104 @@
+"""Laws, samples, and whether the one could have come from the other.
+
+Legend: C cells of a histogram, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, Sampler, Verifier
+from spec_sdk.scheduler import Scheduler
+from spec_sdk.testing.tables import TableModel
+
+SIGNIFICANCE = 1e-6
+"""Probability with which a whole check may reject a correct plugin; shared among its comparisons (Bonferroni)."""
+SMALLEST_EXPECTATION = 5.0
+"""Cells of which less is expected are pooled: χ² is an approximation that fails for rare ones."""
+
+
+class _Deepest(Policy):
+    """Always lets the drafter draft as deep as it likes."""
+
+    name = "deepest"
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(request.max_new_tokens)
+
+
+def joint_law(model: TableModel, sampler: Sampler, prompt: Sequence[int], length: int) -> torch.Tensor:
+    """The law of the next ``length`` tokens under plain sampling, float64 [V**length], last token fastest."""
+    law = torch.ones(1, dtype=torch.float64)
+    continuations: list[list[int]] = [[]]
+    for _ in range(length):
+        logits = torch.stack([model.logits([*prompt, *tokens]) for tokens in continuations])
+        law = (law[:, None] * sampler.probabilities(logits).double()).flatten()
+        continuations = [[*tokens, t] for tokens in continuations for t in range(model.vocabulary)]
+    return law
+
+
+def cell_of(tokens: Sequence[int], vocabulary: int) -> int:
+    """The index of a run of tokens in :func:`joint_law`."""
+    cell = 0
+    for token in tokens:
+        cell = cell * vocabulary + token
+    return cell
+
+
+def sample_tokens(
+    target: TableModel,
+    make_drafter: Callable[[], Drafter],
+    verifier: Verifier,
+    sampler: Sampler,
+    prompt: Sequence[int],
+    length: int,
+    draws: int,
+    seed: int = 0,
+    max_new_tokens: int | None = None,
+) -> Iterator[list[int]]:
+    """Answer ``prompt`` ``draws`` times through the scheduler; yields the first ``length`` tokens of each answer.
+
+    Unless ``max_new_tokens`` says otherwise, so many are asked for that no tree is cut short by the answer's end.
+    """
+    asked = max_new_tokens or 4 * length + 16
+    rng = torch.Generator().manual_seed(seed)
+    for _ in range(draws):
+        request = Request(list(prompt), len(prompt), asked, sampler, rng)
+        scheduler = Scheduler(target, make_drafter(), verifier, _Deepest(None))
+        tokens: list[int] = []
+        for new_tokens in scheduler.run(request, lambda event: None):
+            tokens += new_tokens
+            if len(tokens) >= length:
+                break
+        yield tokens[:length]
+
+
+def goodness_of_fit(observed_C: torch.Tensor, expected_C: torch.Tensor) -> float:
+    """Pearson's χ² test: the probability of counts at least as far from the expected ones as these.
+
+    Both are counts with the same total. Cells of small expectation are pooled. An observation where nothing at all is
+    expected has probability 0. Returns 1.0 if there is but one cell left to compare.
+    """
+    observed_C, expected_C = observed_C.double(), expected_C.double()
+    impossible = expected_C == 0
+    if bool((observed_C[impossible] > 0).any()):
+        return 0.0
+    rare = (expected_C < SMALLEST_EXPECTATION) & ~impossible
+    common = ~rare & ~impossible
+    observed, expected = observed_C[common], expected_C[common]
+    pooled = expected_C[rare].sum()
+    if pooled >= SMALLEST_EXPECTATION:
+        observed = torch.cat((observed, observed_C[rare].sum()[None]))
+        expected = torch.cat((expected, pooled[None]))
+    elif pooled > 0 and expected.numel():
+        # too little for a cell of its own: it joins the least common one
+        least = int(expected.argmin())
+        observed[least] += observed_C[rare].sum()
+        expected[least] += pooled
+    if expected.numel() < 2:
+        return 1.0
+    statistic = ((observed - expected) ** 2 / expected).sum()
+    degrees = torch.tensor(expected.numel() - 1, dtype=torch.float64)
+    return float(torch.special.gammaincc(degrees / 2, statistic / 2))

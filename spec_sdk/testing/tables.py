@@ -1,0 +1,131 @@
+"""Language models that are tables: small enough that every law can be written down, and free of any network.
+
+Legend: N tree nodes, R table rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from spec_sdk.contracts import Budget, Drafter, NoOptions, Request
+from spec_sdk.model.session import Scores
+from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
+
+ROWS = 4099
+DrawPlan = Sequence[Sequence[tuple[DrawKind, int]]]
+"""What to draw at every node of depth 0, 1 …: for each draw its kind and the number of the table that it comes from."""
+
+
+class TableModel:
+    """A model whose logits depend on the whole prefix, which is hashed into a table of random rows.
+
+    It serves as the scheduler's target. ``spread`` is the standard deviation of the logits. Its only hidden state, at
+    any layer, is the row of logits.
+    """
+
+    def __init__(self, vocabulary: int, seed: int, *, spread: float = 1.5, context: int = 4096) -> None:
+        self.vocabulary = vocabulary
+        self.context = context
+        self.table_RV = spread * torch.randn((ROWS, vocabulary), generator=torch.Generator().manual_seed(seed))
+        self._tokens: list[int] = []
+        self._tree = TokenTree.root_only(0)
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        return len(self._tokens)
+
+    def logits(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits [V] for the token after ``tokens``."""
+        return self.table_RV[_row(tokens)]
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._tokens = []
+
+    def prefill(self, tokens: Sequence[int], hidden_layers: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
+        """Commit ``tokens``; return layer → [len(tokens), V]."""
+        self._tokens += tokens
+        if not hidden_layers:
+            return {}
+        states = torch.stack([self.logits(self._tokens[: i + 1]) for i in range(self.length)])
+        return {layer: states[self.length - len(tokens) :] for layer in hidden_layers}
+
+    def score(self, tree: TokenTree, hidden_layers: Sequence[int] = ()) -> Scores:
+        """Logits after every node, each computed from the node's own path."""
+        self._tree = tree
+        row_N = [_row([tree.token_N[0]], after=_row(self._tokens))]
+        for node in range(1, tree.size):
+            row_N.append(_row([tree.token_N[node]], after=row_N[tree.parent_N[node]]))
+        logits_NV = self.table_RV[row_N]
+        return Scores(logits_NV, dict.fromkeys(hidden_layers, logits_NV))
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep these nodes of the tree scored last. Raises ValueError unless they are a path from its root."""
+        parents = [-1, *path[:-1]]
+        if any(self._tree.parent_N[node] != parent for node, parent in zip(path, parents, strict=True)):
+            raise ValueError(f"the committed nodes {list(path)} are not a path from the root")
+        self._tokens += [self._tree.token_N[node] for node in path]
+
+
+def _row(tokens: Sequence[int], after: int = 1) -> int:
+    """The table row of a prefix: that of the tokens before (``after``), stirred with each further token."""
+    row = after
+    for token in tokens:
+        row = (row * 1103 + 31 * token + 17) % ROWS
+    return row
+
+
+class TableDrafter(Drafter):
+    """Draws whatever tree ``plan`` describes from the laws of table models, sampled as the request's sampler says.
+
+    A ``chosen`` draw takes the most probable token that was not chosen at the node before. Draws without replacement
+    from one table are one sequence, which ends early when the table's law has no further token.
+    """
+
+    name = "table"
+
+    def __init__(self, tables: Sequence[TableModel], plan: DrawPlan) -> None:
+        self.config = NoOptions()
+        self.tables = tables
+        self.plan = plan
+
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        """To the depth of the plan or the budget, whichever is less."""
+        tree = TreeBuilder(request.pending_token)
+        prefixes = [list(request.tokens)]
+        level = [0]
+        for draws in self.plan[: budget.depth]:
+            first_new = tree.size
+            for node in level:
+                self._draw_children(tree, node, prefixes[node], draws, request)
+            level = list(range(first_new, tree.size))
+            prefixes += [[*prefixes[tree.parent[node]], tree.token[node]] for node in level]
+        return tree.build().tree
+
+    def _draw_children(
+        self,
+        tree: TreeBuilder,
+        node: int,
+        prefix: list[int],
+        draws: Sequence[tuple[DrawKind, int]],
+        request: Request,
+    ) -> None:
+        sampler, rng = request.sampler, request.rng
+        laws = {table: sampler.probabilities(self.tables[table].logits(prefix)[None])[0] for _, table in draws}
+        undrawn, left = dict(laws), {table: int((q_V > 0).sum()) for table, q_V in laws.items()}
+        chosen: set[int] = set()
+        for kind, table in draws:
+            q_V = laws[table]
+            if kind == "chosen":
+                token = next(t for t in q_V.argsort(descending=True, stable=True).tolist() if t not in chosen)
+                chosen.add(token)
+                tree.add(node, token, kind, drafter=self.name)
+            elif kind == "with_replacement":
+                tree.add(node, sampler.draw(q_V, rng), kind, q_V, self.name)
+            elif left[table]:
+                token = sampler.draw(undrawn[table], rng)
+                tree.add(node, token, kind, q_V, self.name)
+                undrawn[table], left[table] = sampler.without(undrawn[table], token), left[table] - 1

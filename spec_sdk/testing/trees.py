@@ -1,0 +1,98 @@
+"""Is a token tree well-formed?
+
+Legend: N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import torch
+
+from spec_sdk.tree import Draw, DrawKind, TokenTree
+
+MASS_TOLERANCE = 1e-4
+"""How far the sum of a declared ``q_V`` may be from 1: float32 over a large vocabulary, with room."""
+
+
+def check_tree(tree: TokenTree) -> None:
+    """Raise AssertionError unless ``tree`` is in pre-order with right intervals, depths and draws.
+
+    Draws: each names a child of its node, every child has one, children stand in the order of their first draw, a drawn
+    token has a distribution that sums to 1 and in which it is possible, a chosen one has none, and draws without
+    replacement from one ``q_V`` are of different tokens.
+    """
+    _check_shape(tree)
+    children: list[list[int]] = [[] for _ in tree.token_N]
+    for node in range(1, tree.size):
+        children[tree.parent_N[node]].append(node)
+    checked: set[int] = set()
+    for node, draws in enumerate(tree.draws_N):
+        first_drawn = list(dict.fromkeys(draw.node for draw in draws))
+        assert sorted(first_drawn) == children[node], (
+            f"node {node} has the children {children[node]}, its draws name {sorted(first_drawn)}"
+        )
+        assert first_drawn == children[node], (
+            f"node {node}: its children are not in the order in which they were first drawn, {first_drawn}"
+        )
+        tokens = [tree.token_N[child] for child in children[node]]
+        assert len(set(tokens)) == len(tokens), f"node {node} has two children of one token: {tokens}"
+        _check_draws(tree, node, draws, checked)
+
+
+def _check_shape(tree: TokenTree) -> None:
+    size = tree.size
+    assert size >= 1, "a tree has at least its root"
+    for name in ("parent_N", "depth_N", "end_N", "draws_N"):
+        length = len(getattr(tree, name))
+        assert length == size, f"{name} has {length} entries, token_N has {size}"
+    assert tree.parent_N[0] == -1, f"node 0 is the root, but its parent is {tree.parent_N[0]}"
+    assert tree.depth_N[0] == 0, f"the root's depth is {tree.depth_N[0]}"
+    for node in range(size):
+        assert tree.token_N[node] >= 0, f"node {node} has the negative token {tree.token_N[node]}"
+    for node in range(1, size):
+        parent = tree.parent_N[node]
+        assert 0 <= parent < node, f"node {node} comes before its parent {parent}"
+        assert tree.depth_N[node] == tree.depth_N[parent] + 1, (
+            f"node {node} has depth {tree.depth_N[node]}, its parent {parent} has {tree.depth_N[parent]}"
+        )
+    nodes_below = [1] * size
+    for node in range(size - 1, 0, -1):
+        nodes_below[tree.parent_N[node]] += nodes_below[node]
+    for node in range(size):
+        end = node + nodes_below[node]
+        assert tree.end_N[node] == end, (
+            f"node {node} has {nodes_below[node] - 1} descendants, so its end is {end}, not {tree.end_N[node]}"
+        )
+        parent = tree.parent_N[node]
+        assert node == 0 or end <= tree.end_N[parent], (
+            f"not in pre-order: the subtree of node {node} reaches beyond that of its parent {parent}"
+        )
+
+
+def _check_draws(tree: TokenTree, node: int, draws: tuple[Draw, ...], checked: set[int]) -> None:
+    removed: dict[int, set[int]] = {}
+    for i, draw in enumerate(draws):
+        where = f"node {node}, draw {i} (drafter {draw.drafter!r})"
+        token = tree.token_N[draw.node]
+        assert draw.kind in get_args(DrawKind), f"{where}: unknown kind {draw.kind!r}"
+        if draw.kind == "chosen":
+            assert draw.q_V is None, f"{where}: a chosen token has no q_V"
+            continue
+        assert draw.q_V is not None, f"{where}: a token drawn {draw.kind} needs its q_V"
+        if id(draw.q_V) not in checked:
+            _check_distribution(draw.q_V, where)
+            checked.add(id(draw.q_V))
+        assert token < draw.q_V.shape[0], f"{where}: token {token} lies outside q_V of {draw.q_V.shape[0]}"
+        assert float(draw.q_V[token]) > 0, f"{where}: q_V gives the drawn token {token} no probability"
+        if draw.kind == "without_replacement":
+            gone = removed.setdefault(id(draw.q_V), set())
+            assert token not in gone, f"{where}: token {token} was drawn before, and this is without replacement"
+            gone.add(token)
+
+
+def _check_distribution(q_V: torch.Tensor, where: str) -> None:
+    assert q_V.dim() == 1 and q_V.is_floating_point(), f"{where}: q_V is {q_V.dtype} of shape {tuple(q_V.shape)}"
+    assert bool((q_V >= 0).all()), f"{where}: q_V has negative or NaN entries"
+    mass = float(q_V.double().sum())
+    assert abs(mass - 1) < MASS_TOLERANCE, f"{where}: q_V sums to {mass}"

@@ -1,0 +1,136 @@
+"""Does a verifier keep the guarantee that it declares?
+
+Legend: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from spec_sdk.contracts import Guarantee, Request, Sampler, SamplingParams, Verdict, Verifier
+from spec_sdk.errors import UserError
+from spec_sdk.testing.defaults import MakeSampler, reference_sampler
+from spec_sdk.testing.statistics import SIGNIFICANCE, cell_of, goodness_of_fit, joint_law, sample_tokens
+from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
+from spec_sdk.tree import TokenTree
+
+VOCABULARY = 5
+TOKENS = 3
+PROMPT = (1, 3, 0)
+GREEDY_TABLES, GREEDY_TOKENS = 20, 12
+
+CHAINS: tuple[DrawPlan, ...] = (
+    [[("with_replacement", 0)]] * 3,
+    [[("chosen", 0)]] * 3,
+    [[("without_replacement", 0)], [("chosen", 0)], [("with_replacement", 0)]],
+)
+"""Trees without branches."""
+TREES: tuple[DrawPlan, ...] = (
+    *CHAINS,
+    [[("chosen", 0), ("chosen", 0)]] * 2,
+    [[("with_replacement", 0), ("with_replacement", 0), ("with_replacement", 0)], [("with_replacement", 0)]],
+    [[("without_replacement", 0), ("without_replacement", 0)]] * 2,
+    [[("with_replacement", 0), ("chosen", 1), ("without_replacement", 1), ("without_replacement", 1)]] * 2,
+)
+"""Chains, and trees of all kinds of draws: top-k, repeated samples, distinct samples, two drafters merged."""
+SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.6, top_k=4),
+    SamplingParams(temperature=1.4, top_p=0.8, min_p=0.1),
+)
+
+
+def check_verifier(
+    verifier: Verifier,
+    *,
+    plans: Sequence[DrawPlan] = TREES,
+    draws: int = 1500,
+    make_sampler: MakeSampler = reference_sampler,
+    seed: int = 0,
+) -> None:
+    """Raise AssertionError unless ``verifier`` keeps what ``guarantee_under`` declares, for every kind of tree.
+
+    Its verdicts are paths from the root of the tree, whatever it guarantees. Exact under greedy sampling: the tokens
+    are the target's most probable ones. Exact or in distribution otherwise: the joint law of three successive tokens,
+    on random tables that depend on the whole prefix, is the target's (χ², ``draws`` answers per kind of tree). Sampling
+    parameters that the verifier refuses with a UserError are left out; refusing all is a failure.
+
+    ``plans`` are the kinds of trees; a verifier that takes chains only is checked with ``plans=CHAINS``.
+    """
+    served = 0
+    for params in SAMPLINGS:
+        try:
+            guarantee = verifier.guarantee_under(params)
+        except UserError:
+            continue
+        served += 1
+        for number, plan in enumerate(plans):
+            where, sampler = f"{params}, plan {number}", make_sampler(params)
+            if sampler.greedy:
+                _check_greedy(verifier, guarantee == "exact", plan, sampler, seed, where)
+                continue
+            probability = _check_law(verifier, guarantee, plan, sampler, seed, draws)
+            assert probability > SIGNIFICANCE / (len(plans) * len(SAMPLINGS)), (
+                f"{where}: the joint law of {TOKENS} successive tokens is not the target's (χ² probability "
+                f"{probability:.1e} over {draws} answers)"
+            )
+    assert served, f"verifier {verifier.name!r} refuses every sampling parameter tried"
+
+
+def _check_greedy(verifier: Verifier, exact: bool, plan: DrawPlan, sampler: Sampler, seed: int, where: str) -> None:
+    """On many tables, since greedy answers to one prompt are all the same."""
+    for table in range(seed, seed + 3 * GREEDY_TABLES, 3):
+        answer = next(_answers(verifier, plan, sampler, table, GREEDY_TOKENS, 1))
+        expected: list[int] = []
+        target = TableModel(VOCABULARY, table)
+        while len(expected) < GREEDY_TOKENS:
+            expected.append(int(target.logits([*PROMPT, *expected]).argmax()))
+        assert answer == expected or not exact, (
+            f"{where}: the tokens {answer} are not the target's most probable ones, {expected}"
+        )
+
+
+def _check_law(
+    verifier: Verifier, guarantee: Guarantee, plan: DrawPlan, sampler: Sampler, seed: int, draws: int
+) -> float:
+    """Returns the χ² probability of the answers."""
+    counts = torch.zeros(VOCABULARY**TOKENS, dtype=torch.float64)
+    for tokens in _answers(verifier, plan, sampler, seed, TOKENS, draws):
+        counts[cell_of(tokens, VOCABULARY)] += 1
+    if guarantee == "relaxed":
+        return 1.0
+    return goodness_of_fit(counts, draws * joint_law(TableModel(VOCABULARY, seed), sampler, PROMPT, TOKENS))
+
+
+def _answers(
+    verifier: Verifier, plan: DrawPlan, sampler: Sampler, seed: int, length: int, draws: int
+) -> Iterator[list[int]]:
+    target, *tables = (TableModel(VOCABULARY, seed + i) for i in range(3))
+    checked = _Checked(verifier)
+    return sample_tokens(target, lambda: TableDrafter(tables, plan), checked, sampler, PROMPT, length, draws, seed)
+
+
+class _Checked(Verifier):
+    """Another verifier, whose verdicts are looked at before they are acted on."""
+
+    name = "checked"
+    guarantee = "relaxed"
+
+    def __init__(self, inner: Verifier) -> None:
+        super().__init__(inner.config)
+        self.inner = inner
+
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = self.inner.verify(tree, logits_NV, request)
+        path = verdict.path
+        rooted = bool(path) and path[0] == 0 and all(0 <= node < tree.size for node in path)
+        assert rooted and path == tree.path_to(path[-1]), (
+            f"verifier {self.inner.name!r}: the accepted nodes {path} are not a path from the root of the tree"
+        )
+        assert 0 <= verdict.next_token < logits_NV.shape[-1], (
+            f"verifier {self.inner.name!r}: next token {verdict.next_token} lies outside the vocabulary"
+        )
+        return verdict
