@@ -11,6 +11,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, Sampler, Verifier
 from spec_sdk.scheduler import Scheduler
+from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.tables import TableModel
 
 SIGNIFICANCE = 1e-6
@@ -63,7 +64,7 @@ def sample_tokens(
     Unless ``max_new_tokens`` says otherwise, so many are asked for that no tree is cut short by the answer's end.
     """
     asked = max_new_tokens or 4 * length + 16
-    rng = torch.Generator().manual_seed(seed)
+    rng, sampler = torch.Generator().manual_seed(seed), Remembering(sampler)
     for _ in range(draws):
         request = Request(list(prompt), len(prompt), asked, sampler, rng)
         scheduler = Scheduler(target, make_drafter(), verifier, _Deepest(None))

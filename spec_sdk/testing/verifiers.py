@@ -47,7 +47,7 @@ def check_verifier(
     verifier: Verifier,
     *,
     plans: Sequence[DrawPlan] = TREES,
-    draws: int = 1500,
+    draws: int = 1000,
     make_sampler: MakeSampler = reference_sampler,
     seed: int = 0,
 ) -> None:

@@ -1,0 +1,113 @@
+"""Laws by exact enumeration: a randomised procedure is run once for every way in which its choices can fall.
+
+Legend: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from spec_sdk_samplers.reference import ReferenceSampler
+
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams, Verifier
+from spec_sdk.scheduler import Scheduler
+from spec_sdk.testing.remembering import Remembering
+from spec_sdk.testing.statistics import cell_of
+from spec_sdk.testing.tables import TableModel
+
+Outcome = TypeVar("Outcome")
+
+
+class Chooser:
+    """Makes the choices of one run: first those of ``script``, then always the first possible one.
+
+    ``untried`` holds the scripts of the runs in which a choice made here falls otherwise.
+    """
+
+    def __init__(self, script: list[int]) -> None:
+        self.script = script
+        self.weight = 1.0
+        self.untried: list[list[int]] = []
+        self._made: list[int] = []
+
+    def choose(self, weights: Sequence[float]) -> int:
+        possible = [i for i, weight in enumerate(weights) if weight > 0]
+        at = len(self._made)
+        if at < len(self.script):
+            choice = self.script[at]
+        else:
+            choice, *others = possible
+            self.untried += [[*self._made, other] for other in others]
+        self._made.append(choice)
+        self.weight *= weights[choice]
+        return choice
+
+
+def outcomes(run: Callable[[Chooser], Outcome]) -> Iterator[tuple[Outcome, float]]:
+    """Every outcome of ``run`` with its probability; the same outcome may come several times."""
+    scripts: list[list[int]] = [[]]
+    while scripts:
+        chooser = Chooser(scripts.pop())
+        yield run(chooser), chooser.weight
+        scripts += chooser.untried
+
+
+class EnumeratingSampler(ReferenceSampler):
+    """The reference sampler with its two random choices handed to a :class:`Chooser`."""
+
+    name = "enumerating"
+    chooser: Chooser
+
+    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
+        p_V = p_V.double()
+        return self.chooser.choose((p_V / p_V.sum()).tolist())
+
+    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
+        accepted = min(1.0, p / q)
+        return self.chooser.choose([1 - accepted, accepted]) == 1
+
+
+class _Deepest(Policy):
+    name = "deepest"
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(request.max_new_tokens)
+
+
+def emitted_law(
+    target: TableModel,
+    make_drafter: Callable[[], Drafter],
+    verifier: Verifier,
+    params: SamplingParams,
+    prompt: Sequence[int],
+    length: int,
+    sampler_class: type[EnumeratingSampler] = EnumeratingSampler,
+) -> torch.Tensor:
+    """The joint law of the first ``length`` tokens that the scheduler emits, float64 [V**length].
+
+    Drafter and verifier are memoryless between cycles, so what a cycle emits depends on the prefix alone: cycles are
+    enumerated one by one and their laws chained.
+    """
+    inner = sampler_class(None, params)
+    sampler, rng = Remembering(inner), torch.Generator()
+
+    def cycle(prefix: Sequence[int], chooser: Chooser) -> tuple[int, ...]:
+        inner.chooser = chooser
+        request = Request(list(prefix), len(prefix), 64, sampler, rng)
+        scheduler = Scheduler(target, make_drafter(), verifier, _Deepest(None))
+        return tuple(next(scheduler.run(request, lambda event: None)))
+
+    law = torch.zeros(target.vocabulary**length, dtype=torch.float64)
+    unfinished: dict[tuple[int, ...], float] = {(): 1.0}
+    while unfinished:
+        shortest = min(unfinished, key=len)
+        weight = unfinished.pop(shortest)
+        for emitted, probability in outcomes(lambda chooser, so_far=shortest: cycle((*prompt, *so_far), chooser)):
+            tokens = (*shortest, *emitted)
+            if len(tokens) < length:
+                unfinished[tokens] = unfinished.get(tokens, 0.0) + weight * probability
+            else:
+                law[cell_of(tokens[:length], target.vocabulary)] += weight * probability
+    return law

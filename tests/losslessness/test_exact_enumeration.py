@@ -1,0 +1,69 @@
+"""The joint law of three emitted tokens, enumerated exactly, is the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.chain_rejection import ChainRejection
+from spec_sdk_verifiers.multi_step import MultiStep
+
+from spec_sdk.contracts import SamplingParams, Verifier
+from spec_sdk.testing.statistics import joint_law
+from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
+from tests.losslessness.enumeration import Chooser, emitted_law, outcomes
+from tests.losslessness.plans import CHAINS, SAMPLINGS, TREES, WIDE
+
+VOCABULARY, TOKENS, PROMPT = 3, 3, (2, 0)
+
+
+def assert_lossless(verifier: Verifier, plan: DrawPlan, params: SamplingParams, seed: int) -> None:
+    target, *tables = (TableModel(VOCABULARY, seed + i) for i in range(3))
+    law = emitted_law(target, lambda: TableDrafter(tables, plan), verifier, params, PROMPT, TOKENS)
+    expected = joint_law(target, ReferenceSampler(None, params), PROMPT, TOKENS)
+    assert law.sum() == pytest.approx(1, abs=1e-6)
+    assert (law - expected).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("plan", [*CHAINS, *TREES])
+def test_multi_step(plan: str, sampling: str, scale: Callable[[int, int], int]) -> None:
+    for seed in range(0, 10 * scale(1, 10), 10):
+        assert_lossless(MultiStep(None), (CHAINS | TREES)[plan], SAMPLINGS[sampling], seed)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sampling", ["temperature 1", "top-p"])
+@pytest.mark.parametrize("plan", WIDE)
+def test_multi_step_on_wide_trees(plan: str, sampling: str) -> None:
+    assert_lossless(MultiStep(None), WIDE[plan], SAMPLINGS[sampling], seed=5)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("plan", CHAINS)
+def test_chain_rejection(plan: str, sampling: str, scale: Callable[[int, int], int]) -> None:
+    for seed in range(0, 10 * scale(2, 10), 10):
+        assert_lossless(ChainRejection(None), CHAINS[plan], SAMPLINGS[sampling], seed)
+
+
+def test_a_perfect_draft_leaves_nothing_to_resample() -> None:
+    """With q = p the residual has no mass; the rule must still be sound, and accept everything."""
+    target, plan = TableModel(VOCABULARY, 3), TREES["repeated draws"]
+    params = SamplingParams(temperature=1.0)
+    law = emitted_law(target, lambda: TableDrafter([target], plan), MultiStep(None), params, PROMPT, TOKENS)
+    expected = joint_law(target, ReferenceSampler(None, params), PROMPT, TOKENS)
+    assert (law - expected).abs().max() < 1e-6
+
+
+def test_enumeration_finds_every_outcome_once() -> None:
+    """Of the enumeration itself: two choices, the second of which depends on the first."""
+
+    def run(chooser: Chooser) -> tuple[int, int]:
+        first = chooser.choose([0.2, 0.0, 0.8])
+        return first, chooser.choose([0.5, 0.5] if first else [1.0, 0.0])
+
+    found = sorted(outcomes(run))
+    assert found == [((0, 0), 0.2), ((2, 0), 0.4), ((2, 1), 0.4)]
+    assert torch.tensor([weight for _, weight in found]).sum() == pytest.approx(1)
