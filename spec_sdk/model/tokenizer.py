@@ -1,0 +1,152 @@
+"""A model's tokenizer: text to ids and back, streaming, chat prompts, and which ids end an answer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as FastTokenizer
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.chat_template import ChatTemplate
+from spec_sdk.model.config_fields import Fields, read_json_object
+from spec_sdk.model.tokenizer_stream import TokenStream
+
+TOKENIZER_NAME = "tokenizer.json"
+
+
+class Tokenizer:
+    """Built from the tokenizer files of a Hugging Face-layout directory.
+
+    ``stop_ids``: what ends an answer by the model's own files (generation_config, config and tokenizer_config).
+    ``vocabulary``: token → id, added tokens included. ``model_vocab_size`` is the number of embedding rows.
+    """
+
+    def __init__(self, directory: Path, model_vocab_size: int) -> None:
+        self._where = directory / TOKENIZER_NAME
+        self._model_vocab_size = model_vocab_size
+        self._fast = _load(self._where)
+        settings = {
+            name: read_json_object(directory / name) if (directory / name).is_file() else {}
+            for name in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")
+        }
+        tokenizer_config = settings["tokenizer_config.json"]
+        self._special_tokens = _special_tokens(settings["special_tokens_map.json"]) | _special_tokens(tokenizer_config)
+        self._bos_id = self._fast.token_to_id(self._special_tokens.get("bos_token", ""))
+        self._add_bos = _adds_bos(self._fast, self._bos_id) or tokenizer_config.get("add_bos_token") is True
+        self._template = _chat_template(directory, tokenizer_config, self._special_tokens)
+        self.stop_ids = self._stop_ids(directory, settings)
+
+    @functools.cached_property
+    def vocabulary(self) -> Mapping[str, int]:
+        return dict(self._fast.get_vocab(with_added_tokens=True))
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of ``text``, with the tokens the model wants around it (such as BOS) unless switched off.
+
+        Raises UserError for text with a token that the model has no embedding for.
+        """
+        ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        if add_special_tokens:
+            ids = self._with_bos(ids)
+        largest = max(ids, default=0)
+        if largest >= self._model_vocab_size:
+            raise UserError(
+                f"the text has the token '{self._fast.id_to_token(largest)}' (id {largest}), which the model does not "
+                f"know: it has {self._model_vocab_size} tokens"
+            )
+        return list(ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of ``ids``. Ids without a token (padding rows of the model) decode to nothing."""
+        return self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def stream(self) -> TokenStream:
+        """A new stream that decodes as :meth:`decode` does."""
+        return TokenStream(self.decode)
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation (``role`` and ``content`` per message), up to where the assistant answers.
+
+        BOS is there exactly once if the template writes it or the model wants it before any text. Raises UserError
+        without a template, or if the template refuses the messages.
+        """
+        if self._template is None:
+            raise UserError(f"{self._where.parent}: this model has no chat template")
+        return self._with_bos(self.encode(self._template.render(messages), add_special_tokens=False))
+
+    def _with_bos(self, ids: list[int]) -> list[int]:
+        if self._add_bos and self._bos_id is not None and ids[:1] != [self._bos_id]:
+            return [self._bos_id, *ids]
+        return ids
+
+    def _stop_ids(self, directory: Path, settings: Mapping[str, Mapping[str, Any]]) -> frozenset[int]:
+        ids: set[int] = set()
+        for name in ("generation_config.json", "config.json"):
+            ids.update(Fields(settings[name], str(directory / name)).token_ids("eos_token_id"))
+        eos = self._fast.token_to_id(self._special_tokens.get("eos_token", ""))
+        if eos is not None:
+            ids.add(eos)
+        return frozenset(ids)
+
+
+def _load(path: Path) -> FastTokenizer:
+    if not path.is_file():
+        raise UserError(
+            f"{path.parent}: has no {TOKENIZER_NAME}; save the model's fast tokenizer there (with transformers: "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+        )
+    try:
+        fast = FastTokenizer.from_file(str(path))
+    # the tokenizers library raises bare Exception for whatever is wrong with the file
+    except Exception as error:
+        raise UserError(f"{path}: is not a tokenizer: {' '.join(str(error).split())}") from error
+    fast.no_truncation()
+    fast.no_padding()
+    return fast
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Role (``bos_token`` ...) → token, from either spelling: a string or an object with ``content``."""
+    found = {}
+    for role, value in config.items():
+        content = value.get("content") if isinstance(value, Mapping) else value
+        if role.endswith("_token") and isinstance(content, str):
+            found[role] = content
+    return found
+
+
+def _adds_bos(fast: FastTokenizer, bos_id: int | None) -> bool:
+    """Whether the tokenizer by itself puts BOS before a text."""
+    return bos_id is not None and fast.encode("a", add_special_tokens=True).ids[:1] == [bos_id]
+
+
+def _chat_template(
+    directory: Path, config: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> ChatTemplate | None:
+    """The template from chat_template.jinja, chat_template.json or tokenizer_config.json, in this order."""
+    jinja, older = directory / "chat_template.jinja", directory / "chat_template.json"
+    if jinja.is_file():
+        where = jinja
+        try:
+            source: Any = jinja.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{jinja}: cannot be read: {error}") from error
+    elif older.is_file():
+        where, source = older, read_json_object(older).get("chat_template")
+    else:
+        where, source = directory / "tokenizer_config.json", config.get("chat_template")
+    if isinstance(source, list):
+        named = (item for item in source if isinstance(item, Mapping) and item.get("name") == "default")
+        source = next(named, {}).get("template")
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise UserError(f"{where}: the chat template is not text")
+    return ChatTemplate(source, special_tokens, str(where))
