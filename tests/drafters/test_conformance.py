@@ -1,0 +1,102 @@
+"""The first-party drafters pass the checks that we ask of anybody's."""
+
+from __future__ import annotations
+
+import pytest
+from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
+from spec_sdk_drafters.no_draft import NoDraft
+from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
+
+from spec_sdk.contracts import Budget, NoOptions, Request, SamplingParams
+from spec_sdk.errors import UserError
+from spec_sdk.testing import check_drafter
+from spec_sdk.testing.defaults import reference_sampler, request_for
+from tests.support.tiny_checkpoints import VOCABULARY
+from tests.support.tiny_models import TinyModels
+
+PROMPTS = ([5], [7, 8, 9], [*range(10, 40)], [20, 21, 22] * 8)
+
+
+def request(tokens: list[int], temperature: float = 0.0) -> Request:
+    return request_for(tokens, reference_sampler(SamplingParams(temperature=temperature)), 0)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("children", ["auto", "top_k", "sampled"])
+def test_draft_model(width: int, children: str) -> None:
+    config = DraftModelConfig(width=width, children=children)
+    check_drafter(lambda: DraftModelDrafter(config, TinyModels()), VOCABULARY, prompts=PROMPTS, draws=300)
+
+
+@pytest.mark.parametrize("calibrate", [True, False])
+def test_easyspec(calibrate: bool) -> None:
+    config = EasySpecConfig(width=2, size=2, children="sampled", calibrate=calibrate)
+    check_drafter(lambda: EasySpecDrafter(config, TinyModels()), VOCABULARY, prompts=PROMPTS, draws=300)
+
+
+def test_prompt_lookup() -> None:
+    check_drafter(lambda: PromptLookup(PromptLookupConfig(), TinyModels()), VOCABULARY, draws=50)
+
+
+def test_no_draft() -> None:
+    check_drafter(lambda: NoDraft(NoOptions(), TinyModels()), VOCABULARY, draws=10)
+
+
+def test_prompt_lookup_copies_what_followed_the_longest_and_latest_match() -> None:
+    drafter = PromptLookup(PromptLookupConfig(max_ngram=2), TinyModels())
+    text = [1, 2, 3, 9, 2, 4, 1, 2, 5, 6, 1, 2]
+    asked = request(text)
+    drafter.start(asked)
+    assert drafter.propose(asked, Budget(3)).token_N == (2, 5, 6, 1)
+    asked.tokens.append(4)  # 2, 4 occurred once, 4 alone too: followed by 1
+    assert drafter.propose(asked, Budget(2)).token_N == (4, 1, 2)
+    asked.tokens.append(77)
+    assert drafter.propose(asked, Budget(2)).token_N == (77,)
+
+
+def test_a_width_of_one_is_the_draft_models_greedy_chain() -> None:
+    models = TinyModels()
+    asked = request([5, 6, 7])
+    drafter = DraftModelDrafter(DraftModelConfig(), models)
+    drafter.start(asked)
+    chain = drafter.propose(asked, Budget(4)).token_N
+    session, tokens = models.session(models.draft()), [5, 6, 7]
+    for _ in range(4):
+        session.reset()
+        tokens.append(int(session.feed(tokens).argmax()))
+    assert chain == tuple(tokens[2:])
+
+
+def test_a_tree_keeps_the_most_probable_paths() -> None:
+    """Against the joint probabilities of all two-token continuations."""
+    models, width = TinyModels(), 4
+    asked = request([5, 6, 7])
+    drafter = DraftModelDrafter(DraftModelConfig(width=width), models)
+    drafter.start(asked)
+    tree = drafter.propose(asked, Budget(2))
+    session = models.session(models.draft())
+    first_V = session.feed(asked.tokens).log_softmax(-1)
+    paths = []
+    for token in first_V.topk(width).indices.tolist():
+        session.reset()
+        second_V = session.feed([*asked.tokens, token]).log_softmax(-1)
+        paths += [(float(first_V[token] + second_V[t]), (token, t)) for t in range(VOCABULARY)]
+    expected = {path for _, path in sorted(paths, reverse=True)[:width]}
+    drafted = {(tree.token_N[tree.parent_N[i]], tree.token_N[i]) for i in range(tree.size) if tree.depth_N[i] == 2}
+    assert drafted == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DraftModelDrafter(DraftModelConfig(width=0), TinyModels()), "drafter.width: 0"),
+        (lambda: DraftModelDrafter(DraftModelConfig(children="topk"), TinyModels()), "did you mean 'top_k'"),
+        (lambda: EasySpecDrafter(EasySpecConfig(size=0), TinyModels()), "drafter.size: 0"),
+        (lambda: EasySpecDrafter(EasySpecConfig(groups=[[0], [2]]), TinyModels()), "drafter.groups: layer 2"),
+        (lambda: PromptLookup(PromptLookupConfig(max_ngram=2, min_ngram=3), TinyModels()), "drafter.min_ngram: 3"),
+    ],
+)
+def test_bad_options_are_named(make, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UserError, match=message):
+        make()

@@ -1,0 +1,73 @@
+"""What a draft model's cache holds after rounds of drafting and verification.
+
+Legend: L layers, B batch, G KV heads, C slots, D head dim.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
+
+from spec_sdk.contracts import Budget, SamplingParams
+from spec_sdk.testing.defaults import reference_sampler, request_for
+from tests.support.tiny_checkpoints import VOCABULARY
+from tests.support.tiny_models import TinyModels
+
+MAKERS = {
+    "chain": lambda: DraftModelDrafter(DraftModelConfig(), TinyModels()),
+    "tree": lambda: DraftModelDrafter(DraftModelConfig(width=3), TinyModels()),
+    "calibrated": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3), TinyModels()),
+    "uncalibrated": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3, calibrate=False), TinyModels()),
+}
+
+
+def drift_after(name: str, rounds: int, seed: int) -> float:
+    """Largest difference between the draft cache and a plain prefill of the same tokens, after random acceptances."""
+    drafter, accept = MAKERS[name](), random.Random(seed)
+    request = request_for([5, 6, 7, 8], reference_sampler(SamplingParams()), seed)
+    drafter.start(request)
+    for _ in range(rounds):
+        tree = drafter.propose(request, Budget(4))
+        path = tree.path_to(accept.randrange(tree.size))
+        committed = [*(tree.token_N[node] for node in path[1:]), accept.randrange(VOCABULARY)]
+        request.tokens.extend(committed)
+        drafter.observe(request, committed)
+    # one more proposal feeds what was committed last; what it drafts is not committed
+    drafter.propose(request, Budget(1))
+    session = drafter.session
+    assert session.length == len(request.tokens)
+    scratch = drafter.models.session(drafter.models.draft())
+    scratch.prefill(request.tokens)
+    length = session.length
+    return max(
+        float((ours[:, :, :, :length] - plain[:, :, :, :length]).abs().max())
+        for ours, plain in (
+            (session.cache.k_LBGCD, scratch.cache.k_LBGCD),
+            (session.cache.v_LBGCD, scratch.cache.v_LBGCD),
+        )
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["chain", "tree", "calibrated"])
+def test_the_cache_equals_a_plain_prefill(name: str, seed: int) -> None:
+    assert drift_after(name, 30, seed) < 1e-4
+
+
+def test_without_bonus_calibration_it_drifts() -> None:
+    assert drift_after("uncalibrated", 30, 0) > 1e-2
+
+
+def test_drafting_stops_where_the_draft_models_context_ends() -> None:
+    drafter = MAKERS["chain"]()
+    context = drafter.session.context
+    tokens = torch.randint(3, VOCABULARY, (context - 2,)).tolist()
+    request = request_for(tokens, reference_sampler(SamplingParams()), 0)
+    drafter.start(request)
+    assert drafter.propose(request, Budget(8)).depth == 2
+    request.tokens.extend([5, 6])
+    assert drafter.propose(request, Budget(8)).depth == 0

@@ -1,0 +1,27 @@
+"""A target and a draft model in memory, for drafters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.models import Model, Models
+from spec_sdk.ops import Ops
+from tests.support.tiny_decoder import tiny_decoder
+
+
+class TinyModels(Models):
+    """What a drafter is given, with tiny random decoders in place of checkpoints."""
+
+    def __init__(self, target: Decoder | None = None, draft: Decoder | None = None) -> None:
+        no_tokenizer: Any = None
+        self.ops = Ops()
+        self.device = torch.device("cpu")
+        self.dtype = torch.float32
+        self.target = Model("tiny target", target or tiny_decoder("smollm", 0), no_tokenizer)
+        self._draft = Model("tiny draft", draft or tiny_decoder("smollm", 1), no_tokenizer)
+
+    def draft(self, reference: str | None = None) -> Model:
+        return self._draft
