@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
-from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
-from spec_sdk_drafters.no_draft import NoDraft
-from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
 
 from spec_sdk.contracts import Budget, NoOptions, Request, SamplingParams
 from spec_sdk.errors import UserError
 from spec_sdk.testing import check_drafter
 from spec_sdk.testing.defaults import reference_sampler, request_for
+from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
+from spec_sdk_drafters.no_draft import NoDraft
+from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_models import TinyModels
 

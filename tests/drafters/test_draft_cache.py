@@ -9,11 +9,11 @@ import random
 
 import pytest
 import torch
-from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
-from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
 
 from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.testing.defaults import reference_sampler, request_for
+from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_models import TinyModels
 

