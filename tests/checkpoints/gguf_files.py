@@ -1,0 +1,135 @@
+"""Tiny GGUF files, written with the gguf package from random transformers models, as llama.cpp's converter would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedModel
+
+from spec_sdk.model.gguf_tensors import gguf_name
+from tests.support.tiny_checkpoints import random_model
+
+Customize = Callable[[gguf.GGUFWriter], None]
+
+# widths that GGML's blocks of 32 divide
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
+
+
+def byte_level_vocabulary() -> tuple[list[str], list[str]]:
+    """Tokens (three special ones first) and merges of a small byte-level BPE."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=340, initial_alphabet=alphabet, special_tokens=special, show_progress=False
+    )
+    trained.train_from_iterator([TEXT], trainer)
+    vocabulary = trained.get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    state = json.loads(trained.to_str())
+    return tokens, [" ".join(merge) for merge in state["model"]["merges"]]
+
+
+def sentencepiece_vocabulary() -> tuple[list[str], list[float], list[int]]:
+    """Tokens, scores and token types of a small SentencePiece BPE with byte fallback."""
+    pieces = ["▁", *sorted(set(TEXT.replace(" ", "")))]
+    for word in ("the", "ui", "ick", "fox", "qu", "th", "▁t", "▁th", "▁the", "he", "er", "ov", "over", "▁over"):
+        pieces += [word] if word not in pieces else []
+    pieces += [word for word in ("ck", "ver", "do", "zen", "dozen", "▁d", "▁do", "▁dozen", "▁▁") if word not in pieces]
+    bytes_ = [f"<0x{i:02X}>" for i in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *bytes_, *pieces]
+    types = [2, 3, 3, *([6] * 256), *([1] * len(pieces))]
+    scores = [0.0] * 259 + [-float(len(pieces) - len(piece) + i / 1000) for i, piece in enumerate(pieces)]
+    return tokens, scores, types
+
+
+def add_byte_level(writer: gguf.GGUFWriter, pre: str = "smollm") -> None:
+    """A byte-level tokenizer with a chat template."""
+    tokens, merges = byte_level_vocabulary()
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token.startswith("<|") else 1 for token in tokens])
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}")
+
+
+def add_sentencepiece(writer: gguf.GGUFWriter) -> None:
+    """A SentencePiece tokenizer."""
+    tokens, scores, types = sentencepiece_vocabulary()
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores(scores)
+    writer.add_token_types(types)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def tiny_model(name: str, **overrides: Any) -> PreTrainedModel:
+    """A random model with a vocabulary that holds either tokenizer."""
+    return random_model(name, **{"vocab_size": 384, "num_hidden_layers": 2, **SHAPE, **overrides})
+
+
+def write_gguf(
+    path: Path,
+    name: str = "smollm",
+    kind: str = "F32",
+    tokenizer: Customize = add_byte_level,
+    customize: Customize | None = None,
+    **overrides: Any,
+) -> PreTrainedModel:
+    """Write a random model as GGUF with its matrices stored as ``kind``; return the model."""
+    model = tiny_model(name, **overrides)
+    config = model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    architecture = {"mistral": "llama"}.get(config.model_type, config.model_type)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    tokenizer(writer)
+    if customize is not None:
+        customize(writer)
+    stored_as = gguf.GGMLQuantizationType[kind]
+    for hf_name, tensor in model.state_dict().items():
+        if hf_name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = tensor.numpy()
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+        for part, count in heads.items():
+            if f".{part}." in hf_name and architecture == "llama":
+                values = _permuted(values, count)
+        matrix = values.ndim == 2 and kind != "F32"
+        data = gguf.quants.quantize(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
+        writer.add_tensor(gguf_name(hf_name), data, raw_dtype=stored_as if matrix else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model
+
+
+def _permuted(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Halves of each head as neighbouring pairs: what llama.cpp's converter does to Q and K of llama models."""
+    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)

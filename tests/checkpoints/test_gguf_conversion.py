@@ -1,0 +1,138 @@
+"""GGUF files become the checkpoint they were made from, bit for bit, and what transformers' own loader reads."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.config import RopeScaling
+from tests.checkpoints.gguf_files import SHAPE, add_byte_level, write_gguf
+from tests.support.tiny_checkpoints import LLAMA3_ROPE
+
+NAMES = ["smollm", "llama2", "mistral", "qwen2", "qwen3"]
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_equal_transformers(name: str, kind: str, tmp_path: Path) -> None:
+    # transformers takes every Qwen3 to have heads of 128, as the released ones do
+    shape = {"head_dim": 128} if name == "qwen3" else {}
+    original = write_gguf(tmp_path / "m.gguf", name, kind, **shape).state_dict()
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="m.gguf", dtype=torch.float32).state_dict()
+    for tensor_name in ours.names():
+        tensor = ours.tensor(tensor_name).float()
+        assert torch.equal(tensor, reference[tensor_name]), tensor_name
+        if kind == "F32":
+            assert torch.equal(tensor, original[tensor_name]), tensor_name
+    assert "lm_head.weight" in ours.names() or ours.config.tie_embeddings
+
+
+def test_biases_of_q_and_k_are_reordered_too(tmp_path: Path) -> None:
+    original = write_gguf(tmp_path / "m.gguf", "biased_llama").state_dict()
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    assert ours.config.qkv_bias and ours.config.o_bias and ours.config.mlp_bias
+    assert all(torch.equal(ours.tensor(name), original[name]) for name in ours.names())
+
+
+def test_config_comes_from_metadata(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "qwen3")
+    config = open_checkpoint(str(tmp_path / "m.gguf")).config
+    assert (config.architecture, config.qk_norm, config.head_dim) == ("qwen3", True, SHAPE["head_dim"])
+    assert (config.vocab_size, config.max_context) == (384, 512)
+    assert config.eos_token_ids == (2,) and config.bos_token_id == 1 and not config.tie_embeddings
+
+
+def llama3_factors(writer: gguf.GGUFWriter, context: int = 8192) -> None:
+    """Llama 3.1's rope scaling as llama.cpp's converter computes it."""
+    dim, low, high, factor = SHAPE["head_dim"], 1.0, 4.0, 8.0
+    factors = []
+    for frequency in 1.0 / (500000.0 ** (np.arange(0, dim, 2, dtype=np.float32) / dim)):
+        wavelength = 2 * math.pi / frequency
+        if wavelength < context / high:
+            factors.append(1.0)
+        elif wavelength > context / low:
+            factors.append(factor)
+        else:
+            smooth = (context / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    writer.add_tensor("rope_freqs.weight", np.array(factors, dtype=np.float32))
+
+
+@pytest.mark.parametrize("context", [8192, 2048])
+def test_llama3_rope_is_recovered_from_its_factors(context: int, tmp_path: Path) -> None:
+    rope = {"rope_theta": 500000.0, **LLAMA3_ROPE, "original_max_position_embeddings": context}
+    write_gguf(tmp_path / "m.gguf", "llama3", customize=lambda w: llama3_factors(w, context), rope_parameters=rope)
+    scaling = open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling
+    assert scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, context)
+
+
+def test_unknown_rope_factors_are_refused(tmp_path: Path) -> None:
+    def odd(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("rope_freqs.weight", np.linspace(1, 3, SHAPE["head_dim"] // 2, dtype=np.float32))
+
+    write_gguf(tmp_path / "m.gguf", customize=odd)
+    with pytest.raises(UserError, match="rope_freqs.weight is not Llama 3's"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_linear_rope_scaling(tmp_path: Path) -> None:
+    def linear(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(4.0)
+
+    write_gguf(tmp_path / "m.gguf", customize=linear)
+    assert open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling == RopeScaling("linear", 4.0)
+
+
+def yarn(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+
+
+def experts(writer: gguf.GGUFWriter) -> None:
+    writer.add_expert_count(8)
+
+
+def split(writer: gguf.GGUFWriter) -> None:
+    writer.add_uint16("split.count", 3)
+
+
+@pytest.mark.parametrize(
+    ("customize", "message"), [(yarn, "rope scaling 'yarn'"), (experts, "mixture of experts"), (split, "split GGUF")]
+)
+def test_unsupported_features_are_refused(customize: object, message: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", customize=customize)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=message):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_unsupported_architecture_names_the_nearest(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "qwen2moe")
+    add_byte_level(writer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UserError, match="unsupported GGUF architecture 'qwen2moe', did you mean 'qwen2'"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_missing_tensor_and_unknown_tokenizer(tmp_path: Path) -> None:
+    write_gguf(
+        tmp_path / "m.gguf", customize=lambda w: w.add_key_value("llama.block_count2", 1, gguf.GGUFValueType.UINT32)
+    )
+    data = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "renamed.gguf").write_bytes(data.replace(b"blk.1.ffn_up.weight", b"blk.9.ffn_up.weight"))
+    with pytest.raises(UserError, match=r"tensor 'blk.1.ffn_up.weight' is missing"):
+        open_checkpoint(str(tmp_path / "renamed.gguf"))
+    (tmp_path / "bert.gguf").write_bytes(data.replace(b"\x04\0\0\0\0\0\0\0gpt2", b"\x04\0\0\0\0\0\0\0bert"))
+    with pytest.raises(UserError, match="unsupported tokenizer 'bert'; there are: gpt2, llama"):
+        open_checkpoint(str(tmp_path / "bert.gguf"))
