@@ -5,17 +5,18 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
-from spec_sdk_samplers.reference import ReferenceSampler
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams, Verifier
 from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk.testing.tables import TableModel
+from spec_sdk_samplers.reference import ReferenceSampler
 
 Outcome = TypeVar("Outcome")
 
@@ -104,7 +105,7 @@ def emitted_law(
     while unfinished:
         shortest = min(unfinished, key=len)
         weight = unfinished.pop(shortest)
-        for emitted, probability in outcomes(lambda chooser, so_far=shortest: cycle((*prompt, *so_far), chooser)):
+        for emitted, probability in outcomes(functools.partial(cycle, (*prompt, *shortest))):
             tokens = (*shortest, *emitted)
             if len(tokens) < length:
                 unfinished[tokens] = unfinished.get(tokens, 0.0) + weight * probability

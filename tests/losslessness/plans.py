@@ -5,7 +5,10 @@ from __future__ import annotations
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.testing.tables import DrawPlan
 
+# a bonus token is among the three tokens looked at only if the path before it has at most two
 CHAINS: dict[str, DrawPlan] = {
+    "one drawn token": [[("with_replacement", 0)]],
+    "two drawn tokens": [[("with_replacement", 0)]] * 2,
     "drawn chain": [[("with_replacement", 0)]] * 3,
     "top-1 chain": [[("chosen", 0)]] * 3,
     "chain of all kinds": [[("without_replacement", 0)], [("chosen", 1)], [("with_replacement", 0)]],
@@ -31,7 +34,7 @@ TREES: dict[str, DrawPlan] = {
 WIDE: dict[str, DrawPlan] = {
     "two drawn children everywhere": [[("with_replacement", 0)] * 2] * 2,
     "two distinct children everywhere": [[("without_replacement", 0)] * 2] * 2,
-    "chosen and drawn everywhere": [[("chosen", 0), ("without_replacement", 1)]] * 3,
+    "chosen and drawn everywhere": [[("chosen", 0), ("without_replacement", 1)]] * 2,
 }
 """Too many outcomes to be enumerated on every change."""
 SAMPLINGS: dict[str, SamplingParams] = {

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from spec_sdk_samplers.reference import ReferenceSampler
-from spec_sdk_verifiers.chain_rejection import ChainRejection
-from spec_sdk_verifiers.multi_step import MultiStep
 
 from spec_sdk.contracts import SamplingParams, Verifier
 from spec_sdk.testing.statistics import joint_law
 from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.chain_rejection import ChainRejection
+from spec_sdk_verifiers.multi_step import MultiStep
 from tests.losslessness.enumeration import Chooser, emitted_law, outcomes
 from tests.losslessness.plans import CHAINS, SAMPLINGS, TREES, WIDE
 

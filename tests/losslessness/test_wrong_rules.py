@@ -1,0 +1,124 @@
+"""The proofs can fail: enumeration and χ² both reject every deliberately wrong rule, where the right one passes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Sampler, SamplingParams, Verifier
+from spec_sdk.testing import TableDrafter, TableModel, check_verifier, goodness_of_fit, joint_law, sample_tokens
+from spec_sdk.testing.statistics import cell_of
+from spec_sdk.testing.tables import DrawPlan
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.multi_step import MultiStep
+from tests.losslessness.enumeration import EnumeratingSampler, emitted_law
+from tests.losslessness.plans import CHAINS, TREES
+from tests.losslessness.wrong_rules import (
+    BonusFromParentRow,
+    ChildrenBestFirst,
+    DraftLawNotUpdated,
+    DuplicatesForgotten,
+    ModelQForChosen,
+    TargetInsteadOfResidual,
+    UnnormalisedResidual,
+    UnnormalisedRest,
+)
+
+VOCABULARY, TOKENS, PROMPT = 3, 3, (1, 2)
+PARAMS = SamplingParams(temperature=1.0)
+
+
+@functools.cache
+def tables_of(seed: int) -> tuple[TableModel, ...]:
+    """The target, and two drafts that are far from it."""
+    return tuple(TableModel(VOCABULARY, seed + i, spread=2.5) for i in range(3))
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong rule, and the kind of tree and the tables on which it shows."""
+
+    plan: DrawPlan
+    verifier: Callable[[], Verifier] = lambda: MultiStep(None)
+    mixin: type = object
+    seed: int = 120
+
+    def sampler_class(self, base: type[Sampler]) -> type[Sampler]:
+        return base if self.mixin is object else type("WrongSampler", (self.mixin, base), {})
+
+
+WRONG = {
+    "min(1, p/q) with the model's q for a chosen child": Wrong(
+        CHAINS["top-1 chain"], lambda: ModelQForChosen(tables_of(120)[1])
+    ),
+    "the same, top-k tree": Wrong(TREES["top-2 tree"], lambda: ModelQForChosen(tables_of(120)[1])),
+    "residual not renormalised": Wrong(TREES["repeated draws"], mixin=UnnormalisedResidual),
+    "p without a chosen token not renormalised": Wrong(TREES["top-2 tree"], mixin=UnnormalisedRest, seed=180),
+    "p instead of the residual": Wrong(CHAINS["drawn chain"], lambda: TargetInsteadOfResidual(None)),
+    "bonus token from the wrong row": Wrong(CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180),
+    "q not updated in draws without replacement": Wrong(TREES["distinct draws"], lambda: DraftLawNotUpdated(None)),
+    "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None)),
+    "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None)),
+}
+RIGHT = {
+    f"right: {name}": Wrong(plan)
+    for name, plan in (CHAINS | TREES).items()
+    if name in {"top-1 chain", "top-2 tree", "drawn chain", "two drawn tokens", "distinct draws", "repeated draws"}
+}
+
+
+def enumerated_error(rule: Wrong) -> float:
+    """The largest deviation of the enumerated joint law from the target's."""
+    target, *drafts = tables_of(rule.seed)
+    law = emitted_law(
+        target,
+        lambda: TableDrafter(drafts, rule.plan),
+        rule.verifier(),
+        PARAMS,
+        PROMPT,
+        TOKENS,
+        rule.sampler_class(EnumeratingSampler),  # type: ignore[arg-type]
+    )
+    return float((law - joint_law(target, ReferenceSampler(None, PARAMS), PROMPT, TOKENS)).abs().max())
+
+
+def sampled_probability(rule: Wrong, draws: int) -> float:
+    """The χ² probability of ``draws`` answers through the scheduler."""
+    target, *drafts = tables_of(rule.seed)
+    sampler = rule.sampler_class(ReferenceSampler)(None, PARAMS)
+    counts = torch.zeros(VOCABULARY**TOKENS)
+    for tokens in sample_tokens(
+        target, lambda: TableDrafter(drafts, rule.plan), rule.verifier(), sampler, PROMPT, TOKENS, draws
+    ):
+        counts[cell_of(tokens, VOCABULARY)] += 1
+    return goodness_of_fit(counts, draws * joint_law(target, ReferenceSampler(None, PARAMS), PROMPT, TOKENS))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_enumeration_rejects_the_wrong_rule(name: str) -> None:
+    assert enumerated_error(WRONG[name]) > 1e-3
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_chi_square_rejects_the_wrong_rule(name: str, scale: Callable[[int, int], int]) -> None:
+    assert sampled_probability(WRONG[name], scale(3000, 20_000)) < 1e-12
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_both_accept_the_right_rule(name: str, scale: Callable[[int, int], int]) -> None:
+    assert enumerated_error(RIGHT[name]) < 1e-6
+    assert sampled_probability(RIGHT[name], scale(3000, 20_000)) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "verifier",
+    [TargetInsteadOfResidual(None), BonusFromParentRow(None), DraftLawNotUpdated(None)],
+    ids=lambda verifier: type(verifier).__name__,
+)
+def test_the_conformance_check_rejects_wrong_verifiers(verifier: Verifier) -> None:
+    with pytest.raises(AssertionError, match="is not the target.s|are not the target.s most"):
+        check_verifier(verifier)
