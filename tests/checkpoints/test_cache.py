@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.model import gguf_convert, safetensors_writer, source_gguf
+from spec_sdk.model import gguf_convert, source_gguf
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.source_cache import cache_root
 from tests.checkpoints.gguf_files import write_gguf
@@ -70,7 +71,7 @@ def test_a_changed_source_is_converted_anew(model: Path, cache: Path, capsys: py
 def test_tampered_files_are_noticed_and_made_anew(
     name: str, damage: str, model: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = {n: t.clone() for n, t in ((n, open_checkpoint(str(model)).tensor(n)) for n in ["model.norm.weight"])}
+    good = open_checkpoint(str(model)).tensor("model.norm.weight").clone()
     path = entry(cache) / name
     data = path.read_bytes()
     if damage == "flip":
@@ -83,7 +84,7 @@ def test_tampered_files_are_noticed_and_made_anew(
     checkpoint = open_checkpoint(str(model))
     assert f"the cached m.gguf is damaged ({name}" in capsys.readouterr().err
     assert path.read_bytes() == data
-    assert torch.equal(checkpoint.tensor("model.norm.weight"), good["model.norm.weight"])
+    assert torch.equal(checkpoint.tensor("model.norm.weight"), good)
 
 
 @pytest.mark.parametrize("manifest", [None, "{", "{}", '{"format": 1, "source": {}, "files": {}}'])
@@ -120,7 +121,7 @@ def test_no_space_in_the_middle_leaves_nothing(model: Path, cache: Path, monkeyp
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(safetensors_writer.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match="no space left"):
         open_checkpoint(str(model))
     assert entries(cache) == []
@@ -195,9 +196,9 @@ def start(model: Path, me: str, pause: float) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait_for(condition: object, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < deadline, "took too long"
         time.sleep(0.01)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spec_sdk.model import source_wheel
-from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 
 SPEC_BENCH = Path(__file__).parents[3] / "shared" / "data" / "spec_bench.jsonl"
 
@@ -24,8 +25,15 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_every_tensor_equals_transformers(gguf: Path) -> None:
-    ours = open_checkpoint(str(gguf))
+@pytest.fixture(scope="module")
+def ours(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """It, converted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPEC_SDK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return open_checkpoint(str(gguf))
+
+
+def test_every_tensor_equals_transformers(gguf: Path, ours: Checkpoint) -> None:
     reference = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     state = reference.state_dict()
     assert ours.names() | {"lm_head.weight"} == set(state) and len(ours.names()) == 272
@@ -33,21 +41,21 @@ def test_every_tensor_equals_transformers(gguf: Path) -> None:
     assert torch.equal(ours.tensor("model.embed_tokens.weight"), state["lm_head.weight"])
 
 
-def test_token_ids_equal_transformers(gguf: Path) -> None:
-    ours = open_checkpoint(str(gguf)).tokenizer
-    reference = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+def test_token_ids_equal_transformers(gguf: Path, ours: Checkpoint) -> None:
+    tokenizer = ours.tokenizer
+    reference: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     if not SPEC_BENCH.is_file():
         pytest.skip(f"{SPEC_BENCH} is not there")
     texts = [turn for line in SPEC_BENCH.read_text().splitlines() for turn in json.loads(line)["turns"]]
     assert len(texts) > 100
     # where they may differ, and why: gguf_tokenizer.py
     spaces_before_digit = re.compile(r"\s\s+\d")
-    differing = [text for text in texts if ours.encode(text) != reference.encode(text)]
+    differing = [text for text in texts if tokenizer.encode(text) != reference.encode(text)]
     assert all(spaces_before_digit.search(text) for text in differing)
     assert len(differing) < len(texts) // 20
-    assert all(ours.decode(ours.encode(text)) == text for text in texts)
+    assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in texts)
     messages = [{"role": "user", "content": "Why is the sky blue?"}]
     expected = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert ours.chat(messages) == expected
-    assert ours.decode(expected, skip_special_tokens=False).startswith("<|im_start|>system\nYou are a helpful AI")
-    assert ours.stop_ids == {2} and len(ours.vocabulary) == 49152
+    assert tokenizer.chat(messages) == expected
+    assert tokenizer.decode(expected, skip_special_tokens=False).startswith("<|im_start|>system\nYou are a helpful AI")
+    assert tokenizer.stop_ids == {2} and len(tokenizer.vocabulary) == 49152

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -14,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.config import RopeScaling
-from tests.checkpoints.gguf_files import SHAPE, add_byte_level, write_gguf
+from tests.checkpoints.gguf_files import SHAPE, Customize, add_byte_level, write_gguf
 from tests.support.tiny_checkpoints import LLAMA3_ROPE
 
 NAMES = ["smollm", "llama2", "mistral", "qwen2", "qwen3"]
@@ -24,7 +25,7 @@ NAMES = ["smollm", "llama2", "mistral", "qwen2", "qwen3"]
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_equal_transformers(name: str, kind: str, tmp_path: Path) -> None:
     # transformers takes every Qwen3 to have heads of 128, as the released ones do
-    shape = {"head_dim": 128} if name == "qwen3" else {}
+    shape: Any = {"head_dim": 128} if name == "qwen3" else {}
     original = write_gguf(tmp_path / "m.gguf", name, kind, **shape).state_dict()
     ours = open_checkpoint(str(tmp_path / "m.gguf"))
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="m.gguf", dtype=torch.float32).state_dict()
@@ -108,8 +109,8 @@ def split(writer: gguf.GGUFWriter) -> None:
 @pytest.mark.parametrize(
     ("customize", "message"), [(yarn, "rope scaling 'yarn'"), (experts, "mixture of experts"), (split, "split GGUF")]
 )
-def test_unsupported_features_are_refused(customize: object, message: str, tmp_path: Path) -> None:
-    write_gguf(tmp_path / "m.gguf", customize=customize)  # type: ignore[arg-type]
+def test_unsupported_features_are_refused(customize: Customize, message: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", customize=customize)
     with pytest.raises(UserError, match=message):
         open_checkpoint(str(tmp_path / "m.gguf"))
 
@@ -126,9 +127,7 @@ def test_unsupported_architecture_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_missing_tensor_and_unknown_tokenizer(tmp_path: Path) -> None:
-    write_gguf(
-        tmp_path / "m.gguf", customize=lambda w: w.add_key_value("llama.block_count2", 1, gguf.GGUFValueType.UINT32)
-    )
+    write_gguf(tmp_path / "m.gguf")
     data = (tmp_path / "m.gguf").read_bytes()
     (tmp_path / "renamed.gguf").write_bytes(data.replace(b"blk.1.ffn_up.weight", b"blk.9.ffn_up.weight"))
     with pytest.raises(UserError, match=r"tensor 'blk.1.ffn_up.weight' is missing"):
