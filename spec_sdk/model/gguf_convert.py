@@ -49,7 +49,7 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     template = gguf.metadata.get("tokenizer.chat_template")
     if isinstance(template, str) and template:
         write_atomically(directory / "chat_template.jinja", template)
-    with byte_progress(f"converting {label} to safetensors", total) as advance:
+    with byte_progress(f"converting {label}", total) as advance:
         write_safetensors(directory / SINGLE_NAME, plans, weights.chunks, advance)
 
 

@@ -38,11 +38,16 @@ class HubUnreachable(Exception):
 
 
 def cached_snapshot(repository: str) -> Path | None:
-    """The snapshot in the hub's local cache if its model is complete; no network."""
+    """The snapshot in the hub's local cache if its model is complete; no network.
+
+    Raises UserError for an id that the hub would not allow.
+    """
     try:
         path = Path(
             snapshot_download(repository, local_files_only=True, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
         )
+    except HFValidationError as error:
+        raise UserError(f"'{repository}' is no valid Hugging Face hub id: {_one_line(error)}") from error
     except LocalEntryNotFoundError:
         return None
     return path if weights_are_complete(path) else None
@@ -69,8 +74,6 @@ def _check_repository(repository: str) -> None:
     """Ask the hub, once and briefly, whether there is a model to download."""
     try:
         files = {file.rfilename for file in HfApi().model_info(repository, timeout=_PROBE_SECONDS).siblings or ()}
-    except HFValidationError as error:
-        raise UserError(f"'{repository}' is no valid Hugging Face hub id: {_one_line(error)}") from error
     except GatedRepoError as error:
         raise UserError(
             f"'{repository}' is gated on the Hugging Face hub: ask for access on its page, then run `hf auth login`"

@@ -111,6 +111,11 @@ def test_what_is_neither_a_path_nor_a_hub_id(reference: str) -> None:
         open_checkpoint(reference)
 
 
+def test_an_id_that_the_hub_does_not_allow() -> None:
+    with pytest.raises(UserError, match="'org/a--b' is no valid Hugging Face hub id"):
+        open_checkpoint("org/a--b")
+
+
 def with_files(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """A hub that answers with a repository of these files."""
     info = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
