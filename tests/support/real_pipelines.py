@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from spec_sdk.cli.composing import compose_config
@@ -29,7 +31,8 @@ def settings_of(*overrides: str) -> Settings:
 
 @functools.lru_cache(maxsize=2)
 def pipeline_of(*overrides: str) -> Pipeline:
-    """The pipeline of a command line's overrides; the last two are kept in memory."""
+    """The pipeline of a command line's overrides, on all cores; the last two are kept in memory."""
+    torch.set_num_threads(os.cpu_count() or 1)
     return build_pipeline(settings_of(*overrides), Registry.discover())
 
 
