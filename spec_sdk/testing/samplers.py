@@ -72,11 +72,11 @@ def _check_arithmetic(sampler: Sampler, p_V: torch.Tensor, q_V: torch.Tensor) ->
     token = int(p_V.argmax())
     rest = [0.0 if i == token else x / (1 - p[token]) for i, x in enumerate(p)]
     _compare("without(p, token)", sampler.without(p_V, token), rest)
+    assert p_V.tolist() == p and q_V.tolist() == q, "residual and without must not write to what they are given"
     equal = sampler.residual(p_V, p_V)
     assert abs(float(equal.sum()) - 1) < TOLERANCE and bool((equal >= 0).all()), (
         "residual(p, p) has nothing left to go on from; it must be some distribution all the same"
     )
-    assert p_V.tolist() == p and q_V.tolist() == q, "residual and without must not write to what they are given"
 
 
 def _compare(what: str, given_V: torch.Tensor, expected_V: list[float]) -> None:

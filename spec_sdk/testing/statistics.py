@@ -20,7 +20,7 @@ SMALLEST_EXPECTATION = 5.0
 """Cells of which less is expected are pooled: χ² is an approximation that fails for rare ones."""
 
 
-class _Deepest(Policy):
+class DeepestPolicy(Policy):
     """Always lets the drafter draft as deep as it likes."""
 
     name = "deepest"
@@ -67,7 +67,7 @@ def sample_tokens(
     rng, sampler = torch.Generator().manual_seed(seed), Remembering(sampler)
     for _ in range(draws):
         request = Request(list(prompt), len(prompt), asked, sampler, rng)
-        scheduler = Scheduler(target, make_drafter(), verifier, _Deepest(None))
+        scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
         tokens: list[int] = []
         for new_tokens in scheduler.run(request, lambda event: None):
             tokens += new_tokens

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams, Verifier
+from spec_sdk.contracts import Drafter, Request, SamplingParams, Verifier
 from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing.remembering import Remembering
-from spec_sdk.testing.statistics import cell_of
+from spec_sdk.testing.statistics import DeepestPolicy, cell_of
 from spec_sdk.testing.tables import TableModel
 from spec_sdk_samplers.reference import ReferenceSampler
 
@@ -70,13 +70,6 @@ class EnumeratingSampler(ReferenceSampler):
         return self.chooser.choose([1 - accepted, accepted]) == 1
 
 
-class _Deepest(Policy):
-    name = "deepest"
-
-    def budget(self, request: Request) -> Budget:
-        return Budget(request.max_new_tokens)
-
-
 def emitted_law(
     target: TableModel,
     make_drafter: Callable[[], Drafter],
@@ -97,7 +90,7 @@ def emitted_law(
     def cycle(prefix: Sequence[int], chooser: Chooser) -> tuple[int, ...]:
         inner.chooser = chooser
         request = Request(list(prefix), len(prefix), 64, sampler, rng)
-        scheduler = Scheduler(target, make_drafter(), verifier, _Deepest(None))
+        scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
         return tuple(next(scheduler.run(request, lambda event: None)))
 
     law = torch.zeros(target.vocabulary**length, dtype=torch.float64)

@@ -1,0 +1,253 @@
+"""The conformance kit: it passes sound plugins, and names the fault of each faulty one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Budget, Drafter, PartialAttention, Request, SamplingParams, Verdict
+from spec_sdk.testing import (
+    TREES,
+    TableDrafter,
+    TableModel,
+    check_drafter,
+    check_predictor,
+    check_sampler,
+    check_verifier,
+    first_divergence_is_a_tie,
+)
+from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_drafters.no_draft import NoDraft
+from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
+from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.multi_step import MultiStep
+
+VOCABULARY = 6
+TABLES = [TableModel(VOCABULARY, 1), TableModel(VOCABULARY, 2)]
+NO_MODELS: Any = None
+
+
+@pytest.mark.parametrize("plan", TREES)
+def test_table_drafters_conform(plan: Any) -> None:
+    check_drafter(lambda: TableDrafter(TABLES, plan), VOCABULARY, draws=400)
+
+
+def test_drafters_without_a_model_conform() -> None:
+    check_drafter(lambda: PromptLookup(PromptLookupConfig(), NO_MODELS), VOCABULARY, draws=20)
+    check_drafter(lambda: NoDraft(None, NO_MODELS), VOCABULARY, draws=20)
+
+
+class Faulty(TableDrafter):
+    """A table drafter, one draw per level, with something wrong in ``propose``."""
+
+    def __init__(self) -> None:
+        super().__init__(TABLES, [[("with_replacement", 0)]] * 3)
+
+    def change_draws(self, tree: TokenTree, **changes: Any) -> TokenTree:
+        draws_N = tuple(tuple(replace(draw, **changes) for draw in draws) for draws in tree.draws_N)
+        return replace(tree, draws_N=draws_N)
+
+
+class DeclaresUniform(Faulty):
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        uniform_V = torch.full((VOCABULARY,), 1 / VOCABULARY)
+        return self.change_draws(super().propose(request, budget), q_V=uniform_V)
+
+
+class DeclaresChosen(Faulty):
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return self.change_draws(super().propose(request, budget), q_V=None, kind="chosen")
+
+
+class DeclaresUnnormalised(Faulty):
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        tree = super().propose(request, budget)
+        return self.change_draws(tree, q_V=torch.full((VOCABULARY,), 0.3))
+
+
+class TooDeep(Faulty):
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return super().propose(request, Budget(budget.depth + 1))
+
+
+class OtherRoot(Faulty):
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return TokenTree.root_only((request.pending_token + 1) % VOCABULARY)
+
+
+class OutsideVocabulary(Faulty):
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return TokenTree.chain(request.pending_token, [VOCABULARY])
+
+
+class OwnRandomness(Faulty):
+    source = random.Random(3)
+
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return TokenTree.chain(request.pending_token, [self.source.randrange(VOCABULARY)])
+
+
+class SortsItsDraws(Faulty):
+    """Two sound draws without replacement, put down with the more probable one first."""
+
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        tree = TreeBuilder(request.pending_token)
+        q_V = request.sampler.probabilities(TABLES[0].logits(request.tokens)[None])[0]
+        first = request.sampler.draw(q_V, request.rng)
+        second = request.sampler.draw(request.sampler.without(q_V, first), request.rng) if q_V[first] < 1 else first
+        for token in sorted({first, second}, key=lambda token: -float(q_V[token])):
+            tree.add(0, token, "without_replacement", q_V)
+        return tree.build().tree
+
+
+@pytest.mark.parametrize(
+    ("drafter", "fault"),
+    [
+        (DeclaresUniform, "do not follow the declared q_V"),
+        (DeclaresChosen, "tokens that depend on a random number are drawn"),
+        (DeclaresUnnormalised, "q_V sums to 1.8"),
+        (TooDeep, "the tree has depth 2, the budget is 1"),
+        (OtherRoot, "the tree begins with token"),
+        (OutsideVocabulary, "token 6 lies outside the vocabulary of 6"),
+        (OwnRandomness, "the same seed gave two different trees"),
+        (SortsItsDraws, "draw 0 at depth 0: .* do not follow the declared q_V"),
+    ],
+)
+def test_faulty_drafters_are_found_out(drafter: Callable[[], Drafter], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        check_drafter(drafter, VOCABULARY, draws=600)
+
+
+def test_a_drafter_that_wants_hidden_states_gets_them() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Curious(TableDrafter):
+        hidden_layers = (2, 5)
+
+        def start(self, request: Request, prompt_hidden: Any = None) -> None:
+            seen.extend(tuple(prompt_hidden[layer].shape) for layer in self.hidden_layers if layer in prompt_hidden)
+
+    def make() -> Drafter:
+        return Curious(TABLES, TREES[0])
+
+    with pytest.raises(ValueError, match="wants the target's hidden states"):
+        check_drafter(make, VOCABULARY, draws=1)
+    check_drafter(make, VOCABULARY, prompts=[[1, 2, 3]], draws=1, target=TableModel(VOCABULARY, 9))
+    assert set(seen) == {(2, VOCABULARY)}
+
+
+class JumpsToALeaf(MultiStep):
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = super().verify(tree, logits_NV, request)
+        return replace(verdict, path=[0, tree.size - 1])
+
+
+class RelaxedByHalf(MultiStep):
+    """Accepts whatever was drafted: no guarantee, and it says so."""
+
+    def guarantee_under(self, params: SamplingParams) -> Any:
+        return "relaxed"
+
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        return Verdict(tree.path_to(tree.size - 1), int(logits_NV[-1].argmax()), tree)
+
+
+def test_a_verdict_must_be_a_path() -> None:
+    with pytest.raises(AssertionError, match="are not a path from the root of the tree"):
+        check_verifier(JumpsToALeaf(None), plans=[[[("chosen", 0)]] * 3])
+
+
+def test_a_relaxed_verifier_is_only_held_to_paths() -> None:
+    check_verifier(RelaxedByHalf(None), draws=20)
+    overstated = RelaxedByHalf(None)
+    overstated.guarantee_under = lambda params: "distribution"  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="joint law of 3 successive tokens is not the target's"):
+        check_verifier(overstated)
+
+
+class TopPBeforeTopK(ReferenceSampler):
+    def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        top_p = ReferenceSampler(None, replace(self.params, top_k=0, min_p=0.0)).probabilities(logits_NV)
+        return ReferenceSampler(None, replace(self.params, temperature=1.0, top_p=1.0)).probabilities(top_p.log())
+
+
+class AlwaysAccepts(ReferenceSampler):
+    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
+        return True
+
+
+class GlobalRandomness(ReferenceSampler):
+    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
+        return int(torch.multinomial(p_V, 1))
+
+
+class WritesToItsInput(ReferenceSampler):
+    def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
+        p_V[token] = 0
+        return p_V / p_V.sum()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "fault"),
+    [
+        (TopPBeforeTopK, r"top_k=20, top_p=0.85.* row \d of the probabilities is off"),
+        (AlwaysAccepts, r"accepts\(0.2, 0.5\) does not follow its law"),
+        (GlobalRandomness, "draw takes random numbers from elsewhere"),
+        (WritesToItsInput, "must not write to what they are given"),
+    ],
+)
+def test_faulty_samplers_are_found_out(sampler: type[ReferenceSampler], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        check_sampler(lambda params: sampler(None, params))
+
+
+@pytest.mark.parametrize("size", [1, 3, 128])
+def test_the_attention_sink_conforms(size: int) -> None:
+    check_predictor(AttentionSink(AttentionSinkConfig(size=size)), prefixes=(1, 2, 3, 6, 7, 40, 256, 257, 400))
+
+
+class LooksAhead(AttentionSink):
+    def predict(self, layer: int, q_BNHD: Any, k_BGSD: Any, v_BGSD: Any, mask: Any, ops: Any) -> PartialAttention:
+        return ops.partial_attention(q_BNHD, k_BGSD, v_BGSD)
+
+
+class WrongSum(AttentionSink):
+    def predict(self, layer: int, q_BNHD: Any, k_BGSD: Any, v_BGSD: Any, mask: Any, ops: Any) -> PartialAttention:
+        right = super().predict(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
+        return replace(right, l_BNH=torch.ones_like(right.l_BNH))
+
+
+class ClaimsToBeExact(AttentionSink):
+    def always_exact(self, prefix: int) -> bool:
+        return True
+
+    def predict(self, layer: int, q_BNHD: Any, k_BGSD: Any, v_BGSD: Any, mask: Any, ops: Any) -> PartialAttention:
+        return AttentionSink(self.config).predict(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
+
+
+@pytest.mark.parametrize(
+    ("predictor", "fault"),
+    [
+        (LooksAhead, "prefix 1, a chain: a query attends to keys that it must not see"),
+        (WrongSum, "l is not the sum of exp"),
+        (ClaimsToBeExact, "prefix 7, one token: always_exact, but the prediction is off"),
+    ],
+)
+def test_faulty_predictors_are_found_out(predictor: type[AttentionSink], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        check_predictor(predictor(AttentionSinkConfig(size=2)))
+
+
+def test_a_divergence_at_a_tie_and_one_at_a_fault() -> None:
+    plain_V, speculated_V = torch.tensor([1.0, 5.0, 4.99, 0.0]), torch.tensor([1.0, 4.99, 5.0, 0.0])
+    assert first_divergence_is_a_tie([3, 1, 0], [3, 2, 3], plain_V, speculated_V)
+    assert not first_divergence_is_a_tie([3, 1, 0], [3, 0, 3], plain_V, speculated_V)
+    assert not first_divergence_is_a_tie([3, 1], [3, 2], plain_V, plain_V)
+    assert first_divergence_is_a_tie([3, 1], [3, 1], plain_V, plain_V)
+    assert not first_divergence_is_a_tie([3, 1], [3, 1, 2], plain_V, speculated_V)
