@@ -11,7 +11,7 @@ from spec_sdk.testing.drafters import check_drafter
 from spec_sdk.testing.predictors import check_predictor
 from spec_sdk.testing.samplers import check_sampler
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit, joint_law, sample_tokens
-from spec_sdk.testing.tables import TableDrafter, TableModel
+from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel
 from spec_sdk.testing.trees import check_tree
 from spec_sdk.testing.verifiers import CHAINS, TREES, check_verifier
 
@@ -19,6 +19,8 @@ __all__ = [
     "CHAINS",
     "SIGNIFICANCE",
     "TREES",
+    "DrawPlan",
+    "PlannedDraw",
     "TableDrafter",
     "TableModel",
     "check_drafter",

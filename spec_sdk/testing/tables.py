@@ -6,6 +6,7 @@ Legend: N tree nodes, R table rows, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -14,8 +15,17 @@ from spec_sdk.model.session import Scores
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
 
 ROWS = 4099
-DrawPlan = Sequence[Sequence[tuple[DrawKind, int]]]
-"""What to draw at every node of depth 0, 1 …: for each draw its kind and the number of the table that it comes from."""
+
+
+class PlannedDraw(NamedTuple):
+    """A draw to be made: its kind, and the number of the table whose law it comes from."""
+
+    kind: DrawKind
+    table: int = 0
+
+
+DrawPlan = Sequence[Sequence[PlannedDraw]]
+"""What to draw at every node of depth 0, 1 …, in draw order."""
 
 
 class TableModel:
@@ -110,7 +120,7 @@ class TableDrafter(Drafter):
         tree: TreeBuilder,
         node: int,
         prefix: list[int],
-        draws: Sequence[tuple[DrawKind, int]],
+        draws: Sequence[PlannedDraw],
         request: Request,
     ) -> None:
         sampler, rng = request.sampler, request.rng

@@ -13,7 +13,7 @@ from spec_sdk.contracts import Guarantee, Request, Sampler, SamplingParams, Verd
 from spec_sdk.errors import UserError
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler
 from spec_sdk.testing.statistics import SIGNIFICANCE, cell_of, goodness_of_fit, joint_law, sample_tokens
-from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
+from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel
 from spec_sdk.tree import TokenTree
 
 VOCABULARY, TOKENS, PROMPT = 4, 3, (1, 3, 0)
@@ -23,18 +23,29 @@ GREEDY_TABLES, GREEDY_TOKENS = 20, 12
 
 # the short one brings its bonus token within the tokens that are looked at
 CHAINS: tuple[DrawPlan, ...] = (
-    [[("with_replacement", 0)]],
-    [[("with_replacement", 0)]] * 3,
-    [[("chosen", 0)]] * 3,
-    [[("without_replacement", 0)], [("chosen", 0)], [("with_replacement", 0)]],
+    [[PlannedDraw("with_replacement")]],
+    [[PlannedDraw("with_replacement")]] * 3,
+    [[PlannedDraw("chosen")]] * 3,
+    [[PlannedDraw("without_replacement")], [PlannedDraw("chosen")], [PlannedDraw("with_replacement")]],
 )
 """Trees without branches."""
 TREES: tuple[DrawPlan, ...] = (
     *CHAINS,
-    [[("chosen", 0), ("chosen", 0)]] * 2,
-    [[("with_replacement", 0), ("with_replacement", 0), ("with_replacement", 0)], [("with_replacement", 0)]],
-    [[("without_replacement", 0), ("without_replacement", 0)]] * 2,
-    [[("with_replacement", 0), ("chosen", 1), ("without_replacement", 1), ("without_replacement", 1)]] * 2,
+    [[PlannedDraw("chosen"), PlannedDraw("chosen")]] * 2,
+    [
+        [PlannedDraw("with_replacement"), PlannedDraw("with_replacement"), PlannedDraw("with_replacement")],
+        [PlannedDraw("with_replacement")],
+    ],
+    [[PlannedDraw("without_replacement"), PlannedDraw("without_replacement")]] * 2,
+    [
+        [
+            PlannedDraw("with_replacement"),
+            PlannedDraw("chosen", 1),
+            PlannedDraw("without_replacement", 1),
+            PlannedDraw("without_replacement", 1),
+        ]
+    ]
+    * 2,
 )
 """Chains, and trees of all kinds of draws: top-k, repeated samples, distinct samples, two drafters merged."""
 SAMPLINGS = (

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 from spec_sdk.contracts import SamplingParams
-from spec_sdk.testing.tables import DrawPlan
+from spec_sdk.testing.tables import DrawPlan, PlannedDraw
 
 # a bonus token is among the three tokens looked at only if the path before it has at most two
 CHAINS: dict[str, DrawPlan] = {
-    "one drawn token": [[("with_replacement", 0)]],
-    "two drawn tokens": [[("with_replacement", 0)]] * 2,
-    "drawn chain": [[("with_replacement", 0)]] * 3,
-    "top-1 chain": [[("chosen", 0)]] * 3,
-    "chain of all kinds": [[("without_replacement", 0)], [("chosen", 1)], [("with_replacement", 0)]],
+    "one drawn token": [[PlannedDraw("with_replacement")]],
+    "two drawn tokens": [[PlannedDraw("with_replacement")]] * 2,
+    "drawn chain": [[PlannedDraw("with_replacement")]] * 3,
+    "top-1 chain": [[PlannedDraw("chosen")]] * 3,
+    "chain of all kinds": [
+        [PlannedDraw("without_replacement")],
+        [PlannedDraw("chosen", 1)],
+        [PlannedDraw("with_replacement")],
+    ],
 }
 TREES: dict[str, DrawPlan] = {
-    "top-2 tree": [[("chosen", 0)] * 2] * 3,
-    "every token chosen": [[("chosen", 0)] * 3, [("chosen", 0)]],
-    "repeated draws": [[("with_replacement", 0)] * 3, [("with_replacement", 0)]],
-    "distinct draws": [[("without_replacement", 0)] * 2, [("without_replacement", 0)]],
-    "distinct draws of the whole support": [[("without_replacement", 0)] * 3, [("chosen", 0)]],
+    "top-2 tree": [[PlannedDraw("chosen")] * 2] * 3,
+    "every token chosen": [[PlannedDraw("chosen")] * 3, [PlannedDraw("chosen")]],
+    "repeated draws": [[PlannedDraw("with_replacement")] * 3, [PlannedDraw("with_replacement")]],
+    "distinct draws": [[PlannedDraw("without_replacement")] * 2, [PlannedDraw("without_replacement")]],
+    "distinct draws of the whole support": [[PlannedDraw("without_replacement")] * 3, [PlannedDraw("chosen")]],
     "one q_V drawn from in both ways": [
-        [("without_replacement", 0), ("with_replacement", 0), ("without_replacement", 0)],
+        [PlannedDraw("without_replacement"), PlannedDraw("with_replacement"), PlannedDraw("without_replacement")],
     ],
     "two drafters merged": [
-        [("with_replacement", 0), ("with_replacement", 1), ("with_replacement", 0)],
-        [("with_replacement", 1)],
+        [PlannedDraw("with_replacement"), PlannedDraw("with_replacement", 1), PlannedDraw("with_replacement")],
+        [PlannedDraw("with_replacement", 1)],
     ],
     "all kinds, two drafters": [
-        [("without_replacement", 0), ("chosen", 1), ("with_replacement", 1), ("without_replacement", 0)],
-        [("chosen", 0)],
+        [
+            PlannedDraw("without_replacement"),
+            PlannedDraw("chosen", 1),
+            PlannedDraw("with_replacement", 1),
+            PlannedDraw("without_replacement"),
+        ],
+        [PlannedDraw("chosen")],
     ],
 }
 WIDE: dict[str, DrawPlan] = {
-    "two drawn children everywhere": [[("with_replacement", 0)] * 2] * 2,
-    "two distinct children everywhere": [[("without_replacement", 0)] * 2] * 2,
-    "chosen and drawn everywhere": [[("chosen", 0), ("without_replacement", 1)]] * 2,
+    "two drawn children everywhere": [[PlannedDraw("with_replacement")] * 2] * 2,
+    "two distinct children everywhere": [[PlannedDraw("without_replacement")] * 2] * 2,
+    "chosen and drawn everywhere": [[PlannedDraw("chosen"), PlannedDraw("without_replacement", 1)]] * 2,
 }
 """Too many outcomes to be enumerated on every change."""
 SAMPLINGS: dict[str, SamplingParams] = {

@@ -13,6 +13,7 @@ import torch
 from spec_sdk.contracts import Budget, Drafter, PartialAttention, Request, SamplingParams, Verdict
 from spec_sdk.testing import (
     TREES,
+    PlannedDraw,
     TableDrafter,
     TableModel,
     check_drafter,
@@ -47,7 +48,7 @@ class Faulty(TableDrafter):
     """A table drafter, one draw per level, with something wrong in ``propose``."""
 
     def __init__(self) -> None:
-        super().__init__(TABLES, [[("with_replacement", 0)]] * 3)
+        super().__init__(TABLES, [[PlannedDraw("with_replacement")]] * 3)
 
     def change_draws(self, tree: TokenTree, **changes: Any) -> TokenTree:
         draws_N = tuple(tuple(replace(draw, **changes) for draw in draws) for draws in tree.draws_N)
@@ -160,7 +161,7 @@ class RelaxedByHalf(MultiStep):
 
 def test_a_verdict_must_be_a_path() -> None:
     with pytest.raises(AssertionError, match="are not a path from the root of the tree"):
-        check_verifier(JumpsToALeaf(None), plans=[[[("chosen", 0)]] * 3])
+        check_verifier(JumpsToALeaf(None), plans=[[[PlannedDraw("chosen")]] * 3])
 
 
 def test_a_relaxed_verifier_is_only_held_to_paths() -> None:

@@ -32,10 +32,10 @@ class Greedy(Verifier):
 def follow_choices(tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
     """The path of nodes whose tokens are the target's greedy choices, and its choice where the path leaves the tree."""
     choices = request.sampler.choices(logits_NV)
-    path: list[int] = []
-    node: int | None = 0
-    while node is not None:
-        path.append(node)
-        choice = choices[node]
-        node = next((draw.node for draw in tree.draws_N[node] if tree.token_N[draw.node] == choice), None)
-    return Verdict(path, choice, tree)
+    path = [0]
+    while True:
+        choice = choices[path[-1]]
+        child = next((draw.node for draw in tree.draws_N[path[-1]] if tree.token_N[draw.node] == choice), None)
+        if child is None:
+            return Verdict(path, choice, tree)
+        path.append(child)
