@@ -10,7 +10,7 @@ import pytest
 # on a busy machine threads that spin at every barrier take turns with those they wait for: ten times slower
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import torch  # noqa: E402  (reads the variable when it is loaded)
+import torch  # reads the variable when it is loaded
 
 FULL = os.environ.get("SPEC_SDK_TEST_FULL") == "1"
 
