@@ -77,6 +77,8 @@ def test_a_tree_keeps_the_most_probable_paths() -> None:
     [
         (lambda: DraftModelDrafter(DraftModelConfig(width=0), TinyModels()), "drafter.width: 0"),
         (lambda: DraftModelDrafter(DraftModelConfig(children="topk"), TinyModels()), "did you mean 'top_k'"),
+        (lambda: DraftModelDrafter(DraftModelConfig(growth="static", widths=[]), TinyModels()), "drafter.widths"),
+        (lambda: DraftModelDrafter(DraftModelConfig(width=2, children="with_replacement"), TinyModels()), "static"),
         (lambda: EasySpecDrafter(EasySpecConfig(size=0), TinyModels()), "drafter.size: 0"),
         (lambda: EasySpecDrafter(EasySpecConfig(groups=[[0], [2]]), TinyModels()), "drafter.groups: layer 2"),
         (lambda: PromptLookup(PromptLookupConfig(max_ngram=2, min_ngram=3), TinyModels()), "drafter.min_ngram: 3"),
@@ -85,3 +87,45 @@ def test_a_tree_keeps_the_most_probable_paths() -> None:
 def test_bad_options_are_named(make, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_a_dynamic_tree_keeps_the_most_probable_paths_of_all_lengths() -> None:
+    """Against the joint probabilities of everything that the best nodes of every level offer."""
+    models, width, depth, kept = TinyModels(), 3, 3, 6
+    asked = request([5, 6, 7])
+    drafter = DraftModelDrafter(DraftModelConfig(growth="dynamic", width=width, max_nodes=kept), models)
+    drafter.start(asked)
+    tree = drafter.propose(asked, Budget(depth))
+    session = models.session(models.draft())
+    frontier: dict[tuple[int, ...], float] = {(): 0.0}
+    offered: dict[tuple[int, ...], float] = {}
+    for _ in range(depth):
+        level: dict[tuple[int, ...], float] = {}
+        for path, joint in frontier.items():
+            session.reset()
+            logprob_V = session.feed([*asked.tokens, *path]).log_softmax(-1)
+            level |= {(*path, t): joint + float(logprob_V[t]) for t in logprob_V.topk(width).indices.tolist()}
+        offered |= level
+        frontier = dict(sorted(level.items(), key=lambda item: -item[1])[:width])
+    expected = {path for path, _ in sorted(offered.items(), key=lambda item: -item[1])[:kept]}
+    assert {tuple(tree.token_N[n] for n in tree.path_to(i)[1:]) for i in range(1, tree.size)} == expected
+
+
+@pytest.mark.parametrize("children", ["top_k", "without_replacement"])
+def test_a_static_tree_has_its_widths(children: str) -> None:
+    config = DraftModelConfig(growth="static", widths=[3, 2, 1], children=children)
+    drafter = DraftModelDrafter(config, TinyModels())
+    asked = request([5, 6, 7], temperature=1.0)
+    drafter.start(asked)
+    tree = drafter.propose(asked, Budget(4))
+    assert [tree.depth_N.count(d) for d in range(5)] == [1, 3, 6, 6, 6]
+
+
+def test_a_static_tree_that_outgrows_its_limit_is_refused() -> None:
+    drafter = DraftModelDrafter(DraftModelConfig(growth="static", widths=[10]), TinyModels())
+    asked = request([5, 6, 7])
+    drafter.start(asked)
+    with pytest.raises(
+        UserError, match=r"drafter.widths: \[10\] gives more than 4096 nodes at depth 4.*policy.depth=3"
+    ):
+        drafter.propose(asked, Budget(5))

@@ -34,13 +34,23 @@ MODELS: Any = SimpleNamespace(
 )
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "top-1 chain": lambda: DraftModelDrafter(DraftModelConfig(children="top_k"), MODELS),
-    "sampled chain": lambda: DraftModelDrafter(DraftModelConfig(children="sampled"), MODELS),
+    "sampled chain": lambda: DraftModelDrafter(DraftModelConfig(children="with_replacement"), MODELS),
     "top-k tree": lambda: DraftModelDrafter(DraftModelConfig(width=3, children="top_k"), MODELS),
-    "sampled tree": lambda: DraftModelDrafter(DraftModelConfig(width=3, children="sampled"), MODELS),
+    "dynamic tree": lambda: DraftModelDrafter(DraftModelConfig(growth="dynamic", width=3, max_nodes=7), MODELS),
+    "static top-k tree": lambda: DraftModelDrafter(DraftModelConfig(growth="static", widths=[3, 2, 1]), MODELS),
+    "tree of distinct samples": lambda: DraftModelDrafter(
+        DraftModelConfig(growth="static", widths=[3, 2, 1], children="without_replacement"), MODELS
+    ),
+    "tree of repeated samples": lambda: DraftModelDrafter(
+        DraftModelConfig(growth="static", widths=[4, 2, 1], children="with_replacement"), MODELS
+    ),
     "EasySpec top-k tree": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3), MODELS),
-    "EasySpec sampled tree": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3, children="sampled"), MODELS),
+    "EasySpec dynamic tree": lambda: EasySpecDrafter(EasySpecConfig(growth="dynamic", width=3, size=3), MODELS),
+    "EasySpec sampled tree": lambda: EasySpecDrafter(
+        EasySpecConfig(growth="static", widths=[3, 1], size=3, children="without_replacement"), MODELS
+    ),
     "EasySpec without calibration": lambda: EasySpecDrafter(
-        EasySpecConfig(width=2, size=3, children="sampled", calibrate=False), MODELS
+        EasySpecConfig(growth="static", widths=[2, 1], size=3, children="without_replacement", calibrate=False), MODELS
     ),
 }
 

@@ -6,7 +6,8 @@ Legend: M model dim, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 
@@ -16,9 +17,12 @@ from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.tree import TokenTree, TreeBuilder
-from spec_sdk_drafters.tree_growth import grow_by_sampling, grow_by_top_k
+from spec_sdk_drafters.tree_growth import Children, grow_beam, grow_dynamic, grow_static
 
-CHILDREN = ("auto", "top_k", "sampled")
+GROWTHS = ("beam", "dynamic", "static")
+CHILDREN = ("auto", "top_k", "with_replacement", "without_replacement")
+LARGEST_TREE = 4096
+"""Most nodes of a static tree; one that could have more is refused."""
 
 
 @dataclass
@@ -26,13 +30,22 @@ class DraftModelConfig:
     """Options of drafting with a model.
 
     ``draft``: the model to draft with; null means ``model.draft`` of the run.
-    ``width``: most nodes per level of the tree; 1 drafts a chain.
-    ``children``: ``top_k`` keeps the most probable paths; ``sampled`` draws from the draft model, as speculative
-    sampling does; ``auto`` samples chains when the temperature is not 0, and takes the top k otherwise.
+    ``growth``: ``beam`` keeps the ``width`` most probable paths on every level; ``dynamic`` feeds as many per level and
+    keeps the ``max_nodes`` most probable paths of all lengths; ``static`` gives every node of level d ``widths[d]``
+    children.
+    ``width``: paths per level; 1 drafts a chain.
+    ``max_nodes``: nodes of a dynamic tree, the root not counted.
+    ``widths``: children per node, level by level, the last entry for all deeper levels.
+    ``children``: ``top_k`` takes the most probable tokens; ``with_replacement`` and ``without_replacement`` draw from
+    the draft model; ``auto`` draws when a chain is drafted at a temperature above 0, and takes the top k otherwise.
+    Drawn children are never pruned, so trees of them need ``growth: static``.
     """
 
     draft: str | None = None
+    growth: str = "beam"
     width: int = 1
+    max_nodes: int = 32
+    widths: list[int] = field(default_factory=lambda: [2, 2, 1])
     children: str = "auto"
 
 
@@ -46,12 +59,7 @@ class DraftModelDrafter(Drafter):
     drops_drafted_kv = False
 
     def __init__(self, config: DraftModelConfig, models: Models) -> None:
-        if config.width < 1:
-            raise UserError(f"drafter.width: {config.width} must be 1 (a chain) or more")
-        if config.children not in CHILDREN:
-            raise UserError(
-                f"drafter.children: unknown value {config.children!r}{did_you_mean(config.children, CHILDREN)}"
-            )
+        check_config(config)
         super().__init__(config, models)
         model = models.draft(config.draft)
         self.draft_name = model.name
@@ -83,22 +91,27 @@ class DraftModelDrafter(Drafter):
         root_logits_V = align_vocabulary(self.session.feed(unfed), self.vocabulary)
         tree = TreeBuilder(request.pending_token)
         self._tree, self._fed_nodes = tree, 1
-        if self._samples(request):
-            grow_by_sampling(tree, root_logits_V, depth, self.config.width, self._score, request, self.name)
-        else:
-            grow_by_top_k(tree, root_logits_V, depth, self.config.width, self._score, self.name)
-        return tree.build().tree
+        return self._grow(tree, root_logits_V, depth, request)
+
+    def _grow(self, tree: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request) -> TokenTree:
+        config, name = self.config, self.name
+        children = config.children
+        if children == "auto":
+            children = "top_k" if request.sampler.greedy or not is_chain(config) else "with_replacement"
+        if config.growth == "static" or children != "top_k":
+            widths = config.widths if config.growth == "static" else [1]
+            kind = cast(Children, children)
+            check_size(widths, depth)
+            return grow_static(tree, root_logits_V, depth, widths, kind, self._score, request, name)
+        if config.growth == "dynamic":
+            return grow_dynamic(tree, root_logits_V, depth, config.width, config.max_nodes, self._score, name)
+        return grow_beam(tree, root_logits_V, depth, config.width, self._score, name)
 
     def _score(self, youngest: int) -> torch.Tensor:
         assert self._tree is not None
         logits_KV = self.session.grow(self._tree, youngest, self.growth_runner)
         self._fed_nodes = self._tree.size
         return align_vocabulary(logits_KV, self.vocabulary)
-
-    def _samples(self, request: Request) -> bool:
-        if self.config.children == "auto":
-            return self.config.width == 1 and not request.sampler.greedy
-        return self.config.children == "sampled"
 
     def _keep_accepted(self, tokens: list[int]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""
@@ -114,3 +127,38 @@ class DraftModelDrafter(Drafter):
             node = child
             slots.append(child - 1)
         self.session.commit(slots)
+
+
+def is_chain(config: DraftModelConfig) -> bool:
+    """Whether the trees of this config never branch."""
+    return all(width == 1 for width in config.widths) if config.growth == "static" else config.width == 1
+
+
+def check_config(config: DraftModelConfig) -> None:
+    """Raise UserError for values outside their range, and for drawn children that would be pruned."""
+    for option, value, known in (("growth", config.growth, GROWTHS), ("children", config.children, CHILDREN)):
+        if value not in known:
+            raise UserError(f"drafter.{option}: unknown value {value!r}{did_you_mean(value, known)}")
+    for option, number in (("width", config.width), ("max_nodes", config.max_nodes)):
+        if number < 1:
+            raise UserError(f"drafter.{option}: {number} must be 1 or more")
+    if not config.widths or min(config.widths) < 1:
+        raise UserError(f"drafter.widths: {config.widths} must list 1 or more children for at least one level")
+    if config.children.endswith("replacement") and config.growth != "static" and not is_chain(config):
+        raise UserError(
+            f"drafter.children: {config.children} draws at random, and growth={config.growth} would prune what was "
+            "drawn; use drafter.growth=static with drafter.widths"
+        )
+
+
+def check_size(widths: list[int], depth: int) -> None:
+    """Raise UserError if a static tree of this depth could have more than LARGEST_TREE nodes."""
+    size = level = 1
+    for d in range(depth):
+        level *= widths[min(d, len(widths) - 1)]
+        size += level
+        if size > LARGEST_TREE:
+            raise UserError(
+                f"drafter.widths: {widths} gives more than {LARGEST_TREE} nodes at depth {d + 1}; use smaller ones, or "
+                f"policy.depth={d}"
+            )
