@@ -58,11 +58,14 @@ class Models:
     def draft(self, reference: str | None = None) -> Model:
         """The draft model: ``model.draft`` of the run, or another reference a drafter names.
 
+        ``cut`` is the target's own layers ``model.draft_layers``, ``cut:NAME`` a named cut.
         Raises UserError if its vocabulary is not the target's.
         """
         reference = reference or self._draft_reference
         if reference == CUT_DRAFT:
-            return self._cut()
+            return self._cut(self._draft_layers)
+        if reference.startswith(CUT_DRAFT + ":"):
+            return self._cut(reference.removeprefix(CUT_DRAFT + ":"))
         model = self._load(reference)
         check_vocabularies(self.target, model)
         return model
@@ -78,12 +81,13 @@ class Models:
             self._loaded[reference] = Model(checkpoint.name, decoder, checkpoint.tokenizer)
         return self._loaded[reference]
 
-    def _cut(self) -> Model:
-        if CUT_DRAFT not in self._loaded:
-            layers = resolve_cut(self._draft_layers, self.target.name, self.target.decoder.layers)
+    def _cut(self, draft_layers: str | Sequence[int]) -> Model:
+        key = f"{CUT_DRAFT}:{draft_layers}"
+        if key not in self._loaded:
+            layers = resolve_cut(draft_layers, self.target.name, self.target.decoder.layers)
             name = f"{self.target.name}, {len(layers)} of {self.target.decoder.layers} layers"
-            self._loaded[CUT_DRAFT] = Model(name, self.target.decoder.subset(layers), self.target.tokenizer)
-        return self._loaded[CUT_DRAFT]
+            self._loaded[key] = Model(name, self.target.decoder.subset(layers), self.target.tokenizer)
+        return self._loaded[key]
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:
