@@ -13,7 +13,7 @@ from spec_sdk.testing import first_divergence_is_a_tie
 from spec_sdk.tree import TokenTree
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
-LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree"]
+LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree"]
 Scale = Callable[[int, int], int]
 
 

@@ -10,6 +10,7 @@ PIPELINES = [
     "vanilla",
     "sd_chain",
     "prompt_lookup",
+    "specinfer_tree",
     "easyspec_chain",
     "easyspec_tree",
     "alspec",
