@@ -1,6 +1,7 @@
 """The command line: read it, compose the config, run the task (or a sweep of tasks), turn what happens into a status.
 
-Exit status: 0 done, 1 a bug (with its traceback), 2 bad input (one line), 130 interrupted, 141 stdout was closed.
+Exit status: 0 done, 1 a bug (with its traceback), 2 bad input (one line), 130 interrupted (Ctrl-C), 141 stdout was
+closed, 143 terminated (SIGTERM).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk import __version__
 from spec_sdk.cli.composing import compose_config, explain, is_composition_error
-from spec_sdk.cli.jobs import EXIT_CLOSED_PIPE, EXIT_OK, default_output_dir, report, run_task, status_of
+from spec_sdk.cli.jobs import EXIT_CLOSED_PIPE, EXIT_OK, default_output_dir, end_on_sigterm, report, run_task, status_of
 from spec_sdk.cli.overrides import quote_texts
 from spec_sdk.errors import UserError
 from spec_sdk.search_path import register_search_path
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (``sys.argv[1:]`` by default) and return the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+    end_on_sigterm()
     try:
         status = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -68,6 +70,8 @@ def _run(argv: list[str]) -> int:
         if args.cfg == "job":
             return _show_config(args)
         if args.cfg or args.info or args.hydra_help or args.shell_completion:
+            if args.shell_completion and not any("=" in override for override in args.overrides):
+                raise UserError("--shell-completion: say install=bash, uninstall=bash or query=bash")
             from spec_sdk.cli.sweep import run_hydra
 
             run_hydra(parser, args, lambda _: None)
@@ -87,7 +91,7 @@ def _parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
         raise UserError(f"{message}; see --help")
 
     parser.error = refuse  # type: ignore[method-assign]
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)
     if args.experimental_rerun is not None:
         raise UserError("--experimental-rerun reads a pickle, which spec-sdk never does")
     if args.config_path is not None or args.config_name is not None:

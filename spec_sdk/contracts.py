@@ -119,6 +119,8 @@ class Drafter(Plugin, ABC):
     hidden_layers: tuple[int, ...] = ()
     draft_name: str | None = None
     """The draft model's label for reports; None for a drafter without a model."""
+    branches: bool = False
+    """Whether its trees may branch. A verifier that takes chains only is refused beside such a drafter."""
 
     def __init__(self, config: Any, models: Models) -> None:
         self.config = config
@@ -187,6 +189,8 @@ class Verifier(Plugin, ABC):
 
     kind = "verifier"
     guarantee: ClassVar[Guarantee]
+    chains_only: ClassVar[bool] = False
+    """Whether it takes chains only, no trees with branches."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -171,6 +171,11 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     )
     # built once here so that a bad draft model or option is refused before the first prompt
     drafter: Drafter = make_drafter(drafter_config, models)
+    if verifier.chains_only and drafter.branches:
+        raise UserError(
+            f"verifier '{verifier.name}' takes chains, and drafter '{drafter.name}' drafts trees with these options; "
+            "use verifier=multi_step, or make it a chain (drafter.width=1)"
+        )
     return Pipeline(
         name=settings.pipeline.name,
         models=models,
@@ -185,7 +190,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
 
 
 def _target_runner(settings: Settings, registry: Registry) -> BlockRunner:
-    if settings.predictor["name"] == "none":
+    if settings.predictor.get("name") == "none":
         return SequentialRunner()
     make_predictor: Any
     make_verifier: Any

@@ -9,10 +9,10 @@ import select
 import stat
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 from spec_sdk.errors import UserError
+from spec_sdk.files import expanded
 from spec_sdk.settings import Settings
 
 DEFAULT_PROMPT = "Explain in a few sentences why the sky is blue during the day and red at sunset."
@@ -29,7 +29,7 @@ def read_prompts(settings: Settings) -> list[str]:
         texts = [_stdin_text() if settings.prompt == STDIN else settings.prompt]
         where = "prompt: standard input" if settings.prompt == STDIN else "prompt: it"
     elif settings.prompt_file is not None:
-        texts, where = _from_file(settings.prompt_file), f"prompt_file: {settings.prompt_file}"
+        texts, where = read_prompt_file(settings.prompt_file), f"prompt_file: {settings.prompt_file}"
     else:
         piped = _piped_text()
         texts, where = [DEFAULT_PROMPT if piped is None else piped], "prompt: standard input"
@@ -43,16 +43,16 @@ def read_prompts(settings: Settings) -> list[str]:
     return texts[: settings.prompt_limit]
 
 
-def _from_file(name: str) -> list[str]:
+def read_prompt_file(name: str) -> list[str]:
     """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text."""
     if name == STDIN:
         return [_stdin_text()]
-    path = Path(name).expanduser()
+    path = expanded(name, "prompt_file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"prompt_file: {name} does not exist") from None
-    except (IsADirectoryError, PermissionError) as error:
+    except OSError as error:
         raise UserError(f"prompt_file: {name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"prompt_file: {name} is no UTF-8 text (byte {error.start})") from error
@@ -74,10 +74,14 @@ def _from_line(line: str, where: str) -> str:
         record: Any = json.loads(line)
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not JSON that can be read: {error}") from error
     if not isinstance(record, Mapping):
         raise UserError(f"{where}: not an object with 'prompt' or 'turns'")
     turns = record.get("turns")
-    prompt = record.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
+    prompt = record.get("prompt")
+    if prompt is None and isinstance(turns, list) and turns:
+        prompt = turns[0]
     if not isinstance(prompt, str):
         raise UserError(f"{where}: has neither a text 'prompt' nor a non-empty list of texts 'turns'")
     if not prompt.strip():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.files import expanded
 from spec_sdk.options import merge_options
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Settings:
 
         values = dataclasses.asdict(run)
         values["chat"] = None if run.chat == "auto" else run.chat
-        values["output_dir"] = default_output_dir if run.output_dir is None else Path(run.output_dir).expanduser()
+        values["output_dir"] = default_output_dir if run.output_dir is None else expanded(run.output_dir, "output_dir")
         params = SamplingParams(**dataclasses.asdict(sampling))
         return cls(pipeline=pipeline, model=model, sampling=params, **plugins, **values, resolved=config)
 

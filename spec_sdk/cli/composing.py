@@ -112,8 +112,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> UserError:
         return UserError(f"{mark.name} line {mark.line + 1}: not YAML: {error.problem}")
     if is_composition_error(error):
         for override in parse(overrides):
-            if not isinstance(override.value(), str | list):
-                group = override.key_or_group
+            group = override.key_or_group
+            if group in groups() and not isinstance(override.value(), str | list):
                 return UserError(f"{group}: {override.value()!r} is no name{did_you_mean('', options_of(group))}")
     if "Ambiguous value for argument" in str(error):
         sweeps = [str(o.input_line) for o in parse(overrides) if o.is_sweep_override()]

@@ -6,13 +6,15 @@ import contextlib
 import errno
 import functools
 import json
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -21,10 +23,30 @@ from spec_sdk.errors import UserError
 from spec_sdk.options import first_line, key_of
 from spec_sdk.settings import Settings
 
-EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 0, 1, 2, 130, 141
-RESULTS = {EXIT_BUG: "bug", EXIT_USER_ERROR: "bad input", EXIT_INTERRUPTED: "interrupted", EXIT_OK: "ok"}
+EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_TERMINATED = 0, 1, 2, 130, 141, 143
+RESULTS = {
+    EXIT_BUG: "bug",
+    EXIT_USER_ERROR: "bad input",
+    EXIT_INTERRUPTED: "interrupted",
+    EXIT_TERMINATED: "terminated",
+    EXIT_OK: "ok",
+}
 """What a sweep's table says of a job."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as batch systems and ``timeout`` send it: ends a run as Ctrl-C does, with the text so far kept."""
+
+
+def end_on_sigterm() -> None:
+    """Have SIGTERM raise :class:`Terminated`. Does nothing outside the main thread, where no handler can be set."""
+
+    def terminate(*_: object) -> NoReturn:
+        raise Terminated
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)
 
 
 @dataclass
@@ -40,7 +62,7 @@ class Outcome:
         """The job's line of summary.json, with the summary of its metrics.json if it wrote one."""
         path = self.output_dir / "metrics.json"
         # a failed job wrote none: what lies there is of an earlier sweep into the same directory
-        wrote = self.status in (EXIT_OK, EXIT_INTERRUPTED) and path.is_file()
+        wrote = self.status in (EXIT_OK, EXIT_INTERRUPTED, EXIT_TERMINATED) and path.is_file()
         metrics = json.loads(path.read_text(encoding="utf-8")) if wrote else {}
         return {
             "job": self.name,
@@ -94,9 +116,13 @@ def settings_of(config: DictConfig) -> Settings:
 
 
 def default_output_dir(label: str) -> Path:
-    """``outputs/<date>/<time>-<label>`` below the current directory, with a number if that exists already."""
+    """``outputs/<date>/<time>-<label>`` below the current directory, with a number if that exists already.
+
+    The time is to the millisecond, so that runs started together do not share a directory.
+    """
     now = datetime.now()
-    wanted = Path("outputs") / now.strftime("%Y-%m-%d") / f"{now.strftime('%H-%M-%S')}-{label}"
+    time = f"{now.strftime('%H-%M-%S')}.{now.microsecond // 1000:03d}"
+    wanted = Path("outputs") / now.strftime("%Y-%m-%d") / f"{time}-{label}"
     free, number = wanted, 2
     while free.exists():
         free, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
@@ -105,6 +131,8 @@ def default_output_dir(label: str) -> Path:
 
 def status_of(error: BaseException) -> int:
     """The exit status that an exception means."""
+    if isinstance(error, Terminated):
+        return EXIT_TERMINATED
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, BrokenPipeError):
@@ -121,8 +149,8 @@ def report(error: BaseException) -> str:
     """
     status = status_of(error)
     line = " ".join(str(error).split()) or type(error).__name__
-    if status == EXIT_INTERRUPTED:
-        line = "interrupted"
+    if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        line = RESULTS[status]
     if status == EXIT_BUG:
         traceback.print_exception(error)
     elif status != EXIT_CLOSED_PIPE:
@@ -133,4 +161,5 @@ def report(error: BaseException) -> str:
 
 def worst(statuses: Sequence[int]) -> int:
     """The exit status of several jobs: a bug counts more than bad input, bad input more than success."""
-    return next((s for s in (EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_BUG, EXIT_USER_ERROR) if s in statuses), EXIT_OK)
+    order = (EXIT_TERMINATED, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_BUG, EXIT_USER_ERROR)
+    return next((status for status in order if status in statuses), EXIT_OK)

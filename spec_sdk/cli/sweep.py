@@ -18,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 from spec_sdk.cli.composing import CONFIG_NAME, drop_stale_options, task_overrides
 from spec_sdk.cli.jobs import (
     EXIT_CLOSED_PIPE,
-    EXIT_INTERRUPTED,
     EXIT_OK,
     RESULTS,
     Outcome,
@@ -29,7 +28,7 @@ from spec_sdk.cli.jobs import (
     worst,
 )
 from spec_sdk.cli.overrides import parse
-from spec_sdk.files import missing_directories, remove_empty, write_json
+from spec_sdk.files import expanded, missing_directories, remove_empty, write_json
 from spec_sdk.report import SUMMARY_COLUMNS, print_table, summary_cells
 from spec_sdk.search_path import OWN_CONF
 
@@ -67,7 +66,7 @@ class Sweep:
 
     def _sweep_dir(self, output_dir: str | None) -> str:
         if self.directory is None:
-            self.directory = Path(output_dir).expanduser() if output_dir else default_output_dir("sweep")
+            self.directory = expanded(output_dir, "output_dir") if output_dir else default_output_dir("sweep")
             self._made = missing_directories(self.directory)
         return str(self.directory)
 
@@ -87,8 +86,9 @@ class Sweep:
             if outcome.status == EXIT_CLOSED_PIPE:
                 raise
             outcome.error = report(error)
-        except KeyboardInterrupt:
-            outcome.status, outcome.error = EXIT_INTERRUPTED, "interrupted"
+        except KeyboardInterrupt as error:
+            outcome.status = status_of(error)
+            outcome.error = RESULTS[outcome.status]
             raise
 
     def _summarise(self) -> None:

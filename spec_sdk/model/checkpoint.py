@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.files import expanded
 from spec_sdk.model.checkpoint_shapes import check_shapes, expected_shapes
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import read_json_object
@@ -78,7 +79,7 @@ def open_checkpoint(reference: str) -> Checkpoint:
     """
     if not reference.strip():
         raise UserError("the model reference is empty: give a directory, a .gguf file or a Hugging Face hub id")
-    path = Path(reference).expanduser()
+    path = expanded(reference, "model")
     if path.exists() or _looks_like_path(reference):
         return _open_local(locate(path, reference), reference)
     if reference.lower() in (DEFAULT_ALIAS, DEFAULT_REFERENCE.lower()):

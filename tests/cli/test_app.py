@@ -81,6 +81,7 @@ def test_cfg_prints_the_config(cli: Callable[..., Result]) -> None:
         (["--nosuch"], "unrecognized arguments: --nosuch; see --help"),
         (["--cfg", "everything"], "argument --cfg/-c: invalid choice: 'everything'"),
         (["--experimental-rerun", "x.pickle"], "--experimental-rerun reads a pickle"),
+        (["--shell-completion"], "--shell-completion: say install=bash"),
         (["--config-name", "x"], "--config-path and --config-name are not offered"),
     ],
 )
@@ -97,15 +98,20 @@ def test_hydras_own_help_is_there() -> None:
     assert "Hydra" in done.stdout
 
 
-def test_ctrl_c_keeps_text_and_metrics(own_directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_ctrl_c_and_sigterm_keep_text_and_metrics(
+    own_directory: Path, sent: signal.Signals, status: int, word: str
+) -> None:
     process = start("output_dir=out", "max_new_tokens=300", pause=0.05)
     assert process.stdout is not None and process.stderr is not None
     began = process.stdout.read(12)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == status
     assert "Traceback" not in err
-    assert err.rstrip().endswith("interrupted")
+    assert err.rstrip().endswith(word)
     metrics = json.loads((own_directory / "out" / "metrics.json").read_text())
     [record] = metrics["prompts"]
     assert record["finish_reason"] == "interrupted"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spec_sdk import run_output
+from spec_sdk.files import StagedFile
 from tests.cli.conftest import Result
 from tests.cli.fakes import ANSWER, CONTEXT
 
@@ -149,10 +149,10 @@ def test_a_directory_that_cannot_be_made_is_refused_before_any_work(cli: Cli, di
 
 
 def test_no_space_left_is_one_line_and_leaves_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, value: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    def full(staged: StagedFile) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(staged.path))
 
-    monkeypatch.setattr(run_output, "write_json", full)
+    monkeypatch.setattr(StagedFile, "finish", full)
     result = cli("output_dir=out/deep", "max_new_tokens=4")
     assert result.status == 2
     assert "No space left on device" in result.error

@@ -71,3 +71,11 @@ def test_drafting_stops_where_the_draft_models_context_ends() -> None:
     assert drafter.propose(request, Budget(8)).depth == 2
     request.tokens.extend([5, 6])
     assert drafter.propose(request, Budget(8)).depth == 0
+
+
+def test_a_prompt_beyond_the_draft_models_context_is_answered_without_drafts() -> None:
+    drafter = MAKERS["tree"]()
+    tokens = [5] * (drafter.session.context + 3)
+    request = request_for(tokens, reference_sampler(SamplingParams()), 0)
+    drafter.start(request)
+    assert drafter.propose(request, Budget(4)).size == 1

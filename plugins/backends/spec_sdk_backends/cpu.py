@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
 from spec_sdk.ops import Ops
+
+MOST_THREADS_PER_CORE = 4
 
 
 @dataclass
@@ -28,8 +31,9 @@ class CpuBackend(Backend):
     config: CpuConfig
 
     def __init__(self, config: CpuConfig) -> None:
-        if config.threads < 0:
-            raise UserError(f"backend.threads: {config.threads} must be 0 (torch's choice) or more")
+        most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
+        if not 0 <= config.threads <= most:
+            raise UserError(f"backend.threads: {config.threads} must lie between 0 (torch's choice) and {most}")
         super().__init__(config)
         if config.threads:
             torch.set_num_threads(config.threads)

@@ -22,7 +22,7 @@ from spec_sdk_drafters.tree_growth import Children, grow_beam, grow_dynamic, gro
 GROWTHS = ("beam", "dynamic", "static")
 CHILDREN = ("auto", "top_k", "with_replacement", "without_replacement")
 LARGEST_TREE = 4096
-"""Most nodes of a static tree; one that could have more is refused."""
+"""Most nodes of a static tree; it ends at the level before the one that would exceed it."""
 
 
 @dataclass
@@ -63,6 +63,7 @@ class DraftModelDrafter(Drafter):
         super().__init__(config, models)
         model = models.draft(config.draft)
         self.draft_name = model.name
+        self.branches = not is_chain(config)
         self.session = models.session(model)
         self.vocabulary = models.target.decoder.head_VM.shape[0]
         self._tree: TreeBuilder | None = None
@@ -75,12 +76,12 @@ class DraftModelDrafter(Drafter):
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
         length, context = len(request.tokens), self.session.context
-        if length > context:
-            raise UserError(f"model.draft: the prompt has {length} tokens, the draft model's context holds {context}")
         self.session.reset()
-        self.session.cache.reserve(min(length + request.max_new_tokens, context))
         self._tree = None
-        self.session.prefill(request.tokens[:-1])
+        # past its context the draft model is not used: propose drafts nothing there
+        if length < context:
+            self.session.cache.reserve(min(length + request.max_new_tokens, context))
+            self.session.prefill(request.tokens[:-1])
 
     def propose(self, request: Request, budget: Budget) -> TokenTree:
         self._keep_accepted(request.tokens)
@@ -101,7 +102,7 @@ class DraftModelDrafter(Drafter):
         if config.growth == "static" or children != "top_k":
             widths = config.widths if config.growth == "static" else [1]
             kind = cast(Children, children)
-            check_size(widths, depth)
+            depth = min(depth, affordable_depth(widths))
             return grow_static(tree, root_logits_V, depth, widths, kind, self._score, request, name)
         if config.growth == "dynamic":
             return grow_dynamic(tree, root_logits_V, depth, config.width, config.max_nodes, self._score, name)
@@ -142,8 +143,8 @@ def check_config(config: DraftModelConfig) -> None:
     for option, number in (("width", config.width), ("max_nodes", config.max_nodes)):
         if number < 1:
             raise UserError(f"drafter.{option}: {number} must be 1 or more")
-    if not config.widths or min(config.widths) < 1:
-        raise UserError(f"drafter.widths: {config.widths} must list 1 or more children for at least one level")
+    if not config.widths or not 1 <= min(config.widths) <= max(config.widths) < LARGEST_TREE:
+        raise UserError(f"drafter.widths: {config.widths} must list 1 … {LARGEST_TREE - 1} children for every level")
     if config.children.endswith("replacement") and config.growth != "static" and not is_chain(config):
         raise UserError(
             f"drafter.children: {config.children} draws at random, and growth={config.growth} would prune what was "
@@ -151,14 +152,12 @@ def check_config(config: DraftModelConfig) -> None:
         )
 
 
-def check_size(widths: list[int], depth: int) -> None:
-    """Raise UserError if a static tree of this depth could have more than LARGEST_TREE nodes."""
+def affordable_depth(widths: list[int]) -> int:
+    """Levels that a static tree of these widths can have with at most LARGEST_TREE nodes."""
     size = level = 1
-    for d in range(depth):
-        level *= widths[min(d, len(widths) - 1)]
+    for depth in range(LARGEST_TREE):
+        level *= widths[min(depth, len(widths) - 1)]
         size += level
         if size > LARGEST_TREE:
-            raise UserError(
-                f"drafter.widths: {widths} gives more than {LARGEST_TREE} nodes at depth {d + 1}; use smaller ones, or "
-                f"policy.depth={d}"
-            )
+            return depth
+    return LARGEST_TREE

@@ -43,6 +43,7 @@ class MergedDrafter(Drafter):
         self.members = [_member(i, node, models) for i, node in enumerate(config.members)]
         self.hidden_layers = tuple(sorted({layer for member in self.members for layer in member.hidden_layers}))
         names = [member.draft_name for member in self.members if member.draft_name is not None]
+        self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:

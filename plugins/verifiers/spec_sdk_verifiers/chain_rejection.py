@@ -22,6 +22,7 @@ class ChainRejection(Verifier):
     name = "chain_rejection"
     aliases = ("chain",)
     guarantee = "distribution"
+    chains_only = True
 
     def guarantee_under(self, params: SamplingParams) -> Guarantee:
         return "exact" if params.temperature == 0 else self.guarantee
