@@ -9,5 +9,6 @@ from spec_sdk.hookspecs import hookimpl
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_backends.cpu import CpuBackend
+    from spec_sdk_backends.cuda import CudaBackend
 
-    return [CpuBackend]
+    return [CpuBackend, CudaBackend]

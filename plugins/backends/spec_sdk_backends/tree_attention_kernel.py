@@ -1,0 +1,219 @@
+"""Tree attention in Triton: N tree nodes attend to a committed prefix and to their own ancestors, in O(N) mask memory.
+
+Tree slot ``s`` is visible to a query with pre-order number ``x`` iff ``start[s] <= x < end[s]`` (FlashSpecInfer's
+interval mask, "SpecInfer / FlashSpecInfer" in the project's paper notes); every query sees the whole prefix.
+
+One program owns a block of query rows of one KV head. A row is a (node, head) pair: the R query heads that share the KV
+head lie next to each other, so that one K/V tile serves R heads of BLOCK_M/R consecutive nodes. It walks over the
+prefix, then over the tree's slots, with an online softmax in float32 (FlashAttention). Two rules leave tree blocks out:
+
+- closed tree in pre-order (``start[s] = s``): slots after the block's last node are never looked at;
+- any tree: of a block of slots only the interval ends (8 bytes a slot at most) are read, and its K and V only if
+  ``min(start) <= max(query)`` and ``max(end) > min(query)``.
+
+For few rows the keys are also split over programs (FlashDecoding): each split writes its normalised output and
+log-sum-exp, and a second kernel combines them.
+
+Bytes moved from and to device memory, per sequence, with M = BLOCK_M and e bytes per element: queries and output
+2*N*H*D*e; keys and values 2*G*D*e*(P + visited slots) for each of the ceil(N*R/M) row blocks (fewer where they hit the
+L2 cache); the mask 4*T (``end`` alone, closed tree) or 8*T + 4*N (with starts) for each of them, and no N x N anywhere;
+with S splits, a further 2*S*N*H*(D + 1)*4 for the partial results.
+
+Legend: B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D head dim, C key slots of the cache view,
+P prefix length, T tree slots; in the kernels M rows of a block, K keys of a block, D head dim padded to a power of two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend(
+    q_MD: Any,
+    k_ptr: Any,
+    v_ptr: Any,
+    stride_kc: Any,
+    stride_kd: Any,
+    stride_vc: Any,
+    stride_vd: Any,
+    slot_K: Any,
+    exists_K: Any,
+    visible_MK: Any,
+    m_M: Any,
+    l_M: Any,
+    acc_MD: Any,
+    scale_log2: Any,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> Any:
+    """One step of the online softmax: a block of keys and values, base-2 exponents. Returns the new (m, l, acc)."""
+    d_D = tl.arange(0, BLOCK_D)
+    in_cache_KD = exists_K[:, None] & (d_D[None, :] < D)
+    k_KD = tl.load(k_ptr + slot_K[:, None] * stride_kc + d_D[None, :] * stride_kd, mask=in_cache_KD, other=0.0)
+    score_MK = tl.dot(q_MD, tl.trans(k_KD), input_precision="ieee") * scale_log2
+    score_MK = tl.where(visible_MK, score_MK, float("-inf"))
+    m_new_M = tl.maximum(m_M, tl.max(score_MK, 1))
+    # a row that has seen no key yet has maximum -inf, and -inf - -inf is NaN
+    m_safe_M = tl.where(m_new_M == float("-inf"), 0.0, m_new_M)
+    weight_MK = tl.exp2(score_MK - m_safe_M[:, None])
+    decay_M = tl.exp2(m_M - m_safe_M)
+    v_KD = tl.load(v_ptr + slot_K[:, None] * stride_vc + d_D[None, :] * stride_vd, mask=in_cache_KD, other=0.0)
+    acc_MD = tl.dot(weight_MK.to(v_KD.dtype), v_KD, acc_MD * decay_M[:, None], input_precision="ieee")
+    return m_new_M, l_M * decay_M + tl.sum(weight_MK, 1), acc_MD
+
+
+@triton.jit(do_not_specialize=["N", "T", "P"])  # type: ignore[untyped-decorator]
+def tree_attention_kernel(
+    q_ptr: Any,
+    k_ptr: Any,
+    v_ptr: Any,
+    key_start_ptr: Any,
+    key_end_ptr: Any,
+    query_start_ptr: Any,
+    prefix_ptr: Any,
+    out_ptr: Any,
+    lse_ptr: Any,
+    stride_qb: Any,
+    stride_qn: Any,
+    stride_qh: Any,
+    stride_qd: Any,
+    stride_kb: Any,
+    stride_kg: Any,
+    stride_kc: Any,
+    stride_kd: Any,
+    stride_vb: Any,
+    stride_vg: Any,
+    stride_vc: Any,
+    stride_vd: Any,
+    stride_start_b: Any,
+    stride_end_b: Any,
+    stride_query_b: Any,
+    stride_os: Any,
+    stride_ob: Any,
+    stride_on: Any,
+    stride_oh: Any,
+    N: Any,
+    T: Any,
+    P: Any,
+    scale_log2: Any,
+    G: tl.constexpr,
+    R: tl.constexpr,
+    D: tl.constexpr,
+    CLOSED: tl.constexpr,
+    PREFIX_PER_SEQUENCE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> None:
+    """Rows ``program_id(0)``, sequence and KV head ``program_id(1)``, split ``program_id(2)``.
+
+    ``out`` is [SPLITS, B, N, H, D] and ``lse`` (base 2, used when SPLITS > 1) [SPLITS, B, N, H].
+    """
+    b = (tl.program_id(1) // G).to(tl.int64)
+    g = (tl.program_id(1) % G).to(tl.int64)
+    split = tl.program_id(2)
+    row_M = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    real_M = row_M < N * R
+    node_M = row_M // R
+    head_M = g * R + row_M % R
+    d_D = tl.arange(0, BLOCK_D)
+    real_MD = real_M[:, None] & (d_D[None, :] < D)
+
+    q_row_M = node_M.to(tl.int64) * stride_qn + head_M * stride_qh
+    q_MD = tl.load(q_ptr + b * stride_qb + q_row_M[:, None] + d_D[None, :] * stride_qd, mask=real_MD, other=0.0)
+    if CLOSED:
+        # every slot is a query's candidate, and the last N slots are the queries
+        query_M = node_M + (T - N)
+    else:
+        query_M = tl.load(query_start_ptr + b * stride_query_b + node_M, mask=real_M, other=0).to(tl.int32)
+    first_query = tl.min(tl.where(real_M, query_M, 2147483647), 0)
+    last_query = tl.max(tl.where(real_M, query_M, -1), 0)
+    prefix = P
+    if PREFIX_PER_SEQUENCE:
+        prefix = tl.load(prefix_ptr + b).to(tl.int32)
+
+    k_ptr += b * stride_kb + g * stride_kg
+    v_ptr += b * stride_vb + g * stride_vg
+    m_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_M = tl.zeros([BLOCK_M], tl.float32)
+    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+
+    share = tl.cdiv(tl.cdiv(prefix, BLOCK_K), SPLITS) * BLOCK_K
+    for base in range(split * share, tl.minimum((split + 1) * share, prefix), BLOCK_K):
+        slot_K = base + tl.arange(0, BLOCK_K)
+        exists_K = slot_K < prefix
+        visible_MK = tl.broadcast_to(exists_K[None, :], (BLOCK_M, BLOCK_K))
+        m_M, l_M, acc_MD = _attend(
+            q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, slot_K, exists_K, visible_MK,
+            m_M, l_M, acc_MD, scale_log2, D, BLOCK_D,
+        )  # fmt: skip
+
+    slots = T
+    if CLOSED:
+        slots = tl.minimum(T, last_query + 1)
+    share = tl.cdiv(tl.cdiv(slots, BLOCK_K), SPLITS) * BLOCK_K
+    for base in range(split * share, tl.minimum((split + 1) * share, slots), BLOCK_K):
+        tree_slot_K = base + tl.arange(0, BLOCK_K)
+        exists_K = tree_slot_K < T
+        end_K = tl.load(key_end_ptr + b * stride_end_b + tree_slot_K, mask=exists_K, other=0).to(tl.int32)
+        if CLOSED:
+            start_K = tree_slot_K
+        else:
+            start_K = tl.load(
+                key_start_ptr + b * stride_start_b + tree_slot_K, mask=exists_K, other=2147483647
+            ).to(tl.int32)  # fmt: skip
+        if (tl.min(start_K, 0) <= last_query) & (tl.max(end_K, 0) > first_query):
+            visible_MK = (start_K[None, :] <= query_M[:, None]) & (query_M[:, None] < end_K[None, :])
+            m_M, l_M, acc_MD = _attend(
+                q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, prefix + tree_slot_K, exists_K,
+                visible_MK, m_M, l_M, acc_MD, scale_log2, D, BLOCK_D,
+            )  # fmt: skip
+
+    out_MD = acc_MD / tl.where(l_M == 0.0, 1.0, l_M)[:, None]
+    out_row_M = split.to(tl.int64) * stride_os + b * stride_ob + node_M.to(tl.int64) * stride_on + head_M * stride_oh
+    tl.store(out_ptr + out_row_M[:, None] + d_D[None, :], out_MD.to(out_ptr.dtype.element_ty), mask=real_MD)
+    if SPLITS > 1:
+        lse_M = tl.where(l_M == 0.0, float("-inf"), m_M + tl.log2(tl.where(l_M == 0.0, 1.0, l_M)))
+        # [SPLITS, B, N, H] lies like [SPLITS, B, N, H, D] with one element per head
+        tl.store(lse_ptr + out_row_M // D, lse_M, mask=real_M)
+
+
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def combine_splits_kernel(
+    part_ptr: Any,
+    lse_ptr: Any,
+    out_ptr: Any,
+    rows: Any,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> None:
+    """out [rows, D] = softmax over splits of ``lse`` [SPLITS, rows], times ``part`` [SPLITS, rows, D]; rows = B*N*H."""
+    row_M = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    real_M = row_M < rows
+    d_D = tl.arange(0, BLOCK_D)
+    real_MD = real_M[:, None] & (d_D[None, :] < D)
+    m_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_M = tl.zeros([BLOCK_M], tl.float32)
+    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for split in range(SPLITS):
+        part_row_M = row_M + split * rows.to(tl.int64)
+        lse_M = tl.load(lse_ptr + part_row_M, mask=real_M, other=float("-inf"))
+        m_new_M = tl.maximum(m_M, lse_M)
+        m_safe_M = tl.where(m_new_M == float("-inf"), 0.0, m_new_M)
+        weight_M = tl.exp2(lse_M - m_safe_M)
+        decay_M = tl.exp2(m_M - m_safe_M)
+        part_MD = tl.load(part_ptr + part_row_M[:, None] * D + d_D[None, :], mask=real_MD, other=0.0)
+        acc_MD = acc_MD * decay_M[:, None] + part_MD * weight_M[:, None]
+        l_M = l_M * decay_M + weight_M
+        m_M = m_new_M
+    out_MD = acc_MD / tl.where(l_M == 0.0, 1.0, l_M)[:, None]
+    tl.store(out_ptr + row_M[:, None] * D + d_D[None, :], out_MD.to(out_ptr.dtype.element_ty), mask=real_MD)

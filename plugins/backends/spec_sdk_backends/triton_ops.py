@@ -1,0 +1,32 @@
+"""The operations of the CUDA backend: the reference ones, with tree attention in Triton.
+
+Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.ops import Ops
+from spec_sdk_backends.tree_attention import tree_attention
+
+
+class TritonOps(Ops):
+    """Tree attention by interval mask, without a dense one; everything else as the reference does it."""
+
+    def tree_attention(
+        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask
+    ) -> torch.Tensor:
+        """Attention of N queries over ``S = mask.keys`` keys; softmax scale 1/sqrt(D). Returns o [B, N, H, D].
+
+        A prompt's first pass (a causal chain without a prefix) stays with torch, whose kernels are made for it.
+        Raises :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
+        """
+        if mask.is_chain and mask.prefix == 0 and mask.queries > 1:
+            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+        if mask.is_chain:
+            return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix)
+        return tree_attention(
+            q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, mask.key_start_T, mask.query_start_N
+        )
