@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from spec_sdk.model.session import Session
+from spec_sdk.contracts import Request, Verdict, Verifier
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.testing import first_divergence_is_a_tie
 from spec_sdk.tree import TokenTree
@@ -50,23 +51,40 @@ def test_bfloat16_first_diverges_at_a_tie(name: str, scale: Scale) -> None:
     vanilla = pipeline_of("pipeline=vanilla", "model.dtype=bfloat16")
     pipeline = pipeline_of(f"pipeline={name}", "model.dtype=bfloat16")
     for prompt in bench_prompts(vanilla, scale(3, 40), longest=scale(600, 4000)):
-        plain, speculated = (tokens_of(p, prompt, scale(24, 64)) for p in (vanilla, pipeline))
+        (plain, narrow), (speculated, wide) = (recorded(p, prompt, scale(24, 64)) for p in (vanilla, pipeline))
         if plain == speculated:
             continue
         at = next(i for i, pair in enumerate(zip(plain, speculated, strict=False)) if pair[0] != pair[1])
-        narrow_V, wide_V = logits_both_ways(vanilla, prompt + plain[:at])
-        assert first_divergence_is_a_tie(plain, speculated, narrow_V, wide_V)
+        prefix = (*prompt, *plain[:at])
+        assert first_divergence_is_a_tie(plain, speculated, narrow[prefix], wide[prefix])
 
 
-def logits_both_ways(pipeline: Pipeline, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [V] after ``tokens``, from a pass over the last token alone and from one over its last six."""
-    narrow, wide = (Session(pipeline.models.target.decoder, pipeline.models.ops) for _ in range(2))
-    narrow.prefill(tokens[:-1])
-    wide.prefill(tokens[:-6])
-    return (
-        narrow.score(TokenTree.root_only(tokens[-1])).logits_NV[-1],
-        wide.score(TokenTree.chain(tokens[-6], tokens[-5:])).logits_NV[-1],
-    )
+class Recorder(Verifier):
+    """Another verifier, with the logits [V] that it decided on kept, by the tokens that they follow."""
+
+    name = "recorder"
+    guarantee = "exact"
+
+    def __init__(self, inner: Verifier) -> None:
+        super().__init__(inner.config)
+        self.inner = inner
+        self.logits: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = self.inner.verify(tree, logits_NV, request)
+        for length, node in enumerate(verdict.path):
+            path = (tree.token_N[i] for i in verdict.path[1 : length + 1])
+            self.logits[(*request.tokens, *path)] = logits_NV[node].clone()
+        return verdict
+
+
+def recorded(
+    pipeline: Pipeline, prompt: list[int], max_new_tokens: int
+) -> tuple[list[int], dict[tuple[int, ...], torch.Tensor]]:
+    """The tokens of a run, and the logits of its own passes."""
+    recorder = Recorder(pipeline.verifier)
+    tokens = tokens_of(dataclasses.replace(pipeline, verifier=recorder), prompt, max_new_tokens)
+    return tokens, recorder.logits
 
 
 def test_the_relaxed_pipelines_say_so_and_lambda_0_is_vanilla(vanilla: Pipeline, scale: Scale) -> None:
