@@ -6,7 +6,7 @@ import sys
 
 def main() -> int:
     """Run the command line; an interrupt is status 130 even while modules are still being imported."""
-    # must stand before torch loads its threads; threads that spin at every barrier make a busy machine many times slower
+    # before torch loads its threads: threads that spin at every barrier make a busy machine many times slower
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from spec_sdk import app
