@@ -24,8 +24,8 @@ from tests.kernels.dense_attention import (
 
 pytest.importorskip("triton")
 
-from spec_sdk_backends.tree_attention import tree_attention  # noqa: E402  (triton is optional)
-from spec_sdk_backends.triton_ops import TritonOps  # noqa: E402
+from spec_sdk_backends.tree_attention import tree_attention
+from spec_sdk_backends.triton_ops import TritonOps
 
 TOLERANCE = 1e-5
 TREES = {

@@ -23,35 +23,36 @@ Legend: B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D h
 P prefix length, T tree slots; in the kernels M rows of a block, K keys of a block, D head dim padded to a power of two.
 """
 
+# triton's compiler reads annotations and knows only its own
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
 from __future__ import annotations
 
-from typing import Any
-
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
 
 LOG2_E = 1.4426950408889634
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _attend(
-    q_MD: Any,
-    k_ptr: Any,
-    v_ptr: Any,
-    stride_kc: Any,
-    stride_kd: Any,
-    stride_vc: Any,
-    stride_vd: Any,
-    slot_K: Any,
-    exists_K: Any,
-    visible_MK: Any,
-    m_M: Any,
-    l_M: Any,
-    acc_MD: Any,
-    scale_log2: Any,
+    q_MD,
+    k_ptr,
+    v_ptr,
+    stride_kc,
+    stride_kd,
+    stride_vc,
+    stride_vd,
+    slot_K,
+    exists_K,
+    visible_MK,
+    m_M,
+    l_M,
+    acc_MD,
+    scale_log2,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
-) -> Any:
+):
     """One step of the online softmax: a block of keys and values, base-2 exponents. Returns the new (m, l, acc)."""
     d_D = tl.arange(0, BLOCK_D)
     in_cache_KD = exists_K[:, None] & (d_D[None, :] < D)
@@ -68,40 +69,40 @@ def _attend(
     return m_new_M, l_M * decay_M + tl.sum(weight_MK, 1), acc_MD
 
 
-@triton.jit(do_not_specialize=["N", "T", "P"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["N", "T", "P"])
 def tree_attention_kernel(
-    q_ptr: Any,
-    k_ptr: Any,
-    v_ptr: Any,
-    key_start_ptr: Any,
-    key_end_ptr: Any,
-    query_start_ptr: Any,
-    prefix_ptr: Any,
-    out_ptr: Any,
-    lse_ptr: Any,
-    stride_qb: Any,
-    stride_qn: Any,
-    stride_qh: Any,
-    stride_qd: Any,
-    stride_kb: Any,
-    stride_kg: Any,
-    stride_kc: Any,
-    stride_kd: Any,
-    stride_vb: Any,
-    stride_vg: Any,
-    stride_vc: Any,
-    stride_vd: Any,
-    stride_start_b: Any,
-    stride_end_b: Any,
-    stride_query_b: Any,
-    stride_os: Any,
-    stride_ob: Any,
-    stride_on: Any,
-    stride_oh: Any,
-    N: Any,
-    T: Any,
-    P: Any,
-    scale_log2: Any,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    key_start_ptr,
+    key_end_ptr,
+    query_start_ptr,
+    prefix_ptr,
+    out_ptr,
+    lse_ptr,
+    stride_qb,
+    stride_qn,
+    stride_qh,
+    stride_qd,
+    stride_kb,
+    stride_kg,
+    stride_kc,
+    stride_kd,
+    stride_vb,
+    stride_vg,
+    stride_vc,
+    stride_vd,
+    stride_start_b,
+    stride_end_b,
+    stride_query_b,
+    stride_os,
+    stride_ob,
+    stride_on,
+    stride_oh,
+    N,
+    T,
+    P,
+    scale_log2,
     G: tl.constexpr,
     R: tl.constexpr,
     D: tl.constexpr,
@@ -111,7 +112,7 @@ def tree_attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
-) -> None:
+):
     """Rows ``program_id(0)``, sequence and KV head ``program_id(1)``, split ``program_id(2)``.
 
     ``out`` is [SPLITS, B, N, H, D] and ``lse`` (base 2, used when SPLITS > 1) [SPLITS, B, N, H].
@@ -185,17 +186,17 @@ def tree_attention_kernel(
         tl.store(lse_ptr + out_row_M // D, lse_M, mask=real_M)
 
 
-@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])
 def combine_splits_kernel(
-    part_ptr: Any,
-    lse_ptr: Any,
-    out_ptr: Any,
-    rows: Any,
+    part_ptr,
+    lse_ptr,
+    out_ptr,
+    rows,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
-) -> None:
+):
     """out [rows, D] = softmax over splits of ``lse`` [SPLITS, rows], times ``part`` [SPLITS, rows, D]; rows = B*N*H."""
     row_M = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     real_M = row_M < rows

@@ -1,0 +1,79 @@
+"""The compiled kernel on a GPU: half precision and large trees. Skipped without one.
+
+Legend: N queries (tree nodes), P prefix, D head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.kernels.dense_attention import (
+    ancestors,
+    case,
+    chain,
+    dense_attention,
+    ends,
+    random_tree,
+    relative_error,
+    star,
+    wide_forest,
+)
+
+pytest.importorskip("triton")
+
+from spec_sdk_backends.tree_attention import tree_attention
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("nodes", [1, 16, 300])
+def test_half_precision(nodes: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    parents, prefix = random_tree(nodes, seed=2), 777
+    it = case(2, nodes, 2, 4, head_dim, prefix + nodes, device)
+    q_BNHD, k_BGSD, v_BGSD = (x.to(dtype) for x in (it.q_BNHD, it.k_BGSD, it.v_BGSD))
+    end_T = torch.tensor(ends(parents), dtype=torch.int32, device=device)
+    expected = dense_attention(q_BNHD.cpu(), k_BGSD.cpu(), v_BGSD.cpu(), ancestors(parents, prefix))
+    for splits in (None, 1, 4):
+        out = tree_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix, splits=splits)
+        assert relative_error(out, expected) < 1e-2
+
+
+@pytest.mark.parametrize("shape", [chain, star, wide_forest, lambda nodes: random_tree(nodes, seed=4)])
+@pytest.mark.parametrize("nodes", [1024, 4096, 16384])
+def test_large_trees(nodes: int, shape: Callable[[int], list[int]], device: torch.device) -> None:
+    """Rows at both ends and in the middle are compared: the dense mask of all of them would not fit."""
+    parents, prefix = shape(nodes), 10
+    it = case(1, nodes, 1, 2, 64, prefix + nodes, device)
+    q_BNHD, k_BGSD, v_BGSD = (x.bfloat16() for x in (it.q_BNHD, it.k_BGSD, it.v_BGSD))
+    end_T = torch.tensor(ends(parents), dtype=torch.int32, device=device)
+    out = tree_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix)
+    rows = [*range(70), *range(nodes // 2, nodes // 2 + 70), *range(nodes - 70, nodes)]
+    visible_NS = torch.zeros(len(rows), prefix + nodes, dtype=torch.bool)
+    visible_NS[:, :prefix] = True
+    for i, walker in enumerate(rows):
+        while walker >= 0:
+            visible_NS[i, prefix + walker] = True
+            walker = parents[walker]
+    expected = dense_attention(q_BNHD[:, rows].cpu(), k_BGSD.cpu(), v_BGSD.cpu(), visible_NS)
+    assert relative_error(out[:, rows], expected) < 1e-2
+
+
+def test_the_mask_takes_four_bytes_a_node(device: torch.device) -> None:
+    """Besides the output a pass of 16,384 nodes allocates nothing that grows with N."""
+    nodes = 16384
+    it = case(1, nodes, 2, 1, 64, nodes, device)
+    end_T = torch.tensor(ends(random_tree(nodes, seed=1)), dtype=torch.int32, device=device)
+    assert end_T.numel() * end_T.element_size() == 4 * nodes
+    tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, end_T, 0)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, end_T, 0)
+    assert torch.cuda.max_memory_allocated() - before == out.numel() * out.element_size()
