@@ -10,5 +10,6 @@ from spec_sdk.hookspecs import hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.generate import Generate
     from spec_sdk.tasks.plugins import ListPlugins
+    from spec_sdk.tasks.show_tree import ShowTree
 
-    return [Generate, ListPlugins]
+    return [Generate, ListPlugins, ShowTree]

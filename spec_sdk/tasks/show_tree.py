@@ -1,0 +1,76 @@
+"""``task=show_tree``: what was guessed and what was kept, cycle by cycle, for people to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spec_sdk.contracts import Task
+from spec_sdk.errors import UserError
+from spec_sdk.files import write_atomically
+from spec_sdk.prompts import read_prompts
+from spec_sdk.registry import Registry
+from spec_sdk.run_output import check_writable
+from spec_sdk.settings import Settings
+from spec_sdk.tasks.generate import check_length, encode
+
+if TYPE_CHECKING:
+    from spec_sdk.contracts import Verdict
+    from spec_sdk.pipeline import Pipeline
+
+
+@dataclass
+class ShowTreeConfig:
+    """``cycles``: how many cycles to show, from the first on."""
+
+    cycles: int = 3
+
+
+class ShowTree(Task):
+    """Prints the token trees of a run's first cycles, accepted nodes marked, and writes them as SVG."""
+
+    name = "show_tree"
+    Config = ShowTreeConfig
+    config: ShowTreeConfig
+
+    def run(self, app: Settings) -> int:
+        """Trees go to stdout, ``tree-<cycle>.svg`` into the run's directory; the first prompt is taken. Returns 0."""
+        if self.config.cycles < 1:
+            raise UserError(f"task.cycles: {self.config.cycles} must be 1 or more")
+        text = read_prompts(app)[0]
+        check_writable(app.output_dir)
+
+        from spec_sdk.pipeline import build_pipeline
+        from spec_sdk.tree_drawing import tree_svg, tree_text
+
+        pipeline = build_pipeline(app, Registry.discover())
+        prompt = encode(pipeline.tokenizer, text, app.chat)
+        check_length(len(prompt), app.max_new_tokens, pipeline.context, 0, 1)
+        verdicts = first_verdicts(pipeline, prompt, app, self.config.cycles)
+        app.output_dir.mkdir(parents=True, exist_ok=True)
+
+        def spell(token: int) -> str:
+            return pipeline.tokenizer.decode([token], skip_special_tokens=False)
+
+        for cycle, verdict in enumerate(verdicts, start=1):
+            nodes, depth, accepted = verdict.tree.size, verdict.tree.depth, len(verdict.path) - 1
+            title = f"cycle {cycle}: {nodes} nodes, depth {depth}, {accepted} accepted"
+            print(f"{title}\n{tree_text(verdict, spell)}\n")
+            write_atomically(app.output_dir / f"tree-{cycle}.svg", tree_svg(verdict, spell, title))
+        print(f"drawings in {app.output_dir}", file=sys.stderr)
+        return 0
+
+
+def first_verdicts(pipeline: Pipeline, prompt: list[int], app: Settings, cycles: int) -> list[Verdict]:
+    """The verdicts of the first ``cycles`` cycles on one prompt (fewer if it ends before)."""
+    from spec_sdk.verdict_recorder import VerdictRecorder
+
+    recorder = VerdictRecorder(pipeline.verifier)
+    recorded = dataclasses.replace(pipeline, verifier=recorder)
+    stream = recorded.stream(prompt, max_new_tokens=app.max_new_tokens, ignore_eos=app.ignore_eos)
+    for _ in stream:
+        if len(recorder.verdicts) == cycles:
+            break
+    return recorder.verdicts

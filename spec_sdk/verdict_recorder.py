@@ -1,0 +1,30 @@
+"""A verifier that keeps what another one decided.
+
+Legend: N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.tree import TokenTree
+
+
+class VerdictRecorder(Verifier):
+    """Decides as ``inner`` does and collects the verdicts."""
+
+    name = "verdict_recorder"
+
+    def __init__(self, inner: Verifier) -> None:
+        super().__init__(inner.config)
+        self.inner = inner
+        self.verdicts: list[Verdict] = []
+
+    def guarantee_under(self, params: SamplingParams) -> Guarantee:
+        return self.inner.guarantee_under(params)
+
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = self.inner.verify(tree, logits_NV, request)
+        self.verdicts.append(verdict)
+        return verdict
