@@ -37,9 +37,9 @@ def tree_svg(verdict: Verdict, spell: Spell, title: str) -> str:
     row_N = _rows(verdict)
     accepted = set(verdict.path)
     last = verdict.path[-1]
-    added = (tree.depth_N[last] + 1, max(row_N) + 1)
+    added = (tree.depth_N[last] + 1, max(row_N) + 1 if tree.draws_N[last] else row_N[last])
     width = MARGIN * 2 + COLUMN * (max(tree.depth, added[0]) + 1)
-    height = MARGIN * 2 + ROW * (added[1] + 2)
+    height = MARGIN * 2 + ROW * (max(added[1], *row_N) + 2)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
         'font-family="monospace" font-size="12">',
