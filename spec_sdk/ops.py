@@ -2,7 +2,8 @@
 
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
-Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, S keys, T tree slots, Q = R*N.
+Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, S keys, T tree slots, Q = R*N;
+n queries of one block.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import torch.nn.functional as F
 
 from spec_sdk.contracts import PartialAttention
 from spec_sdk.model.attention_mask import AttentionMask
+
+# Queries whose dense mask is made at once: larger trees take memory in proportion to their nodes, not to the square
+QUERY_BLOCK = 256
 
 
 class Ops:
@@ -32,6 +36,8 @@ class Ops:
                 q_BNHD.transpose(1, 2), k_BGSD, v_BGSD, is_causal=True, enable_gqa=R > 1
             )
             return o_BHND.transpose(1, 2)
+        if N > QUERY_BLOCK:
+            return self._tree_attention_by_blocks(q_BNHD, k_BGSD, v_BGSD, mask)
         q_BGQD = self._fold_heads(q_BNHD, G)
         bias_QS = None
         if not mask.sees_everything:
@@ -40,6 +46,21 @@ class Ops:
             bias_QS = bias_NS.repeat(R, 1) if R > 1 else bias_NS
         o_BGQD = F.scaled_dot_product_attention(q_BGQD, k_BGSD, v_BGSD, attn_mask=bias_QS)
         return o_BGQD.reshape(B, H, N, D).transpose(1, 2)
+
+    def _tree_attention_by_blocks(
+        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask
+    ) -> torch.Tensor:
+        """Tree attention of one block of queries after the other, each over the keys up to the last one it sees."""
+        o_BNHD = torch.empty_like(q_BNHD)
+        for first in range(0, mask.queries, QUERY_BLOCK):
+            block = slice(first, first + QUERY_BLOCK)
+            query_n = mask.query_start_N[block]
+            seen_T = (mask.key_start_T <= query_n.max()) & (mask.key_end_T > query_n.min())
+            slots = int(seen_T.nonzero()[-1]) + 1 if seen_T.any() else seen_T.shape[0]
+            part = AttentionMask(mask.prefix, mask.key_start_T[:slots], mask.key_end_T[:slots], query_n)
+            keys = part.keys
+            o_BNHD[:, block] = self.tree_attention(q_BNHD[:, block], k_BGSD[:, :, :keys], v_BGSD[:, :, :keys], part)
+        return o_BNHD
 
     def partial_attention(
         self,
