@@ -80,7 +80,7 @@ def tree_attention(
     row_blocks = triton.cdiv(N * R, tiling.rows)
     if splits is None:
         keys = (prefix if isinstance(prefix, int) else k_BGCD.shape[2] - T) + T
-        splits = _choose_splits(row_blocks * B * G, triton.cdiv(keys, tiling.keys), q_BNHD.device)
+        splits = choose_splits(row_blocks * B * G, triton.cdiv(keys, tiling.keys), q_BNHD.device)
     if splits == 1:
         part_SBNHD, lse_SBNH = out_BNHD[None], out_BNHD
     else:
@@ -130,12 +130,16 @@ def tree_attention(
     return out_BNHD
 
 
-def _choose_splits(programs: int, key_blocks: int, device: torch.device) -> int:
-    """Enough splits for two programs on every multiprocessor, each with some blocks of keys; 1 off the GPU."""
+def choose_splits(programs: int, key_blocks: int, device: torch.device) -> int:
+    """Enough splits for two programs on every multiprocessor, each with some blocks of keys; 1 off the GPU.
+
+    A power of two: the kernels are compiled for each number of splits, and the prefix grows with every pass.
+    """
     if device.type != "cuda":
         return 1
     wanted = 2 * torch.cuda.get_device_properties(device).multi_processor_count // programs
-    return max(1, min(wanted, key_blocks // MIN_KEY_BLOCKS_PER_SPLIT, MAX_SPLITS))
+    most = max(1, min(wanted, key_blocks // MIN_KEY_BLOCKS_PER_SPLIT, MAX_SPLITS))
+    return 1 << (most.bit_length() - 1)
 
 
 def _per_sequence(numbers: torch.Tensor, batch: int) -> torch.Tensor:
