@@ -4,7 +4,7 @@
 
 The target answers the prompts greedily. From the full stack, that layer is removed whose removal leaves the highest
 share of positions at which the cut model's first choice is the target's token (its acceptance rate on a chain of depth
-1), again and again. Every step is printed and written to cut_draft.json, with the expected tokens per target pass,
+1), again and again. Every step is printed and written to results/cut_draft.json, with the expected tokens per target pass,
 so that a cut can be chosen and named in spec_sdk/model/draft_cut.py.
 
 Legend: B prompts, N tokens, M model dim.
@@ -26,7 +26,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
-from spec_sdk.prompts import read_prompts
+from spec_sdk.prompts import read_prompt_file
 from spec_sdk.tree import TokenTree
 
 ANSWER_TOKENS = 64
@@ -115,11 +115,11 @@ def main() -> int:
     parser.add_argument("--prompts", required=True, help="JSONL of prompts")
     parser.add_argument("--count", type=int, default=12, help="prompts taken, evenly spread over the file")
     parser.add_argument("--down-to", type=int, default=10, help="stop at this many layers")
-    parser.add_argument("--output", default="cut_draft.json")
+    parser.add_argument("--output", default="benchmarks/results/cut_draft.json")
     arguments = parser.parse_args()
     checkpoint = open_checkpoint(arguments.target)
     decoder = load_decoder(checkpoint, torch.device("cpu"), torch.bfloat16)
-    texts = read_prompts(arguments.prompts)
+    texts = read_prompt_file(arguments.prompts)
     sequences = []
     for text in texts[:: max(1, len(texts) // arguments.count)]:
         prompt = checkpoint.tokenizer.chat([{"role": "user", "content": text}])

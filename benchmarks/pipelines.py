@@ -2,7 +2,7 @@
 
     python benchmarks/pipelines.py --count 8 --new-tokens 64
 
-Writes pipelines.json: machine, dtype, and per pipeline the speed-up over vanilla, acceptance rate, mean accepted
+Writes results/pipelines.json: machine, dtype, and per pipeline the speed-up over vanilla, acceptance rate, mean accepted
 tokens, seconds per stage, attention hit rate, and how many prompts got vanilla's tokens.
 """
 
@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--prompts", default="../shared/data/spec_bench.jsonl", help="JSONL of prompts")
     parser.add_argument("--count", type=int, default=8, help="prompts taken, evenly spread over the file")
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--output", default="pipelines.json")
+    parser.add_argument("--output", default="benchmarks/results/pipelines.json")
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_args()
     register_search_path()
