@@ -4,8 +4,8 @@
 
 The target answers the prompts greedily. From the full stack, that layer is removed whose removal leaves the highest
 share of positions at which the cut model's first choice is the target's token (its acceptance rate on a chain of depth
-1), again and again. Every step is printed and written to results/cut_draft.json, with the expected tokens per target pass,
-so that a cut can be chosen and named in spec_sdk/model/draft_cut.py.
+1), again and again. Every step is printed and written to results/cut_draft.json, with the tokens expected per target
+pass, so that a cut can be chosen and named in spec_sdk/model/draft_cut.py.
 
 Legend: B prompts, N tokens, M model dim.
 """

@@ -2,8 +2,8 @@
 
     python benchmarks/pipelines.py --count 8 --new-tokens 64
 
-Writes results/pipelines.json: machine, dtype, and per pipeline the speed-up over vanilla, acceptance rate, mean accepted
-tokens, seconds per stage, attention hit rate, and how many prompts got vanilla's tokens.
+Writes results/pipelines.json: machine, dtype, and per pipeline the speed-up over vanilla, acceptance rate, mean
+accepted tokens, seconds per stage, attention hit rate, and how many prompts got vanilla's tokens.
 """
 
 from __future__ import annotations
