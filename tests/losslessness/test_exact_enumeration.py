@@ -11,8 +11,10 @@ from spec_sdk.contracts import SamplingParams, Verifier
 from spec_sdk.testing.statistics import joint_law
 from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
 from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
+from spec_sdk_verifiers.naive_tree import NaiveTree
 from tests.losslessness.enumeration import Chooser, emitted_law, outcomes
 from tests.losslessness.plans import CHAINS, SAMPLINGS, TREES, WIDE
 
@@ -46,6 +48,19 @@ def test_multi_step_on_wide_trees(plan: str, sampling: str) -> None:
 def test_chain_rejection(plan: str, sampling: str, scale: Callable[[int, int], int]) -> None:
     for seed in range(0, 10 * scale(2, 10), 10):
         assert_lossless(ChainRejection(None), CHAINS[plan], SAMPLINGS[sampling], seed)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("plan", CHAINS)
+def test_block_verification(plan: str, sampling: str, scale: Callable[[int, int], int]) -> None:
+    for seed in range(0, 10 * scale(2, 10), 10):
+        assert_lossless(BlockVerification(None), CHAINS[plan], SAMPLINGS[sampling], seed)
+
+
+@pytest.mark.parametrize("sampling", ["temperature 1", "top-p"])
+@pytest.mark.parametrize("plan", ["top-2 tree", "repeated draws", "distinct draws"])
+def test_naive_tree(plan: str, sampling: str) -> None:
+    assert_lossless(NaiveTree(None), TREES[plan], SAMPLINGS[sampling], seed=0)
 
 
 def test_a_perfect_draft_leaves_nothing_to_resample() -> None:
