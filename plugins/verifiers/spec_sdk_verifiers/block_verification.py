@@ -18,7 +18,7 @@ class BlockVerification(Verifier):
 
     With x_i drawn from q_i, w_0 = 1 and w_i = min(w_{i-1} p_i(x_i) / q_i(x_i), 1), and s_i the mass of what is left,
     max(w_i p_{i+1} − q_{i+1}, 0): the whole chain of n tokens is accepted with w_n, a block of i < n tokens (the
-    longest is tried first) with s_i / (s_i + 1 − w_i). The next token is drawn from norm(max(w_i p_{i+1} − q_{i+1}, 0)),
+    longest is tried first) with s_i / (s_i + 1 − w_i). The next token is then drawn from that rest, normalised,
     or from the target's law after the whole chain. A chosen token is drawn from a point mass.
     """
 
