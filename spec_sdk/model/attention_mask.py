@@ -17,35 +17,41 @@ import torch
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """Visibility of ``prefix`` committed keys and T tree slots for N queries; int64 tensors on the pass's device."""
+    """Visibility of ``prefix`` committed keys and T tree slots for N queries; int32 tensors on the pass's device.
+
+    ``is_preorder``: slots lie in pre-order and every one is a query, so that starts are indices and the N ends are the
+    whole mask. ``is_chain``: moreover, there are no branches.
+    """
 
     prefix: int
     key_start_T: torch.Tensor
     key_end_T: torch.Tensor
     query_start_N: torch.Tensor
+    is_preorder: bool = False
     is_chain: bool = False
     _bias: dict[torch.dtype, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def chain(prefix: int, length: int, device: torch.device) -> AttentionMask:
         """Causal mask of ``length`` new tokens after ``prefix`` committed ones."""
-        start = torch.arange(length, device=device)
-        return AttentionMask(prefix, start, torch.full_like(start, length), start, is_chain=True)
+        start = torch.arange(length, dtype=torch.int32, device=device)
+        return AttentionMask(prefix, start, torch.full_like(start, length), start, is_preorder=True, is_chain=True)
 
     @staticmethod
     def tree(prefix: int, end_N: Sequence[int], device: torch.device) -> AttentionMask:
         """Mask of a closed tree in pre-order, every node of which is a query."""
-        start = torch.arange(len(end_N), device=device)
-        end = torch.tensor(end_N, device=device)
-        return AttentionMask(prefix, start, end, start)
+        start = torch.arange(len(end_N), dtype=torch.int32, device=device)
+        end = torch.tensor(end_N, dtype=torch.int32, device=device)
+        return AttentionMask(prefix, start, end, start, is_preorder=True)
 
     @staticmethod
     def growing_tree(
         prefix: int, start: Sequence[int], end: Sequence[int], queries: int, device: torch.device
     ) -> AttentionMask:
         """Mask of a tree whose slots lie in creation order; the last ``queries`` slots are the queries."""
-        key_start = torch.tensor(start, device=device)
-        return AttentionMask(prefix, key_start, torch.tensor(end, device=device), key_start[-queries:])
+        key_start = torch.tensor(start, dtype=torch.int32, device=device)
+        key_end = torch.tensor(end, dtype=torch.int32, device=device)
+        return AttentionMask(prefix, key_start, key_end, key_start[-queries:])
 
     @property
     def queries(self) -> int:

@@ -25,7 +25,7 @@ class TritonOps(Ops):
         """
         if mask.is_chain and mask.prefix == 0 and mask.queries > 1:
             return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
-        if mask.is_chain:
+        if mask.is_preorder:
             return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix)
         return tree_attention(
             q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, mask.key_start_T, mask.query_start_N
