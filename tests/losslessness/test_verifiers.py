@@ -13,12 +13,13 @@ from spec_sdk.testing import CHAINS, check_verifier
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.greedy import Greedy
 from spec_sdk_verifiers.multi_step import MultiStep
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
-VERIFIERS = [Greedy(None), ChainRejection(None), MultiStep(None)]
+VERIFIERS = [Greedy(None), ChainRejection(None), BlockVerification(None), MultiStep(None)]
 
 
 def request(params: SamplingParams, seed: int = 0) -> Request:
@@ -45,8 +46,8 @@ def test_conformance_multi_step(scale: Callable[[int, int], int]) -> None:
 
 
 def test_guarantees() -> None:
-    assert [v.guarantee_under(GREEDY) for v in VERIFIERS] == ["exact", "exact", "exact"]
-    assert [v.guarantee_under(SAMPLED) for v in VERIFIERS[1:]] == ["distribution", "distribution"]
+    assert [v.guarantee_under(GREEDY) for v in VERIFIERS] == ["exact"] * 4
+    assert [v.guarantee_under(SAMPLED) for v in VERIFIERS[1:]] == ["distribution"] * 3
 
 
 def test_greedy_refuses_to_sample() -> None:
