@@ -23,8 +23,8 @@ class TypicalConfig:
     Both lie in [0, 1]; larger values keep less.
     """
 
-    epsilon: float = 0.3
-    delta: float = 0.09
+    epsilon: float = 0.09
+    delta: float = 0.3
 
 
 class Typical(Verifier):
