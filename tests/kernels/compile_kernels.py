@@ -25,9 +25,7 @@ def compile_one(kernel: Any, constants: dict[str, Any], types: dict[str, str], w
         for name in kernel.arg_names
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    done = triton_compile(
-        source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps, "num_stages": stages}
-    )
+    done = triton_compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps, "num_stages": stages})
     print(kernel.__name__, len(done.asm["cubin"]), done.metadata.shared)
 
 

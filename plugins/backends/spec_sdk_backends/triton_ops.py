@@ -27,6 +27,4 @@ class TritonOps(Ops):
             return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
         if mask.is_preorder:
             return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix)
-        return tree_attention(
-            q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, mask.key_start_T, mask.query_start_N
-        )
+        return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, mask.key_start_T, mask.query_start_N)

@@ -1,4 +1,4 @@
-"""Block verification on a chain (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Alg. 2).
+"""Block verification on a chain (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding").
 
 Legend: N tree nodes, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Multi-step speculative sampling on any tree (SpecInfer, Alg. 2), for children drawn in any way.
+"""Multi-step speculative sampling on any tree (SpecInfer, Miao et al. 2024), for children drawn in any way.
 
 Legend: N tree nodes, V vocabulary.
 """

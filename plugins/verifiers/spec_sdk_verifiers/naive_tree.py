@@ -1,4 +1,4 @@
-"""Naive sampling on a tree (the baseline of SpecInfer, Miao et al. 2023, §4.3): sample from the target, follow a match.
+"""Naive sampling on a tree (the baseline of SpecInfer, Miao et al. 2023): sample from the target, follow a match.
 
 Legend: N tree nodes, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Typical acceptance (Medusa, Cai et al. 2024, §2.3.2): keep what the target finds plausible. Relaxed.
+"""Typical acceptance (Medusa, Cai et al. 2024): keep what the target finds plausible. Relaxed.
 
 Legend: N tree nodes, V vocabulary.
 """
