@@ -60,6 +60,9 @@ class Generate(Task):
                 if runs[0].log.events:
                     output.save(metrics_of(runs, app), app.resolved)
                     closing_table(*(run.column() for run in runs))
+                    attention = runs[0].summary()["attention"]
+                    if attention is not None and attention["hit_rate"] is None:
+                        print("attention: no guess was made, all contexts were short (predictor.size)", file=sys.stderr)
                     print(f"results in {output.directory}", file=sys.stderr)
         return 0
 
