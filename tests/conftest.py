@@ -12,6 +12,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch  # reads the variable when it is loaded
 
+if not torch.cuda.is_available():
+    # kernels run in Triton's interpreter; it decides when its own library is imported, which transformers does too
+    os.environ["TRITON_INTERPRET"] = "1"
+
 FULL = os.environ.get("SPEC_SDK_TEST_FULL") == "1"
 
 # tiny tensors gain nothing from a second thread, and lose much to it on a busy machine
