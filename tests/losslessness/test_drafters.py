@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, SamplingParams
-from spec_sdk.model.models import Model
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
@@ -25,13 +22,9 @@ from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_models import TinyModels
 
-NO_TOKENIZER: Any = None
-MODELS: Any = SimpleNamespace(
-    target=Model("target", tiny_decoder("smollm", 0), NO_TOKENIZER),
-    draft=lambda reference=None: Model("draft", tiny_decoder("smollm", 1), NO_TOKENIZER),
-    session=lambda model: Session(model.decoder, Ops()),
-)
+MODELS = TinyModels()
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "top-1 chain": lambda: DraftModelDrafter(DraftModelConfig(children="top_k"), MODELS),
     "sampled chain": lambda: DraftModelDrafter(DraftModelConfig(children="with_replacement"), MODELS),

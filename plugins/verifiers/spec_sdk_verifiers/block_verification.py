@@ -10,7 +10,7 @@ import torch
 from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
 from spec_sdk.tree import Draw, TokenTree
 from spec_sdk_verifiers.greedy import follow_choices
-from spec_sdk_verifiers.laws import draft_probability, target_law
+from spec_sdk_verifiers.laws import draft_probability, require_chain, target_law
 
 
 class BlockVerification(Verifier):
@@ -31,12 +31,7 @@ class BlockVerification(Verifier):
 
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         """Raises ValueError, naming the node, for a node with more than one draw: that is no chain."""
-        for node, draws in enumerate(tree.draws_N):
-            if len(draws) > 1:
-                raise ValueError(
-                    f"tree node {node} has {len(draws)} draws: verifier {self.name!r} takes only chains, "
-                    "verifier=multi_step takes any tree"
-                )
+        require_chain(tree, self.name)
         sampler, rng = request.sampler, request.rng
         if sampler.greedy:
             return follow_choices(tree, logits_NV, request)

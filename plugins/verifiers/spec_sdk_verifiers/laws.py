@@ -1,4 +1,4 @@
-"""The two laws that rejection sampling compares at a node: the target's, and the one a token was drawn from.
+"""What the verifiers share: the two laws that rejection sampling compares at a node, and the test for a chain.
 
 Legend: N tree nodes, V vocabulary.
 """
@@ -32,3 +32,12 @@ def draft_probability(q_V: torch.Tensor, tree: TokenTree, draw: Draw) -> float:
             f"in which that token has probability {q}"
         )
     return q
+
+
+def require_chain(tree: TokenTree, verifier: str) -> None:
+    """Raise ValueError, naming the node, for a node with more than one draw: that is no chain."""
+    for node, draws in enumerate(tree.draws_N):
+        if len(draws) > 1:
+            raise ValueError(
+                f"tree node {node} has {len(draws)} draws; verifier {verifier!r} takes chains, multi_step takes trees"
+            )
