@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -191,6 +191,8 @@ class Verifier(Plugin, ABC):
     guarantee: ClassVar[Guarantee]
     chains_only: ClassVar[bool] = False
     """Whether it takes chains only, no trees with branches."""
+    exact_when_greedy: ClassVar[bool] = False
+    """Whether at temperature 0 it keeps the target's own choices, whatever it guarantees when sampling."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -200,7 +202,7 @@ class Verifier(Plugin, ABC):
 
         Raises UserError for parameters that it cannot serve.
         """
-        return self.guarantee
+        return "exact" if self.exact_when_greedy and params.temperature == 0 else self.guarantee
 
     @abstractmethod
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
@@ -325,11 +327,3 @@ class Task(Plugin, ABC):
 PLUGIN_KINDS: Mapping[str, type[Plugin]] = {
     base.kind: base for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Policy, Backend, Task)
 }
-
-
-@dataclass
-class PluginChoice:
-    """A chosen plugin and its options, as they stand in the YAML: ``{name: …, option: value, …}``."""
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import Request, Verdict, Verifier
 from spec_sdk.tree import Draw, TokenTree
 from spec_sdk_verifiers.greedy import follow_choices
 from spec_sdk_verifiers.laws import draft_probability, require_chain, target_law
@@ -24,10 +24,8 @@ class BlockVerification(Verifier):
 
     name = "block_verification"
     guarantee = "distribution"
+    exact_when_greedy = True
     chains_only = True
-
-    def guarantee_under(self, params: SamplingParams) -> Guarantee:
-        return "exact" if params.temperature == 0 else self.guarantee
 
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         """Raises ValueError, naming the node, for a node with more than one draw: that is no chain."""

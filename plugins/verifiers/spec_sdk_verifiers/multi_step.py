@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import Request, Verdict, Verifier
 from spec_sdk.tree import TokenTree
 from spec_sdk_verifiers.greedy import follow_choices
 from spec_sdk_verifiers.laws import draft_probability, target_law
@@ -24,9 +24,7 @@ class MultiStep(Verifier):
     name = "multi_step"
     aliases = ("specinfer",)
     guarantee = "distribution"
-
-    def guarantee_under(self, params: SamplingParams) -> Guarantee:
-        return "exact" if params.temperature == 0 else self.guarantee
+    exact_when_greedy = True
 
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         if request.sampler.greedy:
