@@ -2,7 +2,7 @@
 # constraints.txt changes.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full
+.PHONY: help run test test-full gpu gpu-kit
 
 # the first interpreter that is new enough
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -18,6 +18,9 @@ help:
 	@echo "                (more options: make run ARGS=\"prompt='Why is the sky blue?' compare=true\")"
 	@echo "make test       lint, types and the tests, with scaled counts"
 	@echo "make test-full  the same with the full counts (takes long)"
+	@echo "make gpu        every GPU test and benchmark, with the Python whose torch sees the GPU; installs nothing"
+	@echo "                (ARGS=\"--only tree_attention\", ARGS=--resume; docs/gpu.md)"
+	@echo "make gpu-kit    gather into .gpu/ what a GPU machine without a network lacks"
 	@echo "PYTHON=...      the interpreter to make .venv with (now: $(or $(PYTHON),none found))"
 
 run: .venv/.spec-sdk-run
@@ -33,6 +36,13 @@ test-full: .venv/.spec-sdk-test
 	@echo "==> ruff" && $(BIN)/ruff check .
 	@echo "==> mypy" && $(BIN)/mypy
 	@echo "==> pytest (full counts)" && SPEC_SDK_TEST_FULL=1 $(BIN)/python -m pytest -q --durations=15
+
+gpu:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; say make gpu PYTHON=..."; exit 2; }
+	@$(PYTHON) -m benchmarks.gpu $(ARGS)
+
+gpu-kit: .venv/.spec-sdk-run
+	@$(BIN)/python -m benchmarks.gpu.kit
 
 # Debian's python3 comes without ensurepip (python3-venv has it); its pip can then put pip into the environment
 $(BIN)/pip:

@@ -1,0 +1,59 @@
+"""The steps of the GPU suite: what is run, for how long at most, and what it needs besides torch and triton."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HYDRA = ("hydra", "omegaconf", "pluggy", "structlog", "gguf", "jinja2", "tokenizers", "accelerate")
+"""What the application imports, beyond torch."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, run with the suite's own Python.
+
+    ``command``: arguments after ``python``; ``{results}`` is the directory for JSON and plots, ``{prompts}`` and
+    ``{model}`` are the kit's files, or empty where the kit is missing. ``limit_s``: killed after so many seconds.
+    ``needs``: modules without which it is left out. ``needs_model``: left out without the kit's model.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    limit_s: int
+    needs: Sequence[str] = ()
+    needs_model: bool = False
+
+
+STEPS = (
+    Step("ceilings", ("-m", "benchmarks.gpu.ceilings", "--output", "{results}/ceilings.json"), 60),
+    Step(
+        "kernel_tests",
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels"),
+        300,
+        needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
+    ),
+    Step(
+        "pipeline_tests",
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/pipelines/test_tiny_pipelines.py"),
+        240,
+        needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
+    ),
+    Step(
+        "pipelines",
+        (
+            "benchmarks/pipelines.py",
+            "--prompts={prompts}",
+            "--count=6",
+            "--new-tokens=64",
+            "--output={results}/pipelines.json",
+            "backend=cuda",
+            "model.dtype=bfloat16",
+            "model.target={model}",
+            "model.draft_layers=smollm2-135m-24",
+        ),
+        300,
+        needs=HYDRA,
+        needs_model=True,
+    ),
+)

@@ -1,0 +1,88 @@
+"""Every pipeline on a tiny random checkpoint, on the CPU and, where there is one, on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.registry import Registry
+from tests.support.real_pipelines import settings_of, tokens_of
+from tests.support.tiny_checkpoints import write_checkpoint
+
+LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree"]
+RELAXED = ["alspec", "alspec_easyspec_tree"]
+PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
+NEW_TOKENS = 24
+
+backends = pytest.mark.parametrize(
+    "backend",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+            ],
+        ),
+    ],
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
+    write_checkpoint(directory, "smollm", num_hidden_layers=9)
+    return directory
+
+
+def pipeline(name: str, backend: str, checkpoint: Path, *overrides: str) -> Pipeline:
+    settings = settings_of(f"pipeline={name}", f"backend={backend}", f"model.target={checkpoint}", *overrides)
+    return build_pipeline(settings, Registry.discover())
+
+
+@backends
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_greedy_tokens_are_those_of_plain_decoding(name: str, backend: str, checkpoint: Path) -> None:
+    expected = tokens_of(pipeline("vanilla", "cpu", checkpoint), PROMPT, NEW_TOKENS, ignore_eos=True)
+    speculating = pipeline(name, backend, checkpoint)
+    assert speculating.guarantee == "exact"
+    accepted = 0
+
+    def count(event: dict[str, object]) -> None:
+        nonlocal accepted
+        accepted += int(str(event.get("accepted", 0)))
+
+    assert tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True, emit=count) == expected
+    assert accepted > 0
+
+
+@backends
+@pytest.mark.parametrize("name", RELAXED)
+def test_no_tolerance_leaves_plain_decoding(name: str, backend: str, checkpoint: Path) -> None:
+    """At λ = 0 every prediction is a miss, and what is recovered is plain decoding."""
+    expected = tokens_of(pipeline("vanilla", "cpu", checkpoint), PROMPT, NEW_TOKENS, ignore_eos=True)
+    overrides = ("predictor.size=2", "attention_verifier.threshold=0")
+    speculating = pipeline(name, backend, checkpoint, *overrides)
+    assert tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True) == expected
+
+
+@backends
+@pytest.mark.parametrize("name", [*LOSSLESS, *RELAXED])
+def test_sampling_is_reproducible(name: str, backend: str, checkpoint: Path) -> None:
+    short = ("predictor.size=2",) if name in RELAXED else ()
+    speculating = pipeline(name, backend, checkpoint, "sampling.temperature=0.8", *short)
+    first, again = (tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True) for _ in range(2))
+    other = tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True, request_id=1)
+    assert first == again
+    assert first != other
+
+
+@backends
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_runs(dtype: str, backend: str, checkpoint: Path) -> None:
+    speculating = pipeline("alspec_easyspec_tree", backend, checkpoint, f"model.dtype={dtype}", "predictor.size=2")
+    assert len(tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True)) == NEW_TOKENS
