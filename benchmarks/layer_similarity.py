@@ -1,0 +1,80 @@
+"""How close fuzzy execution comes to the precise one, inside the draft model (EasySpec, Table 5).
+
+Legend: N tokens, M model dim, H query heads, G KV heads, D head dim.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.session import Session
+from spec_sdk.ops import Ops
+
+STATES = ("h", "q", "k", "v", "attention")
+"""Input of the attention sub-layer, queries, keys, values, and its output after the projection."""
+
+
+class RecordingRunner(BlockRunner):
+    """Alg. 2 with every layer's states kept: state → layer → [N, features] of the last pass. Groups of one: precise."""
+
+    guarantee = "relaxed"
+
+    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
+        self.groups = groups
+        self.states: dict[str, dict[int, torch.Tensor]] = {}
+
+    def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        self.states = {state: {} for state in STATES}
+        for group in self.groups:
+            entering_BNM, outputs = h_BNM, []
+            for layer in group:
+                q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, entering_BNM, work)
+                decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+                a_BNM = decoder.project(layer, decoder.attend(layer, q_BNHD, work))
+                outputs.append(a_BNM)
+                for state, value in zip(STATES, (entering_BNM, q_BNHD, k_BNGD, v_BNGD, a_BNM), strict=True):
+                    self.states[state][layer] = value[0].flatten(1).clone()
+            for layer, a_BNM in zip(group, outputs, strict=True):
+                h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
+        return h_BNM
+
+
+def similarities(
+    decoder: Decoder, groups: Sequence[Sequence[int]], sequences: Sequence[Sequence[int]], positions: int
+) -> dict[str, dict[str, float]]:
+    """Mean cosine similarity between a fuzzy and a precise pass over one token on a precise cache, per state.
+
+    That is what drafting's first fuzzy pass does. ``sequences``: token ids; of each, ``positions`` tokens evenly spread
+    over its second half are passed. Returns "all_layers" and "within_groups" (without the first layer of each group) →
+    state → mean over layers, tokens and sequences. The paper does not say which of the two its Table 5 is.
+    """
+    session = Session(decoder, Ops())
+    fuzzy = RecordingRunner(groups)
+    precise = RecordingRunner([[layer] for layer in range(decoder.layers)])
+    found: dict[str, dict[int, list[float]]] = {s: {layer: [] for layer in range(decoder.layers)} for s in STATES}
+    for tokens in sequences:
+        session.reset()
+        half = len(tokens) // 2
+        for at in sorted({half + i * (len(tokens) - half) // positions for i in range(positions)}):
+            session.prefill(tokens[session.length : at])
+            for runner in (fuzzy, precise):
+                session.truncate(at)
+                session.feed(tokens[at : at + 1], runner)
+            for state in STATES:
+                for layer, values in found[state].items():
+                    pair = (fuzzy.states[state][layer][-1], precise.states[state][layer][-1])
+                    values.append(float(F.cosine_similarity(*(x.double() for x in pair), dim=0)))
+    chosen = {
+        "all_layers": [layer for group in groups for layer in group],
+        "within_groups": [layer for group in groups for layer in group[1:]],
+    }
+    return {
+        name: {state: statistics.fmean(v for layer in layers for v in found[state][layer]) for state in STATES}
+        for name, layers in chosen.items()
+    }

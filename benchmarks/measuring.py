@@ -1,0 +1,87 @@
+"""What benchmarks of whole pipelines share: build one from overrides, run prompts through it, write results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from spec_sdk.cli.composing import compose_config
+from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.registry import Registry
+from spec_sdk.search_path import register_search_path
+from spec_sdk.settings import Settings
+
+RESULTS = Path(__file__).parent / "results"
+PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "spec_bench.jsonl"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The first turn of one line of Spec-Bench, and the task it belongs to."""
+
+    text: str
+    task: str
+
+
+def spread_prompts(path: Path, count: int, longest: int | None = None) -> list[Prompt]:
+    """``count`` prompts evenly spread over the file (which is sorted by task), of at most ``longest`` characters."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    prompts = [Prompt(line["turns"][0], line.get("task", "all")) for line in lines]
+    prompts = [prompt for prompt in prompts if longest is None or len(prompt.text) <= longest]
+    step = max(1.0, len(prompts) / count)
+    return [prompts[int(i * step)] for i in range(min(count, len(prompts)))]
+
+
+def build(*overrides: str) -> Pipeline:
+    """The pipeline that these command-line overrides name."""
+    register_search_path()
+    config: Any = OmegaConf.to_container(compose_config(list(overrides)), resolve=True)
+    return build_pipeline(Settings.from_config(config, Path("unused")), Registry.discover())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One prompt's new tokens, and the events of making them."""
+
+    prompt: Prompt
+    tokens: list[int]
+    events: list[dict[str, Any]]
+
+
+def answer(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> list[Answer]:
+    """Answer every prompt as a chat, up to the model's end token."""
+    answers = []
+    for i, prompt in enumerate(prompts):
+        events: list[dict[str, Any]] = []
+        tokens = pipeline.tokenizer.chat([{"role": "user", "content": prompt.text}])
+        stream = pipeline.stream(tokens, request_id=i, max_new_tokens=new_tokens, emit=events.append)
+        answers.append(Answer(prompt, [token for step in stream for token in step], events))
+    return answers
+
+
+def events_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """All their events, in order: what ``spec_sdk.metrics.summarise`` takes."""
+    return [event for answer in answers for event in answer.events]
+
+
+def slug(machine: str) -> str:
+    """A machine's name as part of a file name."""
+    return re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+
+
+def shown(value: float | None, form: str) -> str:
+    """``value`` for a table; - if there is none."""
+    return "-" if value is None else format(value, form)
+
+
+def write_report(path: Path, report: dict[str, Any]) -> None:
+    """Write ``report`` as JSON, making its directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(f"written: {path}")
