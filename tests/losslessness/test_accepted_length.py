@@ -81,8 +81,10 @@ def test_the_published_example() -> None:
     [
         (3, 1, 4),
         (3, 2, 8),
-        (3, 3, 3),
-        (2, 4, 2),
+        (3, 3, 10),
+        (2, 4, 10),
+        (3, 4, 2),
+        (2, 5, 4),
         pytest.param(3, 3, 40, marks=full),
         pytest.param(2, 4, 40, marks=full),
         pytest.param(3, 4, 10, marks=full),
