@@ -52,6 +52,8 @@ class Wrong:
     verifier: Callable[[], Verifier] = lambda: MultiStep(None)
     mixin: type = object
     seed: int = 120
+    draws: int = 1000
+    """Answers that χ² needs to tell it from the right one, with room."""
 
     def sampler_class(self, base: type[Sampler]) -> type[Sampler]:
         return base if self.mixin is object else type("WrongSampler", (self.mixin, base), {})
@@ -69,14 +71,16 @@ WRONG = {
     "the same, block verification": Wrong(
         CHAINS["drawn chain"], lambda: BlockVerification(None), mixin=TargetForResidual
     ),
-    "residual of the token, not of the block": Wrong(CHAINS["drawn chain"], lambda: BlockRestOfToken(None), seed=581),
+    "residual of the token, not of the block": Wrong(
+        CHAINS["drawn chain"], lambda: BlockRestOfToken(None), seed=581, draws=3000
+    ),
     "every block accepted with its weight": Wrong(CHAINS["drawn chain"], lambda: BlockAcceptedByWeight(None)),
     "blocks end at the first that is rejected": Wrong(CHAINS["drawn chain"], lambda: BlockStopsAtARejection(None)),
     "bonus token from the wrong row": Wrong(CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180),
     "q not updated in draws without replacement": Wrong(TREES["distinct draws"], lambda: DraftLawNotUpdated(None)),
     "q without a rejected draw not renormalised": Wrong(TREES["distinct draws"], mixin=UnnormalisedRest),
-    "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None)),
-    "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None)),
+    "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None), draws=3000),
+    "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None), draws=3000),
 }
 RIGHT = {
     f"right: {name}": Wrong(plan)
@@ -123,7 +127,7 @@ def test_enumeration_rejects_the_wrong_rule(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_chi_square_rejects_the_wrong_rule(name: str, scale: Callable[[int, int], int]) -> None:
-    assert sampled_probability(WRONG[name], scale(3000, 20_000)) < 1e-12
+    assert sampled_probability(WRONG[name], scale(WRONG[name].draws, 20_000)) < 1e-12
 
 
 @pytest.mark.parametrize("name", RIGHT)
