@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
@@ -151,9 +151,9 @@ def accepted_of(verifier: Verifier, *arguments: object) -> int:
     return len(verifier.verify(*arguments).path) - 1  # type: ignore[arg-type]
 
 
-def mean_of(values: list[float]) -> float:
+def mean_of(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def standard_error(values: list[float]) -> float:
+def standard_error(values: Sequence[float]) -> float:
     return float(torch.tensor(values, dtype=torch.float64).std()) / math.sqrt(len(values))

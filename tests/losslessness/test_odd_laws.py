@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -83,9 +84,8 @@ def test_laws_that_differ_from_path_to_path(verifier: Verifier) -> None:
 @pytest.mark.parametrize("verifier", LOSSLESS[2:] + LOSSLESS[:1], ids=lambda verifier: verifier.name)
 def test_a_draft_with_the_targets_own_law_is_always_kept(verifier: Verifier) -> None:
     for law in LAWS.values():
-        emitted = cycle_law(
-            table(law), lambda law=law: TableDrafter([table(law)], CHAIN_PLANS[0]), verifier, SAMPLED, PROMPT
-        )
+        drafter = functools.partial(TableDrafter, [table(law)], CHAIN_PLANS[0])
+        emitted = cycle_law(table(law), drafter, verifier, SAMPLED, PROMPT)
         assert {len(tokens) for tokens, probability in emitted.items() if probability > 1e-6} == {3}
 
 
