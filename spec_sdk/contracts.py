@@ -56,11 +56,19 @@ class SamplingParams:
     seed: int = 0
 
 
+LARGEST_TREE = 4096
+"""Most nodes of a tree where nothing else is said."""
+
+
 @dataclass(frozen=True)
 class Budget:
-    """How much to draft in this cycle: at most ``depth`` tokens on a path. 0 is a plain decoding step."""
+    """How much to draft in this cycle: at most ``depth`` tokens on a path; a depth of 0 is a plain decoding step.
+
+    ``nodes``: most nodes of the tree, the root included: the rows of the target's pass.
+    """
 
     depth: int
+    nodes: int = LARGEST_TREE
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,10 @@ class Drafter(Plugin, ABC):
 
     @abstractmethod
     def propose(self, request: Request, budget: Budget) -> TokenTree:
-        """Return a tree whose root is the pending token and whose depth is at most ``budget.depth`` (>= 1)."""
+        """Return a tree whose root is the pending token, with a depth of at most ``budget.depth`` (>= 1).
+
+        It has at most ``budget.nodes`` nodes; ``depth`` is less than that, so a chain need not look at it.
+        """
 
     def observe(
         self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None

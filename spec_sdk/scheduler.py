@@ -115,15 +115,13 @@ class Scheduler:
     def _propose(self, request: Request) -> TokenTree:
         # the last of the remaining tokens is always the target's own, so drafting it would be wasted
         room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1
-        depth = min(self.policy.budget(request).depth, room)
-        if depth < 1:
+        granted = self.policy.budget(request)
+        budget = Budget(min(granted.depth, granted.nodes - 1, room), granted.nodes)
+        if budget.depth < 1:
             return TokenTree.root_only(request.pending_token)
-        tree = self.drafter.propose(request, Budget(depth))
-        if tree.token_N[0] != request.pending_token or tree.depth > depth:
-            raise ValueError(
-                f"drafter {self.drafter.name!r} proposed a tree of root {tree.token_N[0]} and depth {tree.depth}; "
-                f"the pending token is {request.pending_token} and the budget {depth}"
-            )
+        tree = self.drafter.propose(request, budget)
+        if fault := _fault(tree, request.pending_token, budget):
+            raise ValueError(f"drafter {self.drafter.name!r}: {fault}")
         return tree
 
     def _finished(self, request: Request) -> str | None:
@@ -136,6 +134,18 @@ class Scheduler:
     def _clock(self) -> float:
         self._synchronize()
         return time.perf_counter()
+
+
+def _fault(tree: TokenTree, pending_token: int, budget: Budget) -> str | None:
+    """What makes a proposed tree unusable, naming the node; None if nothing does."""
+    if tree.token_N[0] != pending_token:
+        return f"tree node 0 is token {tree.token_N[0]}, the pending token is {pending_token}"
+    if tree.depth > budget.depth:
+        node = next(i for i, depth in enumerate(tree.depth_N) if depth > budget.depth)
+        return f"tree node {node} has depth {tree.depth_N[node]}, the budget is a depth of {budget.depth}"
+    if tree.size > budget.nodes:
+        return f"tree node {budget.nodes}: the tree has {tree.size} nodes, the budget is {budget.nodes} with the root"
+    return None
 
 
 def clip(verdict: Verdict, request: Request) -> list[int]:

@@ -9,6 +9,7 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,6 +42,9 @@ class TokenTree:
     """A closed token tree in pre-order. Build it with :class:`TreeBuilder` or :meth:`chain`.
 
     ``draws_N[i]`` lists the draws made at node ``i`` in draw order, duplicates kept: a child drawn twice appears twice.
+
+    Raises ValueError, naming the node, for arrays that are no tree in pre-order: a negative token, a parent that is
+    unknown, comes later or closes a cycle, a wrong depth or end.
     """
 
     token_N: tuple[int, ...]
@@ -48,6 +52,9 @@ class TokenTree:
     depth_N: tuple[int, ...]
     end_N: tuple[int, ...]
     draws_N: tuple[tuple[Draw, ...], ...]
+
+    def __post_init__(self) -> None:
+        _check_arrays(self)
 
     @property
     def size(self) -> int:
@@ -94,9 +101,11 @@ class TreeBuilder:
     """A tree that is still growing. Nodes are numbered in creation order, which is also their cache slot order.
 
     ``add`` merges: drawing a token that the parent already has as a child records one more draw of that child.
+    ``max_nodes``: most nodes that it may have, the root included. A drafter gives it its budget's ``nodes``.
     """
 
     root: int
+    max_nodes: int = sys.maxsize
     token: list[int] = field(init=False)
     parent: list[int] = field(init=False)
     depth: list[int] = field(init=False)
@@ -110,10 +119,16 @@ class TreeBuilder:
     def size(self) -> int:
         return len(self.token)
 
+    @property
+    def room(self) -> int:
+        """How many more nodes it may have."""
+        return self.max_nodes - self.size
+
     def add(self, parent: int, token: int, kind: DrawKind, q_V: torch.Tensor | None = None, drafter: str = "") -> int:
         """Record that ``token`` was drawn at node ``parent``; return the child's creation index.
 
-        Raises ValueError for an unknown parent, a negative token, or a drawn token without its ``q_V``.
+        Raises ValueError, naming the node, for an unknown parent, a negative token, a drawn token without its ``q_V``
+        or outside it, and a node more than ``max_nodes``.
         """
         if not 0 <= parent < self.size:
             raise ValueError(
@@ -125,8 +140,12 @@ class TreeBuilder:
             raise ValueError(
                 f"tree node {self.size}: a drawn token needs its q_V, a chosen one has none (kind {kind!r})"
             )
+        if q_V is not None and token >= q_V.shape[0]:
+            raise ValueError(f"tree node {self.size}: token {token} lies outside its q_V of {q_V.shape[0]} tokens")
         node = self._child[parent].get(token)
         if node is None:
+            if self.room < 1:
+                raise ValueError(f"tree node {self.size}: the tree may have {self.max_nodes} nodes, the root included")
             node = self.size
             self._child[parent][token] = node
             self.token.append(token)
@@ -166,3 +185,53 @@ class TreeBuilder:
             draws_N=tuple(tuple(Draw(start[d.node], d.kind, d.q_V, d.drafter) for d in self.draws[s]) for s in slot_of),
         )
         return BuiltTree(tree, tuple(start))
+
+
+def _check_arrays(tree: TokenTree) -> None:
+    """O(N), and no copies: every tree that is built is checked."""
+    parent_N, depth_N, end_N, size = tree.parent_N, tree.depth_N, tree.end_N, len(tree.token_N)
+    if not size:
+        raise ValueError("a token tree has a root at least: token_N is empty")
+    for name in ("parent_N", "depth_N", "end_N", "draws_N"):
+        length = len(getattr(tree, name))
+        if length != size:
+            raise ValueError(f"tree node {min(length, size)}: {name} has {length} entries, token_N has {size}")
+    if parent_N[0] != -1 or depth_N[0] != 0:
+        raise ValueError(
+            f"tree node 0 is the root: its parent is {parent_N[0]}, not -1, or its depth {depth_N[0]}, not 0"
+        )
+    for node, token in enumerate(tree.token_N):
+        if token < 0:
+            raise ValueError(f"tree node {node}: token id {token} is negative")
+    for node in range(1, size):
+        parent = parent_N[node]
+        if not 0 <= parent < node:
+            raise ValueError(f"tree node {node}: {_wrong_parent(parent_N, node)}")
+        if depth_N[node] != depth_N[parent] + 1:
+            raise ValueError(f"tree node {node} has depth {depth_N[node]}, its parent {parent} has {depth_N[parent]}")
+    subtree = [1] * size
+    for node in range(size - 1, 0, -1):
+        subtree[parent_N[node]] += subtree[node]
+    for node in range(size):
+        end, parent = node + subtree[node], parent_N[node]
+        if end_N[node] != end:
+            raise ValueError(
+                f"tree node {node} has {subtree[node] - 1} descendants, so its end is {end}, not {end_N[node]}"
+            )
+        if parent >= 0 and end > end_N[parent]:
+            raise ValueError(
+                f"tree node {node}: not in pre-order, its subtree reaches beyond that of its parent {parent}"
+            )
+
+
+def _wrong_parent(parent_N: tuple[int, ...], node: int) -> str:
+    parent = parent_N[node]
+    if not 0 <= parent < len(parent_N):
+        return f"its parent {parent} does not exist (the tree has {len(parent_N)} nodes)"
+    above = {node: None}
+    while 0 <= parent < len(parent_N) and parent not in above:
+        above[parent] = None
+        parent = parent_N[parent]
+    if parent == node:
+        return f"it lies on a cycle of parents, {' → '.join(str(i) for i in [*above, node])}"
+    return f"it comes before its parent {parent_N[node]}"

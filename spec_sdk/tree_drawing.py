@@ -14,28 +14,36 @@ Spell = Callable[[int], str]
 """Token id → what it says."""
 
 ROW, COLUMN, MARGIN, LONGEST = 26, 118, 14, 12
+"""``LONGEST``: characters of a spelled token, quotes included: what a box of the drawing has room for."""
 
 
-def tree_text(verdict: Verdict, spell: Spell) -> str:
-    """One line per node in pre-order, indented by depth: index, token, ``end_N``, how often it was drawn and how.
+def tree_text(verdict: Verdict, spell: Spell, emitted: int | None = None) -> str:
+    """One line per node in pre-order, as branches: index, token, ``end_N``, how often it was drawn and how.
 
-    Accepted nodes are marked ``*``; the last line is the token that the target added.
+    Accepted nodes are marked ``*``; the last line, ``+``, is the token that the target added. Of a verdict of which the
+    answer took only ``emitted`` tokens, the nodes after its end are marked ``-`` and nothing was added.
     """
-    tree, accepted = verdict.tree, set(verdict.path)
-    lines = []
-    for node in range(tree.size):
-        mark = "*" if node in accepted else " "
-        drawn = ", ".join(_draws_of(verdict, node)) or "pending token"
-        lines.append(f"{mark} {node:3d}  {'  ' * tree.depth_N[node]}{_shown(spell(tree.token_N[node]))}")
-        lines[-1] = f"{lines[-1]:<48} end {tree.end_N[node]:3d}  {drawn}"
-    return "\n".join([*lines, f"+      {'  ' * len(verdict.path)}{_shown(spell(verdict.next_token))}"])
+    tree, kept, dropped = verdict.tree, *_kept(verdict, emitted)
+    rows = []
+    for node, branch in enumerate(_branches(verdict)):
+        mark = "*" if node in kept else "-" if node in dropped else " "
+        shown = f"{mark} {node:3d}  {branch}{_shown(spell(tree.token_N[node]))}"
+        rows.append((shown, f"end {tree.end_N[node]:3d}  {', '.join(_draws_of(verdict, node)) or 'pending token'}"))
+    width = max(len(shown) for shown, _ in rows)
+    lines = [f"{shown:<{width}}  {about}" for shown, about in rows]
+    if not dropped:
+        lines.append(f"+      {'   ' * (len(verdict.path) - 1)}└─ {_shown(spell(verdict.next_token))}")
+    return "\n".join(lines)
 
 
-def tree_svg(verdict: Verdict, spell: Spell, title: str) -> str:
-    """A drawing, left to right, root first: accepted nodes and their edges filled, the target's own token dashed."""
+def tree_svg(verdict: Verdict, spell: Spell, title: str, emitted: int | None = None) -> str:
+    """A drawing, left to right, root first: accepted nodes and their edges filled, the target's own token dashed.
+
+    ``emitted`` is that of :func:`tree_text`: what comes after the answer's end is drawn as if not accepted.
+    """
     tree = verdict.tree
     row_N = _rows(verdict)
-    accepted = set(verdict.path)
+    accepted, dropped = _kept(verdict, emitted)
     last = verdict.path[-1]
     added = (tree.depth_N[last] + 1, max(row_N) + 1 if tree.draws_N[last] else row_N[last])
     width = MARGIN * 2 + COLUMN * (max(tree.depth, added[0]) + 1)
@@ -49,13 +57,33 @@ def tree_svg(verdict: Verdict, spell: Spell, title: str) -> str:
         parent = tree.parent_N[node]
         here, there = (tree.depth_N[node], row_N[node]), (tree.depth_N[parent], row_N[parent])
         parts.append(_edge(there, here, kept=node in accepted))
-    parts.append(_edge((tree.depth_N[last], row_N[last]), added, kept=True, dashed=True))
+    parts.append(_edge((tree.depth_N[last], row_N[last]), added, kept=not dropped, dashed=True))
     for node in range(tree.size):
         tip = f"node {node}, end {tree.end_N[node]}: {', '.join(_draws_of(verdict, node)) or 'pending token'}"
         kept = node in accepted
         parts.append(_box((tree.depth_N[node], row_N[node]), spell(tree.token_N[node]), tip, kept))
-    parts.append(_box(added, spell(verdict.next_token), "the target's own token", kept=True, dashed=True))
+    parts.append(_box(added, spell(verdict.next_token), "the target's own token", not dropped, dashed=True))
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _kept(verdict: Verdict, emitted: int | None) -> tuple[set[int], set[int]]:
+    """The accepted nodes that the answer took; what else it dropped, -1 for the target's own token."""
+    if emitted is None or emitted >= len(verdict.tokens):
+        return set(verdict.path), set()
+    return set(verdict.path[: emitted + 1]), {*verdict.path[emitted + 1 :], -1}
+
+
+def _branches(verdict: Verdict) -> list[str]:
+    """What stands before the token of every node: the lines that lead to it."""
+    tree = verdict.tree
+    before_N, below_N = [""], [""]
+    for node in range(1, tree.size):
+        parent = tree.parent_N[node]
+        # a later sibling follows where this node's subtree does not end its parent's
+        more = tree.end_N[node] < tree.end_N[parent]
+        before_N.append(below_N[parent] + ("├─ " if more else "└─ "))
+        below_N.append(below_N[parent] + ("│  " if more else "   "))
+    return before_N
 
 
 def _rows(verdict: Verdict) -> list[float]:
@@ -82,8 +110,9 @@ def _draws_of(verdict: Verdict, node: int) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    """The token as a Python literal, so that spaces and line breaks can be seen."""
-    return repr(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
+    """The token as a Python literal, so that spaces and line breaks can be seen; long ones are cut."""
+    shown = repr(text)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 2]}…{shown[0]}"
 
 
 def _place(at: tuple[float, float]) -> tuple[float, float]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 import torch
 
 from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.scheduler import clip
 from spec_sdk.tree import TokenTree
 
 
 class VerdictRecorder(Verifier):
-    """Decides as ``inner`` does and collects the verdicts."""
+    """Decides as ``inner`` does and collects the verdicts.
+
+    ``emitted[i]``: how many tokens of verdict i the answer took; fewer than it has where the answer ended.
+    """
 
     name = "verdict_recorder"
 
@@ -20,6 +24,7 @@ class VerdictRecorder(Verifier):
         super().__init__(inner.config)
         self.inner = inner
         self.verdicts: list[Verdict] = []
+        self.emitted: list[int] = []
 
     def guarantee_under(self, params: SamplingParams) -> Guarantee:
         return self.inner.guarantee_under(params)
@@ -27,4 +32,5 @@ class VerdictRecorder(Verifier):
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         verdict = self.inner.verify(tree, logits_NV, request)
         self.verdicts.append(verdict)
+        self.emitted.append(len(clip(verdict, request)))
         return verdict

@@ -82,7 +82,16 @@ class Session:
 
     @torch.no_grad()
     def score(self, tree: TokenTree, hidden_layers: Sequence[int] = ()) -> Scores:
-        """One pass over a whole tree whose root comes after the committed tokens. Nothing is committed."""
+        """One pass over a whole tree whose root comes after the committed tokens. Nothing is committed.
+
+        Raises ValueError, naming the node, for a token that the model does not have.
+        """
+        vocabulary = self.decoder.config.vocab_size
+        if max(tree.token_N) >= vocabulary:
+            node = next(i for i, token in enumerate(tree.token_N) if token >= vocabulary)
+            raise ValueError(
+                f"tree node {node}: token {tree.token_N[node]} lies outside the vocabulary of {vocabulary}"
+            )
         device = self.decoder.device
         mask = AttentionMask.tree(self.length, tree.end_N, device)
         position_N = torch.tensor(tree.depth_N, device=device) + self.length

@@ -17,8 +17,8 @@ from spec_sdk.settings import Settings
 from spec_sdk.tasks.generate import check_length, encode
 
 if TYPE_CHECKING:
-    from spec_sdk.contracts import Verdict
     from spec_sdk.pipeline import Pipeline
+    from spec_sdk.verdict_recorder import VerdictRecorder
 
 
 @dataclass
@@ -48,22 +48,25 @@ class ShowTree(Task):
         pipeline = build_pipeline(app, Registry.discover())
         prompt = encode(pipeline.tokenizer, text, app.chat)
         check_length(len(prompt), app.max_new_tokens, pipeline.context, 0, 1)
-        verdicts = first_verdicts(pipeline, prompt, app, self.config.cycles)
+        recorder = record_verdicts(pipeline, prompt, app, self.config.cycles)
         app.output_dir.mkdir(parents=True, exist_ok=True)
 
         def spell(token: int) -> str:
             return pipeline.tokenizer.decode([token], skip_special_tokens=False)
 
-        for cycle, verdict in enumerate(verdicts, start=1):
+        for cycle, (verdict, emitted) in enumerate(zip(recorder.verdicts, recorder.emitted, strict=True), start=1):
             nodes, depth, accepted = verdict.tree.size, verdict.tree.depth, len(verdict.path) - 1
             title = f"cycle {cycle}: {nodes} nodes, depth {depth}, {accepted} accepted"
-            print(f"{title}\n{tree_text(verdict, spell)}\n")
-            write_atomically(app.output_dir / f"tree-{cycle}.svg", tree_svg(verdict, spell, title))
+            if emitted < len(verdict.tokens):
+                title += f"; the answer ends after {emitted} new token{'s' * (emitted != 1)}"
+            print(f"{title}\n{tree_text(verdict, spell, emitted)}\n")
+            drawing = tree_svg(verdict, spell, title, emitted)
+            write_atomically(app.output_dir / f"tree-{cycle}.svg", drawing)
         print(f"drawings in {app.output_dir}", file=sys.stderr)
         return 0
 
 
-def first_verdicts(pipeline: Pipeline, prompt: list[int], app: Settings, cycles: int) -> list[Verdict]:
+def record_verdicts(pipeline: Pipeline, prompt: list[int], app: Settings, cycles: int) -> VerdictRecorder:
     """The verdicts of the first ``cycles`` cycles on one prompt (fewer if it ends before)."""
     from spec_sdk.verdict_recorder import VerdictRecorder
 
@@ -73,4 +76,4 @@ def first_verdicts(pipeline: Pipeline, prompt: list[int], app: Settings, cycles:
     for _ in stream:
         if len(recorder.verdicts) == cycles:
             break
-    return recorder.verdicts
+    return recorder

@@ -18,7 +18,7 @@ from spec_sdk.testing.trees import check_tree
 from spec_sdk.tree import TokenTree
 
 CYCLES = 4
-DEPTHS = (1, 2, 5)
+BUDGETS = (Budget(1), Budget(2, 4), Budget(5))
 
 
 def check_drafter(
@@ -44,14 +44,14 @@ def check_drafter(
     for params in (SamplingParams(), SamplingParams(temperature=1.0), SamplingParams(temperature=0.7, top_p=0.9)):
         sampler = make_sampler(params)
         for i, prompt in enumerate(prompts):
-            for depth in DEPTHS:
+            for budget in BUDGETS:
                 trees = [
-                    list(_cycles(make_drafter(), request_for(prompt, sampler, seed + i), depth, vocabulary, target))
+                    list(_cycles(make_drafter(), request_for(prompt, sampler, seed + i), budget, vocabulary, target))
                     for _ in range(2)
                 ]
                 for cycle, (first, again) in enumerate(zip(*trees, strict=True)):
                     assert _signature(first) == _signature(again), (
-                        f"prompt {i}, cycle {cycle}, depth {depth}: the same seed gave two different trees"
+                        f"prompt {i}, cycle {cycle}, {budget}: the same seed gave two different trees"
                     )
     sampler = make_sampler(SamplingParams(temperature=1.0))
     requests = (request_for(prompts[0], sampler, seed + i) for i in range(draws))
@@ -77,14 +77,14 @@ def _start(drafter: Drafter, request: Request, target: Target | None) -> None:
 
 
 def _cycles(
-    drafter: Drafter, request: Request, depth: int, vocabulary: int, target: Target | None
+    drafter: Drafter, request: Request, budget: Budget, vocabulary: int, target: Target | None
 ) -> Iterator[TokenTree]:
     """A few cycles, in each of which some path of the tree is accepted and some other token follows it."""
-    accept = random.Random(f"{request.tokens} {depth}")
+    accept = random.Random(f"{request.tokens} {budget.depth}")
     _start(drafter, request, target)
     for cycle in range(CYCLES):
-        tree = drafter.propose(request, Budget(depth))
-        _check_proposal(tree, request, depth, vocabulary, cycle)
+        tree = drafter.propose(request, budget)
+        _check_proposal(tree, request, budget, vocabulary, cycle)
         yield tree
         path = tree.path_to(accept.randrange(tree.size))
         hidden: Mapping[int, torch.Tensor] = {}
@@ -98,7 +98,7 @@ def _cycles(
         drafter.observe(request, committed, hidden)
 
 
-def _check_proposal(tree: TokenTree, request: Request, depth: int, vocabulary: int, cycle: int) -> None:
+def _check_proposal(tree: TokenTree, request: Request, budget: Budget, vocabulary: int, cycle: int) -> None:
     where = f"prefix of {len(request.tokens)} tokens, cycle {cycle}"
     try:
         check_tree(tree)
@@ -107,7 +107,8 @@ def _check_proposal(tree: TokenTree, request: Request, depth: int, vocabulary: i
     assert tree.token_N[0] == request.pending_token, (
         f"{where}: the tree begins with token {tree.token_N[0]}, the pending token is {request.pending_token}"
     )
-    assert tree.depth <= depth, f"{where}: the tree has depth {tree.depth}, the budget is {depth}"
+    assert tree.depth <= budget.depth, f"{where}: the tree has depth {tree.depth}, the budget is {budget.depth}"
+    assert tree.size <= budget.nodes, f"{where}: the tree has {tree.size} nodes, the budget is {budget.nodes}"
     largest = max(tree.token_N)
     assert largest < vocabulary, f"{where}: token {largest} lies outside the vocabulary of {vocabulary}"
 
@@ -119,7 +120,7 @@ def _signature(tree: TokenTree) -> tuple[object, ...]:
 
 def _first_tree(drafter: Drafter, request: Request, target: Target | None) -> TokenTree:
     _start(drafter, request, target)
-    return drafter.propose(request, Budget(max(DEPTHS)))
+    return drafter.propose(request, BUDGETS[-1])
 
 
 def _check_laws(trees: Sequence[TokenTree], vocabulary: int) -> None:

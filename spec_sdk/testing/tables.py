@@ -103,8 +103,8 @@ class TableDrafter(Drafter):
         self.plan = plan
 
     def propose(self, request: Request, budget: Budget) -> TokenTree:
-        """To the depth of the plan or the budget, whichever is less."""
-        tree = TreeBuilder(request.pending_token)
+        """To the depth of the plan or the budget, whichever is less; ends early when its nodes are used up."""
+        tree = TreeBuilder(request.pending_token, budget.nodes)
         prefixes = [list(request.tokens)]
         level = [0]
         for draws in self.plan[: budget.depth]:
@@ -128,6 +128,8 @@ class TableDrafter(Drafter):
         undrawn, left = dict(laws), {table: int((q_V > 0).sum()) for table, q_V in laws.items()}
         chosen: set[int] = set()
         for kind, table in draws:
+            if not tree.room:
+                return
             q_V = laws[table]
             if kind == "chosen":
                 token = next(t for t in q_V.argsort(descending=True, stable=True).tolist() if t not in chosen)

@@ -1,4 +1,4 @@
-"""Is a token tree well-formed?
+"""Are the draws of a token tree sound?
 
 Legend: N tree nodes, V vocabulary.
 """
@@ -16,13 +16,12 @@ MASS_TOLERANCE = 1e-4
 
 
 def check_tree(tree: TokenTree) -> None:
-    """Raise AssertionError unless ``tree`` is in pre-order with right intervals, depths and draws.
+    """Raise AssertionError unless the draws of ``tree`` are sound. That it is a tree in pre-order, it checks itself.
 
-    Draws: each names a child of its node, every child has one, children stand in the order of their first draw, a drawn
+    Each names a child of its node, every child has one, children stand in the order of their first draw, a drawn
     token has a distribution that sums to 1 and in which it is possible, a chosen one has none, and draws without
     replacement from one ``q_V`` are of different tokens.
     """
-    _check_shape(tree)
     children: list[list[int]] = [[] for _ in tree.token_N]
     for node in range(1, tree.size):
         children[tree.parent_N[node]].append(node)
@@ -38,36 +37,6 @@ def check_tree(tree: TokenTree) -> None:
         tokens = [tree.token_N[child] for child in children[node]]
         assert len(set(tokens)) == len(tokens), f"node {node} has two children of one token: {tokens}"
         _check_draws(tree, node, draws, checked)
-
-
-def _check_shape(tree: TokenTree) -> None:
-    size = tree.size
-    assert size >= 1, "a tree has at least its root"
-    for name in ("parent_N", "depth_N", "end_N", "draws_N"):
-        length = len(getattr(tree, name))
-        assert length == size, f"{name} has {length} entries, token_N has {size}"
-    assert tree.parent_N[0] == -1, f"node 0 is the root, but its parent is {tree.parent_N[0]}"
-    assert tree.depth_N[0] == 0, f"the root's depth is {tree.depth_N[0]}"
-    for node in range(size):
-        assert tree.token_N[node] >= 0, f"node {node} has the negative token {tree.token_N[node]}"
-    for node in range(1, size):
-        parent = tree.parent_N[node]
-        assert 0 <= parent < node, f"node {node} comes before its parent {parent}"
-        assert tree.depth_N[node] == tree.depth_N[parent] + 1, (
-            f"node {node} has depth {tree.depth_N[node]}, its parent {parent} has {tree.depth_N[parent]}"
-        )
-    nodes_below = [1] * size
-    for node in range(size - 1, 0, -1):
-        nodes_below[tree.parent_N[node]] += nodes_below[node]
-    for node in range(size):
-        end = node + nodes_below[node]
-        assert tree.end_N[node] == end, (
-            f"node {node} has {nodes_below[node] - 1} descendants, so its end is {end}, not {tree.end_N[node]}"
-        )
-        parent = tree.parent_N[node]
-        assert node == 0 or end <= tree.end_N[parent], (
-            f"not in pre-order: the subtree of node {node} reaches beyond that of its parent {parent}"
-        )
 
 
 def _check_draws(tree: TokenTree, node: int, draws: tuple[Draw, ...], checked: set[int]) -> None:

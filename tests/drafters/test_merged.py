@@ -91,3 +91,16 @@ def test_every_members_paths_are_in_the_tree() -> None:
 def test_bad_members_are_named(members: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(UserError, match=message):
         MergedDrafter(MergedConfig(members), TinyModels())
+
+
+@pytest.mark.parametrize("nodes", range(2, 12))
+def test_members_share_the_nodes(nodes: int) -> None:
+    """What one leaves goes to those after it, and none is asked for a tree of the root alone."""
+    members: list[dict[str, Any]] = [{"name": "draft_model", "width": 3}, {"name": "prompt_lookup"}] * 2
+    drafter = MergedDrafter(MergedConfig(members), TinyModels())
+    request = request_for([5, 6, 7, 8, 5, 6, 7], reference_sampler(SamplingParams()), 0)
+    drafter.start(request)
+    tree = drafter.propose(request, Budget(3, nodes))
+    assert 2 <= tree.size <= nodes
+    drafters = {draw.drafter for draws in tree.draws_N for draw in draws}
+    assert drafters == ({"draft_model", "prompt_lookup"} if nodes > 2 else {"draft_model"})

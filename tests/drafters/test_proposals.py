@@ -127,3 +127,24 @@ def test_a_static_tree_ends_before_it_outgrows_its_limit() -> None:
     drafter.start(asked)
     tree = drafter.propose(asked, Budget(5))
     assert tree.depth == 3 and tree.size == 1111
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 9])
+@pytest.mark.parametrize(
+    "config",
+    [
+        DraftModelConfig(width=3),
+        DraftModelConfig(growth="dynamic", width=3, max_nodes=20),
+        DraftModelConfig(growth="static", widths=[3, 2]),
+        DraftModelConfig(growth="static", widths=[5, 2], children="with_replacement"),
+        DraftModelConfig(growth="static", widths=[5, 2], children="without_replacement"),
+    ],
+    ids=lambda config: f"{config.growth} {config.children}",
+)
+def test_a_tree_has_no_more_nodes_than_its_budget(config: DraftModelConfig, nodes: int) -> None:
+    sizes = []
+    for budget in (Budget(4), Budget(min(4, nodes - 1), nodes)):
+        drafter, asked = DraftModelDrafter(config, TinyModels()), request([5, 6, 7], temperature=1.0)
+        drafter.start(asked)
+        sizes.append(drafter.propose(asked, budget).size)
+    assert sizes[0] > 9 and 2 <= sizes[1] <= nodes

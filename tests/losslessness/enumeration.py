@@ -5,8 +5,7 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -14,7 +13,7 @@ import torch
 from spec_sdk.contracts import Drafter, Request, SamplingParams, Verifier
 from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing.remembering import Remembering
-from spec_sdk.testing.statistics import DeepestPolicy, cell_of
+from spec_sdk.testing.statistics import DeepestPolicy, cell_of, joint_law
 from spec_sdk.testing.tables import TableModel
 from spec_sdk_samplers.reference import ReferenceSampler
 
@@ -70,6 +69,46 @@ class EnumeratingSampler(ReferenceSampler):
         return self.chooser.choose([1 - accepted, accepted]) == 1
 
 
+def cycle_law(
+    target: TableModel,
+    make_drafter: Callable[[], Drafter],
+    verifier: Verifier,
+    params: SamplingParams,
+    prompt: Sequence[int],
+    sampler_class: type[EnumeratingSampler] = EnumeratingSampler,
+) -> dict[tuple[int, ...], float]:
+    """What one cycle of the scheduler emits after ``prompt``, with its probability."""
+    inner = sampler_class(None, params)
+    sampler, rng = Remembering(inner), torch.Generator()
+
+    def cycle(chooser: Chooser) -> tuple[int, ...]:
+        inner.chooser = chooser
+        request = Request(list(prompt), len(prompt), 64, sampler, rng)
+        scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
+        return tuple(next(scheduler.run(request, lambda event: None)))
+
+    law: dict[tuple[int, ...], float] = {}
+    for emitted, probability in outcomes(cycle):
+        law[emitted] = law.get(emitted, 0.0) + probability
+    return law
+
+
+def completed_law(
+    emitted: Mapping[tuple[int, ...], float],
+    target: TableModel,
+    params: SamplingParams,
+    prompt: Sequence[int],
+    length: int,
+) -> torch.Tensor:
+    """The joint law of ``length`` tokens, float64 [V**length]: one cycle's (:func:`cycle_law`), then plain sampling."""
+    law, sampler = torch.zeros(target.vocabulary**length, dtype=torch.float64), ReferenceSampler(None, params)
+    for tokens, probability in emitted.items():
+        rest = joint_law(target, sampler, [*prompt, *tokens], length - len(tokens))
+        first = cell_of(tokens, target.vocabulary) * rest.numel()
+        law[first : first + rest.numel()] += probability * rest
+    return law
+
+
 def emitted_law(
     target: TableModel,
     make_drafter: Callable[[], Drafter],
@@ -84,21 +123,13 @@ def emitted_law(
     Drafter and verifier are memoryless between cycles, so what a cycle emits depends on the prefix alone: cycles are
     enumerated one by one and their laws chained.
     """
-    inner = sampler_class(None, params)
-    sampler, rng = Remembering(inner), torch.Generator()
-
-    def cycle(prefix: Sequence[int], chooser: Chooser) -> tuple[int, ...]:
-        inner.chooser = chooser
-        request = Request(list(prefix), len(prefix), 64, sampler, rng)
-        scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
-        return tuple(next(scheduler.run(request, lambda event: None)))
-
     law = torch.zeros(target.vocabulary**length, dtype=torch.float64)
     unfinished: dict[tuple[int, ...], float] = {(): 1.0}
     while unfinished:
         shortest = min(unfinished, key=len)
         weight = unfinished.pop(shortest)
-        for emitted, probability in outcomes(functools.partial(cycle, (*prompt, *shortest))):
+        emitted_next = cycle_law(target, make_drafter, verifier, params, (*prompt, *shortest), sampler_class)
+        for emitted, probability in emitted_next.items():
             tokens = (*shortest, *emitted)
             if len(tokens) < length:
                 unfinished[tokens] = unfinished.get(tokens, 0.0) + weight * probability

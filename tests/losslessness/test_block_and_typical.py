@@ -1,4 +1,4 @@
-"""Block verification keeps at least as many tokens as chain rejection; typical acceptance does as it is defined."""
+"""Conformance of the verifiers beside multi-step's, and typical acceptance as it is defined."""
 
 from __future__ import annotations
 
@@ -7,65 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from spec_sdk.contracts import Request, SamplingParams, Verifier
+from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UserError
 from spec_sdk.testing import CHAINS, check_verifier
 from spec_sdk.testing.defaults import request_for
-from spec_sdk.testing.statistics import joint_law
-from spec_sdk.testing.tables import TableDrafter, TableModel
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
-from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.naive_tree import NaiveTree
 from spec_sdk_verifiers.typical import Typical, TypicalConfig
-from tests.losslessness.enumeration import Chooser, EnumeratingSampler, emitted_law, outcomes
-from tests.losslessness.plans import CHAINS as NAMED_CHAINS
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
-
-
-def expected_accepted(verifier: Verifier, seed: int, depth: int = 2, vocabulary: int = 3) -> float:
-    """Mean number of accepted tokens of a drawn chain, by enumeration. The laws depend on the node's depth only."""
-    rng = torch.Generator().manual_seed(seed)
-    logits_NV = 1.5 * torch.randn((depth + 1, vocabulary), generator=rng)
-    q_NV = torch.softmax(1.5 * torch.randn((depth, vocabulary), generator=rng), -1)
-    sampler = EnumeratingSampler(None, SAMPLED)
-
-    def run(chooser: Chooser) -> int:
-        sampler.chooser = chooser
-        builder, node = TreeBuilder(0), 0
-        for q_V in q_NV:
-            node = builder.add(node, sampler.draw(q_V, rng), "with_replacement", q_V)
-        verdict = verifier.verify(builder.build().tree, logits_NV, request_for([0], sampler, 0))
-        return len(verdict.path) - 1
-
-    return sum(accepted * weight for accepted, weight in outcomes(run))
-
-
-def test_block_verification_never_accepts_less() -> None:
-    gains = [
-        expected_accepted(BlockVerification(None), seed) - expected_accepted(ChainRejection(None), seed)
-        for seed in range(20)
-    ]
-    assert min(gains) > -1e-6
-    assert max(gains) > 1e-2
-
-
-class PlainResidual(BlockVerification):
-    """Wrong: goes on from max(p − q, 0), as if every token before had been accepted with certainty."""
-
-    def _rest(self, weight: float, p_V: torch.Tensor, q_V: torch.Tensor, request: Request) -> torch.Tensor:
-        return super()._rest(1.0, p_V, q_V, request)
-
-
-@pytest.mark.parametrize(("verifier", "right"), [(BlockVerification(None), True), (PlainResidual(None), False)])
-def test_enumeration_tells_the_block_residual_from_the_plain_one(verifier: Verifier, right: bool) -> None:
-    target, draft = (TableModel(3, seed, spread=2.5) for seed in (120, 121))
-    plan = NAMED_CHAINS["drawn chain"]
-    law = emitted_law(target, lambda: TableDrafter([draft, draft], plan), verifier, SAMPLED, (1, 2), 3)
-    error = float((law - joint_law(target, ReferenceSampler(None, SAMPLED), (1, 2), 3)).abs().max())
-    assert error < 1e-6 if right else error > 1e-3
 
 
 def test_conformance(scale: Callable[[int, int], int]) -> None:

@@ -77,6 +77,14 @@ class TooDeep(Faulty):
         return super().propose(request, Budget(budget.depth + 1))
 
 
+class TooManyNodes(Faulty):
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        tree = TreeBuilder(request.pending_token)
+        for token in range(VOCABULARY):
+            tree.add(0, token, "chosen")
+        return tree.build().tree
+
+
 class OtherRoot(Faulty):
     def propose(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.root_only((request.pending_token + 1) % VOCABULARY)
@@ -114,6 +122,7 @@ class SortsItsDraws(Faulty):
         (DeclaresChosen, "tokens that depend on a random number are drawn"),
         (DeclaresUnnormalised, "q_V sums to 1.8"),
         (TooDeep, "the tree has depth 2, the budget is 1"),
+        (TooManyNodes, "the tree has 7 nodes, the budget is 4"),
         (OtherRoot, "the tree begins with token"),
         (OutsideVocabulary, "token 6 lies outside the vocabulary of 6"),
         (OwnRandomness, "the same seed gave two different trees"),

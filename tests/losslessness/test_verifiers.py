@@ -59,13 +59,17 @@ def test_greedy_refuses_to_sample() -> None:
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED])
-def test_chain_rejection_refuses_branches(params: SamplingParams) -> None:
+@pytest.mark.parametrize("verifier", [ChainRejection(None), BlockVerification(None)], ids=lambda v: v.name)
+@pytest.mark.parametrize("second", [2, 3])
+def test_verifiers_of_chains_refuse_branches(verifier: Verifier, params: SamplingParams, second: int) -> None:
+    """A second child, and a second draw of the same one."""
     builder = TreeBuilder(7)
     child = builder.add(0, 1, "chosen")
     builder.add(child, 2, "chosen")
-    builder.add(child, 3, "chosen")
-    with pytest.raises(ValueError, match="tree node 1 has 2 draws"):
-        ChainRejection(None).verify(builder.build().tree, torch.zeros((4, 10)), request(params))
+    builder.add(child, second, "chosen")
+    message = f"^tree node 1 has 2 draws; verifier '{verifier.name}' takes chains, multi_step takes trees$"
+    with pytest.raises(ValueError, match=message):
+        verifier.verify(builder.build().tree, torch.zeros((builder.size, 10)), request(params))
 
 
 @pytest.mark.parametrize("verifier", [Greedy(None), MultiStep(None)], ids=lambda v: v.name)

@@ -14,15 +14,21 @@ from spec_sdk.testing import TableDrafter, TableModel, check_verifier, goodness_
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk.testing.tables import DrawPlan
 from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.block_verification import BlockVerification
+from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.losslessness.enumeration import EnumeratingSampler, emitted_law
 from tests.losslessness.plans import CHAINS, TREES
 from tests.losslessness.wrong_rules import (
+    BlockAcceptedByWeight,
+    BlockRestOfToken,
+    BlockStopsAtARejection,
     BonusFromParentRow,
     ChildrenBestFirst,
     DraftLawNotUpdated,
     DuplicatesForgotten,
     ModelQForChosen,
+    TargetForResidual,
     TargetInsteadOfResidual,
     UnnormalisedResidual,
     UnnormalisedRest,
@@ -46,6 +52,8 @@ class Wrong:
     verifier: Callable[[], Verifier] = lambda: MultiStep(None)
     mixin: type = object
     seed: int = 120
+    draws: int = 1000
+    """Answers that χ² needs to tell it from the right one, with room."""
 
     def sampler_class(self, base: type[Sampler]) -> type[Sampler]:
         return base if self.mixin is object else type("WrongSampler", (self.mixin, base), {})
@@ -59,15 +67,29 @@ WRONG = {
     "residual not renormalised": Wrong(TREES["repeated draws"], mixin=UnnormalisedResidual),
     "p without a chosen token not renormalised": Wrong(TREES["top-2 tree"], mixin=UnnormalisedRest, seed=180),
     "p instead of the residual": Wrong(CHAINS["drawn chain"], lambda: TargetInsteadOfResidual(None)),
+    "the same, chain rejection": Wrong(CHAINS["drawn chain"], lambda: ChainRejection(None), mixin=TargetForResidual),
+    "the same, block verification": Wrong(
+        CHAINS["drawn chain"], lambda: BlockVerification(None), mixin=TargetForResidual
+    ),
+    "residual of the token, not of the block": Wrong(
+        CHAINS["drawn chain"], lambda: BlockRestOfToken(None), seed=581, draws=3000
+    ),
+    "every block accepted with its weight": Wrong(CHAINS["drawn chain"], lambda: BlockAcceptedByWeight(None)),
+    "blocks end at the first that is rejected": Wrong(CHAINS["drawn chain"], lambda: BlockStopsAtARejection(None)),
     "bonus token from the wrong row": Wrong(CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180),
     "q not updated in draws without replacement": Wrong(TREES["distinct draws"], lambda: DraftLawNotUpdated(None)),
-    "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None)),
-    "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None)),
+    "q without a rejected draw not renormalised": Wrong(TREES["distinct draws"], mixin=UnnormalisedRest),
+    "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None), draws=3000),
+    "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None), draws=3000),
 }
 RIGHT = {
     f"right: {name}": Wrong(plan)
     for name, plan in (CHAINS | TREES).items()
     if name in {"top-1 chain", "top-2 tree", "drawn chain", "two drawn tokens", "distinct draws", "repeated draws"}
+}
+RIGHT |= {
+    f"right: drawn chain, {make.name}": Wrong(CHAINS["drawn chain"], functools.partial(make, None))
+    for make in (ChainRejection, BlockVerification)
 }
 
 
@@ -105,7 +127,7 @@ def test_enumeration_rejects_the_wrong_rule(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_chi_square_rejects_the_wrong_rule(name: str, scale: Callable[[int, int], int]) -> None:
-    assert sampled_probability(WRONG[name], scale(3000, 20_000)) < 1e-12
+    assert sampled_probability(WRONG[name], scale(WRONG[name].draws, 20_000)) < 1e-12
 
 
 @pytest.mark.parametrize("name", RIGHT)

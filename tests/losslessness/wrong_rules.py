@@ -13,6 +13,7 @@ import torch
 from spec_sdk.contracts import Request, Verdict
 from spec_sdk.testing.tables import TableModel
 from spec_sdk.tree import Draw, TokenTree
+from spec_sdk_verifiers.block_verification import Block, BlockVerification
 from spec_sdk_verifiers.laws import target_law
 from spec_sdk_verifiers.multi_step import MultiStep
 
@@ -95,6 +96,38 @@ class ChildrenBestFirst(MultiStep):
         return super().verify(replace(tree, draws_N=tuple(best_first)), logits_NV, request)
 
 
+class BlockRestOfToken(BlockVerification):
+    """Goes on from max(p − q, 0), as if every token before had been accepted with certainty."""
+
+    def _rest(self, weight: float, p_V: torch.Tensor, q_V: torch.Tensor, request: Request) -> torch.Tensor:
+        return super()._rest(1.0, p_V, q_V, request)
+
+
+class BlockAcceptedByWeight(BlockVerification):
+    """Accepts every block with its weight, as if it were the whole chain."""
+
+    def _left(self, weight: float, p_V: torch.Tensor, q_V: torch.Tensor) -> float:
+        # x / (x + 1 − weight) is the weight where x is
+        return weight
+
+
+class BlockStopsAtARejection(BlockVerification):
+    """Tries the shortest block first and ends with the first that is rejected, as chains of tokens do."""
+
+    def _accepted(self, blocks: Sequence[Block], weight: float, request: Request) -> int:
+        for length in range(1, len(blocks)):
+            if super()._accepted(blocks[: length + 1], 0.0, request) < length:
+                return length - 1
+        return len(blocks) if request.sampler.accepts(weight, 1.0, request.rng) else len(blocks) - 1
+
+
+class TargetForResidual:
+    """A sampler's mixin. Redraws from p after a rejection, instead of norm(max(p − q, 0))."""
+
+    def residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
+        return p_V
+
+
 class UnnormalisedResidual:
     """A sampler's mixin. Leaves the residual as max(p − q, 0), which sums to less than 1."""
 
@@ -104,7 +137,7 @@ class UnnormalisedResidual:
 
 
 class UnnormalisedRest:
-    """A sampler's mixin. Zeroes a rejected chosen token in p, and forgets to renormalise."""
+    """A sampler's mixin. Zeroes a rejected token, a chosen one in p or a drawn one in q, and forgets to renormalise."""
 
     def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
         rest_V = p_V.clone()

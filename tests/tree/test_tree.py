@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -74,7 +73,7 @@ def test_repeated_draws_merge_and_keep_their_number(root: int, tokens: list[int]
 def test_a_hundred_thousand_nodes(shape: str) -> None:
     """No recursion, and nothing of size N × N: either would end here."""
     size = 100_000
-    builder = TreeBuilder(0)
+    builder = TreeBuilder(0, max_nodes=size)
     for node in range(1, size):
         parent = {"chain": node - 1, "star": 0, "binary": (node - 1) // 2}[shape]
         builder.add(parent, node, "chosen")
@@ -96,23 +95,6 @@ def test_shortcuts() -> None:
     assert TokenTree.chain(5, []) == root
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        ((1, 2, "chosen"), "parent 1 does not exist yet"),
-        ((-1, 2, "chosen"), "parent -1 does not exist yet"),
-        ((0, -2, "chosen"), "token id -2 is negative"),
-        ((0, 2, "with_replacement"), "a drawn token needs its q_V"),
-        ((0, 2, "chosen", torch.ones(3)), "a chosen one has none"),
-    ],
-)
-def test_a_node_that_makes_no_sense_is_refused(arguments: Any, fault: str) -> None:
-    builder = TreeBuilder(0)
-    with pytest.raises(ValueError, match=f"tree node 1: .*{fault}"):
-        builder.add(*arguments)
-    assert builder.size == 1
-
-
 def sound_tree() -> TokenTree:
     builder, q_V = TreeBuilder(1), torch.tensor([0.5, 0.25, 0.25, 0.0])
     left = builder.add(0, 0, "without_replacement", q_V)
@@ -132,13 +114,7 @@ Q_V = torch.tensor([0.5, 0.25, 0.25, 0.0])
 @pytest.mark.parametrize(
     ("tree", "fault"),
     [
-        (replace(sound_tree(), parent_N=(-1, 0, 3, 0)), "node 2 comes before its parent 3"),
-        (replace(sound_tree(), depth_N=(0, 1, 1, 1)), "node 2 has depth 1"),
-        (replace(sound_tree(), end_N=(4, 4, 3, 4)), "node 1 has 1 descendants, so its end is 3, not 4"),
-        (replace(sound_tree(), end_N=(4, 3, 3)), "end_N has 3 entries"),
-        (replace(sound_tree(), parent_N=(0, 0, 1, 0)), "its parent is 0"),
         (replace(sound_tree(), token_N=(1, 0, 3, 0)), "two children of one token"),
-        (replace(sound_tree(), token_N=(1, 0, -3, 2)), "negative token -3"),
         (with_root_draws(Draw(1, "chosen")), r"node 0 has the children \[1, 3\], its draws name \[1\]"),
         (with_root_draws(Draw(3, "chosen"), Draw(1, "chosen")), "not in the order in which they were first drawn"),
         (with_root_draws(Draw(1, "chosen"), Draw(2, "chosen")), r"its draws name \[1, 2\]"),
@@ -160,12 +136,4 @@ Q_V = torch.tensor([0.5, 0.25, 0.25, 0.0])
 )
 def test_check_tree_names_what_is_wrong(tree: TokenTree, fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
-        check_tree(tree)
-
-
-def test_check_tree_notices_another_order_than_pre_order() -> None:
-    """Breadth first: every parent before its children, but subtrees are torn apart."""
-    draws = ((Draw(1, "chosen"), Draw(2, "chosen")), (Draw(3, "chosen"),), (), ())
-    tree = TokenTree((0, 1, 2, 3), (-1, 0, 0, 1), (0, 1, 1, 2), (4, 3, 3, 4), draws)
-    with pytest.raises(AssertionError, match="not in pre-order: the subtree of node 3 reaches beyond"):
         check_tree(tree)

@@ -11,7 +11,7 @@ from typing import cast
 
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Request
+from spec_sdk.contracts import LARGEST_TREE, Budget, Drafter, Request
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.model.runners.base import BlockRunner
@@ -21,8 +21,6 @@ from spec_sdk_drafters.tree_growth import Children, grow_beam, grow_dynamic, gro
 
 GROWTHS = ("beam", "dynamic", "static")
 CHILDREN = ("auto", "top_k", "with_replacement", "without_replacement")
-LARGEST_TREE = 4096
-"""Most nodes of a static tree; it ends at the level before the one that would exceed it."""
 
 
 @dataclass
@@ -90,7 +88,7 @@ class DraftModelDrafter(Drafter):
             return TokenTree.root_only(request.pending_token)
         unfed = request.tokens[self.session.length :]
         root_logits_V = align_vocabulary(self.session.feed(unfed), self.vocabulary)
-        tree = TreeBuilder(request.pending_token)
+        tree = TreeBuilder(request.pending_token, budget.nodes)
         self._tree, self._fed_nodes = tree, 1
         return self._grow(tree, root_logits_V, depth, request)
 
@@ -102,7 +100,7 @@ class DraftModelDrafter(Drafter):
         if config.growth == "static" or children != "top_k":
             widths = config.widths if config.growth == "static" else [1]
             kind = cast(Children, children)
-            depth = min(depth, affordable_depth(widths))
+            depth = min(depth, max(1, affordable_depth(widths, tree.max_nodes)))
             return grow_static(tree, root_logits_V, depth, widths, kind, self._score, request, name)
         if config.growth == "dynamic":
             return grow_dynamic(tree, root_logits_V, depth, config.width, config.max_nodes, self._score, name)
@@ -152,12 +150,12 @@ def check_config(config: DraftModelConfig) -> None:
         )
 
 
-def affordable_depth(widths: list[int]) -> int:
-    """Levels that a static tree of these widths can have with at most LARGEST_TREE nodes."""
+def affordable_depth(widths: list[int], max_nodes: int) -> int:
+    """Whole levels that a static tree of these widths can have with at most ``max_nodes`` nodes."""
     size = level = 1
-    for depth in range(LARGEST_TREE):
+    for depth in range(max_nodes):
         level *= widths[min(depth, len(widths) - 1)]
         size += level
-        if size > LARGEST_TREE:
+        if size > max_nodes:
             return depth
-    return LARGEST_TREE
+    return max_nodes

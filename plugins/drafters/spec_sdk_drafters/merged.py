@@ -51,7 +51,15 @@ class MergedDrafter(Drafter):
             member.start(request, prompt_hidden)
 
     def propose(self, request: Request, budget: Budget) -> TokenTree:
-        return merge([member.propose(request, budget) for member in self.members])
+        trees, room = [], budget.nodes - 1
+        for waiting in range(len(self.members), 0, -1):
+            # an equal share of what the members before have left, so that no draw must be dropped for what it gave
+            share = -(-room // waiting)
+            if share:
+                tree = self.members[-waiting].propose(request, Budget(min(budget.depth, share), share + 1))
+                trees.append(tree)
+                room -= tree.size - 1
+        return merge(trees)
 
     def observe(
         self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None

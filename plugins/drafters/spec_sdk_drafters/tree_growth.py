@@ -2,7 +2,7 @@
 
 Every function feeds nodes to the draft model through ``score`` and returns the closed tree. ``fed`` is the tree of the
 nodes that were fed, in the order of their cache slots; the closed tree may have more nodes (children that were never
-fed) or fewer (pruned ones).
+fed) or fewer (pruned ones). Neither has more nodes than ``fed.max_nodes``: the first levels have them all.
 
 Legend: K frontier nodes, W candidate children per node, V vocabulary.
 """
@@ -35,11 +35,13 @@ def grow_beam(
         if level:
             logits_KV = score(len(frontier))
         joint_KW, token_KW = _best_children(logits_KV, joint_K, width)
-        best = joint_KW.flatten().topk(min(width, joint_KW.numel())).indices.sort().values
+        best = joint_KW.flatten().topk(min(width, joint_KW.numel(), fed.room)).indices.sort().values
         joint_K = joint_KW.flatten()[best]
         tokens = token_KW.flatten()[best].tolist()
         parents = (best // joint_KW.shape[1]).tolist()
         frontier = [fed.add(frontier[p], t, "chosen", drafter=drafter) for p, t in zip(parents, tokens, strict=True)]
+        if not fed.room:
+            break
     return fed.build().tree
 
 
@@ -69,16 +71,17 @@ def grow_dynamic(
         for k, parent in enumerate(frontier):
             children = zip(joint_KW[k].tolist(), token_KW[k].tolist(), strict=True)
             offered += [(-joint, level, parent, token) for joint, token in children]
-        if level + 1 == depth:
+        if level + 1 == depth or not fed.room:
             break
-        best = joint_KW.flatten().topk(min(width, joint_KW.numel())).indices.sort().values
+        best = joint_KW.flatten().topk(min(width, joint_KW.numel(), fed.room)).indices.sort().values
         joint_K = joint_KW.flatten()[best]
         pairs = zip((best // joint_KW.shape[1]).tolist(), token_KW.flatten()[best].tolist(), strict=True)
         expanded = [(frontier[k], token) for k, token in pairs]
         frontier = [fed.add(parent, token, "chosen", drafter=drafter) for parent, token in expanded]
         fed_as.update(zip(expanded, frontier, strict=True))
     # sorted by level too, so that of two paths of equal probability the parent comes before its child
-    kept = sorted(sorted(offered)[:max_nodes], key=lambda offer: (offer[1], offer[2], offer[0]))
+    most = min(max_nodes, fed.max_nodes - 1)
+    kept = sorted(sorted(offered)[:most], key=lambda offer: (offer[1], offer[2], offer[0]))
     tree, node_of = TreeBuilder(fed.root), {0: 0}
     for _, _, parent, token in kept:
         node = tree.add(node_of[parent], token, "chosen", drafter=drafter)
@@ -112,7 +115,7 @@ def grow_static(
         if children == "top_k":
             tokens_KW = logits_KV.topk(min(count, logits_KV.shape[-1])).indices.tolist()
             for node, tokens in zip(frontier, tokens_KW, strict=True):
-                for token in tokens:
+                for token in tokens[: fed.room]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
             q_KV = request.sampler.probabilities(logits_KV).cpu()
@@ -134,10 +137,12 @@ def _draw_children(
     sampler, rng = request.sampler, request.rng
     if children == "with_replacement":
         for _ in range(count):
-            fed.add(node, sampler.draw(q_V, rng), "with_replacement", q_V, drafter)
+            # before the draw: whether it counts must not depend on what it gives
+            if fed.room:
+                fed.add(node, sampler.draw(q_V, rng), "with_replacement", q_V, drafter)
         return
     remaining_V = q_V
-    for left in range(min(count, int((q_V > 0).sum())), 0, -1):
+    for left in range(min(count, fed.room, int((q_V > 0).sum())), 0, -1):
         token = sampler.draw(remaining_V, rng)
         fed.add(node, token, "without_replacement", q_V, drafter)
         if left > 1:

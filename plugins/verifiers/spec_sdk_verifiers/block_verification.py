@@ -1,9 +1,11 @@
-"""Block verification on a chain (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding").
+"""Block verification on a chain (Sun et al., "Block Verification Accelerates Speculative Decoding", ICLR 2025, Alg. 2).
 
 Legend: N tree nodes, V vocabulary.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -11,6 +13,10 @@ from spec_sdk.contracts import Request, Verdict, Verifier
 from spec_sdk.tree import Draw, TokenTree
 from spec_sdk_verifiers.greedy import follow_choices
 from spec_sdk_verifiers.laws import draft_probability, require_chain, target_law
+
+TINY = torch.finfo(torch.float64).tiny
+Block = tuple[float, torch.Tensor, torch.Tensor]
+"""Its weight, and the target's and the drafter's law [V] of the token after it."""
 
 
 class BlockVerification(Verifier):
@@ -33,7 +39,8 @@ class BlockVerification(Verifier):
         sampler, rng = request.sampler, request.rng
         if sampler.greedy:
             return follow_choices(tree, logits_NV, request)
-        path, weight, blocks = [0], 1.0, []
+        path, weight = [0], 1.0
+        blocks: list[Block] = []
         while True:
             p_V = target_law(sampler, logits_NV, path[-1])
             draws = tree.draws_N[path[-1]]
@@ -45,24 +52,30 @@ class BlockVerification(Verifier):
             path.append(draws[0].node)
             ratio = float(p_V[tree.token_N[path[-1]]]) / draft_probability(q_V, tree, draws[0])
             weight = min(weight * ratio, 1.0)
+        length = self._accepted(blocks, weight, request)
+        if length < len(blocks):
+            weight, p_V, q_V = blocks[length]
+            p_V = self._rest(weight, p_V, q_V, request)
+        return Verdict(path[: length + 1], sampler.draw(p_V, rng), tree)
+
+    def _accepted(self, blocks: Sequence[Block], weight: float, request: Request) -> int:
+        """The length of the accepted block. ``weight`` is that of the whole chain, ``blocks`` are the shorter ones."""
+        sampler, rng = request.sampler, request.rng
         if sampler.accepts(weight, 1.0, rng):
-            return Verdict(path, sampler.draw(p_V, rng), tree)
-        for length in range(len(blocks) - 1, -1, -1):
+            return len(blocks)
+        # the empty block is what remains when no other is accepted
+        for length in range(len(blocks) - 1, 0, -1):
             weight, p_V, q_V = blocks[length]
             left = self._left(weight, p_V, q_V)
-            # the empty block is what remains when no other is accepted
-            if length == 0 or sampler.accepts(left, max(left + 1 - weight, TINY), rng):
-                break
-        return Verdict(path[: length + 1], sampler.draw(self._rest(weight, p_V, q_V, request), rng), tree)
+            if sampler.accepts(left, max(left + 1 - weight, TINY), rng):
+                return length
+        return 0
 
     def _left(self, weight: float, p_V: torch.Tensor, q_V: torch.Tensor) -> float:
         return float((weight * p_V.double() - q_V.double()).clamp_min(0).sum())
 
     def _rest(self, weight: float, p_V: torch.Tensor, q_V: torch.Tensor, request: Request) -> torch.Tensor:
         return request.sampler.residual(weight * p_V, q_V)
-
-
-TINY = torch.finfo(torch.float64).tiny
 
 
 def _draft_law(tree: TokenTree, draw: Draw, p_V: torch.Tensor) -> torch.Tensor:

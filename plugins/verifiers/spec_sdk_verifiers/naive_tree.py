@@ -1,4 +1,4 @@
-"""Naive sampling on a tree (the baseline of SpecInfer, Miao et al. 2023): sample from the target, follow a match.
+"""Naive sampling on a tree (the baseline of SpecInfer, Miao et al. 2024): sample from the target, follow a match.
 
 Legend: N tree nodes, V vocabulary.
 """
@@ -17,7 +17,7 @@ class NaiveTree(Verifier):
     """Draws each next token from the target's law and goes on from the child that carries it, if there is one.
 
     Every emitted token is a draw of the target's, so the law holds for any tree, however it was drafted, and needs no
-    ``q_V``. A child x is accepted with p(x) only: less often than by ``multi_step`` where tokens were drawn.
+    ``q_V``. A drawn child x is accepted with p(x) only, where ``multi_step`` accepts with min(1, p(x)/q(x)).
     """
 
     name = "naive_tree"

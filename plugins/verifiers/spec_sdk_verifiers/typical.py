@@ -18,9 +18,10 @@ from spec_sdk_verifiers.laws import target_law
 
 @dataclass
 class TypicalConfig:
-    """``epsilon``: a probability above which a token is always kept; ``delta``: the threshold at entropy 0.
+    """``epsilon``: a probability above which a token is always kept; ``delta``: lowers it where the entropy is high.
 
-    Both lie in [0, 1]; larger values keep less.
+    Both lie in [0, 1]; larger values keep less. The defaults are those of the authors' code, which calls them
+    ``posterior_threshold`` and ``posterior_alpha`` and recommends α = √threshold.
     """
 
     epsilon: float = 0.09
@@ -31,7 +32,8 @@ class Typical(Verifier):
     """Accepts a child x if p(x) > min(epsilon, delta · exp(−H(p))), H in nats, and keeps the longest accepted path.
 
     Of several longest paths it keeps the one of larger probability. The next token is drawn from the target's law. At
-    temperature 0, where that law has one token only, children are judged by the softmax of the logits as they stand.
+    temperature 0, where that law has one token only, children are judged by the softmax of the logits as they stand;
+    Medusa itself turns greedy there (its §2.3.1), which ``greedy`` does.
     """
 
     name = "typical"

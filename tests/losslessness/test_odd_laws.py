@@ -1,0 +1,137 @@
+"""Odd laws: tokens ruled out, one token only, p = q, p and q apart, ties, a vocabulary of one. By enumeration."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Drafter, SamplingParams, Verifier
+from spec_sdk.testing import DrawPlan, PlannedDraw, TableDrafter, TableModel, joint_law
+from spec_sdk.testing.defaults import request_for
+from spec_sdk.tree import TreeBuilder
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.block_verification import BlockVerification
+from spec_sdk_verifiers.chain_rejection import ChainRejection
+from spec_sdk_verifiers.greedy import Greedy
+from spec_sdk_verifiers.multi_step import MultiStep
+from spec_sdk_verifiers.naive_tree import NaiveTree
+from spec_sdk_verifiers.typical import Typical, TypicalConfig
+from tests.losslessness.enumeration import completed_law, cycle_law
+
+PROMPT, SAMPLED = (0,), SamplingParams(temperature=1.0)
+LOSSLESS = (MultiStep(None), NaiveTree(None), ChainRejection(None), BlockVerification(None))
+NONE = -math.inf
+# each law is normalised by softmax: a peak of 90 leaves the others less than float32 can add to it
+LAWS = {
+    "one token": [0.0, NONE, NONE],
+    "another token": [NONE, 0.0, NONE],
+    "two tokens": [NONE, 0.3, 0.0],
+    "even": [0.0, 0.0, 0.0],
+    "skewed": [2.0, 0.0, -1.0],
+    "a peak": [0.0, 90.0, 0.0],
+    "hardly a third": [0.0, 0.0, -90.0],
+}
+PAIRS = [*itertools.product(LAWS, LAWS)]
+CHAIN_PLANS: list[DrawPlan] = [
+    [[PlannedDraw("with_replacement")], [PlannedDraw("with_replacement")]],
+    [[PlannedDraw("chosen")], [PlannedDraw("without_replacement")]],
+]
+TREE_PLANS: list[DrawPlan] = [
+    [[PlannedDraw("without_replacement"), PlannedDraw("without_replacement")], [PlannedDraw("with_replacement")]],
+    [[PlannedDraw("chosen"), PlannedDraw("with_replacement"), PlannedDraw("without_replacement")]],
+]
+
+
+def table(*laws: list[float], seed: int = 0) -> TableModel:
+    """A model whose every row is one of ``laws``, at random."""
+    model, choose = TableModel(len(laws[0]), seed), random.Random(seed)
+    model.table_RV = torch.tensor([choose.choice(laws) for _ in range(model.table_RV.shape[0])])
+    return model
+
+
+def assert_lossless(verifier: Verifier, target: TableModel, draft: TableModel, plan: DrawPlan) -> None:
+    def make_drafter() -> Drafter:
+        return TableDrafter([draft], plan)
+
+    emitted = cycle_law(target, make_drafter, verifier, SAMPLED, PROMPT)
+    law = completed_law(emitted, target, SAMPLED, PROMPT, len(plan) + 1)
+    expected = joint_law(target, ReferenceSampler(None, SAMPLED), PROMPT, len(plan) + 1)
+    assert float((law - expected).abs().max()) < 1e-6
+    assert not bool((law[expected == 0] > 0).any()), "a token that the target rules out was emitted"
+
+
+@pytest.mark.parametrize("verifier", LOSSLESS, ids=lambda verifier: verifier.name)
+def test_every_pair_of_laws(verifier: Verifier) -> None:
+    for p, q in PAIRS:
+        for plan in CHAIN_PLANS if verifier.chains_only else TREE_PLANS:
+            assert_lossless(verifier, table(LAWS[p]), table(LAWS[q]), plan)
+
+
+@pytest.mark.parametrize("verifier", LOSSLESS, ids=lambda verifier: verifier.name)
+def test_laws_that_differ_from_path_to_path(verifier: Verifier) -> None:
+    for seed in range(12):
+        target = table(*LAWS.values(), seed=seed)
+        for draft in (target, table(*LAWS.values(), seed=seed + 100)):
+            for plan in CHAIN_PLANS if verifier.chains_only else TREE_PLANS:
+                assert_lossless(verifier, target, draft, plan)
+
+
+@pytest.mark.parametrize("verifier", LOSSLESS[2:] + LOSSLESS[:1], ids=lambda verifier: verifier.name)
+def test_a_draft_with_the_targets_own_law_is_always_kept(verifier: Verifier) -> None:
+    for law in LAWS.values():
+        drafter = functools.partial(TableDrafter, [table(law)], CHAIN_PLANS[0])
+        emitted = cycle_law(table(law), drafter, verifier, SAMPLED, PROMPT)
+        assert {len(tokens) for tokens, probability in emitted.items() if probability > 1e-6} == {3}
+
+
+@pytest.mark.parametrize("verifier", LOSSLESS[2:] + LOSSLESS[:1], ids=lambda verifier: verifier.name)
+def test_a_draft_apart_from_the_target_is_never_kept(verifier: Verifier) -> None:
+    target, draft = table(LAWS["two tokens"]), table(LAWS["one token"])
+    emitted = cycle_law(target, lambda: TableDrafter([draft], CHAIN_PLANS[0]), verifier, SAMPLED, PROMPT)
+    assert {len(tokens) for tokens in emitted} == {1}
+
+
+@pytest.mark.parametrize(
+    ("verifier", "params"),
+    [
+        (Greedy(None), SamplingParams()),
+        *itertools.product((*LOSSLESS, Typical(TypicalConfig())), (SamplingParams(), SAMPLED)),
+    ],
+    ids=lambda value: value.name if isinstance(value, Verifier) else f"temperature {value.temperature}",
+)
+def test_a_vocabulary_of_one(verifier: Verifier, params: SamplingParams) -> None:
+    builder, only_V = TreeBuilder(0), torch.ones(1)
+    node = builder.add(0, 0, "without_replacement", only_V)
+    node = builder.add(node, 0, "with_replacement", only_V)
+    builder.add(node, 0, "chosen")
+    request = request_for([0], ReferenceSampler(None, params), 0)
+    verdict = verifier.verify(builder.build().tree, torch.full((4, 1), -3.0), request)
+    assert verdict.tokens == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("verifier", [Greedy(None), *LOSSLESS], ids=lambda verifier: verifier.name)
+def test_greedy_with_ties_and_tokens_ruled_out(verifier: Verifier) -> None:
+    """The lowest of the best tokens, whichever of them was drafted."""
+    builder = TreeBuilder(0)
+    builder.add(builder.add(0, 1, "chosen"), 2, "chosen")
+    logits_NV = torch.tensor([[NONE, 2.0, 2.0], [1.0, NONE, 1.0], [0.0, 0.0, 0.0]])
+    request = request_for([0], ReferenceSampler(None, SamplingParams()), 0)
+    assert verifier.verify(builder.build().tree, logits_NV, request).tokens == [1, 0]
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.3), (0.09, 0.0), (0.09, 0.3), (1.0, 1.0)])
+def test_typical_keeps_no_token_that_is_ruled_out(epsilon: float, delta: float, params: SamplingParams) -> None:
+    builder = TreeBuilder(0)
+    for token in range(3):
+        builder.add(0, token, "chosen")
+    logits_NV = torch.tensor([LAWS["two tokens"]] * 4)
+    for seed in range(20):
+        request = request_for([0], ReferenceSampler(None, params), seed)
+        verdict = Typical(TypicalConfig(epsilon, delta)).verify(builder.build().tree, logits_NV, request)
+        assert 0 not in verdict.tokens

@@ -1,0 +1,153 @@
+"""A tree that is none is refused where it is built, and one that breaks its budget where it is handed over."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams
+from spec_sdk.errors import UserError
+from spec_sdk.model.session import Session
+from spec_sdk.ops import Ops
+from spec_sdk.policy import FixedConfig, FixedPolicy
+from spec_sdk.scheduler import Scheduler
+from spec_sdk.testing import TableModel
+from spec_sdk.testing.defaults import reference_sampler, request_for
+from spec_sdk.tree import Draw, TokenTree, TreeBuilder
+from spec_sdk_verifiers.multi_step import MultiStep
+from tests.support.tiny_decoder import tiny_decoder
+
+SOUND: dict[str, Any] = {
+    "token_N": (1, 0, 3, 2),
+    "parent_N": (-1, 0, 1, 0),
+    "depth_N": (0, 1, 2, 1),
+    "end_N": (4, 3, 3, 4),
+    "draws_N": ((Draw(1, "chosen"), Draw(3, "chosen")), (Draw(2, "chosen"),), (), ()),
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"parent_N": (-1, 2, 1, 0)}, "tree node 1: it lies on a cycle of parents, 1 → 2 → 1"),
+        ({"parent_N": (-1, 1, 1, 0)}, "tree node 1: it lies on a cycle of parents, 1 → 1"),
+        ({"parent_N": (-1, 3, 1, 2)}, "tree node 1: it lies on a cycle of parents, 1 → 3 → 2 → 1"),
+        ({"parent_N": (-1, 3, 3, 2)}, "tree node 1: it comes before its parent 3"),
+        ({"parent_N": (-1, 0, 3, 0)}, "tree node 2: it comes before its parent 3"),
+        ({"parent_N": (-1, 0, 4, 0)}, "tree node 2: its parent 4 does not exist (the tree has 4 nodes)"),
+        ({"parent_N": (-1, 0, -1, 0)}, "tree node 2: its parent -1 does not exist (the tree has 4 nodes)"),
+        ({"parent_N": (0, 0, 1, 0)}, "tree node 0 is the root: its parent is 0, not -1"),
+        ({"depth_N": (1, 2, 3, 2)}, "tree node 0 is the root: its parent is -1, not -1, or its depth 1, not 0"),
+        ({"depth_N": (0, 1, 1, 1)}, "tree node 2 has depth 1, its parent 1 has 1"),
+        ({"end_N": (4, 4, 3, 4)}, "tree node 1 has 1 descendants, so its end is 3, not 4"),
+        ({"end_N": (5, 3, 3, 4)}, "tree node 0 has 3 descendants, so its end is 4, not 5"),
+        ({"end_N": (4, 3, 3)}, "tree node 3: end_N has 3 entries, token_N has 4"),
+        ({"token_N": (1, 0, -3, 2)}, "tree node 2: token id -3 is negative"),
+        # breadth first: every parent comes before its children, but subtrees are torn apart
+        (
+            {"parent_N": (-1, 0, 0, 1), "depth_N": (0, 1, 1, 2), "end_N": (4, 3, 3, 4)},
+            "tree node 3: not in pre-order, its subtree reaches beyond that of its parent 1",
+        ),
+        (dict.fromkeys(SOUND, ()), "a token tree has a root at least: token_N is empty"),
+    ],
+)
+def test_arrays_that_are_no_tree(changed: dict[str, Any], fault: str) -> None:
+    TokenTree(**SOUND)
+    with pytest.raises(ValueError, match=f"^{re.escape(fault)}") as refusal:
+        TokenTree(**SOUND | changed)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ((1, 2, "chosen"), "parent 1 does not exist yet (the tree has 1 nodes)"),
+        ((-1, 2, "chosen"), "parent -1 does not exist yet"),
+        ((0, -2, "chosen"), "token id -2 is negative"),
+        ((0, 2, "with_replacement"), "a drawn token needs its q_V"),
+        ((0, 2, "chosen", torch.ones(3)), "a chosen one has none"),
+        ((0, 3, "with_replacement", torch.ones(3) / 3), "token 3 lies outside its q_V of 3 tokens"),
+    ],
+)
+def test_a_node_that_makes_no_sense(arguments: Any, fault: str) -> None:
+    """A cycle, or a parent after its child, would need a parent that does not exist yet."""
+    builder = TreeBuilder(0)
+    with pytest.raises(ValueError, match=f"^tree node 1: .*{re.escape(fault)}"):
+        builder.add(*arguments)
+    assert builder.size == 1 and builder.draws == [[]]
+
+
+def test_a_node_more_than_the_builder_may_have() -> None:
+    builder = TreeBuilder(0, max_nodes=3)
+    q_V = torch.ones(9) / 9
+    first = builder.add(0, 5, "with_replacement", q_V)
+    builder.add(first, 6, "chosen")
+    assert builder.room == 0
+    assert builder.add(0, 5, "with_replacement", q_V) == first
+    with pytest.raises(ValueError, match="^tree node 3: the tree may have 3 nodes, the root included$"):
+        builder.add(0, 7, "chosen")
+    assert builder.build().tree.size == 3
+
+
+class Fixed(Drafter):
+    """Proposes one tree, whatever it is asked for."""
+
+    name = "stubborn"
+
+    def __init__(self, tree: TokenTree) -> None:
+        self.tree = tree
+
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return self.tree
+
+
+class Grants(Policy):
+    name = "grants"
+
+    def budget(self, request: Request) -> Budget:
+        budget: Budget = self.config
+        return budget
+
+
+def first_tokens(drafter: Drafter, budget: Budget, target: Any = None, prompt: int = 1) -> list[int]:
+    request = request_for([prompt], reference_sampler(SamplingParams()), 0, max_new_tokens=20)
+    scheduler = Scheduler(target or TableModel(4, 0), drafter, MultiStep(None), Grants(budget))
+    return next(scheduler.run(request, lambda event: None))
+
+
+@pytest.mark.parametrize(
+    ("budget", "fault"),
+    [
+        (Budget(1, 8), "tree node 2 has depth 2, the budget is a depth of 1"),
+        (Budget(2, 3), "tree node 3: the tree has 4 nodes, the budget is 3 with the root"),
+        # a tree of two nodes has no room for a path of two
+        (Budget(5, 2), "tree node 2 has depth 2, the budget is a depth of 1"),
+    ],
+)
+def test_a_tree_over_its_budget(budget: Budget, fault: str) -> None:
+    with pytest.raises(ValueError, match=f"^drafter 'stubborn': {fault}$"):
+        first_tokens(Fixed(TokenTree(**SOUND)), budget)
+
+
+def test_a_tree_within_its_budget_and_one_of_another_root() -> None:
+    assert first_tokens(Fixed(TokenTree(**SOUND)), Budget(2, 4))
+    assert first_tokens(Fixed(TokenTree(**SOUND)), Budget(5, 1)), "a budget of the root alone is a plain step"
+    with pytest.raises(ValueError, match="^drafter 'stubborn': tree node 0 is token 1, the pending token is 2$"):
+        first_tokens(Fixed(TokenTree(**SOUND)), Budget(2, 4), prompt=2)
+
+
+def test_a_token_that_the_model_does_not_have() -> None:
+    decoder = tiny_decoder("smollm", 0)
+    outside = decoder.config.vocab_size
+    target = Session(decoder, Ops())
+    with pytest.raises(ValueError, match=f"^tree node 2: token {outside} lies outside the vocabulary of {outside}$"):
+        first_tokens(Fixed(TokenTree.chain(1, [3, outside, 4])), Budget(3), target)
+    assert first_tokens(Fixed(TokenTree.chain(1, [3, outside - 1, 4])), Budget(3), target)
+
+
+def test_a_policy_of_no_nodes() -> None:
+    with pytest.raises(UserError, match=r"^policy.max_nodes: 0 must be 1 \(plain decoding\) or more$"):
+        FixedPolicy(FixedConfig(max_nodes=0))
