@@ -74,14 +74,14 @@ class AttentionStack:
 
     def qkv(self, x_KM: torch.Tensor) -> torch.Tensor:
         """Every layer's QKV projection of one normalised input, under that layer's gain: [g, K, X]."""
-        return _products(x_KM * self.input_norm_LM[:, None], self.qkv_LXM, self.qkv_bias_LX)
+        return products(x_KM * self.input_norm_LM[:, None], self.qkv_LXM, self.qkv_bias_LX)
 
     def output(self, o_gKY: torch.Tensor) -> torch.Tensor:
         """Every layer's output projection of its own attention [g, K, M]."""
-        return _products(o_gKY, self.output_LMY, self.output_bias_LM)
+        return products(o_gKY, self.output_LMY, self.output_bias_LM)
 
 
-def _products(x_gKI: torch.Tensor, weight_gOI: torch.Tensor, bias_gO: torch.Tensor | None) -> torch.Tensor:
+def products(x_gKI: torch.Tensor, weight_gOI: torch.Tensor, bias_gO: torch.Tensor | None) -> torch.Tensor:
     """``linear`` of every layer in one batched product [g, K, O]."""
     if bias_gO is None:
         return torch.bmm(x_gKI, weight_gOI.transpose(1, 2))
