@@ -90,7 +90,7 @@ def test_fewer_positions_are_spread_over_the_answer(decoder: Decoder) -> None:
 
 
 def test_a_harmless_merge_is_found(decoder: Decoder) -> None:
-    """A draft model that is its own target: every merge costs acceptance, except the silent layer's with the one before.
+    """A draft model that is its own target: every merge costs acceptance, but for layer SILENT's with the one before.
 
     Speed is given: every merge saves a little, so the outcome hangs on acceptance.
     """
