@@ -234,8 +234,14 @@ def measure_shape(name: str, device: torch.device, dtype: torch.dtype, ops: Ops,
     on_gpu = device.type == "cuda"
     runners = variants(decoder.layers, options.sizes)
     strategies = {size: describe_groups(easyspec_groups(decoder.layers, size)) for size in options.sizes}
-    result: dict[str, Any] = {"shape": label, "layers": decoder.layers, "strategies": strategies, "nodes": {}}
-    print(f"\n{label}, {str(dtype).removeprefix('torch.')}, prefix {options.prefix}", flush=True)
+    result: dict[str, Any] = {
+        "shape": label,
+        "layers": decoder.layers,
+        "weights_gb": round(bytes_per_pass(decoder) / 1e9, 3),
+        "strategies": strategies,
+        "nodes": {},
+    }
+    print(f"\n{label}, {str(dtype).removeprefix('torch.')}, {result['weights_gb']} GB a pass, prefix {options.prefix}")
     for nodes in options.nodes:
         static = StaticPass(decoder, ops, nodes, options.prefix)
         entry: dict[str, Any] = {"largest_difference": largest_difference(static, runners)}
@@ -250,6 +256,14 @@ def measure_shape(name: str, device: torch.device, dtype: torch.dtype, ops: Ops,
         result["nodes"][nodes] = entry
         show(nodes, entry, options.sizes)
     return result
+
+
+def bytes_per_pass(decoder: Decoder) -> int:
+    """Bytes of the weights that every pass reads, sequential or not: what memory traffic alone would take."""
+    weights = [decoder.head_VM]
+    for block in decoder.blocks:
+        weights += [block.qkv, block.output, block.gate_up, block.down]
+    return sum(weight.numel() * weight.element_size() for weight in weights)
 
 
 def as_ms(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -223,7 +223,7 @@ def show(plain: Strategy, found: Strategy, others: dict[int, Strategy], times: C
         ]
         for name, strategy in named
     ]
-    print_table("", ["strategy", "tokens/s", "accepted", "fuzzy pass", "groups"], rows)
+    print_table("", ["strategy", "tokens/s", "accepted", "fuzzy pass", "groups"], rows, numbers=False)
 
 
 def override_of(strategy: Strategy) -> str:
