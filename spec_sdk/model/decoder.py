@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, rotate
@@ -85,7 +86,11 @@ class ForwardOutput:
 
 
 class Decoder:
-    """Weights and the arithmetic of their stages. It holds no state of a request: caches live in sessions."""
+    """Weights and the arithmetic of their stages. It holds no state of a request: caches live in sessions.
+
+    ``stack``: the tensors that the blocks' attention weights are views into, for runners that compute several layers at
+    once; ``sources[i]`` is block i's layer in it. A decoder of separate blocks has none.
+    """
 
     def __init__(
         self,
@@ -94,13 +99,18 @@ class Decoder:
         embedding_VM: torch.Tensor,
         final_norm_M: torch.Tensor,
         head_VM: torch.Tensor,
+        stack: AttentionStack | None = None,
+        sources: Sequence[int] | None = None,
     ) -> None:
         self.config = config
         self.blocks = tuple(blocks)
         self.embedding_VM = embedding_VM
         self.final_norm_M = final_norm_M
         self.head_VM = head_VM
+        self.stack = stack
+        self.sources = tuple(range(len(self.blocks)) if sources is None else sources)
         self.rotary = RotaryTable(config, embedding_VM.device, embedding_VM.dtype)
+        self._stacks: dict[tuple[int, int], list[AttentionStack]] = {}
 
     @property
     def device(self) -> torch.device:
@@ -117,8 +127,24 @@ class Decoder:
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""
-        chosen = [self.blocks[i] for i in layers]
-        return Decoder(self.config, chosen, self.embedding_VM, self.final_norm_M, self.head_VM)
+        chosen, sources = [self.blocks[i] for i in layers], [self.sources[i] for i in layers]
+        return Decoder(
+            self.config, chosen, self.embedding_VM, self.final_norm_M, self.head_VM, stack=self.stack, sources=sources
+        )
+
+    def stacks(self, first: int, end: int) -> list[AttentionStack]:
+        """The stacked attention weights of blocks ``first`` … ``end - 1``, in order: views, no copies.
+
+        One stack, or more if the decoder was cut out of another and skips layers of it there. Raises ValueError for a
+        decoder whose blocks are not stacked.
+        """
+        found = self._stacks.get((first, end))
+        if found is None:
+            if self.stack is None:
+                raise ValueError("this decoder's blocks were not loaded into stacked weights")
+            found = [self.stack.layers(*run) for run in runs(self.sources[first:end])]
+            self._stacks[first, end] = found
+        return found
 
     def new_cache(self) -> KVCache:
         """An empty cache of this decoder's shape."""
@@ -182,21 +208,41 @@ class Decoder:
 
 
 def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype) -> Decoder:
-    """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up."""
+    """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up.
+
+    The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`: no weight is ever held
+    twice.
+    """
     config = source.config
     present = source.names()
+    stack = AttentionStack.empty(config, device, dtype)
 
     def read(name: str) -> torch.Tensor:
         return source.tensor(name).to(device=device, dtype=dtype)
 
-    def read_if_present(name: str) -> torch.Tensor | None:
-        return read(name) if name in present else None
+    def fill(target: torch.Tensor, *names: str) -> torch.Tensor:
+        """Copy the named tensors into ``target``, one below the other; return it."""
+        row = 0
+        for name in names:
+            tensor = source.tensor(name)
+            target[row : row + tensor.shape[0]].copy_(tensor)
+            row += tensor.shape[0]
+        return target
 
-    def fused(*names: str) -> torch.Tensor:
-        return torch.cat([read(name) for name in names])
+    def fill_if_stacked(stacked: torch.Tensor | None, layer: int, *names: str) -> torch.Tensor | None:
+        return None if stacked is None else fill(stacked[layer], *names)
 
     def fused_if_present(*names: str) -> torch.Tensor | None:
-        return fused(*names) if names[0] in present else None
+        if names[0] not in present:
+            return None
+        tensors = [source.tensor(name) for name in names]
+        shape = (sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
+        return fill(torch.empty(shape, device=device, dtype=dtype), *names)
+
+    def fused(*names: str) -> torch.Tensor:
+        weights = fused_if_present(*names)
+        assert weights is not None, names
+        return weights
 
     blocks = []
     for i in range(config.num_layers):
@@ -204,20 +250,20 @@ def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype)
         attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
         blocks.append(
             BlockWeights(
-                input_norm_M=read(f"{layer}.input_layernorm.weight"),
-                qkv=fused(*(f"{attention}.{x}_proj.weight" for x in "qkv")),
-                qkv_bias=fused_if_present(*(f"{attention}.{x}_proj.bias" for x in "qkv")),
-                q_norm_D=read_if_present(f"{attention}.q_norm.weight") if config.qk_norm else None,
-                k_norm_D=read_if_present(f"{attention}.k_norm.weight") if config.qk_norm else None,
-                output=read(f"{attention}.o_proj.weight"),
-                output_bias=read_if_present(f"{attention}.o_proj.bias"),
+                input_norm_M=fill(stack.input_norm_LM[i], f"{layer}.input_layernorm.weight"),
+                qkv=fill(stack.qkv_LXM[i], *(f"{attention}.{x}_proj.weight" for x in "qkv")),
+                qkv_bias=fill_if_stacked(stack.qkv_bias_LX, i, *(f"{attention}.{x}_proj.bias" for x in "qkv")),
+                q_norm_D=fill_if_stacked(stack.q_norm_LD, i, f"{attention}.q_norm.weight"),
+                k_norm_D=fill_if_stacked(stack.k_norm_LD, i, f"{attention}.k_norm.weight"),
+                output=fill(stack.output_LMY[i], f"{attention}.o_proj.weight"),
+                output_bias=fill_if_stacked(stack.output_bias_LM, i, f"{attention}.o_proj.bias"),
                 post_norm_M=read(f"{layer}.post_attention_layernorm.weight"),
                 gate_up=fused(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
                 gate_up_bias=fused_if_present(f"{mlp}.gate_proj.bias", f"{mlp}.up_proj.bias"),
                 down=read(f"{mlp}.down_proj.weight"),
-                down_bias=read_if_present(f"{mlp}.down_proj.bias"),
+                down_bias=fused_if_present(f"{mlp}.down_proj.bias"),
             )
         )
     embedding_VM = read("model.embed_tokens.weight")
     head_VM = embedding_VM if config.tie_embeddings else read("lm_head.weight")
-    return Decoder(config, blocks, embedding_VM, read("model.norm.weight"), head_VM)
+    return Decoder(config, blocks, embedding_VM, read("model.norm.weight"), head_VM, stack=stack)

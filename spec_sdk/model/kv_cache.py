@@ -1,6 +1,6 @@
 """The KV cache: one tensor for K and one for V over all layers, so that a group of layers is written in one operation.
 
-Legend: L layers, B batch, G KV heads, C capacity in slots, D head dim, N new slots.
+Legend: L layers, B batch, G KV heads, C capacity in slots, D head dim, N new slots, g layers of a group.
 """
 
 from __future__ import annotations
@@ -43,9 +43,20 @@ class KVCache:
         self.k_LBGCD[layer, :, :, at:end] = k_BNGD.transpose(1, 2)
         self.v_LBGCD[layer, :, :, at:end] = v_BNGD.transpose(1, 2)
 
+    def write_layers(self, first: int, at: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
+        """Store N keys and values of the g layers from ``first`` on, in the slots from ``at`` on."""
+        last, end = first + k_gBNGD.shape[0], at + k_gBNGD.shape[2]
+        self.k_LBGCD[first:last, :, :, at:end] = k_gBNGD.transpose(2, 3)
+        self.v_LBGCD[first:last, :, :, at:end] = v_gBNGD.transpose(2, 3)
+
     def keys_values(self, layer: int, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Views [B, G, slots, D] of a layer's first ``slots`` keys and values."""
         return self.k_LBGCD[layer, :, :, :slots], self.v_LBGCD[layer, :, :, :slots]
+
+    def layers_keys_values(self, first: int, end: int, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same for layers ``first`` … ``end - 1``, as further rows of the batch: [(end - first)*B, G, slots, D]."""
+        k_gBGCD, v_gBGCD = self.k_LBGCD[first:end], self.v_LBGCD[first:end]
+        return k_gBGCD.flatten(0, 1)[:, :, :slots], v_gBGCD.flatten(0, 1)[:, :, :slots]
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the uncommitted slots ``path`` (offsets from ``length``, increasing), in that order, and drop the rest.

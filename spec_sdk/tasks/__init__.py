@@ -11,5 +11,6 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.generate import Generate
     from spec_sdk.tasks.plugins import ListPlugins
     from spec_sdk.tasks.show_tree import ShowTree
+    from spec_sdk.tasks.tune_layers import TuneLayers
 
-    return [Generate, ListPlugins, ShowTree]
+    return [Generate, ListPlugins, ShowTree, TuneLayers]

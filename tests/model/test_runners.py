@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spec_sdk.errors import UserError
+from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
-from spec_sdk.model.runners.layer_parallel import LayerParallelRunner, check_groups, consecutive_groups
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -26,7 +26,8 @@ for _parent, _token in [(0, 9), (0, 10), (1, 11), (2, 12), (1, 13), (3, 14)]:
 TREE = BRANCHING.build().tree
 
 
-def test_layer_parallel_is_algorithm_2() -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_layer_parallel_is_algorithm_2(fused: bool) -> None:
     """Against Alg. 2 written with the modules of transformers' own model."""
     reference = random_model("smollm")
     groups = [[0], [1, 2, 3], [4]]
@@ -45,7 +46,7 @@ def test_layer_parallel_is_algorithm_2() -> None:
                 h = h + output
                 h = h + block.mlp(block.post_attention_layernorm(h))
         expected_NV = reference.lm_head(inner.norm(h))[0]
-    session = Session(tiny_decoder("smollm"), Ops(), LayerParallelRunner(groups))
+    session = Session(tiny_decoder("smollm"), Ops(), LayerParallelRunner(groups, fused))
     logits_NV = session.score(TokenTree.chain(TOKENS[0], TOKENS[1:])).logits_NV
     assert (logits_NV - expected_NV).abs().max() < 1e-4
     plain_NV = Session(tiny_decoder("smollm"), Ops()).score(TokenTree.chain(TOKENS[0], TOKENS[1:])).logits_NV
@@ -55,30 +56,8 @@ def test_layer_parallel_is_algorithm_2() -> None:
 def test_groups_of_one_are_the_plain_pass() -> None:
     decoder = tiny_decoder()
     plain = Session(decoder, Ops()).score(TREE).logits_NV
-    grouped = Session(decoder, Ops(), LayerParallelRunner(consecutive_groups(5, 1))).score(TREE).logits_NV
+    grouped = Session(decoder, Ops(), LayerParallelRunner(easyspec_groups(5, 1))).score(TREE).logits_NV
     assert torch.equal(plain, grouped)
-
-
-@pytest.mark.parametrize("layers", [1, 2, 3, 20, 30, 32])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 40])
-def test_consecutive_groups_cover_all_layers_with_the_ends_alone(layers: int, size: int) -> None:
-    groups = consecutive_groups(layers, size)
-    assert check_groups(groups, layers, "test") == groups
-    assert groups[0] == [0] and groups[-1] == [layers - 1]
-    assert all(len(group) <= size for group in groups)
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        ([[0], [2, 1], [3]], "layer 2 stands where layer 1"),
-        ([[0], [1]], "list 2 layers"),
-        ([[0, 1, 2, 3], []], "4 layers"),
-    ],
-)
-def test_bad_groups_are_refused(groups: list[list[int]], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        check_groups(groups, 4, "drafter.groups")
 
 
 def speculative(size: int, threshold: float) -> AttentionSpeculativeRunner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -14,8 +15,8 @@ from tests.support.tiny_checkpoints import random_model
 class ModelTensors:
     """A transformers model in memory as a source of weights."""
 
-    def __init__(self, name: str, seed: int) -> None:
-        model = random_model(name, seed)
+    def __init__(self, name: str, seed: int, **overrides: Any) -> None:
+        model = random_model(name, seed, **overrides)
         self.config = ModelConfig.from_hf(model.config.to_dict(), "tests")
         self._tensors = model.state_dict()
 

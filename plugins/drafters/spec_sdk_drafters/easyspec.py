@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from spec_sdk.errors import UserError
+from spec_sdk.model.layer_groups import EASYSPEC, resolve_groups
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.base import BlockRunner
-from spec_sdk.model.runners.layer_parallel import LayerParallelRunner, check_groups, consecutive_groups
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 
 
@@ -15,13 +16,14 @@ from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 class EasySpecConfig(DraftModelConfig):
     """Options of ``draft_model``, and which layers run in parallel.
 
-    ``size``: layers per group, first and last layer alone; 1 is plain drafting.
-    ``groups``: an explicit list of groups instead, such as [[0], [1, 2, 3], [4]].
+    ``groups``: ``easyspec`` is EasySpec's Table 6 for this depth and size, and elsewhere the rule that continues it; or
+    an explicit list of groups, such as [[0], [1, 2, 3], [4]] (``task=tune_layers`` finds one).
+    ``size``: most layers in a group of ``easyspec``, first and last layer alone; 1 is plain drafting.
     ``calibrate``: bonus calibration; false keeps the fuzzy K and V of accepted tokens, for the ablation.
     """
 
+    groups: Any = EASYSPEC
     size: int = 4
-    groups: list[list[int]] = field(default_factory=list)
     calibrate: bool = True
 
 
@@ -38,15 +40,9 @@ class EasySpecDrafter(DraftModelDrafter):
 
     def __init__(self, config: EasySpecConfig, models: Models) -> None:
         super().__init__(config, models)
-        layers = self.session.decoder.layers
-        if config.size < 1:
-            raise UserError(f"drafter.size: {config.size} must be 1 (plain drafting) or more")
-        if config.groups:
-            groups = check_groups(config.groups, layers, "drafter.groups")
-        else:
-            groups = consecutive_groups(layers, config.size)
+        self.groups = resolve_groups(config.groups, config.size, self.session.decoder.layers, "drafter")
         self.drops_drafted_kv = config.calibrate
-        self._runner = LayerParallelRunner(groups)
+        self._runner = LayerParallelRunner(self.groups)
 
     @property
     def growth_runner(self) -> BlockRunner:

@@ -1,6 +1,10 @@
-"""Layer-parallel fuzzy execution (EasySpec, §3.1 and Alg. 2).
+"""Layer-parallel fuzzy execution (EasySpec, §3.1 and Alg. 2), fused on one device.
 
-Legend: B batch, N tokens, M model dim.
+The attention sub-layers of a group share one input, so here they are one batched computation: fewer, larger operations
+where drafting is bound by launches. The definition, layer by layer, is :func:`attention_by_layer`.
+
+Legend: g layers of a group, B batch, N tokens, K = B*N rows, Z = g*B, M model dim, H query heads, G KV heads, D head
+dim, Y = H*D, S keys, X heads of Q, K and V together (or their dims).
 """
 
 from __future__ import annotations
@@ -8,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from spec_sdk.contracts import Guarantee
-from spec_sdk.errors import UserError
 from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.rope import rotate
 from spec_sdk.model.runners.base import BlockRunner
 
 
@@ -19,47 +24,75 @@ class LayerParallelRunner(BlockRunner):
     """Within a group of blocks, every attention sub-layer takes the hidden state that enters the group.
 
     Attention outputs and MLPs are then applied in the original order: h' = h + Attn_i(h_1), h = h' + MLP_i(h'). Each
-    block keeps its own norm gains. A group of one block is the plain computation.
+    block keeps its own norm gains. A group of one block is the plain computation. ``groups`` must be consecutive blocks
+    in order. ``fused``: a group's attention as one batched computation; false computes it layer by layer.
     """
 
     guarantee: Guarantee = "relaxed"
 
-    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
+    def __init__(self, groups: Sequence[Sequence[int]], fused: bool = True) -> None:
         self.groups = tuple(tuple(group) for group in groups)
+        self.fused = fused
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        batched = self.fused and decoder.stack is not None
         for group in self.groups:
-            entering_BNM = h_BNM
-            attention_outputs = []
-            for layer in group:
-                q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, entering_BNM, work)
-                decoder.write_kv(layer, k_BNGD, v_BNGD, work)
-                attention_outputs.append(decoder.project(layer, decoder.attend(layer, q_BNHD, work)))
-            for layer, a_BNM in zip(group, attention_outputs, strict=True):
+            attention = attention_fused if batched and len(group) > 1 else attention_by_layer
+            for layer, a_BNM in zip(group, attention(decoder, group, h_BNM, work), strict=True):
                 h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
                 work.record(layer + 1, h_BNM)
         return h_BNM
 
 
-def consecutive_groups(layers: int, size: int) -> list[list[int]]:
-    """Groups of ``size`` consecutive layers, the first and the last layer alone, as in EasySpec's Table 6.
+def attention_by_layer(
+    decoder: Decoder, group: Sequence[int], h_BNM: torch.Tensor, work: ForwardPass
+) -> Sequence[torch.Tensor]:
+    """The attention outputs [B, N, M] of a group's blocks, all on ``h_BNM``: the first loop of Alg. 2 as it stands."""
+    outputs = []
+    for layer in group:
+        q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
+        decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+        outputs.append(decoder.project(layer, decoder.attend(layer, q_BNHD, work)))
+    return outputs
 
-    The layers between are cut from layer 1 on; the last of these groups takes what is left. With 30 layers and size 4:
-    0, 1-4, 5-8, …, 21-24, 25-28, 29.
+
+def attention_fused(
+    decoder: Decoder, group: Sequence[int], h_BNM: torch.Tensor, work: ForwardPass
+) -> Sequence[torch.Tensor]:
+    """The same, all layers of the group at once.
+
+    One norm, one batched QKV product, one rotation, one write into the cache, one attention call in which the layers
+    are further rows of the batch, one batched output projection. A group that skips layers of the model it was cut from
+    takes one product for each run of consecutive ones.
     """
-    middle = [list(range(i, min(i + size, layers - 1))) for i in range(1, layers - 1, size)]
-    last = [[layers - 1]] if layers > 1 else []
-    return [[0], *middle, *last]
+    config, (B, N, M) = decoder.config, h_BNM.shape
+    g, H, G, D = len(group), config.num_heads, config.num_kv_heads, config.head_dim
+    first, end = group[0], group[0] + g
+    stacks = decoder.stacks(first, end)
+
+    x_KM = F.rms_norm(h_BNM, (M,), None, config.rms_norm_eps).view(B * N, M)
+    qkv_gKX = _joined([stack.qkv(x_KM) for stack in stacks])
+    qkv_gBNXD = qkv_gKX.view(g, B, N, H + 2 * G, D)
+    qk_gBNXD, v_gBNGD = qkv_gBNXD[..., : H + G, :], qkv_gBNXD[..., H + G :, :]
+    if config.qk_norm:
+        qk_gBNXD = F.rms_norm(qk_gBNXD, (D,), None, config.rms_norm_eps)
+        qk_gBNXD[..., :H, :] *= _joined([stack.q_norm_LD for stack in stacks])[:, None, None, None]
+        qk_gBNXD[..., H:, :] *= _joined([stack.k_norm_LD for stack in stacks])[:, None, None, None]
+    qk_gBNXD = rotate(qk_gBNXD, work.cos_N1D, work.sin_N1D)
+    work.cache.write_layers(first, work.write_at, qk_gBNXD[..., H:, :], v_gBNGD)
+
+    q_ZNHD = qk_gBNXD[..., :H, :].flatten(0, 1)
+    k_ZGSD, v_ZGSD = work.cache.layers_keys_values(first, end, work.mask.keys)
+    o_ZNHD = work.ops.tree_attention(q_ZNHD, k_ZGSD, v_ZGSD, work.mask)
+    o_gKY = o_ZNHD.reshape(g, B * N, H * D).to(h_BNM.dtype)
+    outputs, row = [], 0
+    for stack in stacks:
+        outputs.append(stack.output(o_gKY[row : row + stack.depth]))
+        row += stack.depth
+    return _joined(outputs).view(g, B, N, M).unbind()
 
 
-def check_groups(groups: Sequence[Sequence[int]], layers: int, where: str) -> list[list[int]]:
-    """Return the groups as lists; UserError unless they list the layers 0 … layers-1 once each, in order."""
-    listed = [layer for group in groups for layer in group]
-    for expected, layer in enumerate(listed):
-        if layer != expected:
-            raise UserError(
-                f"{where}: layer {layer} stands where layer {expected} should: list every layer once, in order"
-            )
-    if len(listed) != layers or not all(groups):
-        raise UserError(f"{where}: the groups list {len(listed)} layers, the draft model has {layers}")
-    return [list(group) for group in groups]
+def _joined(parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """The parts of a group's runs as one tensor; no copy if there is only one."""
+    present = [part for part in parts if part is not None]
+    return present[0] if len(present) == 1 else torch.cat(present)
