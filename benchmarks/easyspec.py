@@ -37,7 +37,7 @@ from benchmarks.measuring import (
     write_report,
 )
 from spec_sdk.metrics import request_metrics, summarise
-from spec_sdk.model.runners.layer_parallel import consecutive_groups
+from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.pipeline import Pipeline
 
 SELF, CUT = "self", "cut"
@@ -157,7 +157,7 @@ def table5(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
         sequences.append([*chat, *given.tokens])
     print(f"{'size':6}{'layers':15}" + "".join(f"{state:>11}" for state in STATES))
     for size in SIZES[1:]:
-        groups = consecutive_groups(draft.decoder.layers, size)
+        groups = easyspec_groups(draft.decoder.layers, size)
         found = similarities(draft.decoder, groups, sequences, positions=4)
         report["sizes"][size] = found
         for name, values in found.items():

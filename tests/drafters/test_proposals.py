@@ -78,7 +78,12 @@ def test_a_tree_keeps_the_most_probable_paths() -> None:
         (lambda: DraftModelDrafter(DraftModelConfig(width=0), TinyModels()), "drafter.width: 0"),
         (lambda: DraftModelDrafter(DraftModelConfig(children="topk"), TinyModels()), "did you mean 'top_k'"),
         (lambda: DraftModelDrafter(DraftModelConfig(growth="static", widths=[]), TinyModels()), "drafter.widths"),
-        (lambda: DraftModelDrafter(DraftModelConfig(width=2, children="with_replacement"), TinyModels()), "static"),
+        (
+            lambda: DraftModelDrafter(
+                DraftModelConfig(growth="beam", width=2, children="with_replacement"), TinyModels()
+            ),
+            "static",
+        ),
         (lambda: EasySpecDrafter(EasySpecConfig(size=0), TinyModels()), "drafter.size: 0"),
         (lambda: EasySpecDrafter(EasySpecConfig(groups=[[0], [2]]), TinyModels()), "drafter.groups: layer 2"),
         (lambda: PromptLookup(PromptLookupConfig(max_ngram=2, min_ngram=3), TinyModels()), "drafter.min_ngram: 3"),
@@ -119,6 +124,18 @@ def test_a_static_tree_has_its_widths(children: str) -> None:
     drafter.start(asked)
     tree = drafter.propose(asked, Budget(4))
     assert [tree.depth_N.count(d) for d in range(5)] == [1, 3, 6, 6, 6]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_auto_draws_children_only_where_tokens_are_drawn(temperature: float) -> None:
+    """Greedy: the beam of the most probable paths. Sampling: distinct draws at the root, a path from each."""
+    drafter = DraftModelDrafter(DraftModelConfig(width=3), TinyModels())
+    asked = request([5, 6, 7], temperature=temperature)
+    drafter.start(asked)
+    tree = drafter.propose(asked, Budget(4))
+    kinds = {draw.kind for draws in tree.draws_N for draw in draws}
+    assert kinds == ({"without_replacement"} if temperature else {"chosen"})
+    assert [tree.depth_N.count(d) for d in range(5)] == [1, 3, 3, 3, 3]
 
 
 def test_a_static_tree_ends_before_it_outgrows_its_limit() -> None:

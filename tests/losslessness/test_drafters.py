@@ -37,7 +37,8 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "tree of repeated samples": lambda: DraftModelDrafter(
         DraftModelConfig(growth="static", widths=[4, 2, 1], children="with_replacement"), MODELS
     ),
-    "EasySpec top-k tree": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3), MODELS),
+    "EasySpec auto tree": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3), MODELS),
+    "EasySpec top-k tree": lambda: EasySpecDrafter(EasySpecConfig(growth="beam", width=3, size=3), MODELS),
     "EasySpec dynamic tree": lambda: EasySpecDrafter(EasySpecConfig(growth="dynamic", width=3, size=3), MODELS),
     "EasySpec sampled tree": lambda: EasySpecDrafter(
         EasySpecConfig(growth="static", widths=[3, 1], size=3, children="without_replacement"), MODELS

@@ -19,7 +19,7 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.tree_growth import Children, grow_beam, grow_dynamic, grow_static
 
-GROWTHS = ("beam", "dynamic", "static")
+GROWTHS = ("auto", "beam", "dynamic", "static")
 CHILDREN = ("auto", "top_k", "with_replacement", "without_replacement")
 
 
@@ -30,17 +30,18 @@ class DraftModelConfig:
     ``draft``: the model to draft with; null means ``model.draft`` of the run.
     ``growth``: ``beam`` keeps the ``width`` most probable paths on every level; ``dynamic`` feeds as many per level and
     keeps the ``max_nodes`` most probable paths of all lengths; ``static`` gives every node of level d ``widths[d]``
-    children.
+    children; ``auto`` is ``beam`` where children are chosen, and ``width`` drawn paths that part at the root where they
+    are drawn.
     ``width``: paths per level; 1 drafts a chain.
     ``max_nodes``: nodes of a dynamic tree, the root not counted.
     ``widths``: children per node, level by level, the last entry for all deeper levels.
     ``children``: ``top_k`` takes the most probable tokens; ``with_replacement`` and ``without_replacement`` draw from
-    the draft model; ``auto`` draws when a chain is drafted at a temperature above 0, and takes the top k otherwise.
-    Drawn children are never pruned, so trees of them need ``growth: static``.
+    the draft model; ``auto`` draws without replacement at a temperature above 0 where the growth permits it, and takes
+    the top k otherwise. Drawn children are never pruned, so growth ``beam`` and ``dynamic`` do not permit it.
     """
 
     draft: str | None = None
-    growth: str = "beam"
+    growth: str = "auto"
     width: int = 1
     max_nodes: int = 32
     widths: list[int] = field(default_factory=lambda: [2, 2, 1])
@@ -94,14 +95,11 @@ class DraftModelDrafter(Drafter):
 
     def _grow(self, tree: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request) -> TokenTree:
         config, name = self.config, self.name
-        children = config.children
-        if children == "auto":
-            children = "top_k" if request.sampler.greedy or not is_chain(config) else "with_replacement"
+        children = chosen_children(config, request.sampler.greedy)
         if config.growth == "static" or children != "top_k":
-            widths = config.widths if config.growth == "static" else [1]
-            kind = cast(Children, children)
+            widths = config.widths if config.growth == "static" else [config.width, 1]
             depth = min(depth, max(1, affordable_depth(widths, tree.max_nodes)))
-            return grow_static(tree, root_logits_V, depth, widths, kind, self._score, request, name)
+            return grow_static(tree, root_logits_V, depth, widths, children, self._score, request, name)
         if config.growth == "dynamic":
             return grow_dynamic(tree, root_logits_V, depth, config.width, config.max_nodes, self._score, name)
         return grow_beam(tree, root_logits_V, depth, config.width, self._score, name)
@@ -133,6 +131,19 @@ def is_chain(config: DraftModelConfig) -> bool:
     return all(width == 1 for width in config.widths) if config.growth == "static" else config.width == 1
 
 
+def chosen_children(config: DraftModelConfig, greedy: bool) -> Children:
+    """What ``children`` means at this temperature. Greedy drafts gain nothing from draws that another run would repeat.
+
+    A drawn token is accepted with min(1, p/q), a chosen one only with p: sampling, drawn trees are accepted more often
+    (benchmarks/sampled_trees.py).
+    """
+    if config.children != "auto":
+        return cast(Children, config.children)
+    if not greedy and is_chain(config):
+        return "with_replacement"
+    return "top_k" if greedy or config.growth in ("beam", "dynamic") else "without_replacement"
+
+
 def check_config(config: DraftModelConfig) -> None:
     """Raise UserError for values outside their range, and for drawn children that would be pruned."""
     for option, value, known in (("growth", config.growth, GROWTHS), ("children", config.children, CHILDREN)):
@@ -143,10 +154,10 @@ def check_config(config: DraftModelConfig) -> None:
             raise UserError(f"drafter.{option}: {number} must be 1 or more")
     if not config.widths or not 1 <= min(config.widths) <= max(config.widths) < LARGEST_TREE:
         raise UserError(f"drafter.widths: {config.widths} must list 1 … {LARGEST_TREE - 1} children for every level")
-    if config.children.endswith("replacement") and config.growth != "static" and not is_chain(config):
+    if config.children.endswith("replacement") and config.growth in ("beam", "dynamic") and not is_chain(config):
         raise UserError(
             f"drafter.children: {config.children} draws at random, and growth={config.growth} would prune what was "
-            "drawn; use drafter.growth=static with drafter.widths"
+            "drawn; use drafter.growth=auto, or static with drafter.widths"
         )
 
 
