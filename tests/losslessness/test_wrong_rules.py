@@ -76,7 +76,9 @@ WRONG = {
     ),
     "every block accepted with its weight": Wrong(CHAINS["drawn chain"], lambda: BlockAcceptedByWeight(None)),
     "blocks end at the first that is rejected": Wrong(CHAINS["drawn chain"], lambda: BlockStopsAtARejection(None)),
-    "bonus token from the wrong row": Wrong(CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180),
+    "bonus token from the wrong row": Wrong(
+        CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180, draws=3000
+    ),
     "q not updated in draws without replacement": Wrong(TREES["distinct draws"], lambda: DraftLawNotUpdated(None)),
     "q without a rejected draw not renormalised": Wrong(TREES["distinct draws"], mixin=UnnormalisedRest),
     "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None), draws=3000),

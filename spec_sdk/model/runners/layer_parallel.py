@@ -70,7 +70,7 @@ def attention_fused(
     first, end = group[0], group[0] + g
     stacks = decoder.stacks(first, end)
 
-    x_KM = F.rms_norm(h_BNM, (M,), None, config.rms_norm_eps).view(B * N, M)
+    x_KM = F.rms_norm(h_BNM, (M,), None, config.rms_norm_eps).reshape(B * N, M)
     qkv_gKX = _joined([stack.qkv(x_KM) for stack in stacks])
     qkv_gBNXD = qkv_gKX.view(g, B, N, H + 2 * G, D)
     qk_gBNXD, v_gBNGD = qkv_gBNXD[..., : H + G, :], qkv_gBNXD[..., H + G :, :]
