@@ -16,6 +16,10 @@ from spec_sdk.model.attention_mask import AttentionMask
 
 # Queries whose dense mask is made at once: larger trees take memory in proportion to their nodes, not to the square
 QUERY_BLOCK = 256
+# torch's CPU kernel takes 32 queries at a time, from 192 queries on more: a head's queries that fill whole tiles gain
+# nothing from those of the heads beside it (measured by benchmarks/tree_attention.py)
+CPU_TILE = 32
+CPU_WIDE_TILES_FROM = 192
 
 
 class Ops:
@@ -26,7 +30,8 @@ class Ops:
     ) -> torch.Tensor:
         """Attention of N queries over ``S = mask.keys`` keys; softmax scale 1/sqrt(D). Returns o [B, N, H, D].
 
-        A query's heads that share a KV head are laid out as further queries of it, so that K and V are never repeated.
+        Where it fills the kernel's tiles better, heads that share a KV head are laid out as further queries of it. K and
+        V are never repeated.
         """
         B, N, H, D = q_BNHD.shape
         G = k_BGSD.shape[1]
@@ -38,13 +43,13 @@ class Ops:
             return o_BHND.transpose(1, 2)
         if N > QUERY_BLOCK:
             return self._tree_attention_by_blocks(q_BNHD, k_BGSD, v_BGSD, mask)
-        q_BGQD = self._fold_heads(q_BNHD, G)
-        bias_QS = None
-        if not mask.sees_everything:
-            bias_NT = mask.bias_NT(q_BNHD.dtype)
-            bias_NS = F.pad(bias_NT, (mask.prefix, 0)) if mask.prefix else bias_NT
-            bias_QS = bias_NS.repeat(R, 1) if R > 1 else bias_NS
-        o_BGQD = F.scaled_dot_product_attention(q_BGQD, k_BGSD, v_BGSD, attn_mask=bias_QS)
+        if R == 1 or (N % CPU_TILE == 0 and R * N < CPU_WIDE_TILES_FROM):
+            bias_NS = None if N == 1 and mask.sees_everything else mask.bias_QS(q_BNHD.dtype, 1)
+            q_BHND = q_BNHD.transpose(1, 2)
+            o_BHND = F.scaled_dot_product_attention(q_BHND, k_BGSD, v_BGSD, attn_mask=bias_NS, enable_gqa=R > 1)
+            return o_BHND.transpose(1, 2)
+        bias_QS = None if N == 1 and mask.sees_everything else mask.bias_QS(q_BNHD.dtype, R)
+        o_BGQD = F.scaled_dot_product_attention(self._fold_heads(q_BNHD, G), k_BGSD, v_BGSD, attn_mask=bias_QS)
         return o_BGQD.reshape(B, H, N, D).transpose(1, 2)
 
     def _tree_attention_by_blocks(
