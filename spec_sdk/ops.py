@@ -30,8 +30,8 @@ class Ops:
     ) -> torch.Tensor:
         """Attention of N queries over ``S = mask.keys`` keys; softmax scale 1/sqrt(D). Returns o [B, N, H, D].
 
-        Where it fills the kernel's tiles better, heads that share a KV head are laid out as further queries of it. K and
-        V are never repeated.
+        Where it fills the kernel's tiles better, heads that share a KV head are laid out as further queries of it.
+        K and V are never repeated.
         """
         B, N, H, D = q_BNHD.shape
         G = k_BGSD.shape[1]
