@@ -25,11 +25,9 @@ import types
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-BACKENDS = ROOT / "plugins" / "backends"
 # a checkout that is not installed will do
-sys.path.insert(0, str(BACKENDS))
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "backends"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 # on a busy machine threads that spin at every barrier take turns with those they wait for
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -39,6 +37,7 @@ from benchmarks.support import attention_report as reporting
 from benchmarks.support import machine
 from benchmarks.support.attention_inputs import Shape
 
+ROOT = Path(__file__).parents[1]
 SCHEMA_VERSION = 1
 PROMPT = 10
 SIZES = (256, 512, 1014, 2048, 4096, 8192)
@@ -150,7 +149,7 @@ def make_backends_importable() -> None:
     """The package registers its plugins through pluggy when it is imported; its kernels need none of that."""
     if importlib.util.find_spec("pluggy") is None:
         package = types.ModuleType("spec_sdk_backends")
-        package.__path__ = [str(BACKENDS / "spec_sdk_backends")]
+        package.__path__ = [str(ROOT / "plugins" / "backends" / "spec_sdk_backends")]
         sys.modules["spec_sdk_backends"] = package
 
 

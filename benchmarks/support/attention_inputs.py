@@ -44,7 +44,8 @@ def random_ends(nodes: int, seed: int) -> list[int]:
     for node in range(1, nodes):
         children[generator.randrange(node)].append(node)
     ends, number = [0] * nodes, 0
-    stack, open_nodes = [(0, False)], []
+    stack = [(0, False)]
+    open_nodes: list[int] = []
     while stack:
         node, left = stack.pop()
         if left:
