@@ -61,6 +61,14 @@ def free() -> None:
     torch.cuda.empty_cache()
 
 
+def in_aligned_rows(mask: torch.Tensor) -> torch.Tensor:
+    """The mask with rows that begin at multiples of 16 elements, as fast loads want them."""
+    columns = mask.shape[-1]
+    padded = mask.new_zeros((*mask.shape[:-1], -(-columns // 16) * 16))
+    padded[..., :columns] = mask
+    return padded[..., :columns]
+
+
 def explicit_mask_calls(it: Inputs) -> dict[str, tuple[Call, int]]:
     """Every way to give SDPA the mask, with the mask's bytes: bool or additive, backend by backend.
 
@@ -70,9 +78,9 @@ def explicit_mask_calls(it: Inputs) -> dict[str, tuple[Call, int]]:
     R = it.q_BNHD.shape[2] // it.k_BGSD.shape[1]
     q_BHND = it.q_BNHD.transpose(1, 2)
     k_BHSD, v_BHSD = (x.repeat_interleave(R, 1) if R > 1 else x for x in (it.k_BGSD, it.v_BGSD))
-    visible_B1NS = it.visible_B1NS()
+    visible_B1NS = in_aligned_rows(it.visible_B1NS())
     bias_B1NS = torch.zeros(visible_B1NS.shape, dtype=it.q_BNHD.dtype, device=visible_B1NS.device)
-    bias_B1NS.masked_fill_(~visible_B1NS, float("-inf"))
+    bias_B1NS = in_aligned_rows(bias_B1NS.masked_fill_(~visible_B1NS, float("-inf")))
 
     def call(mask: torch.Tensor, backend: SDPBackend | None) -> Call:
         def run() -> torch.Tensor:
@@ -136,7 +144,7 @@ def gather(shape: Shape, device: torch.device, with_flex: bool, seed: int) -> Ri
         return rivals
     expected = rivals.calls["ours"]()
     try:
-        visible_BNN = it.visible_BNN()
+        visible_BNN = in_aligned_rows(it.visible_BNN())
         rivals.add(
             "full mask, our kernel",
             lambda: full_mask_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, visible_BNN, it.prefix),
