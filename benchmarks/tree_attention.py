@@ -185,8 +185,14 @@ def main() -> int:
     if arguments.tune:
         from benchmarks.support.tune import tune
 
-        run.report["tuning"] = tune(device, arguments.quick)
-        run.write()
+        run.report["tuning"] = []
+        for sweep in tune(device, arguments.quick):
+            run.report["tuning"].append(sweep)
+            run.write()
+            if run.is_over_time():
+                run.leave_out(f"further shapes: no time left of {run.seconds:.0f} s")
+                run.write()
+                break
         print(f"written: {run.path}")
         return 0
     print(reporting.HEADING)

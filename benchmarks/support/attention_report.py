@@ -197,7 +197,7 @@ def plot(report: Case, path: Path) -> str | None:
             points = [(case["nodes"], times[0]) for case in cases if (times := seconds(case, name)) is not None]
             if points:
                 axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=name)
-        axis.set(xscale="log", yscale="log", xlabel="tree nodes N", ylabel="seconds", title=f"time, B={batch}, {dtype}")
+        axis.set(yscale="log", xlabel="tree nodes N", ylabel="seconds", title=f"time, B={batch}, {dtype}")
         axis.legend()
     if on_gpu:
         rows = [case for case in report["cases"] if case in _paper(report["cases"])]
@@ -214,10 +214,10 @@ def plot(report: Case, path: Path) -> str | None:
     for name, points in curves.items():
         if points:
             axes[-1].plot(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=name)
-    axes[-1].set(
-        xscale="log", yscale="log", xlabel="tree nodes N", ylabel="bytes", title="peak memory of a call, and mask"
-    )
+    axes[-1].set(yscale="log", xlabel="tree nodes N", ylabel="bytes", title="peak memory of a call, and mask")
     axes[-1].legend()
+    for axis in axes:
+        axis.set_xscale("log", base=2)
     figure.suptitle(f"Tree attention, H=10, D=64, 10 prompt tokens: {report['machine']}")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -63,10 +63,12 @@ def sweep(shape: Shape, device: torch.device, rounds: int = 15) -> dict[str, Any
     }
 
 
-def tune(device: torch.device, quick: bool) -> list[dict[str, Any]]:
-    """Sweeps the shapes that matter and prints one line for each: the best tiling and what today's costs beside it."""
+def tune(device: torch.device, quick: bool) -> Iterator[dict[str, Any]]:
+    """Sweeps the shapes that matter, bfloat16 first, and prints a line for each: the best tiling and today's beside it.
+
+    Compiling every candidate takes most of the time: minutes per dtype and head dim.
+    """
     print("ratio  dtype     B   H  G    D     N      P   best rows keys warps stages   today rows keys warps stages")
-    reports = []
     for dtype, head_dim, (batch, heads, kv_heads, prefix) in itertools.product(
         ("bfloat16",) if quick else ("bfloat16", "float16", "float32"),
         (64,) if quick else (64, 128),
@@ -75,11 +77,10 @@ def tune(device: torch.device, quick: bool) -> list[dict[str, Any]]:
         for nodes in (64, 1014) if quick else (1, 16, 64, 256, 1014, 4096):
             shape = Shape(batch, heads, kv_heads, head_dim, nodes, prefix, dtype)
             report = sweep(shape, device)
-            reports.append(report)
             best, today = report["ranked"][0], report["today"]
             columns = [
                 f"{today['s'] / best['s']:5.2f}  {dtype:8}{batch:3}{heads:4}{kv_heads:3}{head_dim:5}{nodes:6}{prefix:7}"
             ]
             columns += [f"{t['rows']:9}{t['keys']:5}{t['warps']:6}{t['stages']:7}   " for t in (best, today)]
             print("   ".join(columns), flush=True)
-    return reports
+            yield report
