@@ -3,7 +3,7 @@
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
 Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, S keys, T tree slots, Q = R*N;
-n queries of one block.
+n, t, s queries, slots and keys of one block.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ import torch.nn.functional as F
 from spec_sdk.contracts import PartialAttention
 from spec_sdk.model.attention_mask import AttentionMask
 
-# Queries whose dense mask is made at once: larger trees take memory in proportion to their nodes, not to the square
+# Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
+# their square
 QUERY_BLOCK = 256
+# Where a block sees a smaller share of the slots, its keys are copied together: between them lie the subtrees of others
+MOST_SEEN_TO_GATHER = 0.75
+# torch's CPU kernel takes 32 queries at a time, from 192 queries on more: a head's queries that fill whole tiles gain
+# nothing from those of the heads beside it (measured by benchmarks/tree_attention.py)
+CPU_TILE = 32
+CPU_WIDE_TILES_FROM = 192
+# with fewer float32 keys, moving the queries together costs more than reading K and V once saves
+FOLD_FROM_KEYS = 128
 
 
 class Ops:
@@ -26,7 +35,8 @@ class Ops:
     ) -> torch.Tensor:
         """Attention of N queries over ``S = mask.keys`` keys; softmax scale 1/sqrt(D). Returns o [B, N, H, D].
 
-        A query's heads that share a KV head are laid out as further queries of it, so that K and V are never repeated.
+        Where it fills the kernel's tiles better, heads that share a KV head are laid out as further queries of it.
+        K and V are never repeated.
         """
         B, N, H, D = q_BNHD.shape
         G = k_BGSD.shape[1]
@@ -36,30 +46,37 @@ class Ops:
                 q_BNHD.transpose(1, 2), k_BGSD, v_BGSD, is_causal=True, enable_gqa=R > 1
             )
             return o_BHND.transpose(1, 2)
-        if N > QUERY_BLOCK:
+        if N >= 2 * QUERY_BLOCK:
             return self._tree_attention_by_blocks(q_BNHD, k_BGSD, v_BGSD, mask)
-        q_BGQD = self._fold_heads(q_BNHD, G)
-        bias_QS = None
-        if not mask.sees_everything:
-            bias_NT = mask.bias_NT(q_BNHD.dtype)
-            bias_NS = F.pad(bias_NT, (mask.prefix, 0)) if mask.prefix else bias_NT
-            bias_QS = bias_NS.repeat(R, 1) if R > 1 else bias_NS
-        o_BGQD = F.scaled_dot_product_attention(q_BGQD, k_BGSD, v_BGSD, attn_mask=bias_QS)
+        filled = N % CPU_TILE == 0 and R * N < CPU_WIDE_TILES_FROM
+        if R == 1 or filled or (mask.keys < FOLD_FROM_KEYS and q_BNHD.dtype == torch.float32):
+            bias_NS = None if N == 1 and mask.sees_everything else mask.bias_QS(q_BNHD.dtype, 1)
+            q_BHND = q_BNHD.transpose(1, 2)
+            o_BHND = F.scaled_dot_product_attention(q_BHND, k_BGSD, v_BGSD, attn_mask=bias_NS, enable_gqa=R > 1)
+            return o_BHND.transpose(1, 2)
+        bias_QS = None if N == 1 and mask.sees_everything else mask.bias_QS(q_BNHD.dtype, R)
+        o_BGQD = F.scaled_dot_product_attention(self._fold_heads(q_BNHD, G), k_BGSD, v_BGSD, attn_mask=bias_QS)
         return o_BGQD.reshape(B, H, N, D).transpose(1, 2)
 
     def _tree_attention_by_blocks(
         self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask
     ) -> torch.Tensor:
-        """Tree attention of one block of queries after the other, each over the keys up to the last one it sees."""
+        """Tree attention of one block of queries after the other, each over the keys that one of its queries sees."""
         o_BNHD = torch.empty_like(q_BNHD)
         for first in range(0, mask.queries, QUERY_BLOCK):
             block = slice(first, first + QUERY_BLOCK)
             query_n = mask.query_start_N[block]
             seen_T = (mask.key_start_T <= query_n.max()) & (mask.key_end_T > query_n.min())
-            slots = int(seen_T.nonzero()[-1]) + 1 if seen_T.any() else seen_T.shape[0]
-            part = AttentionMask(mask.prefix, mask.key_start_T[:slots], mask.key_end_T[:slots], query_n)
-            keys = part.keys
-            o_BNHD[:, block] = self.tree_attention(q_BNHD[:, block], k_BGSD[:, :, :keys], v_BGSD[:, :, :keys], part)
+            slot_t = seen_T.nonzero()[:, 0]
+            slots = int(slot_t[-1]) + 1 if len(slot_t) else seen_T.shape[0]
+            if 0 < len(slot_t) < MOST_SEEN_TO_GATHER * slots:
+                part = AttentionMask(mask.prefix, mask.key_start_T[slot_t], mask.key_end_T[slot_t], query_n)
+                key_s = torch.cat((torch.arange(mask.prefix, device=slot_t.device), mask.prefix + slot_t))
+                k_BGsD, v_BGsD = k_BGSD.index_select(2, key_s), v_BGSD.index_select(2, key_s)
+            else:
+                part = AttentionMask(mask.prefix, mask.key_start_T[:slots], mask.key_end_T[:slots], query_n)
+                k_BGsD, v_BGsD = k_BGSD[:, :, : part.keys], v_BGSD[:, :, : part.keys]
+            o_BNHD[:, block] = self.tree_attention(q_BNHD[:, block], k_BGsD, v_BGsD, part)
         return o_BNHD
 
     def partial_attention(

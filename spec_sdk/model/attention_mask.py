@@ -4,7 +4,7 @@ A pass has N queries over P committed keys, which all of them see, and T keys af
 of a causal chain, which is a tree without branches). Slot ``s`` is visible to a query with pre-order number ``x`` iff
 ``key_start_T[s] <= x < key_end_T[s]`` (FlashSpecInfer's interval mask). For a closed tree the start is the slot index.
 
-Legend: N queries, P prefix length, T tree slots.
+Legend: N queries, P prefix length, T tree slots, S = P + T keys; Q = R*N queries of R heads that share a KV head.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AttentionMask:
     query_start_N: torch.Tensor
     is_preorder: bool = False
     is_chain: bool = False
-    _bias: dict[torch.dtype, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _bias: dict[tuple[torch.dtype, int], torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def chain(prefix: int, length: int, device: torch.device) -> AttentionMask:
@@ -74,10 +74,19 @@ class AttentionMask:
         return (self.key_start_T <= query_N1) & (query_N1 < self.key_end_T)
 
     def bias_NT(self, dtype: torch.dtype) -> torch.Tensor:
-        """Additive form [N, T] of :meth:`visible_NT`: 0 where visible, else -inf. Built once per pass and dtype."""
-        bias = self._bias.get(dtype)
-        if bias is None:
-            visible = self.visible_NT()
-            bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
-            self._bias[dtype] = bias
-        return bias
+        """Additive form [N, T] of :meth:`visible_NT`: 0 where visible, else -inf. A view of :meth:`bias_QS`."""
+        return self.bias_QS(dtype, 1)[:, self.prefix :]
+
+    def bias_QS(self, dtype: torch.dtype, heads: int) -> torch.Tensor:
+        """Additive mask [R*N, P + T] for ``heads`` = R heads that share a KV head, prefix included.
+
+        Built once per pass, dtype and R: a pass asks for it in every layer.
+        """
+        bias_QS = self._bias.get((dtype, heads))
+        if bias_QS is None:
+            N = self.queries
+            bias_QS = torch.zeros((heads * N, self.keys), dtype=dtype, device=self.key_start_T.device)
+            hidden_NT = self.visible_NT().logical_not_()
+            bias_QS.view(heads, N, self.keys)[:, :, self.prefix :].masked_fill_(hidden_NT, float("-inf"))
+            self._bias[dtype, heads] = bias_QS
+        return bias_QS

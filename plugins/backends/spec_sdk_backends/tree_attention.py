@@ -55,6 +55,7 @@ def tree_attention(
     key_start_BT: torch.Tensor | None = None,
     query_start_BN: torch.Tensor | None = None,
     splits: int | None = None,
+    tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """Attention of N tree nodes over the prefix and the visible tree slots. Returns [B, N, H, D]; scale 1/sqrt(D).
 
@@ -64,7 +65,8 @@ def tree_attention(
     a query with pre-order number ``x`` iff ``start[s] <= x < end[s]``. The mask tensors are int32 (int64 also works,
     at twice the bytes), [B, T] or [T] when the sequences share a tree. Without starts the tree is closed and in
     pre-order: slot s starts at s, and the queries are the last N slots. ``splits``: programs that share the keys of a
-    block of rows; None chooses by the size of the device. A query that sees no key gets 0.
+    block of rows; None chooses by the size of the device. ``tiling``: block sizes other than :meth:`Tiling.choose`'s.
+    A query that sees no key gets 0.
 
     Raises :class:`UserError` for a dtype or head dim without a kernel, ``ValueError`` for shapes that do not fit.
     """
@@ -76,7 +78,7 @@ def tree_attention(
     out_BNHD = torch.empty((B, N, H, D), dtype=q_BNHD.dtype, device=q_BNHD.device)
     if out_BNHD.numel() == 0:
         return out_BNHD
-    tiling = Tiling.choose(N * R, D, q_BNHD.dtype)
+    tiling = tiling or Tiling.choose(N * R, D, q_BNHD.dtype)
     row_blocks = triton.cdiv(N * R, tiling.rows)
     if splits is None:
         keys = (prefix if isinstance(prefix, int) else k_BGCD.shape[2] - T) + T

@@ -5,7 +5,8 @@ interval mask, "SpecInfer / FlashSpecInfer" in the project's paper notes); every
 
 One program owns a block of query rows of one KV head. A row is a (node, head) pair: the R query heads that share the KV
 head lie next to each other, so that one K/V tile serves R heads of BLOCK_M/R consecutive nodes. It walks over the
-prefix, then over the tree's slots, with an online softmax in float32 (FlashAttention). Two rules leave tree blocks out:
+prefix, then over the tree's slots, with an online softmax in float32 (FlashAttention). Visible blocks that follow each
+other are walked in one loop, whose loads the compiler pipelines. Two rules leave tree blocks out:
 
 - closed tree in pre-order (``start[s] = s``): slots after the block's last node are never looked at;
 - any tree: of a block of slots only the interval ends (8 bytes a slot at most) are read, and its K and V only if
@@ -53,11 +54,14 @@ def _attend(
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One step of the online softmax: a block of keys and values, base-2 exponents. Returns the new (m, l, acc)."""
+    """One step of the online softmax: a block of keys and values, base-2 exponents. Returns the new (m, l, acc).
+
+    Products of float32 are made of three of tf32 each, on tensor cores, and lose a few bits of float32's 24 at most.
+    """
     d_D = tl.arange(0, BLOCK_D)
     in_cache_KD = exists_K[:, None] & (d_D[None, :] < D)
     k_KD = tl.load(k_ptr + slot_K[:, None] * stride_kc + d_D[None, :] * stride_kd, mask=in_cache_KD, other=0.0)
-    score_MK = tl.dot(q_MD, tl.trans(k_KD), input_precision="ieee") * scale_log2
+    score_MK = tl.dot(q_MD, tl.trans(k_KD), input_precision="tf32x3") * scale_log2
     score_MK = tl.where(visible_MK, score_MK, float("-inf"))
     m_new_M = tl.maximum(m_M, tl.max(score_MK, 1))
     # a row that has seen no key yet has maximum -inf, and -inf - -inf is NaN
@@ -65,8 +69,33 @@ def _attend(
     weight_MK = tl.exp2(score_MK - m_safe_M[:, None])
     decay_M = tl.exp2(m_M - m_safe_M)
     v_KD = tl.load(v_ptr + slot_K[:, None] * stride_vc + d_D[None, :] * stride_vd, mask=in_cache_KD, other=0.0)
-    acc_MD = tl.dot(weight_MK.to(v_KD.dtype), v_KD, acc_MD * decay_M[:, None], input_precision="ieee")
+    acc_MD = tl.dot(weight_MK.to(v_KD.dtype), v_KD, acc_MD * decay_M[:, None], input_precision="tf32x3")
     return m_new_M, l_M * decay_M + tl.sum(weight_MK, 1), acc_MD
+
+
+@triton.jit
+def _intervals(key_start_ptr, key_end_ptr, slot_K, exists_K, CLOSED: tl.constexpr):
+    """First and one-past-last pre-order number that see each slot; nobody sees a slot that does not exist."""
+    end_K = tl.load(key_end_ptr + slot_K, mask=exists_K, other=0).to(tl.int32)
+    start_K = slot_K if CLOSED else tl.load(key_start_ptr + slot_K, mask=exists_K, other=2147483647).to(tl.int32)
+    return start_K, end_K
+
+
+@triton.jit
+def _is_seen(
+    key_start_ptr,
+    key_end_ptr,
+    first_slot,
+    T,
+    first_query,
+    last_query,
+    CLOSED: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Whether one of the queries between the first and the last may see one of the block's slots."""
+    slot_K = first_slot + tl.arange(0, BLOCK_K)
+    start_K, end_K = _intervals(key_start_ptr, key_end_ptr, slot_K, slot_K < T, CLOSED)
+    return (tl.min(start_K, 0) <= last_query) & (tl.max(end_K, 0) > first_query)
 
 
 @triton.jit(do_not_specialize=["N", "T", "P"])
@@ -160,22 +189,28 @@ def tree_attention_kernel(
     if CLOSED:
         slots = tl.minimum(T, last_query + 1)
     share = tl.cdiv(tl.cdiv(slots, BLOCK_K), SPLITS) * BLOCK_K
-    for base in range(split * share, tl.minimum((split + 1) * share, slots), BLOCK_K):
-        tree_slot_K = base + tl.arange(0, BLOCK_K)
-        exists_K = tree_slot_K < T
-        end_K = tl.load(key_end_ptr + b * stride_end_b + tree_slot_K, mask=exists_K, other=0).to(tl.int32)
-        if CLOSED:
-            start_K = tree_slot_K
-        else:
-            start_K = tl.load(
-                key_start_ptr + b * stride_start_b + tree_slot_K, mask=exists_K, other=2147483647
-            ).to(tl.int32)  # fmt: skip
-        if (tl.min(start_K, 0) <= last_query) & (tl.max(end_K, 0) > first_query):
+    key_start_ptr += b * stride_start_b
+    key_end_ptr += b * stride_end_b
+    base = split * share
+    stop = tl.minimum((split + 1) * share, slots)
+    # a loop with a branch around its loads would not be pipelined, so runs of visible blocks get a loop of their own
+    while base < stop:
+        run_end = base
+        while (run_end < stop) & _is_seen(
+            key_start_ptr, key_end_ptr, run_end, T, first_query, last_query, CLOSED, BLOCK_K
+        ):
+            run_end += BLOCK_K
+        for first_slot in range(base, run_end, BLOCK_K):
+            tree_slot_K = first_slot + tl.arange(0, BLOCK_K)
+            exists_K = tree_slot_K < T
+            start_K, end_K = _intervals(key_start_ptr, key_end_ptr, tree_slot_K, exists_K, CLOSED)
             visible_MK = (start_K[None, :] <= query_M[:, None]) & (query_M[:, None] < end_K[None, :])
             m_M, l_M, acc_MD = _attend(
                 q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, prefix + tree_slot_K, exists_K,
                 visible_MK, m_M, l_M, acc_MD, scale_log2, D, BLOCK_D,
             )  # fmt: skip
+        # the block after a run is not seen
+        base = run_end + BLOCK_K
 
     out_MD = acc_MD / tl.where(l_M == 0.0, 1.0, l_M)[:, None]
     out_row_M = split.to(tl.int64) * stride_os + b * stride_ob + node_M.to(tl.int64) * stride_on + head_M * stride_oh

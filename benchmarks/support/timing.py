@@ -1,0 +1,95 @@
+"""Times rivals in one process, turn by turn, so that all of them meet the same state of the machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+LEAST_ROUNDS = 5
+L2_BYTES = 256 * 2**20
+"""Written between two measurements on a GPU, so that no rival finds its inputs in the cache."""
+
+Times = dict[str, float]
+
+
+def median_cpu(calls: Mapping[str, Callable[[], object]], seconds: float, most_rounds: int = 400) -> Times:
+    """Median seconds of each call over as many rounds as fit into ``seconds``; every round starts with another one."""
+    names, taken = list(calls), {name: [] for name in calls}  # type: dict[str, list[float]]
+    began = time.perf_counter()
+    for name in names:
+        calls[name]()
+    once = time.perf_counter() - began
+    if once < seconds / 20:
+        for name in names * 5:
+            calls[name]()
+    rounds = 0
+    while rounds < LEAST_ROUNDS or (rounds < most_rounds and time.perf_counter() - began < seconds):
+        for turn in range(len(names)):
+            name = names[(turn + rounds) % len(names)]
+            start = time.perf_counter()
+            calls[name]()
+            taken[name].append(time.perf_counter() - start)
+        rounds += 1
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def captured(call: Callable[[], object], pool: tuple[int, int]) -> torch.cuda.CUDAGraph | None:
+    """The call as a CUDA graph, so that replays time the device alone; None where it cannot be captured.
+
+    Graphs of one ``pool`` overwrite each other's results, which nobody reads.
+    """
+    try:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            call()
+        torch.cuda.synchronize()
+        return graph
+    except Exception:
+        torch.cuda.synchronize()
+        return None
+
+
+def median_cuda(calls: Mapping[str, Callable[[], object]], rounds: int) -> tuple[Times, Times]:
+    """Median seconds on the device (graph replays; no entry where a call cannot be captured), and of plain calls.
+
+    A plain call is queued behind the write that empties the cache, so the time that Python takes to launch it shows
+    only where it is longer than that write.
+    """
+    flush = torch.empty(L2_BYTES // 4, dtype=torch.int32, device="cuda")
+    pool = torch.cuda.graph_pool_handle()
+    graphs = {name: captured(call, pool) for name, call in calls.items()}
+    replays: dict[str, Callable[[], object]] = {
+        name: graph.replay for name, graph in graphs.items() if graph is not None
+    }
+    return _alternate(replays, flush, rounds), _alternate(calls, flush, rounds)
+
+
+def _alternate(calls: Mapping[str, Callable[[], object]], flush: torch.Tensor, rounds: int) -> Times:
+    names = list(calls)
+    for name in names * 3:
+        calls[name]()
+    pairs: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in names}
+    for turn in range(rounds):
+        for place in range(len(names)):
+            name = names[(turn + place) % len(names)]
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            flush.zero_()
+            start.record()
+            calls[name]()
+            stop.record()
+            pairs[name].append((start, stop))
+    torch.cuda.synchronize()
+    return {
+        name: statistics.median(start.elapsed_time(stop) for start, stop in events) / 1e3
+        for name, events in pairs.items()
+    }

@@ -1,0 +1,86 @@
+"""Which block sizes are fastest on this GPU: every tiling of the kernel, per number of nodes, head dim and dtype.
+
+Legend: N tree nodes, D head dim, R query heads per KV head.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-untyped]
+
+from benchmarks.support.attention_inputs import DTYPES, Inputs, Shape
+from benchmarks.support.timing import median_cuda
+from spec_sdk_backends.tree_attention import Tiling, tree_attention
+
+SHARED_BYTES = 227 * 1024
+"""Shared memory that a block may have on compute capability 9.0."""
+
+
+def candidates(rows: int, head_dim: int, dtype: torch.dtype) -> Iterator[Tiling]:
+    """Tilings for ``rows`` = N*R rows a KV head whose tiles can fit. Some may still fail to compile."""
+    padded = max(16, triton.next_power_of_2(head_dim))
+    most_rows = max(16, triton.next_power_of_2(rows))
+    for block_rows, keys, warps, stages in itertools.product((16, 32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3)):
+        if block_rows > most_rows or (warps == 8 and block_rows < 64):
+            continue
+        tiles = block_rows + 2 * keys * (1 if stages == 1 else stages - 1)
+        if tiles * padded * dtype.itemsize <= SHARED_BYTES:
+            yield Tiling(block_rows, keys, padded, warps, stages)
+
+
+def sweep(shape: Shape, device: torch.device, rounds: int = 15) -> dict[str, Any]:
+    """Device seconds of every candidate at this shape, fastest first, and of the tiling that is chosen today."""
+    it = Inputs.make(shape, device)
+    rows = shape.nodes * shape.heads // shape.kv_heads
+    dtype = DTYPES[shape.dtype]
+    today = Tiling.choose(rows, shape.head_dim, dtype)
+    calls, failed = {}, {}
+    for tiling in dict.fromkeys([today, *candidates(rows, shape.head_dim, dtype)]):
+
+        def call(tiling: Tiling = tiling) -> torch.Tensor:
+            return tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, it.end_BN, it.prefix, tiling=tiling)
+
+        try:
+            call()
+            torch.cuda.synchronize()
+            calls[tiling] = call
+        except Exception as error:  # too much shared memory or too many registers
+            failed[str(tiling)] = f"{type(error).__name__}: {error}"[:120]
+    names = {str(tiling): tiling for tiling in calls}
+    device_s, plain_s = median_cuda({str(tiling): call for tiling, call in calls.items()}, rounds)
+    taken = {name: device_s.get(name, plain_s[name]) for name in names}
+    ranked = sorted(taken, key=lambda name: taken[name])
+    return {
+        **shape.fields(),
+        "today": {**asdict(today), "s": taken[str(today)]},
+        "ranked": [{**asdict(names[name]), "s": taken[name]} for name in ranked],
+        "failed": failed,
+    }
+
+
+def tune(device: torch.device, quick: bool) -> Iterator[dict[str, Any]]:
+    """Sweeps the shapes that matter, bfloat16 first, and prints a line for each: the best tiling and today's beside it.
+
+    Compiling every candidate takes most of the time: minutes per dtype and head dim.
+    """
+    print("ratio  dtype     B   H  G    D     N      P   best rows keys warps stages   today rows keys warps stages")
+    for dtype, head_dim, (batch, heads, kv_heads, prefix) in itertools.product(
+        ("bfloat16",) if quick else ("bfloat16", "float16", "float32"),
+        (64,) if quick else (64, 128),
+        ((10, 10, 10, 10), (1, 9, 3, 1024)),
+    ):
+        for nodes in (64, 1014) if quick else (1, 16, 64, 256, 1014, 4096):
+            shape = Shape(batch, heads, kv_heads, head_dim, nodes, prefix, dtype)
+            report = sweep(shape, device)
+            best, today = report["ranked"][0], report["today"]
+            columns = [
+                f"{today['s'] / best['s']:5.2f}  {dtype:8}{batch:3}{heads:4}{kv_heads:3}{head_dim:5}{nodes:6}{prefix:7}"
+            ]
+            columns += [f"{t['rows']:9}{t['keys']:5}{t['warps']:6}{t['stages']:7}   " for t in (best, today)]
+            print("   ".join(columns), flush=True)
+            yield report
