@@ -40,6 +40,16 @@ STEPS = (
         needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
     ),
     Step(
+        "tree_attention",
+        ("benchmarks/tree_attention.py", "--device=cuda", "--output={results}/tree_attention.json"),
+        540,
+    ),
+    Step(
+        "layer_parallel",
+        ("benchmarks/layer_parallel.py", "--device=cuda", "--output={results}/layer_parallel.json"),
+        400,
+    ),
+    Step(
         "pipelines",
         (
             "benchmarks/pipelines.py",
@@ -55,5 +65,33 @@ STEPS = (
         300,
         needs=HYDRA,
         needs_model=True,
+    ),
+    Step(
+        "easyspec",
+        (
+            "benchmarks/easyspec.py",
+            "table2",
+            "--draft=cut",
+            "--prompts={prompts}",
+            "--output={results}/easyspec-table2.json",
+            "backend=cuda",
+            "model.dtype=bfloat16",
+            "model.target={model}",
+            "model.draft_layers=smollm2-135m-24",
+        ),
+        300,
+        needs=HYDRA,
+        needs_model=True,
+    ),
+    Step(
+        "tree_attention_tiles",
+        (
+            "benchmarks/tree_attention.py",
+            "--device=cuda",
+            "--tune",
+            "--seconds=400",
+            "--output={results}/tree_attention_tiles.json",
+        ),
+        540,
     ),
 )
