@@ -115,6 +115,11 @@ class Decoder:
         """Number of blocks."""
         return len(self.blocks)
 
+    @property
+    def vocabulary(self) -> int:
+        """Length of the logits: output rows, which a checkpoint may have padded."""
+        return self.head_VM.shape[0]
+
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""
         chosen = [self.blocks[i] for i in layers]
@@ -172,10 +177,14 @@ class Decoder:
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         """Add the attention output, then the MLP sub-layer with its norm and residual."""
-        w = self.blocks[layer]
         h_BNM = h_BNM + a_BNM
+        return h_BNM + self.mlp(layer, h_BNM)
+
+    def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
+        """The MLP of a block with its norm, without the residual [B, N, M]."""
+        w = self.blocks[layer]
         gate, up = F.linear(self._norm(h_BNM, w.post_norm_M), w.gate_up, w.gate_up_bias).chunk(2, dim=-1)
-        return h_BNM + F.linear(F.silu(gate) * up, w.down, w.down_bias)
+        return F.linear(F.silu(gate) * up, w.down, w.down_bias)
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, gain.shape, gain, self.config.rms_norm_eps)

@@ -8,6 +8,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner, check_groups, consecutive_groups
+from spec_sdk.model.runners.layer_parallel_ranks import RanksLayerParallelRunner
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 
 
@@ -47,6 +48,9 @@ class EasySpecDrafter(DraftModelDrafter):
             groups = consecutive_groups(layers, config.size)
         self.drops_drafted_kv = config.calibrate
         self._runner = LayerParallelRunner(groups)
+        if models.ranks.size > 1:
+            self.every_rank = True
+            self._runner = RanksLayerParallelRunner(groups, models.ranks, shares_kv=not config.calibrate)
 
     @property
     def growth_runner(self) -> BlockRunner:

@@ -45,18 +45,24 @@ class MergedDrafter(Drafter):
         names = [member.draft_name for member in self.members if member.draft_name is not None]
         self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None
+        self.every_rank = any(member.every_rank for member in self.members)
+
+    @property
+    def _drafting(self) -> list[Drafter]:
+        """The members that draft on this rank."""
+        return [member for member in self.members if self.models.ranks.is_leader or member.every_rank]
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        for member in self.members:
+        for member in self._drafting:
             member.start(request, prompt_hidden)
 
     def propose(self, request: Request, budget: Budget) -> TokenTree:
-        return merge([member.propose(request, budget) for member in self.members])
+        return merge([member.propose(request, budget) for member in self._drafting])
 
     def observe(
         self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None
     ) -> None:
-        for member in self.members:
+        for member in self._drafting:
             member.observe(request, committed, path_hidden)
 
 
