@@ -115,8 +115,7 @@ def head_rows(head_VM: torch.Tensor, rank: int, size: int) -> torch.Tensor:
 class TensorParallelDecoder(Decoder):
     """One rank's shard of a decoder; hidden states and logits are whole on every rank.
 
-    ``shard`` holds the blocks of this rank; ``head_VM`` is its rows of the output head, ``vocabulary`` how many there are
-    over all ranks.
+    ``shard``: this rank's blocks, and its rows of the output head, of which there are ``vocabulary`` in all.
     """
 
     def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks) -> None:

@@ -67,6 +67,6 @@ class RanksLayerParallelRunner(LayerParallelRunner):
             row_BNX = all_SLBNX[owner, i // size]
             outputs.append(row_BNX[..., :M])
             if self.shares_kv and owner != self.ranks.rank:
-                k_BNGD, v_BNGD = row_BNX[..., M:].reshape(B, N, 2 * G, D).split(G, dim=2)
-                decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+                kv_BNXD = row_BNX[..., M:].reshape(B, N, 2 * G, D)
+                decoder.write_kv(layer, kv_BNXD[:, :, :G], kv_BNXD[:, :, G:], work)
         return outputs
