@@ -35,7 +35,7 @@ from spec_sdk.cli.jobs import (
     status_of,
 )
 from spec_sdk.cli.overrides import quote_texts
-from spec_sdk.errors import RankLost, UserError
+from spec_sdk.errors import UserError
 from spec_sdk.ranks import joined, launched_processes, launched_rank, only_the_leader_speaks, under_launcher
 from spec_sdk.search_path import register_search_path
 
@@ -71,7 +71,7 @@ def settle(error: BaseException) -> int:
     ranks, status = joined(), status_of(error)
     tells = launched_rank() == 0
     if ranks is not None and ranks.size > 1:
-        tells, status = ranks.settle(status, isinstance(error, RankLost))
+        tells, status = ranks.settle(error, status)
     if tells:
         if launched_rank() and status not in (EXIT_OK, EXIT_USER_ERROR):
             print(f"process {launched_rank()} of {launched_processes()}:", end=" ", file=sys.stderr, flush=True)

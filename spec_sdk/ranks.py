@@ -62,10 +62,10 @@ class Ranks:
         """While it lasts a collective operation is a bug of ``who``, and raises instead of waiting for nobody."""
         return contextlib.nullcontext()
 
-    def settle(self, status: int, lost: bool) -> tuple[bool, int]:
-        """How this rank ends after a failure: whether it is the one that tells of it, and its exit status.
+    def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
+        """How this rank ends over ``error``: whether it is the one that tells of it, and the run's exit status.
 
-        ``lost``: it failed only because another rank went away.
+        ``status`` is what the error alone would mean. The others are given up: nothing works over the group after it.
         """
         return True, status
 

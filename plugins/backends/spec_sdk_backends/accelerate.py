@@ -73,8 +73,8 @@ class AccelerateBackend(Backend):
         return self._ranks
 
     def describe(self) -> str:
-        processes = f"{self.ranks.size} processes" if self.ranks.size > 1 else "1 process"
-        return f"{processes}, each: {self._local.describe()}"
+        each = self._local.describe()
+        return each if self.ranks.size == 1 else f"{self.ranks.size} processes, each: {each}"
 
     def synchronize(self) -> None:
         self._local.synchronize()
@@ -86,7 +86,7 @@ class AccelerateBackend(Backend):
         from accelerate import PartialState
 
         from spec_sdk.errors import RankLost
-        from spec_sdk_backends.process_ranks import ProcessRanks
+        from spec_sdk_backends.process_ranks import ProcessRanks, reason
 
         # decisions are CPU tensors also where the models are on GPUs
         how = {"backend": "cuda:nccl,cpu:gloo"} if self._on_gpus else {"cpu": True}
@@ -95,8 +95,7 @@ class AccelerateBackend(Backend):
             try:
                 PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
             except RuntimeError as error:
-                reason = str(error).strip().splitlines()[0]
-                raise RankLost(f"the processes of this run did not find each other ({reason})") from error
+                raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
         return join(ProcessRanks())
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -29,7 +31,7 @@ _TOLD, _STATUS = "spec_sdk/told", "spec_sdk/status"
 PATIENCE_S = 0.4
 """How long a rank that failed leaves it to a better placed one to tell of it: the leader before the others, the rank
 with the cause before those that only lost it."""
-LINGER_S = 3.0
+LINGER_S = 2.0
 """How long the leader waits at most, after a failure, for the others to see that it was told of."""
 
 
@@ -101,11 +103,11 @@ class ProcessRanks(Ranks):
         finally:
             self._alone = None
 
-    def settle(self, status: int, lost: bool) -> tuple[bool, int]:
-        if dist.is_initialized():
-            # closes the connections, so that whoever waits for this rank is told that it is gone
-            dist.destroy_process_group()
-        time.sleep(PATIENCE_S * (2 * lost + (not self.is_leader)))
+    def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
+        # whoever waits for this rank wakes up when its connections close, and they do when nothing refers to the group
+        _clear_frames(error)
+        self.close()
+        time.sleep(PATIENCE_S * (2 * isinstance(error, RankLost) + (not self.is_leader)))
         try:
             tells = self._store.add(_TOLD, 1) == 1
             if tells:
@@ -132,5 +134,18 @@ class ProcessRanks(Ranks):
         try:
             yield
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
-            raise RankLost(f"another process of this run went away or stands still ({reason})") from error
+            raise RankLost(f"another process of this run went away or stands still ({reason(error)})") from error
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Drop the local variables of all frames that ``error`` and its causes went through; line numbers stay."""
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
+
+
+def reason(error: RuntimeError) -> str:
+    """What torch.distributed says, without the place in its source and without advice to its developers."""
+    line = re.sub(r"^\[[^]]*\] *", "", str(error).strip().splitlines()[0])
+    return line.split(". ")[0].rstrip(".")
