@@ -10,6 +10,8 @@ from spec_sdk.model.session import Session
 from spec_sdk.tree import TreeBuilder
 
 PROMPT = [5, 17, 44, 8, 23, 61, 9, 30, 12]
+NEW = 14
+"""Tokens to generate."""
 GROUPS = [[0], [1, 2, 3], [4]]
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "biases": ("biased_llama", {}),

@@ -6,6 +6,7 @@ A job is ``[name of a function below, arguments …]``. Several jobs share one s
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import sys
@@ -27,7 +28,7 @@ from spec_sdk.pipeline import build_pipeline
 from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
-from tests.distributed.cases import GROUPS, PROMPT, decoder_logits
+from tests.distributed.cases import GROUPS, NEW, PROMPT, decoder_logits
 from tests.support.real_pipelines import settings_of, tokens_of
 
 CPU = torch.device("cpu")
@@ -71,7 +72,7 @@ def layer_parallel(ranks: Ranks, directory: str, shares_kv: bool) -> list[float]
 def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
     """The new tokens of a whole pipeline on two prompts, if all ranks have the same."""
     pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
-    answers = [tokens_of(pipeline, PROMPT[i:], 24, ignore_eos=True, request_id=i) for i in range(2)]
+    answers = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i) for i in range(2)]
     everywhere = ranks.all_gather(torch.tensor(answers))
     assert (everywhere == everywhere[0]).all()
     return answers
@@ -85,18 +86,19 @@ def early_stop(ranks: Ranks, overrides: list[str]) -> list[int]:
         for cycle, _ in enumerate(stream):
             if ranks.is_leader and cycle == 2:
                 break
-    return tokens_of(pipeline, PROMPT, 24, ignore_eos=True)
+    return tokens_of(pipeline, PROMPT, NEW, ignore_eos=True)
 
 
 def decisions(ranks: Ranks) -> list[Any]:
     """What every rank was told, short and long, and what an operation of all ranks says where the leader is alone."""
-    told = [ranks.decide(lambda: [ranks.rank, None, "ä" * length]) for length in (0, 1, 900, 1015, 1016, 5000)]
-    assert all(rank == 0 for rank, _, _ in told)
+    texts = ["ä" * length for length in (0, 1, 160, 180, 900, 5000)]
+    told = [ranks.decide(functools.partial(list, (ranks.rank, None, text))) for text in texts]
+    assert told == [[0, None, text] for text in texts]
     try:
         with ranks.alone("a drafter"):
             ranks.decide(lambda: 0)
     except RuntimeError as error:
-        return [[len(text) for _, _, text in told], str(error)]
+        return [len(told), str(error)]
     return []
 
 
@@ -110,9 +112,8 @@ def command_line(ranks: Ranks, arguments: list[str]) -> list[Any]:
 
 def run(jobs_file: str, results_file: str) -> None:
     backend = AccelerateBackend(AccelerateConfig(device="cpu", threads=1, timeout=120))
-    results = [
-        globals()[name](backend.ranks, *arguments) for name, *arguments in json.loads(Path(jobs_file).read_text())
-    ]
+    jobs = json.loads(Path(jobs_file).read_text())
+    results = [globals()[name](backend.ranks, *arguments) for name, *arguments in jobs]
     place = Path(results_file)
     if not backend.ranks.is_leader:
         place = place.with_suffix(f".{backend.ranks.rank}")
