@@ -12,7 +12,8 @@ from spec_sdk.model.models import Models
 from spec_sdk.ops import Ops
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
-from tests.distributed.cases import DECODERS, PIPELINES, PROMPT, SAMPLED, decoder_logits
+from tests.conftest import FULL
+from tests.distributed.cases import DECODERS, NEW, PIPELINES, PROMPT, SAMPLED, decoder_logits
 from tests.distributed.support import work
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
@@ -35,7 +36,8 @@ def overrides(name: str, sampled: bool, checkpoints: dict[str, Path]) -> list[st
     return [*PIPELINES[name], f"model.target={checkpoints['target']}", *(SAMPLED if sampled else [])]
 
 
-RUNS = [(name, sampled) for name in PIPELINES for sampled in (False, True)]
+RUNS = [(name, False) for name in PIPELINES]
+RUNS += [(name, True) for name in PIPELINES if FULL or name in ("easyspec_chain", "easyspec_tree", "specinfer_tree")]
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -89,7 +91,7 @@ def test_a_pipeline_gives_the_tokens_of_one_process(
     name: str, sampled: bool, done: dict[str, Any], checkpoints: dict[str, Path]
 ) -> None:
     pipeline = build_pipeline(settings_of(*overrides(name, sampled, checkpoints)), Registry.discover())
-    alone = [tokens_of(pipeline, PROMPT[i:], 24, ignore_eos=True, request_id=i) for i in range(2)]
+    alone = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i) for i in range(2)]
     assert done[f"tokens {name} {sampled}"] == alone
 
 
@@ -98,8 +100,8 @@ def test_a_request_that_the_leader_breaks_off_ends_on_all(done: dict[str, Any]) 
 
 
 def test_decisions_of_any_length_reach_all_and_a_lonely_leader_is_told(done: dict[str, Any]) -> None:
-    lengths, message = done["decisions"]
-    assert lengths == [0, 1, 900, 1015, 1016, 5000]
+    told, message = done["decisions"]
+    assert told == 6
     assert "a drafter" in message
 
 

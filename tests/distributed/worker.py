@@ -92,7 +92,7 @@ def early_stop(ranks: Ranks, overrides: list[str]) -> list[int]:
 def decisions(ranks: Ranks) -> list[Any]:
     """What every rank was told, short and long, and what an operation of all ranks says where the leader is alone."""
     texts = ["ä" * length for length in (0, 1, 160, 180, 900, 5000)]
-    told = [ranks.decide(functools.partial(list, (ranks.rank, None, text))) for text in texts]
+    told: list[Any] = [ranks.decide(functools.partial(list, (ranks.rank, None, text))) for text in texts]
     assert told == [[0, None, text] for text in texts]
     try:
         with ranks.alone("a drafter"):
