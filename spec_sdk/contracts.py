@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -129,6 +130,10 @@ class Drafter(Plugin, ABC):
     def __init__(self, config: Any, models: Models) -> None:
         self.config = config
         self.models = models
+
+    def leader_alone(self, ranks: Ranks) -> AbstractContextManager[None]:
+        """What its calls run under: unless it drafts on every rank, an operation of all ranks is an error."""
+        return nullcontext() if self.every_rank else ranks.alone(f"drafter '{self.name}', which is not every_rank,")
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
         """Prepare for ``request`` (prefill). ``prompt_hidden``: layer → states [P, M] of all but the pending token."""

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
+_LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
 _ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 """What ``accelerate launch`` always sets."""
 
@@ -96,6 +98,11 @@ def launched_processes() -> int:
 def launched_rank() -> int:
     """This process's number among them; 0 without a launcher."""
     return _first_number(_RANKS, 0)
+
+
+def launched_here() -> tuple[int, int]:
+    """This process's number among those on its machine, and how many they are."""
+    return _first_number(_LOCAL_RANKS, launched_rank()), _first_number(_LOCAL_SIZES, launched_processes())
 
 
 def under_launcher() -> bool:

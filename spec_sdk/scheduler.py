@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -98,7 +97,7 @@ class Scheduler:
         self.target.reset()
         hidden = self.target.prefill(request.tokens[:-1], self.drafter.hidden_layers)
         if self._drafts:
-            with self._leader_alone():
+            with self.drafter.leader_alone(self.ranks):
                 self.drafter.start(request, hidden)
         return self._clock() - began
 
@@ -120,7 +119,7 @@ class Scheduler:
         request.tokens.extend(tokens)
         request.step += 1
         if self._drafts:
-            with self._leader_alone():
+            with self.drafter.leader_alone(self.ranks):
                 self.drafter.observe(request, tokens, {layer: h_NM[path] for layer, h_NM in scores.hidden.items()})
         recovered = self._clock()
         report = scores.attention
@@ -154,7 +153,7 @@ class Scheduler:
         return tree if tree and self.ranks.is_leader else told_tree(token_N, parent_N)
 
     def _draft(self, request: Request, depth: int) -> TokenTree:
-        with self._leader_alone():
+        with self.drafter.leader_alone(self.ranks):
             tree = self.drafter.propose(request, Budget(depth))
         if tree.token_N[0] != request.pending_token or tree.depth > depth:
             raise ValueError(
@@ -170,11 +169,6 @@ class Scheduler:
             return verdict
         decided = self.ranks.decide(lambda: [*verdict.path, verdict.next_token] if verdict else [])
         return verdict or Verdict(decided[:-1], decided[-1], tree)
-
-    def _leader_alone(self) -> AbstractContextManager[None]:
-        if self.drafter.every_rank:
-            return nullcontext()
-        return self.ranks.alone(f"drafter {self.drafter.name!r}, which does not say every_rank,")
 
     def _finished(self, request: Request) -> str | None:
         if request.new_tokens and request.tokens[-1] in request.stop_ids:

@@ -12,7 +12,7 @@ import torch
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.ops import Ops
-from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_processes
+from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
@@ -46,7 +46,7 @@ class AccelerateBackend(Backend):
     def __init__(self, config: AccelerateConfig) -> None:
         super().__init__(config)
         start_missing_ranks()
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1") if launched_processes() > 1 else "1")
+        place, here = launched_here()
         self._on_gpus = _on_gpus(config, here)
         if config.timeout <= 0:
             raise UserError(f"backend.timeout: {config.timeout} must be more than 0 seconds")
@@ -55,7 +55,7 @@ class AccelerateBackend(Backend):
         self._local: Backend = CpuBackend(CpuConfig(threads))
         self._ranks = joined() or self._join()
         if self._on_gpus:
-            self._local = CudaBackend(CudaConfig(int(os.environ.get("LOCAL_RANK", "0"))))
+            self._local = CudaBackend(CudaConfig(index=place))
         else:
             # joining sets a number of threads of its own
             torch.set_num_threads(threads)

@@ -97,11 +97,11 @@ class ProcessRanks(Ranks):
 
     @contextlib.contextmanager
     def alone(self, who: str) -> Iterator[None]:
-        self._alone = who
+        before, self._alone = self._alone, who
         try:
             yield
         finally:
-            self._alone = None
+            self._alone = before
 
     def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
         # whoever waits for this rank wakes up when its connections close, and they do when nothing refers to the group

@@ -54,16 +54,22 @@ class MergedDrafter(Drafter):
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
         for member in self._drafting:
-            member.start(request, prompt_hidden)
+            with member.leader_alone(self.models.ranks):
+                member.start(request, prompt_hidden)
 
     def propose(self, request: Request, budget: Budget) -> TokenTree:
-        return merge([member.propose(request, budget) for member in self._drafting])
+        trees = []
+        for member in self._drafting:
+            with member.leader_alone(self.models.ranks):
+                trees.append(member.propose(request, budget))
+        return merge(trees)
 
     def observe(
         self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None
     ) -> None:
         for member in self._drafting:
-            member.observe(request, committed, path_hidden)
+            with member.leader_alone(self.models.ranks):
+                member.observe(request, committed, path_hidden)
 
 
 def merge(trees: Sequence[TokenTree]) -> TokenTree:
