@@ -131,14 +131,24 @@ class Decoder:
         return KVCache(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
     def forward(
-        self, token_BN: torch.Tensor, work: ForwardPass, runner: BlockRunner, last_only: bool = False
+        self,
+        token_BN: torch.Tensor,
+        work: ForwardPass,
+        runner: BlockRunner,
+        last_only: bool = False,
+        head: bool = True,
     ) -> ForwardOutput:
-        """Run all blocks as ``runner`` decides; K and V land in the cache from ``work.write_at`` on."""
+        """Run all blocks as ``runner`` decides; K and V land in the cache from ``work.write_at`` on.
+
+        Without ``head`` the logits are left out (a vocabulary of 0).
+        """
         h_BNM = F.embedding(token_BN, self.embedding_VM)
         work.record(0, h_BNM)
         h_BNM = runner.run(self, h_BNM, work)
         if last_only:
             h_BNM = h_BNM[:, -1:]
+        if not head:
+            return ForwardOutput(h_BNM[..., :0], work.hidden)
         return ForwardOutput(self.head(h_BNM), work.hidden)
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
 from spec_sdk.prompts import read_prompts
-from spec_sdk.ranks import launched_rank
+from spec_sdk.ranks import launched_processes, launched_rank
 from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
 from spec_sdk.run_output import RunOutput, check_writable
@@ -73,6 +73,11 @@ class Generate(Task):
 
 def prompts_to_answer(app: Settings) -> list[str]:
     """The prompts, where the run may write checked; with several processes the leader's alone, which also writes."""
+    if launched_processes() > 1:
+        # joined before anything can fail that the leader does alone: the others would wait for it to join
+        make_backend: Any
+        make_backend, config = Registry.discover().configure("backend", app.backend)
+        make_backend(config)
     if launched_rank() != 0:
         return []
     texts = read_prompts(app)

@@ -65,6 +65,8 @@ class DraftModelDrafter(Drafter):
         self.draft_name = model.name
         self.branches = not is_chain(config)
         self.session = models.session(model)
+        # the leader alone decides what to draft, so the output head is for it alone
+        self.session.wants_logits = models.ranks.is_leader
         self.vocabulary = models.target.decoder.vocabulary
         self._tree: TreeBuilder | None = None
         self._fed_nodes = 0
