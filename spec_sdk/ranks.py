@@ -71,8 +71,12 @@ class Ranks:
         """
         return True, status
 
+    def finish(self) -> None:
+        """Wait for the leader to have done all of a run: a rank that follows ends as the leader does."""
+        self.decide(lambda: None)
+
     def close(self) -> None:
-        """Leave the group at the end of a run."""
+        """Leave the group."""
 
 
 ALONE = Ranks()

@@ -50,6 +50,7 @@ class Generate(Task):
         if not pipeline.ranks.is_leader:
             for followed in [pipeline, pipeline.vanilla()] if app.compare else [pipeline]:
                 follow(followed, prompts, app)
+            pipeline.ranks.finish()
             return 0
         with RunOutput(app.output_dir) as output:
             observe = registry.hook.spec_sdk_event
@@ -68,6 +69,7 @@ class Generate(Task):
                     if attention is not None and attention["hit_rate"] is None:
                         print("attention: no guess was made, all contexts were short (predictor.size)", file=sys.stderr)
                     print(f"results in {output.directory}", file=sys.stderr)
+        pipeline.ranks.finish()
         return 0
 
 

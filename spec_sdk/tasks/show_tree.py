@@ -48,6 +48,7 @@ class ShowTree(Task):
         check_length(len(prompts[0]), app.max_new_tokens, pipeline.context, 0, 1)
         if not pipeline.ranks.is_leader:
             follow(pipeline, prompts, app)
+            pipeline.ranks.finish()
             return 0
         verdicts = first_verdicts(pipeline, prompts[0], app, self.config.cycles)
         app.output_dir.mkdir(parents=True, exist_ok=True)
@@ -61,6 +62,7 @@ class ShowTree(Task):
             print(f"{title}\n{tree_text(verdict, spell)}\n")
             write_atomically(app.output_dir / f"tree-{cycle}.svg", tree_svg(verdict, spell, title))
         print(f"drawings in {app.output_dir}", file=sys.stderr)
+        pipeline.ranks.finish()
         return 0
 
 

@@ -26,12 +26,12 @@ T = TypeVar("T")
 BLOCK = 1024
 """Bytes of a decision's first message; a longer one takes a second."""
 _LENGTH = 8
-_FOREVER = timedelta(days=7)
 _TOLD, _STATUS = "spec_sdk/told", "spec_sdk/status"
 PATIENCE_S = 0.4
 """How long a rank that failed leaves it to a better placed one to tell of it: the leader before the others, the rank
 with the cause before those that only lost it."""
 LINGER_S = 2.0
+POLL_S = 0.05
 """How long the leader waits at most, after a failure, for the others to see that it was told of."""
 
 
@@ -82,10 +82,13 @@ class ProcessRanks(Ranks):
         key = f"spec_sdk/prepared/{key}"
         if not self.is_leader:
             with self._together():
-                self._store.wait([key], _FOREVER)
-                ready = self._store.get(key) == b"ready"
-            if not ready:
-                raise RankLost("the leader could not prepare what this rank needs")
+                # not waited for in one piece, so that a leader that fails elsewhere is noticed
+                while not self._store.check([key]):
+                    if self._store.check([_TOLD]):
+                        raise RankLost("another process of this run ended")
+                    time.sleep(POLL_S)
+                if self._store.get(key) != b"ready":
+                    raise RankLost("the leader could not prepare what this rank needs")
             return prepare()
         outcome = "failed"
         try:
@@ -117,7 +120,7 @@ class ProcessRanks(Ranks):
                 status = int(self._store.get(_STATUS))
             until = time.monotonic() + LINGER_S
             while self.is_leader and self._store.add(_TOLD, 0) < self.size and time.monotonic() < until:
-                time.sleep(0.05)
+                time.sleep(POLL_S)
         except RuntimeError:
             # the store went with the process that held it, so nothing was told
             return True, status
@@ -139,10 +142,12 @@ class ProcessRanks(Ranks):
 
 def _clear_frames(error: BaseException) -> None:
     """Drop the local variables of all frames that ``error`` and its causes went through; line numbers stay."""
-    link: BaseException | None = error
-    while link is not None:
+    links, seen = [error], set()
+    while links:
+        link = links.pop()
+        seen.add(id(link))
         traceback.clear_frames(link.__traceback__)
-        link = link.__cause__ or link.__context__
+        links += [cause for cause in (link.__cause__, link.__context__) if cause is not None and id(cause) not in seen]
 
 
 def reason(error: RuntimeError) -> str:
