@@ -1,13 +1,15 @@
 """The command line: read it, compose the config, run the task (or a sweep of tasks), turn what happens into a status.
 
-Exit status: 0 done, 1 a bug (with its traceback), 2 bad input (one line), 130 interrupted (Ctrl-C), 141 stdout was
-closed, 143 terminated (SIGTERM).
+Exit status: 0 done, 1 a bug (with its traceback), 2 bad input (one line), 3 another process of the run was lost (one
+line), 130 interrupted (Ctrl-C), 141 stdout was closed, 143 terminated (SIGTERM). Of several processes one tells what
+went wrong, and all end with its status.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -22,28 +24,66 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk import __version__
 from spec_sdk.cli.composing import compose_config, explain, is_composition_error
-from spec_sdk.cli.jobs import EXIT_CLOSED_PIPE, EXIT_OK, default_output_dir, end_on_sigterm, report, run_task, status_of
+from spec_sdk.cli.jobs import (
+    EXIT_CLOSED_PIPE,
+    EXIT_OK,
+    EXIT_USER_ERROR,
+    default_output_dir,
+    end_on_sigterm,
+    report,
+    run_task,
+    status_of,
+)
 from spec_sdk.cli.overrides import quote_texts
 from spec_sdk.errors import UserError
+from spec_sdk.ranks import joined, launched_processes, launched_rank, only_the_leader_speaks, under_launcher
 from spec_sdk.search_path import register_search_path
+
+SEVERAL_PROCESSES = "accelerate"
+"""The backend of a run that a launcher started, unless one is chosen."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (``sys.argv[1:]`` by default) and return the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    end_on_sigterm()
+    if launched_rank() == 0:
+        end_on_sigterm()
+    else:
+        # nothing to keep or to tell: a signal ends it even while it waits for the others
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        status = _run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
+        with only_the_leader_speaks():
+            status = _run(list(sys.argv[1:] if argv is None else argv))
+            sys.stdout.flush()
+        leave()
         return status
     except (Exception, KeyboardInterrupt) as error:
-        report(error)
-        status = status_of(error)
+        status = settle(error)
         if status == EXIT_CLOSED_PIPE:
             # the interpreter flushes stdout on exit, which would fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
+
+
+def settle(error: BaseException) -> int:
+    """Tell of ``error``, unless another process of the run does; return the exit status."""
+    ranks, status = joined(), status_of(error)
+    tells = launched_rank() == 0
+    if ranks is not None and ranks.size > 1:
+        tells, status = ranks.settle(error, status)
+    if tells:
+        if launched_rank() and status not in (EXIT_OK, EXIT_USER_ERROR):
+            print(f"process {launched_rank()} of {launched_processes()}:", end=" ", file=sys.stderr, flush=True)
+        report(error)
+    return status
+
+
+def leave() -> None:
+    """Leave the group of ranks, if this process joined one."""
+    ranks = joined()
+    if ranks is not None:
+        ranks.close()
 
 
 def _run(argv: list[str]) -> int:
@@ -60,6 +100,8 @@ def _run(argv: list[str]) -> int:
         print(help_text())
         return EXIT_OK
     args.overrides = quote_texts(args.overrides, sweep=args.multirun)
+    if under_launcher():
+        _for_several_processes(args)
     if args.config_dir is not None:
         args.overrides.append(_search_path_override(args.config_dir))
     try:
@@ -97,6 +139,14 @@ def _parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
     if args.config_path is not None or args.config_name is not None:
         raise UserError("--config-path and --config-name are not offered; --config-dir adds a directory of YAML")
     return args
+
+
+def _for_several_processes(args: Namespace) -> None:
+    """What a launcher's processes are told: no sweeps, and the backend that joins them unless another is chosen."""
+    if args.multirun:
+        raise UserError("--multirun: a sweep runs in one process; start it as python -m spec_sdk, without a launcher")
+    if not any(override.lstrip("+").partition("=")[0] == "backend" for override in args.overrides):
+        args.overrides.append(f"backend={SEVERAL_PROCESSES}")
 
 
 def _search_path_override(directory: str) -> str:

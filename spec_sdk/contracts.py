@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from spec_sdk.model.attention_mask import AttentionMask
     from spec_sdk.model.models import Models
     from spec_sdk.ops import Ops
+    from spec_sdk.ranks import Ranks
     from spec_sdk.tree import TokenTree
 
 Guarantee = Literal["exact", "distribution", "relaxed"]
@@ -129,10 +131,17 @@ class Drafter(Plugin, ABC):
     """The draft model's label for reports; None for a drafter without a model."""
     branches: bool = False
     """Whether its trees may branch. A verifier that takes chains only is refused beside such a drafter."""
+    every_rank: bool = False
+    """With several processes: whether all of them must draft, since drafting itself is spread over them or runs the
+    target (``request.target``). Otherwise the leader drafts alone and the others are told the tree."""
 
     def __init__(self, config: Any, models: Models) -> None:
         self.config = config
         self.models = models
+
+    def leader_alone(self, ranks: Ranks) -> AbstractContextManager[None]:
+        """What its calls run under: unless it drafts on every rank, an operation of all ranks is an error."""
+        return nullcontext() if self.every_rank else ranks.alone(f"drafter '{self.name}', which is not every_rank,")
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
         """Prepare for ``request`` (prefill). ``prompt_hidden``: layer → states [P, M] of all but the pending token."""
@@ -317,6 +326,13 @@ class Backend(Plugin, ABC):
     @abstractmethod
     def describe(self) -> str:
         """The machine in a few words, for reports: CPU or GPU name, cores or memory."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that compute together: the device group that holds the target. This one alone by default."""
+        from spec_sdk.ranks import ALONE
+
+        return ALONE
 
     def synchronize(self) -> None:
         """Wait for queued work, so that a clock read means something."""

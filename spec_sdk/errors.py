@@ -1,4 +1,4 @@
-"""The one exception that means "the user can fix this": a single clear line and exit status 2."""
+"""The exceptions that are told in a single clear line: what the user can fix (exit status 2), a lost process (3)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ class UserError(Exception):
 
     The command line prints it as ``error: …`` without a traceback and exits with status 2.
     """
+
+
+class RankLost(Exception):
+    """Another process of a run on several ended, or did not answer in time. One line says what is known of it."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

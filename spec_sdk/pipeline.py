@@ -26,6 +26,7 @@ from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRun
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.ranks import Ranks, launched_processes
 from spec_sdk.scheduler import Emit, Scheduler
 from spec_sdk.tree import TokenTree
 
@@ -55,6 +56,11 @@ class Pipeline:
     make_policy: Callable[[], Policy]
     target_runner: BlockRunner
     draft_name: str | None
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that run this pipeline together."""
+        return self.backend.ranks
 
     @property
     def guarantee(self) -> Guarantee:
@@ -122,8 +128,9 @@ class Pipeline:
             target=target,
         )
         target.cache.reserve(min(len(prompt) + max_new_tokens, self.context))
-        scheduler = Scheduler(target, self.make_drafter(), self.verifier, self.make_policy(), self.backend.synchronize)
-        return scheduler.run(request, emit, request_id)
+        return Scheduler(
+            target, self.make_drafter(), self.verifier, self.make_policy(), self.backend.synchronize, self.ranks
+        ).run(request, emit, request_id)
 
 
 class NoDrafting(Drafter):
@@ -161,6 +168,14 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     make_policy(policy_config)
     runner = _target_runner(settings, registry)
     backend: Backend = make_backend(backend_config)
+    ranks = backend.ranks
+    if launched_processes() > 1 and ranks.size == 1:
+        raise UserError(
+            f"backend: {launched_processes()} processes were launched, and backend '{backend.name}' uses one; "
+            "use backend=accelerate, or launch one"
+        )
+    if ranks.size > 1 and not isinstance(runner, SequentialRunner):
+        raise UserError("predictor: speculation on attention runs in one process; use predictor=none, or launch one")
     models = Models(
         settings.model.target,
         settings.model.draft,
@@ -168,9 +183,19 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         backend.ops,
         backend.device,
         DTYPES[settings.model.dtype],
+        ranks,
     )
-    # built once here so that a bad draft model or option is refused before the first prompt
-    drafter: Drafter = make_drafter(drafter_config, models)
+
+    def new_drafter() -> Drafter:
+        drafter: Drafter = make_drafter(drafter_config, models)
+        return drafter
+
+    # built once here so that a bad draft model or option is refused before the first prompt; where the leader drafts
+    # alone the others need no draft model
+    drafter = new_drafter() if ranks.is_leader else NoDrafting(None, models)
+    if ranks.decide(lambda: drafter.every_rank) and not ranks.is_leader:
+        drafter = new_drafter()
+    drafts = ranks.is_leader or drafter.every_rank
     if verifier.chains_only and drafter.branches:
         raise UserError(
             f"verifier '{verifier.name}' takes chains, and drafter '{drafter.name}' drafts trees with these options; "
@@ -182,7 +207,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         backend=backend,
         sampler=sampler,
         verifier=verifier,
-        make_drafter=lambda: make_drafter(drafter_config, models),
+        make_drafter=new_drafter if drafts else lambda: NoDrafting(None, models),
         make_policy=lambda: make_policy(policy_config),
         target_runner=runner,
         draft_name=drafter.draft_name,

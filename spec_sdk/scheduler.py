@@ -13,7 +13,11 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, Verdict, Verifier
 from spec_sdk.model.session import Scores
-from spec_sdk.tree import TokenTree
+from spec_sdk.ranks import ALONE, Ranks
+from spec_sdk.tree import TokenTree, TreeBuilder
+
+STOPPED = -1
+"""In the place of a budget's depth: the leader's caller wants no more."""
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -39,7 +43,8 @@ class Target(Protocol):
 class Scheduler:
     """Runs requests, one at a time, to their end.
 
-    ``synchronize`` waits for the device, so that the stage times in the events mean something.
+    ``synchronize`` waits for the device, so that the stage times in the events mean something. Over several ``ranks``
+    every one of them runs this loop; the leader decides budget, tree, verdict and stop.
     """
 
     def __init__(
@@ -49,12 +54,15 @@ class Scheduler:
         verifier: Verifier,
         policy: Policy,
         synchronize: Callable[[], None] = lambda: None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.verifier = verifier
         self.policy = policy
+        self.ranks = ranks
         self._synchronize = synchronize
+        self._drafts = ranks.is_leader or drafter.every_rank
 
     def run(self, request: Request, emit: Emit, request_id: int = 0) -> Iterator[list[int]]:
         """Yield the new tokens of each cycle. Emits ``request_start``, ``prefill``, ``cycle`` … and ``request_end``.
@@ -68,10 +76,18 @@ class Scheduler:
         try:
             emit({"event": "prefill", **about, "seconds": self._prefill(request)})
             while (reason := self._finished(request)) is None:
-                cycle = {"event": "cycle", **about, **self._cycle(request)}
+                report = self._cycle(request)
+                if report is None:
+                    return
+                cycle = {"event": "cycle", **about, **report}
                 self.policy.observe(cycle)
                 emit(cycle)
-                yield cycle["tokens"]
+                try:
+                    yield cycle["tokens"]
+                except GeneratorExit:
+                    # the other ranks wait for the next budget here
+                    self.ranks.decide(lambda: (STOPPED, 0))
+                    raise
             finish_reason = reason
         finally:
             emit({"event": "request_end", **about, "finish_reason": finish_reason})
@@ -80,23 +96,31 @@ class Scheduler:
         began = self._clock()
         self.target.reset()
         hidden = self.target.prefill(request.tokens[:-1], self.drafter.hidden_layers)
-        self.drafter.start(request, hidden)
+        if self._drafts:
+            with self.drafter.leader_alone(self.ranks):
+                self.drafter.start(request, hidden)
         return self._clock() - began
 
-    def _cycle(self, request: Request) -> dict[str, Any]:
+    def _cycle(self, request: Request) -> dict[str, Any] | None:
+        """The report of one cycle; None if the leader was stopped before it."""
         prefix = self.target.length
         began = self._clock()
-        tree = self._propose(request)
+        depth, nodes = self.ranks.decide(lambda: self._budget(request))
+        if depth == STOPPED:
+            return None
+        tree = self._propose(request, Budget(depth, nodes))
         drafted = self._clock()
         scores = self.target.score(tree, self.drafter.hidden_layers)
-        verdict = self.verifier.verify(tree, scores.logits_NV, request)
+        verdict = self._verify(tree, scores, request)
         verified = self._clock()
         tokens = clip(verdict, request)
         path = verdict.path[: len(tokens)]
         self.target.commit(path)
         request.tokens.extend(tokens)
         request.step += 1
-        self.drafter.observe(request, tokens, {layer: h_NM[path] for layer, h_NM in scores.hidden.items()})
+        if self._drafts:
+            with self.drafter.leader_alone(self.ranks):
+                self.drafter.observe(request, tokens, {layer: h_NM[path] for layer, h_NM in scores.hidden.items()})
         recovered = self._clock()
         report = scores.attention
         return {
@@ -112,17 +136,39 @@ class Scheduler:
             "attention": None if report is None else {"hit": list(report.hit), "error": list(report.error)},
         }
 
-    def _propose(self, request: Request) -> TokenTree:
+    def _budget(self, request: Request) -> tuple[int, int]:
+        """Depth and nodes that the policy grants and the request has room for."""
         # the last of the remaining tokens is always the target's own, so drafting it would be wasted
         room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1
         granted = self.policy.budget(request)
-        budget = Budget(min(granted.depth, granted.nodes - 1, room), granted.nodes)
-        if budget.depth < 1:
+        return max(0, min(granted.depth, granted.nodes - 1, room)), granted.nodes
+
+    def _propose(self, request: Request, budget: Budget) -> TokenTree:
+        if budget.depth == 0:
             return TokenTree.root_only(request.pending_token)
-        tree = self.drafter.propose(request, budget)
-        if fault := _fault(tree, request.pending_token, budget):
+        tree = self._draft(request, budget) if self._drafts else None
+        if self.ranks.size == 1:
+            assert tree is not None
+            return tree
+        # the draws are for the verifier, which runs on the leader alone
+        token_N, parent_N = self.ranks.decide(lambda: [tree.token_N, tree.parent_N] if tree else [])
+        return tree if tree and self.ranks.is_leader else told_tree(token_N, parent_N)
+
+    def _draft(self, request: Request, budget: Budget) -> TokenTree:
+        with self.drafter.leader_alone(self.ranks):
+            tree = self.drafter.propose(request, budget)
+        # what other ranks grow is the part of the leader's tree that they feed, and no proposal
+        if self.ranks.is_leader and (fault := _fault(tree, request.pending_token, budget)):
             raise ValueError(f"drafter {self.drafter.name!r}: {fault}")
         return tree
+
+    def _verify(self, tree: TokenTree, scores: Scores, request: Request) -> Verdict:
+        verdict = self.verifier.verify(tree, scores.logits_NV, request) if self.ranks.is_leader else None
+        if self.ranks.size == 1:
+            assert verdict is not None
+            return verdict
+        decided = self.ranks.decide(lambda: [*verdict.path, verdict.next_token] if verdict else [])
+        return verdict or Verdict(decided[:-1], decided[-1], tree)
 
     def _finished(self, request: Request) -> str | None:
         if request.new_tokens and request.tokens[-1] in request.stop_ids:
@@ -146,6 +192,14 @@ def _fault(tree: TokenTree, pending_token: int, budget: Budget) -> str | None:
     if tree.size > budget.nodes:
         return f"tree node {budget.nodes}: the tree has {tree.size} nodes, the budget is {budget.nodes} with the root"
     return None
+
+
+def told_tree(token_N: Sequence[int], parent_N: Sequence[int]) -> TokenTree:
+    """The tree of these nodes, in pre-order, without what only a verifier needs to know of it."""
+    tree = TreeBuilder(token_N[0])
+    for token, parent in zip(token_N[1:], parent_N[1:], strict=True):
+        tree.add(parent, token, "chosen")
+    return tree.build().tree
 
 
 def clip(verdict: Verdict, request: Request) -> list[int]:

@@ -19,14 +19,16 @@ from typing import Any, NoReturn
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_sdk.errors import UserError
+from spec_sdk.errors import RankLost, UserError
 from spec_sdk.options import first_line, key_of
 from spec_sdk.settings import Settings
 
-EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_TERMINATED = 0, 1, 2, 130, 141, 143
+EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_LOST = 0, 1, 2, 3
+EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_TERMINATED = 130, 141, 143
 RESULTS = {
     EXIT_BUG: "bug",
     EXIT_USER_ERROR: "bad input",
+    EXIT_LOST: "lost a process",
     EXIT_INTERRUPTED: "interrupted",
     EXIT_TERMINATED: "terminated",
     EXIT_OK: "ok",
@@ -139,7 +141,7 @@ def status_of(error: BaseException) -> int:
         return EXIT_CLOSED_PIPE
     if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in NO_SPACE):
         return EXIT_USER_ERROR
-    return EXIT_BUG
+    return EXIT_LOST if isinstance(error, RankLost) else EXIT_BUG
 
 
 def report(error: BaseException) -> str:
@@ -155,11 +157,11 @@ def report(error: BaseException) -> str:
         traceback.print_exception(error)
     elif status != EXIT_CLOSED_PIPE:
         with contextlib.suppress(BrokenPipeError):
-            print(f"error: {line}" if status == EXIT_USER_ERROR else line, file=sys.stderr)
+            print(f"error: {line}" if status in (EXIT_USER_ERROR, EXIT_LOST) else line, file=sys.stderr)
     return line
 
 
 def worst(statuses: Sequence[int]) -> int:
     """The exit status of several jobs: a bug counts more than bad input, bad input more than success."""
-    order = (EXIT_TERMINATED, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_BUG, EXIT_USER_ERROR)
+    order = (EXIT_TERMINATED, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_BUG, EXIT_LOST, EXIT_USER_ERROR)
     return next((status for status in order if status in statuses), EXIT_OK)

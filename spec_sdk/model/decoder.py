@@ -125,6 +125,11 @@ class Decoder:
         """Number of blocks."""
         return len(self.blocks)
 
+    @property
+    def vocabulary(self) -> int:
+        """Length of the logits: output rows, which a checkpoint may have padded."""
+        return self.head_VM.shape[0]
+
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""
         chosen, sources = [self.blocks[i] for i in layers], [self.sources[i] for i in layers]
@@ -152,14 +157,24 @@ class Decoder:
         return KVCache(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
     def forward(
-        self, token_BN: torch.Tensor, work: ForwardPass, runner: BlockRunner, last_only: bool = False
+        self,
+        token_BN: torch.Tensor,
+        work: ForwardPass,
+        runner: BlockRunner,
+        last_only: bool = False,
+        head: bool = True,
     ) -> ForwardOutput:
-        """Run all blocks as ``runner`` decides; K and V land in the cache from ``work.write_at`` on."""
+        """Run all blocks as ``runner`` decides; K and V land in the cache from ``work.write_at`` on.
+
+        Without ``head`` the logits are left out (a vocabulary of 0).
+        """
         h_BNM = F.embedding(token_BN, self.embedding_VM)
         work.record(0, h_BNM)
         h_BNM = runner.run(self, h_BNM, work)
         if last_only:
             h_BNM = h_BNM[:, -1:]
+        if not head:
+            return ForwardOutput(h_BNM[..., :0], work.hidden)
         return ForwardOutput(self.head(h_BNM), work.hidden)
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
@@ -198,10 +213,14 @@ class Decoder:
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         """Add the attention output, then the MLP sub-layer with its norm and residual."""
-        w = self.blocks[layer]
         h_BNM = h_BNM + a_BNM
+        return h_BNM + self.mlp(layer, h_BNM)
+
+    def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
+        """The MLP of a block with its norm, without the residual [B, N, M]."""
+        w = self.blocks[layer]
         gate, up = F.linear(self._norm(h_BNM, w.post_norm_M), w.gate_up, w.gate_up_bias).chunk(2, dim=-1)
-        return h_BNM + F.linear(F.silu(gate) * up, w.down, w.down_bias)
+        return F.linear(F.silu(gate) * up, w.down, w.down_bias)
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, gain.shape, gain, self.config.rms_norm_eps)

@@ -16,8 +16,10 @@ from spec_sdk.model.decoder import Decoder, load_decoder
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.session import Session
+from spec_sdk.model.tensor_parallel import LayersOf, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.ops import Ops
+from spec_sdk.ranks import ALONE, Ranks
 
 CUT_DRAFT = "cut"
 """The draft reference that means: no model of its own, but a subset of the target's layers."""
@@ -35,8 +37,11 @@ class Model:
 class Models:
     """Loads the target at once and draft models when first asked for.
 
-    ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``.
+    ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. Over several
+    ``ranks`` the target is spread, a shard on each; a draft model is whole wherever it is loaded.
     """
+
+    ranks: Ranks = ALONE
 
     def __init__(
         self,
@@ -46,14 +51,21 @@ class Models:
         ops: Ops,
         device: torch.device,
         dtype: torch.dtype,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.ops = ops
         self.device = device
         self.dtype = dtype
+        self.ranks = ranks
         self._draft_reference = draft_reference
         self._draft_layers = draft_layers
         self._loaded: dict[str, Model] = {}
-        self.target = self._load(target_reference)
+        self._target_checkpoint = self._open(target_reference)
+        if ranks.size > 1:
+            shard = load_shard(self._target_checkpoint, ranks, device, dtype)
+            self.target = Model(self._target_checkpoint.name, shard, self._target_checkpoint.tokenizer)
+        else:
+            self.target = self._load(target_reference, self._target_checkpoint)
 
     def draft(self, reference: str | None = None) -> Model:
         """The draft model: ``model.draft`` of the run, or another reference a drafter names.
@@ -74,9 +86,13 @@ class Models:
         """A new session of ``model`` on this run's device and kernels."""
         return Session(model.decoder, self.ops, runner)
 
-    def _load(self, reference: str) -> Model:
+    def _open(self, reference: str) -> Checkpoint:
+        # the leader first, since opening may download and convert, and shows its progress
+        return self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
+
+    def _load(self, reference: str, checkpoint: Checkpoint | None = None) -> Model:
         if reference not in self._loaded:
-            checkpoint: Checkpoint = open_checkpoint(reference)
+            checkpoint = checkpoint or self._open(reference)
             decoder = load_decoder(checkpoint, self.device, self.dtype)
             self._loaded[reference] = Model(checkpoint.name, decoder, checkpoint.tokenizer)
         return self._loaded[reference]
@@ -86,8 +102,20 @@ class Models:
         if key not in self._loaded:
             layers = resolve_cut(draft_layers, self.target.name, self.target.decoder.layers)
             name = f"{self.target.name}, {len(layers)} of {self.target.decoder.layers} layers"
-            self._loaded[key] = Model(name, self.target.decoder.subset(layers), self.target.tokenizer)
+            self._loaded[key] = Model(name, self._target_layers(layers), self.target.tokenizer)
         return self._loaded[key]
+
+    def _target_layers(self, layers: Sequence[int]) -> Decoder:
+        """The target's own layers as a decoder: its very weights, or a whole copy of them beside a shard."""
+        if self.ranks.size == 1:
+            return self.target.decoder.subset(layers)
+        whole = load_decoder(LayersOf(self._target_checkpoint, layers), self.device, self.dtype)
+        # the embedding is whole in a shard too: one copy is enough
+        tied = whole.head_VM is whole.embedding_VM
+        whole.embedding_VM = self.target.decoder.embedding_VM
+        if tied:
+            whole.head_VM = whole.embedding_VM
+        return whole
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:

@@ -38,13 +38,17 @@ class Scores:
 
 
 class Session:
-    """Feeds tokens and trees to a decoder and keeps its cache in step. Not for use by two requests at once."""
+    """Feeds tokens and trees to a decoder and keeps its cache in step. Not for use by two requests at once.
+
+    ``wants_logits`` may be set to False where nobody looks at them: all that are returned have a vocabulary of 0 then.
+    """
 
     def __init__(self, decoder: Decoder, ops: Ops, runner: BlockRunner | None = None) -> None:
         self.decoder = decoder
         self.ops = ops
         self.runner = runner or SequentialRunner()
         self.cache = decoder.new_cache()
+        self.wants_logits = True
         self._plain = SequentialRunner()
 
     @property
@@ -152,4 +156,4 @@ class Session:
             hidden_layers=frozenset(hidden_layers),
         )
         token_BN = torch.tensor([tokens], device=self.decoder.device)
-        return self.decoder.forward(token_BN, work, runner, last_only)
+        return self.decoder.forward(token_BN, work, runner, last_only, self.wants_logits)

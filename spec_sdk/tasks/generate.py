@@ -16,6 +16,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
 from spec_sdk.prompts import read_prompts
+from spec_sdk.ranks import launched_processes, launched_rank
 from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
 from spec_sdk.run_output import RunOutput, check_writable
@@ -37,16 +38,20 @@ class Generate(Task):
         Raises UserError for bad input, before anything is generated. An interrupt, or any other exception in the
         middle, keeps the text so far and the metrics, and is raised again.
         """
-        texts = read_prompts(app)
-        check_writable(app.output_dir)
+        texts = prompts_to_answer(app)
 
         from spec_sdk.pipeline import build_pipeline
 
         registry = Registry.discover()
         pipeline = build_pipeline(app, registry)
-        prompts = [encode(pipeline.tokenizer, text, app.chat) for text in texts]
+        prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
         for i, prompt in enumerate(prompts):
             check_length(len(prompt), app.max_new_tokens, pipeline.context, i, len(prompts))
+        if not pipeline.ranks.is_leader:
+            for followed in [pipeline, pipeline.vanilla()] if app.compare else [pipeline]:
+                follow(followed, prompts, app)
+            pipeline.ranks.finish()
+            return 0
         with RunOutput(app.output_dir) as output:
             observe = registry.hook.spec_sdk_event
             runs = [Run(pipeline, EventLog(pipeline.name, output.events, observe))]
@@ -64,7 +69,29 @@ class Generate(Task):
                     if attention is not None and attention["hit_rate"] is None:
                         print("attention: no guess was made, all contexts were short (predictor.size)", file=sys.stderr)
                     print(f"results in {output.directory}", file=sys.stderr)
+        pipeline.ranks.finish()
         return 0
+
+
+def prompts_to_answer(app: Settings) -> list[str]:
+    """The prompts, where the run may write checked; with several processes the leader's alone, which also writes."""
+    if launched_processes() > 1:
+        # joined before anything can fail that the leader does alone: the others would wait for it to join
+        make_backend: Any
+        make_backend, config = Registry.discover().configure("backend", app.backend)
+        make_backend(config)
+    if launched_rank() != 0:
+        return []
+    texts = read_prompts(app)
+    check_writable(app.output_dir)
+    return texts
+
+
+def follow(pipeline: Pipeline, prompts: Sequence[Sequence[int]], app: Settings) -> None:
+    """Take part in what the leader answers. It alone prints and keeps anything."""
+    for i, prompt in enumerate(prompts):
+        for _ in pipeline.stream(prompt, request_id=i, max_new_tokens=app.max_new_tokens, ignore_eos=app.ignore_eos):
+            pass
 
 
 class Run:
@@ -179,6 +206,8 @@ def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
         "dtype": pipeline.dtype,
         "machine": {
             "device": pipeline.backend.describe(),
+            "processes": pipeline.ranks.size,
+            "device_groups": [pipeline.ranks.size],
             "cpus": os.cpu_count(),
             "platform": platform.platform(),
             "python": platform.python_version(),

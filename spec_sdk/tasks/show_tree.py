@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from dataclasses import dataclass
@@ -10,11 +11,9 @@ from typing import TYPE_CHECKING
 from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically
-from spec_sdk.prompts import read_prompts
 from spec_sdk.registry import Registry
-from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.tasks.generate import check_length, encode
+from spec_sdk.tasks.generate import check_length, encode, follow, prompts_to_answer
 
 if TYPE_CHECKING:
     from spec_sdk.pipeline import Pipeline
@@ -39,16 +38,19 @@ class ShowTree(Task):
         """Trees go to stdout, ``tree-<cycle>.svg`` into the run's directory; the first prompt is taken. Returns 0."""
         if self.config.cycles < 1:
             raise UserError(f"task.cycles: {self.config.cycles} must be 1 or more")
-        text = read_prompts(app)[0]
-        check_writable(app.output_dir)
+        texts = prompts_to_answer(app)[:1]
 
         from spec_sdk.pipeline import build_pipeline
         from spec_sdk.tree_drawing import tree_svg, tree_text
 
         pipeline = build_pipeline(app, Registry.discover())
-        prompt = encode(pipeline.tokenizer, text, app.chat)
-        check_length(len(prompt), app.max_new_tokens, pipeline.context, 0, 1)
-        recorder = record_verdicts(pipeline, prompt, app, self.config.cycles)
+        prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
+        check_length(len(prompts[0]), app.max_new_tokens, pipeline.context, 0, 1)
+        if not pipeline.ranks.is_leader:
+            follow(pipeline, prompts, app)
+            pipeline.ranks.finish()
+            return 0
+        recorder = record_verdicts(pipeline, prompts[0], app, self.config.cycles)
         app.output_dir.mkdir(parents=True, exist_ok=True)
 
         def spell(token: int) -> str:
@@ -63,6 +65,7 @@ class ShowTree(Task):
             drawing = tree_svg(verdict, spell, title, emitted)
             write_atomically(app.output_dir / f"tree-{cycle}.svg", drawing)
         print(f"drawings in {app.output_dir}", file=sys.stderr)
+        pipeline.ranks.finish()
         return 0
 
 
@@ -73,7 +76,8 @@ def record_verdicts(pipeline: Pipeline, prompt: list[int], app: Settings, cycles
     recorder = VerdictRecorder(pipeline.verifier)
     recorded = dataclasses.replace(pipeline, verifier=recorder)
     stream = recorded.stream(prompt, max_new_tokens=app.max_new_tokens, ignore_eos=app.ignore_eos)
-    for _ in stream:
-        if len(recorder.verdicts) == cycles:
-            break
+    with contextlib.closing(stream):  # type: ignore[type-var]
+        for _ in stream:
+            if len(recorder.verdicts) == cycles:
+                break
     return recorder

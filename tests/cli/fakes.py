@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spec_sdk.contracts import SamplingParams
+from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk.settings import Settings
 
 ANSWER = "The quick brown fox jumps over the lazy dog. " * 20
@@ -65,6 +66,7 @@ class FakePipeline:
     dtype: str = "float32"
     context: int = CONTEXT
     backend: FakeBackend = FakeBackend()
+    ranks: Ranks = ALONE
     tokenizer: FakeTokenizer = FakeTokenizer()
 
     def vanilla(self) -> FakePipeline:

@@ -8,7 +8,8 @@ from spec_sdk.hookspecs import hookimpl
 
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk_backends.accelerate import AccelerateBackend
     from spec_sdk_backends.cpu import CpuBackend
     from spec_sdk_backends.cuda import CudaBackend
 
-    return [CpuBackend, CudaBackend]
+    return [CpuBackend, CudaBackend, AccelerateBackend]

@@ -64,7 +64,9 @@ class DraftModelDrafter(Drafter):
         self.draft_name = model.name
         self.branches = not is_chain(config)
         self.session = models.session(model)
-        self.vocabulary = models.target.decoder.head_VM.shape[0]
+        # the leader alone decides what to draft, so the output head is for it alone
+        self.session.wants_logits = models.ranks.is_leader
+        self.vocabulary = models.target.decoder.vocabulary
         self._tree: TreeBuilder | None = None
         self._fed_nodes = 0
 
@@ -91,7 +93,11 @@ class DraftModelDrafter(Drafter):
         root_logits_V = align_vocabulary(self.session.feed(unfed), self.vocabulary)
         tree = TreeBuilder(request.pending_token, budget.nodes)
         self._tree, self._fed_nodes = tree, 1
-        return self._grow(tree, root_logits_V, depth, request)
+        if not self.models.ranks.is_leader:
+            return self._follow(tree)
+        grown = self._grow(tree, root_logits_V, depth, request)
+        self._announce([])
+        return grown
 
     def _grow(self, tree: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request) -> TokenTree:
         config, name = self.config, self.name
@@ -106,9 +112,24 @@ class DraftModelDrafter(Drafter):
 
     def _score(self, youngest: int) -> torch.Tensor:
         assert self._tree is not None
-        logits_KV = self.session.grow(self._tree, youngest, self.growth_runner)
-        self._fed_nodes = self._tree.size
+        tree = self._tree
+        self._announce(list(zip(tree.parent[-youngest:], tree.token[-youngest:], strict=True)))
+        logits_KV = self.session.grow(tree, youngest, self.growth_runner)
+        self._fed_nodes = tree.size
         return align_vocabulary(logits_KV, self.vocabulary)
+
+    def _announce(self, nodes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Parent and token of the nodes that the leader feeds next; none, when it has fed the last."""
+        return self.models.ranks.decide(lambda: nodes) if self.every_rank else nodes
+
+    def _follow(self, tree: TreeBuilder) -> TokenTree:
+        """Feed what the leader feeds: which tree grows is its decision, on its logits and random numbers."""
+        while nodes := self._announce([]):
+            for parent, token in nodes:
+                tree.add(parent, token, "chosen")
+            self.session.grow(tree, len(nodes), self.growth_runner)
+            self._fed_nodes = tree.size
+        return tree.build().tree
 
     def _keep_accepted(self, tokens: list[int]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""

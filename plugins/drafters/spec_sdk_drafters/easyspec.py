@@ -9,6 +9,7 @@ from spec_sdk.model.layer_groups import EASYSPEC, resolve_groups
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.runners.layer_parallel_ranks import RanksLayerParallelRunner
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 
 
@@ -43,6 +44,9 @@ class EasySpecDrafter(DraftModelDrafter):
         self.groups = resolve_groups(config.groups, config.size, self.session.decoder.layers, "drafter")
         self.drops_drafted_kv = config.calibrate
         self._runner = LayerParallelRunner(self.groups)
+        if models.ranks.size > 1:
+            self.every_rank = True
+            self._runner = RanksLayerParallelRunner(self.groups, models.ranks, shares_kv=not config.calibrate)
 
     @property
     def growth_runner(self) -> BlockRunner:

@@ -14,6 +14,7 @@ import torch
 from spec_sdk.contracts import Budget, Drafter, Request
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
+from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -45,27 +46,47 @@ class MergedDrafter(Drafter):
         names = [member.draft_name for member in self.members if member.draft_name is not None]
         self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None
+        self.every_rank = any(member.every_rank for member in self.members)
+
+    @property
+    def _drafting(self) -> list[Drafter]:
+        """The members that draft on this rank."""
+        return [member for member in self.members if self.models.ranks.is_leader or member.every_rank]
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        for member in self.members:
-            member.start(request, prompt_hidden)
+        for member in self._drafting:
+            with member.leader_alone(self.models.ranks):
+                member.start(request, prompt_hidden)
 
     def propose(self, request: Request, budget: Budget) -> TokenTree:
+        ranks = self.models.ranks
         trees, room = [], budget.nodes - 1
         for waiting in range(len(self.members), 0, -1):
+            member = self.members[-waiting]
+            if not (ranks.is_leader or member.every_rank):
+                continue
             # an equal share of what the members before have left, so that no draw must be dropped for what it gave
             share = -(-room // waiting)
+            if member.every_rank:
+                share = share_of_all(ranks, share)
             if share:
-                tree = self.members[-waiting].propose(request, Budget(min(budget.depth, share), share + 1))
+                with member.leader_alone(ranks):
+                    tree = member.propose(request, Budget(min(budget.depth, share), share + 1))
                 trees.append(tree)
                 room -= tree.size - 1
-        return merge(trees)
+        return merge(trees) if trees else TokenTree.root_only(request.pending_token)
 
     def observe(
         self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None
     ) -> None:
-        for member in self.members:
-            member.observe(request, committed, path_hidden)
+        for member in self._drafting:
+            with member.leader_alone(self.models.ranks):
+                member.observe(request, committed, path_hidden)
+
+
+def share_of_all(ranks: Ranks, share: int) -> int:
+    """The leader's ``share``: the other ranks do not hear what members that draft on the leader alone gave."""
+    return ranks.decide(lambda: share)
 
 
 def merge(trees: Sequence[TokenTree]) -> TokenTree:

@@ -1,0 +1,114 @@
+"""The accelerate backend: several processes as one device group, on CPU cores or on a GPU each."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+
+from spec_sdk.contracts import Backend
+from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.ops import Ops
+from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes
+from spec_sdk_backends.accelerate_launch import start_missing_ranks
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
+from spec_sdk_backends.cuda import CudaBackend, CudaConfig
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass
+class AccelerateConfig:
+    """``device``: ``cpu``, ``cuda`` (one GPU per process), or ``auto``: GPUs if there is one for every process.
+
+    ``threads``: threads per process on the CPU; 0 shares the cores among the processes of the machine.
+    ``timeout``: seconds that a process waits for the others before the run ends.
+    """
+
+    device: str = "auto"
+    threads: int = 0
+    timeout: float = 600.0
+
+
+class AccelerateBackend(Backend):
+    """What ``accelerate launch`` or ``torchrun`` started, joined through accelerate; also a single process.
+
+    Raises UserError for options that this machine cannot serve, RankLost if the others do not come.
+    """
+
+    name = "accelerate"
+    Config = AccelerateConfig
+    config: AccelerateConfig
+
+    def __init__(self, config: AccelerateConfig) -> None:
+        super().__init__(config)
+        start_missing_ranks()
+        place, here = launched_here()
+        self._on_gpus = _on_gpus(config, here)
+        if config.timeout <= 0:
+            raise UserError(f"backend.timeout: {config.timeout} must be more than 0 seconds")
+        threads = config.threads or max(1, _cores() // here)
+        # checked before joining, so that a value that is refused here is refused at once
+        self._local: Backend = CpuBackend(CpuConfig(threads))
+        self._ranks = joined() or self._join()
+        if self._on_gpus:
+            self._local = CudaBackend(CudaConfig(index=place))
+        else:
+            # joining sets a number of threads of its own
+            torch.set_num_threads(threads)
+
+    @property
+    def device(self) -> torch.device:
+        return self._local.device
+
+    @property
+    def ops(self) -> Ops:
+        return self._local.ops
+
+    @property
+    def ranks(self) -> Ranks:
+        return self._ranks
+
+    def describe(self) -> str:
+        each = self._local.describe()
+        return each if self.ranks.size == 1 else f"{self.ranks.size} processes, each: {each}"
+
+    def synchronize(self) -> None:
+        self._local.synchronize()
+
+    def _join(self) -> Ranks:
+        if launched_processes() == 1:
+            return ALONE
+        # accelerate and torch.distributed take seconds to import
+        from accelerate import PartialState
+
+        from spec_sdk.errors import RankLost
+        from spec_sdk_backends.process_ranks import ProcessRanks, reason
+
+        # decisions are CPU tensors also where the models are on GPUs
+        how = {"backend": "cuda:nccl,cpu:gloo"} if self._on_gpus else {"cpu": True}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
+            except RuntimeError as error:
+                raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
+        return join(ProcessRanks())
+
+
+def _on_gpus(config: AccelerateConfig, processes: int) -> bool:
+    if config.device not in DEVICES:
+        raise UserError(f"backend.device: unknown device '{config.device}'{did_you_mean(config.device, DEVICES)}")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if config.device == "cuda" and gpus < processes:
+        raise UserError(f"backend.device: {processes} processes need a GPU each, {gpus} are visible; use device=cpu")
+    refused = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+    return config.device == "cuda" or (config.device == "auto" and gpus >= processes and not refused)
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

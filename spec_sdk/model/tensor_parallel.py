@@ -1,0 +1,183 @@
+"""A decoder spread over ranks (Megatron-LM's tensor parallelism, Shoeybi et al. 2019, §3).
+
+Attention is split by KV heads, with the query heads that share them; the MLP by its rows; the output head by tokens.
+A rank reads only its own rows and columns from the checkpoint. What follows a split is summed over the ranks: one
+all-reduce after the output projection, one after the MLP, and one all-gather of the logits. Embedding and norms are on
+every rank.
+
+Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D head dim, V vocabulary, S ranks,
+W = ceil(V/S).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.decoder import Decoder, TensorSource, load_decoder
+from spec_sdk.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one rank holds of every block: ranges [first, end) of query heads, KV heads and MLP rows."""
+
+    q_heads: tuple[int, int]
+    kv_heads: tuple[int, int]
+    mlp_rows: tuple[int, int]
+
+
+def share(total: int, parts: int, part: int) -> tuple[int, int]:
+    """The range [first, end) of part number ``part`` of ``total`` things in ``parts`` parts; the first are larger."""
+    small, larger = divmod(total, parts)
+    first = part * small + min(part, larger)
+    return first, first + small + (part < larger)
+
+
+def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
+    """Which part of the model ``rank`` of ``size`` holds.
+
+    KV heads are dealt out as evenly as they go. With more ranks than KV heads, the ranks of one KV head each hold a
+    copy of it and share its query heads. Raises UserError for more ranks than query heads or MLP rows.
+    """
+    H, G = config.num_heads, config.num_kv_heads
+    R = H // G
+    mlp_rows = share(config.intermediate_size, size, rank)
+    if size <= G:
+        kv_heads = share(G, size, rank)
+        return Shard((kv_heads[0] * R, kv_heads[1] * R), kv_heads, mlp_rows)
+    if size > H or size > config.intermediate_size:
+        raise UserError(f"{size} processes are too many for a target with {H} attention heads; use at most {H}")
+    owners = [share(size, G, g) for g in range(G)]
+    g = next(g for g, (first, end) in enumerate(owners) if first <= rank < end)
+    first, end = share(R, owners[g][1] - owners[g][0], rank - owners[g][0])
+    return Shard((g * R + first, g * R + end), (g, g + 1), mlp_rows)
+
+
+class ShardedSource:
+    """One rank's rows and columns of a checkpoint, as a checkpoint of a smaller model.
+
+    Biases that are added after a sum over the ranks are the leader's alone.
+    """
+
+    def __init__(self, source: TensorSource, rank: int, size: int) -> None:
+        self._source = source
+        self._is_leader = rank == 0
+        self._place = (rank, size)
+        shard = shard_of(source.config, rank, size)
+        D = source.config.head_dim
+        queries, keys = ((first * D, end * D) for first, end in (shard.q_heads, shard.kv_heads))
+        mlp = shard.mlp_rows
+        self._rows = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "gate_proj": mlp, "up_proj": mlp}
+        self._columns = {"o_proj": queries, "down_proj": mlp}
+        self.config = dataclasses.replace(
+            source.config,
+            num_heads=shard.q_heads[1] - shard.q_heads[0],
+            num_kv_heads=shard.kv_heads[1] - shard.kv_heads[0],
+            intermediate_size=shard.mlp_rows[1] - shard.mlp_rows[0],
+            o_bias=source.config.o_bias and self._is_leader,
+        )
+
+    def names(self) -> frozenset[str]:
+        names = self._source.names()
+        if self._is_leader:
+            return names
+        return frozenset(name for name in names if not name.endswith(("o_proj.bias", "down_proj.bias")))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        tensor = self._source.tensor(name)
+        if name == "lm_head.weight":
+            return head_rows(tensor, *self._place)
+        layer = name.split(".")[-2]
+        if layer in self._rows:
+            first, end = self._rows[layer]
+            return tensor[first:end]
+        if layer in self._columns and name.endswith(".weight"):
+            first, end = self._columns[layer]
+            # a copy, since a stride over the whole row would keep all of it
+            return tensor[:, first:end].contiguous()
+        return tensor
+
+
+def head_rows(head_VM: torch.Tensor, rank: int, size: int) -> torch.Tensor:
+    """A rank's rows [W, M] of the output head. All ranks have equally many: the last ones are padded with zeros."""
+    V = head_VM.shape[0]
+    W = -(-V // size)
+    rows_WM = head_VM[rank * W : (rank + 1) * W]
+    return rows_WM if rows_WM.shape[0] == W else F.pad(rows_WM, (0, 0, 0, W - rows_WM.shape[0]))
+
+
+class TensorParallelDecoder(Decoder):
+    """One rank's shard of a decoder; hidden states and logits are whole on every rank.
+
+    ``shard``: this rank's blocks, and its rows of the output head, of which there are ``vocabulary`` in all.
+    """
+
+    def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks) -> None:
+        head_VM = shard.head_VM
+        if shard.config.tie_embeddings:
+            head_VM = head_rows(shard.embedding_VM, ranks.rank, ranks.size)
+        super().__init__(shard.config, shard.blocks, shard.embedding_VM, shard.final_norm_M, head_VM)
+        self._vocabulary = vocabulary
+        self.ranks = ranks
+
+    @property
+    def vocabulary(self) -> int:
+        return self._vocabulary
+
+    def subset(self, layers: Sequence[int]) -> Decoder:
+        """Not to be had from a shard: a draft model cut out of the target is loaded whole (:class:`LayersOf`)."""
+        raise ValueError("a shard of a decoder cannot be cut")
+
+    def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
+        """Logits [B, N, V]: every rank computes its tokens', and all get all."""
+        logits_SBNW = self.ranks.all_gather(super().head(h_BNM))
+        return logits_SBNW.permute(1, 2, 0, 3).flatten(2)[..., : self._vocabulary]
+
+    def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
+        """The output projection of all ranks' heads, summed."""
+        return self.ranks.all_reduce(super().project(layer, o_BNHD))
+
+    def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
+        """The MLP of all ranks' rows, summed."""
+        return self.ranks.all_reduce(super().mlp(layer, h_BNM))
+
+
+def load_shard(source: TensorSource, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> TensorParallelDecoder:
+    """Read this rank's part of a checkpoint. Raises UserError for more ranks than attention heads."""
+    shard = load_decoder(ShardedSource(source, ranks.rank, ranks.size), device, dtype)
+    return TensorParallelDecoder(shard, source.config.vocab_size, ranks)
+
+
+class LayersOf:
+    """Some layers of a checkpoint, in order, as a checkpoint of a shallower model."""
+
+    def __init__(self, source: TensorSource, layers: Sequence[int]) -> None:
+        self._source = source
+        self._layers = list(layers)
+        self.config = dataclasses.replace(source.config, num_layers=len(layers))
+
+    def names(self) -> frozenset[str]:
+        prefix = "model.layers."
+        kept = {f"{prefix}{layer}.": f"{prefix}{i}." for i, layer in enumerate(self._layers)}
+        found = set()
+        for name in self._source.names():
+            if not name.startswith(prefix):
+                found.add(name)
+                continue
+            old = ".".join(name.split(".")[:3]) + "."
+            if old in kept:
+                found.add(kept[old] + name.removeprefix(old))
+        return frozenset(found)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        parts = name.split(".")
+        if parts[:2] == ["model", "layers"]:
+            parts[2] = str(self._layers[int(parts[2])])
+        return self._source.tensor(".".join(parts))

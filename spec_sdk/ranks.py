@@ -1,0 +1,133 @@
+"""The processes of a run that compute together, and who among them decides.
+
+A launcher (``accelerate launch``, ``torchrun``) starts the same command several times; each of these processes is a
+*rank*. All of them run the token cycle. Rank 0, the *leader*, takes every decision and tells the others: no rank goes
+by its own clock or its own random numbers. Only the leader reads prompts, prints and writes files.
+
+A group of ranks that computes together is a *device group*. Today a run has one, of all its ranks; the class is shaped
+for several. :class:`Ranks` itself is one process alone, and what several processes do lies in a backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
+_LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+_ACCELERATE = "ACCELERATE_MIXED_PRECISION"
+"""What ``accelerate launch`` always sets."""
+
+
+class Ranks:
+    """One process alone: everything is decided, summed and gathered here."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_leader(self) -> bool:
+        return self.rank == 0
+
+    def decide(self, choose: Callable[[], T]) -> T:
+        """The leader's ``choose()``, on every rank; the others do not call theirs.
+
+        With several ranks the result travels as JSON: numbers, texts, lists (a tuple becomes one) and None.
+        """
+        return choose()
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' ``x``, bit for bit the same on each of them. May overwrite ``x``."""
+        return x
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """All ranks' ``x``, which have one shape, in the order of ranks: [size, *x.shape]."""
+        return x[None]
+
+    def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
+        """``prepare()``, on the leader before the others, who wait as long as it takes. ``key`` names it, once a run.
+
+        For what leaves something behind on disk that the others then find. The leader may do it alone.
+        """
+        return prepare()
+
+    def alone(self, who: str) -> contextlib.AbstractContextManager[None]:
+        """While it lasts a collective operation is a bug of ``who``, and raises instead of waiting for nobody."""
+        return contextlib.nullcontext()
+
+    def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
+        """How this rank ends over ``error``: whether it is the one that tells of it, and the run's exit status.
+
+        ``status`` is what the error alone would mean. The others are given up: nothing works over the group after it.
+        """
+        return True, status
+
+    def finish(self) -> None:
+        """Wait for the leader to have done all of a run: a rank that follows ends as the leader does."""
+        self.decide(lambda: None)
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+ALONE = Ranks()
+_joined: list[Ranks] = []
+
+
+def join(ranks: Ranks) -> Ranks:
+    """Make ``ranks`` the group that this process belongs to. A backend does this once."""
+    _joined[:] = [ranks]
+    return ranks
+
+
+def joined() -> Ranks | None:
+    """The group that this process belongs to; None if it has joined none (yet)."""
+    return _joined[0] if _joined else None
+
+
+def launched_processes() -> int:
+    """How many processes a launcher started for this run; 1 without one."""
+    return _first_number(_SIZES, 1)
+
+
+def launched_rank() -> int:
+    """This process's number among them; 0 without a launcher."""
+    return _first_number(_RANKS, 0)
+
+
+def launched_here() -> tuple[int, int]:
+    """This process's number among those on its machine, and how many they are."""
+    return _first_number(_LOCAL_RANKS, launched_rank()), _first_number(_LOCAL_SIZES, launched_processes())
+
+
+def under_launcher() -> bool:
+    """Whether a launcher started this process, be it as the only one."""
+    return launched_processes() > 1 or _ACCELERATE in os.environ
+
+
+@contextlib.contextmanager
+def only_the_leader_speaks() -> Iterator[None]:
+    """While it lasts what this process prints goes nowhere, unless it is rank 0."""
+    if launched_rank() == 0:
+        yield
+        return
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nothing,
+        contextlib.redirect_stdout(nothing),
+        contextlib.redirect_stderr(nothing),
+    ):
+        yield
+
+
+def _first_number(names: tuple[str, ...], default: int) -> int:
+    values = (os.environ.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isdecimal()), default)

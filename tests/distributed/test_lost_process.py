@@ -1,0 +1,65 @@
+"""A process that dies ends the run of the others: in one line, with a status, and soon."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.support import end, start
+from tests.support.tiny_checkpoints import write_checkpoint
+
+LOST, INTERRUPTED, BAD_INPUT = 3, 130, 2
+SOON_S = 60
+"""Far below the timeout after which a process gives the others up by itself."""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A run that goes on for long."""
+    directory = tmp_path_factory.mktemp("model")
+    write_checkpoint(directory, "smollm", max_position_embeddings=16384)
+    run = ["-m", "spec_sdk", f"model.target={directory}", "prompt=a b c", "max_new_tokens=16000", "ignore_eos=true"]
+    return [*run, "output_dir=run"]
+
+
+@pytest.mark.parametrize(
+    ("victim", "signal_number", "statuses"),
+    [
+        (1, signal.SIGKILL, [LOST, -signal.SIGKILL]),
+        pytest.param(0, signal.SIGKILL, [-signal.SIGKILL, LOST], marks=pytest.mark.full),
+        pytest.param(0, signal.SIGINT, [INTERRUPTED, INTERRUPTED], marks=pytest.mark.full),
+        pytest.param(0, signal.SIGTERM, [143, 143], marks=pytest.mark.full),
+    ],
+)
+def test_the_others_end_too(
+    victim: int, signal_number: signal.Signals, statuses: list[int], command: list[str], tmp_path: Path
+) -> None:
+    processes = start(2, command, tmp_path)
+    assert processes[0].stdout is not None
+    # it is in the middle of generating once a first text is there
+    assert processes[0].stdout.read(3)
+    began = time.monotonic()
+    processes[victim].send_signal(signal_number)
+    ended = end(processes)
+    assert time.monotonic() - began < SOON_S
+    assert [status for status, _, _ in ended] == statuses
+    told = [line for _, _, err in ended for line in err.splitlines() if "another process" in line]
+    assert len(told) == (LOST in statuses)
+    for _, _, err in ended:
+        assert "Traceback" not in err
+    survivor = ended[1 - victim]
+    if statuses[0] == LOST:
+        assert survivor[2].rstrip().splitlines()[-1].startswith("error: another process of this run went away")
+        assert (tmp_path / "run" / "metrics.json").is_file()
+
+
+@pytest.mark.full
+def test_bad_input_is_told_once_and_is_every_rank_s_status(command: list[str], tmp_path: Path) -> None:
+    for arguments in (["prompt="], ["drafter.widht=3"], ["backend=cpu"], ["model.target=nowhere"], ["--multirun"]):
+        ended = end(start(2, [*command, *arguments, "max_new_tokens=4"], tmp_path))
+        lines = [line for _, _, err in ended for line in err.splitlines()]
+        assert [line.partition(":")[0] for line in lines] == ["error"], (arguments, lines)
+        assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT], arguments

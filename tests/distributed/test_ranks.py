@@ -1,0 +1,121 @@
+"""Several processes compute what one computes: decoders, fuzzy passes, whole pipelines, the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.model.models import Models
+from spec_sdk.ops import Ops
+from spec_sdk.pipeline import build_pipeline
+from spec_sdk.registry import Registry
+from tests.conftest import FULL
+from tests.distributed.cases import DECODERS, NEW, PIPELINES, PROMPT, SAMPLED, decoder_logits
+from tests.distributed.support import work
+from tests.support.real_pipelines import settings_of, tokens_of
+from tests.support.tiny_checkpoints import write_checkpoint
+
+SIZES = [2, *(pytest.param(size, marks=pytest.mark.full) for size in (3, 4))]
+SMALL_HEADS = {"num_attention_heads": 6, "num_key_value_heads": 3}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny checkpoints by the name of their case, and the pipelines' target and draft model."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name, (architecture, differences) in DECODERS.items():
+        write_checkpoint(root / name, architecture, **differences)
+    write_checkpoint(root / "target", "smollm", 3, **SMALL_HEADS)
+    return {path.name: path for path in root.iterdir()}
+
+
+def overrides(name: str, sampled: bool, checkpoints: dict[str, Path]) -> list[str]:
+    return [*PIPELINES[name], f"model.target={checkpoints['target']}", *(SAMPLED if sampled else [])]
+
+
+RUNS = [(name, False) for name in PIPELINES]
+RUNS += [(name, True) for name in PIPELINES if FULL or name in ("easyspec_chain", "easyspec_tree", "specinfer_tree")]
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def done(
+    request: pytest.FixtureRequest, checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """Everything that the tests below ask of one group of processes, by name: starting it takes the time."""
+    size, directory = request.param, tmp_path_factory.mktemp("ranks")
+    jobs: dict[str, list[Any]] = {"decisions": ["decisions"]}
+    for name in DECODERS:
+        # more processes than attention heads are refused
+        if size <= 3 or name != "one_kv_head":
+            jobs[f"logits {name}"] = ["logits", str(checkpoints[name])]
+    for shares_kv in (False, True):
+        jobs[f"layer_parallel {shares_kv}"] = ["layer_parallel", str(checkpoints["target"]), shares_kv]
+    for name, sampled in RUNS:
+        jobs[f"tokens {name} {sampled}"] = ["tokens", overrides(name, sampled, checkpoints)]
+    jobs["early_stop"] = ["early_stop", overrides("easyspec_tree", False, checkpoints)]
+    target, output = f"model.target={checkpoints['target']}", directory / "run"
+    run = [target, "prompt=a b c", "max_new_tokens=8", "pipeline=easyspec_tree", "drafter.size=3"]
+    jobs["command_line"] = ["command_line", [*run, f"output_dir={output}"]]
+    results = dict(zip(jobs, work(size, list(jobs.values()), directory), strict=True))
+    return {**results, "size": size, "directory": directory}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_spread_decoder_computes_what_a_whole_one_does(
+    name: str, done: dict[str, Any], checkpoints: dict[str, Path]
+) -> None:
+    if f"logits {name}" not in done:
+        pytest.skip("too few heads for so many processes")
+    spread, heads, same_everywhere = done[f"logits {name}"]
+    models = Models(str(checkpoints[name]), "cut", "auto", Ops(), torch.device("cpu"), torch.float32)
+    whole = torch.tensor(decoder_logits(models.session(models.target)))
+    assert float((torch.tensor(spread) - whole).abs().max() / whole.abs().max()) < 1e-4
+    assert same_everywhere
+    total = models.target.decoder.config.num_kv_heads
+    assert sum(heads) == max(total, done["size"])
+    assert max(heads) < total or total == 1
+
+
+@pytest.mark.parametrize("shares_kv", [False, True])
+def test_spread_attention_layers_are_the_fuzzy_pass_of_one_device(shares_kv: bool, done: dict[str, Any]) -> None:
+    differences = done[f"layer_parallel {shares_kv}"]
+    assert len(differences) == 1 + shares_kv
+    assert all(difference < 1e-5 for difference in differences)
+
+
+@pytest.mark.parametrize(("name", "sampled"), RUNS)
+def test_a_pipeline_gives_the_tokens_of_one_process(
+    name: str, sampled: bool, done: dict[str, Any], checkpoints: dict[str, Path]
+) -> None:
+    pipeline = build_pipeline(settings_of(*overrides(name, sampled, checkpoints)), Registry.discover())
+    alone = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i) for i in range(2)]
+    assert done[f"tokens {name} {sampled}"] == alone
+
+
+def test_a_request_that_the_leader_breaks_off_ends_on_all(done: dict[str, Any]) -> None:
+    assert done["early_stop"] == done["tokens easyspec_tree False"][0]
+
+
+def test_decisions_of_any_length_reach_all_and_a_lonely_leader_is_told(done: dict[str, Any]) -> None:
+    told, message = done["decisions"]
+    assert told == 6
+    assert "a drafter" in message
+
+
+def test_only_the_leader_prints_and_writes(done: dict[str, Any]) -> None:
+    import json
+
+    status, out, err = done["command_line"]
+    assert status == 0
+    assert out.strip()
+    assert "guarantee" in err and err.count("results in") == 1
+    directory: Path = done["directory"]
+    for rank in range(1, done["size"]):
+        assert json.loads((directory / f"results.{rank}").read_text())[-1] == [0, "", ""]
+    metrics = json.loads((directory / "run" / "metrics.json").read_text())
+    assert metrics["backend"] == "accelerate"
+    assert metrics["machine"]["processes"] == done["size"]
+    assert metrics["machine"]["device_groups"] == [done["size"]]

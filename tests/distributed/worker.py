@@ -1,0 +1,124 @@
+"""One rank of a test run: does the jobs of a file with the others, and the leader writes what came out.
+
+A job is ``[name of a function below, arguments …]``. Several jobs share one start of Python, torch and the group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spec_sdk.app import main
+from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.decoder import ForwardPass, load_decoder
+from spec_sdk.model.models import Models
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.runners.layer_parallel_ranks import RanksLayerParallelRunner
+from spec_sdk.model.session import Session
+from spec_sdk.ops import Ops
+from spec_sdk.pipeline import build_pipeline
+from spec_sdk.ranks import Ranks
+from spec_sdk.registry import Registry
+from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
+from tests.distributed.cases import GROUPS, NEW, PROMPT, decoder_logits
+from tests.support.real_pipelines import settings_of, tokens_of
+
+CPU = torch.device("cpu")
+
+
+def logits(ranks: Ranks, directory: str) -> list[Any]:
+    """The target's logits, and the KV heads of every rank."""
+    models = Models(directory, "cut", "auto", Ops(), CPU, torch.float32, ranks)
+    heads = ranks.all_gather(torch.tensor(models.target.decoder.config.num_kv_heads)).tolist()
+    found = decoder_logits(models.session(models.target))
+    everywhere = ranks.all_gather(torch.tensor(found))
+    return [found, heads, bool((everywhere == everywhere[0]).all())]
+
+
+def layer_parallel(ranks: Ranks, directory: str, shares_kv: bool) -> list[float]:
+    """Largest differences over the ranks between the runner over ranks and the one on one device.
+
+    Of the hidden states of a fuzzy pass, and with ``shares_kv`` of the K and V that it leaves.
+    """
+    decoder = load_decoder(open_checkpoint(directory), CPU, torch.float32)
+    runners = LayerParallelRunner(GROUPS), RanksLayerParallelRunner(GROUPS, ranks, shares_kv)
+    states, caches = [], []
+    for runner in runners:
+        session = Session(decoder, Ops())
+        session.prefill(PROMPT)
+        session.cache.reserve(session.length + 3)
+        position_N = torch.arange(session.length, session.length + 3)
+        cos_N1D, sin_N1D = decoder.rotary.at(position_N, session.length + 2)
+        mask = AttentionMask.chain(session.length, 3, CPU)
+        work = ForwardPass(session.cache, session.length, mask, cos_N1D, sin_N1D, session.ops)
+        h_BNM = torch.randn(1, 3, decoder.config.hidden_size, generator=torch.Generator().manual_seed(0))
+        states.append(runner.run(decoder, h_BNM, work))
+        slots = session.length + 3
+        caches.append(torch.stack((session.cache.k_LBGCD[..., :slots, :], session.cache.v_LBGCD[..., :slots, :])))
+    pairs = (states, caches) if shares_kv else (states,)
+    differences = [float((one - spread).abs().max()) for one, spread in pairs]
+    worst = ranks.all_gather(torch.tensor(differences)).amax(0)
+    return [float(x) for x in worst]
+
+
+def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
+    """The new tokens of a whole pipeline on two prompts, if all ranks have the same."""
+    pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
+    answers = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i) for i in range(2)]
+    everywhere = ranks.all_gather(torch.tensor(answers))
+    assert (everywhere == everywhere[0]).all()
+    return answers
+
+
+def early_stop(ranks: Ranks, overrides: list[str]) -> list[int]:
+    """A request that only the leader's caller breaks off, and then the tokens of another."""
+    pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
+    stream = pipeline.stream(PROMPT, max_new_tokens=40, ignore_eos=True)
+    with contextlib.closing(stream):  # type: ignore[type-var]
+        for cycle, _ in enumerate(stream):
+            if ranks.is_leader and cycle == 2:
+                break
+    return tokens_of(pipeline, PROMPT, NEW, ignore_eos=True)
+
+
+def decisions(ranks: Ranks) -> list[Any]:
+    """What every rank was told, short and long, and what an operation of all ranks says where the leader is alone."""
+    texts = ["ä" * length for length in (0, 1, 160, 180, 900, 5000)]
+    told: list[Any] = [ranks.decide(functools.partial(list, (ranks.rank, None, text))) for text in texts]
+    assert told == [[0, None, text] for text in texts]
+    try:
+        with ranks.alone("a drafter"):
+            ranks.decide(lambda: 0)
+    except RuntimeError as error:
+        return [len(told), str(error)]
+    return []
+
+
+def command_line(ranks: Ranks, arguments: list[str]) -> list[Any]:
+    """Status, stdout and stderr of a command line on every rank. Leaves the group, so it must be the last job."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(arguments)
+    return [status, out.getvalue(), err.getvalue()]
+
+
+def run(jobs_file: str, results_file: str) -> None:
+    backend = AccelerateBackend(AccelerateConfig(device="cpu", threads=1, timeout=120))
+    jobs = json.loads(Path(jobs_file).read_text())
+    results = [globals()[name](backend.ranks, *arguments) for name, *arguments in jobs]
+    place = Path(results_file)
+    if not backend.ranks.is_leader:
+        place = place.with_suffix(f".{backend.ranks.rank}")
+    place.write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])
