@@ -23,6 +23,10 @@ OPTIONS = (
     ("output_dir=DIR", "metrics.json, config.yaml and events.jsonl; outputs/<date>/<time>-<pipeline> by default"),
     ("task=plugins", "list every plugin with its package, guarantee and options (json=true: as JSON)"),
     ("task=show_tree", "print the first token trees of a run, what was kept marked, and draw them (SVG)"),
+    (
+        "task=estimate",
+        "would ALSpec pay? tokens/s from a table of latencies (task.latencies=h100, n150, PATH or measure)",
+    ),
 )
 
 FLAGS = (

@@ -8,8 +8,9 @@ from spec_sdk.hookspecs import hookimpl
 
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk.tasks.estimate import EstimateLatency
     from spec_sdk.tasks.generate import Generate
     from spec_sdk.tasks.plugins import ListPlugins
     from spec_sdk.tasks.show_tree import ShowTree
 
-    return [Generate, ListPlugins, ShowTree]
+    return [Generate, ListPlugins, ShowTree, EstimateLatency]
