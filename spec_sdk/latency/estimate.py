@@ -99,12 +99,15 @@ def default_contexts(table: LatencyTable, devices: int) -> list[int]:
 def _one(table: LatencyTable, question: Question, devices: int, context: int) -> Estimate:
     _check_known(table, devices)
     layers, rounding = question.layers or table.layers, question.rounding
-    all_us = _token_us(table, devices, context, layers)
     group = table.groups.get(devices // 2) if devices % 2 == 0 else None
     if group is None or not group.has_stages:
+        all_us = _token_us(table, devices, context, layers)
         return Estimate(devices, context, None, None, None, _speed(all_us), {}, None, None)
     group_us = _token_us(table, devices // 2, context, layers)
     assert group_us is not None
+    whole = table.groups.get(devices)
+    knows = whole is not None and whole.covers(context) and (whole.has_stages or layers == table.layers)
+    all_us = _token_us(table, devices, context, layers) if knows else None
     step = group.step(context, table.layers)
     measured = group.token if group.fixed is not None else None
     return Estimate(

@@ -114,8 +114,8 @@ def measure(
         progress(f"measuring: round {repeat + 1} of {plan.repeats + 1}")
         for context in plan.contexts:
             session.cache.length = context - 1
-            plain = _step(session, synchronize, _flash_decode)
-            speculative = _step(session, synchronize, _speculative_flash_decode(verifier, plan.size))
+            plain = _step(session, synchronize, flash_decode)
+            speculative = _step(session, synchronize, speculative_flash_decode(verifier, plan.size))
             watch = Stopwatch(synchronize)
             session.feed([0])
             token = watch.lap()
@@ -140,11 +140,11 @@ def as_yaml(samples: Samples, *, title: str, source: str, layers: int, size: int
         return {show_context(context): _median(of) for context, of in sorted(values.items())}
 
     fixed, pre, post = (_median(of) for of in (samples.fixed, samples.pre_attention, samples.post_attention))
-    flash_decode = by_context(samples.flash_decode)
+    attention = by_context(samples.flash_decode)
     shares = []
     for context, tokens in sorted(samples.token.items()):
         whole = statistics.median(tokens)
-        parts = fixed + layers * (pre + post + flash_decode[show_context(context)])
+        parts = fixed + layers * (pre + post + attention[show_context(context)])
         shares.append(f"{100 * parts / whole:.0f} % at {show_context(context)}")
     check = f"the stages add up to this much of a whole step timed without stops in between: {', '.join(shares)}"
     table = {
@@ -159,7 +159,7 @@ def as_yaml(samples: Samples, *, title: str, source: str, layers: int, size: int
                 "fixed": fixed,
                 "pre_attention": pre,
                 "post_attention": post,
-                "flash_decode": flash_decode,
+                "flash_decode": attention,
                 "speculative_sender": by_context(samples.sender),
                 "speculative_receiver": by_context(samples.receiver),
                 "tokens_per_second": {
@@ -211,15 +211,18 @@ def _step(session: Session, synchronize: Callable[[], None], attention: Attentio
     return laps
 
 
-def _flash_decode(
+def flash_decode(
     layer: int, q_BNHD: torch.Tensor, work: ForwardPass, session: Session, watch: Stopwatch, laps: StepLaps
 ) -> torch.Tensor:
+    """The backend's own attention."""
     o_BNHD = session.decoder.attend(layer, q_BNHD, work)
     laps.attention += watch.lap()
     return o_BNHD
 
 
-def _speculative_flash_decode(verifier: AttentionVerifier, size: int) -> Attention:
+def speculative_flash_decode(verifier: AttentionVerifier, size: int) -> Attention:
+    """The same attention with the prediction first, as the sender computes it (Alg. 3), in the backend's parts."""
+
     def attend(
         layer: int, q_BNHD: torch.Tensor, work: ForwardPass, session: Session, watch: Stopwatch, laps: StepLaps
     ) -> torch.Tensor:

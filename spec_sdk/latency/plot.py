@@ -50,9 +50,10 @@ def _plot_speeds(axis: Any, devices: int, row: Sequence[Estimate]) -> None:
         lines[f"ALSpec @{100 * rate:g}% + TP {devices // 2}"] = [e.alspec[rate] for e in row]
     contexts = [e.context for e in row]
     for i, (label, values) in enumerate(lines.items()):
-        if None not in values:
-            axis.plot(contexts, values, marker="o", linestyle="--" if i < 2 else "-", label=label)
-    axis.set_ylim(bottom=0)
+        if any(values):
+            heights = [math.nan if value is None else value for value in values]
+            axis.plot(contexts, heights, marker="o", linestyle="--" if i < 2 else "-", label=label)
+    axis.set_ylim(0, 1.1 * max(value for values in lines.values() for value in values if value is not None))
     axis.set_ylabel("tokens per second")
     axis.set_title(f"{devices} device{'s' if devices > 1 else ''}")
     axis.legend()
@@ -62,11 +63,12 @@ def _plot_thresholds(axis: Any, devices: int, row: Sequence[Estimate]) -> None:
     contexts = [e.context for e in row]
     lines = {devices // 2: [e.break_even_group for e in row], devices: [e.break_even_all for e in row]}
     for degree, rates in lines.items():
-        known = [rate for rate in rates if rate is not None]
-        if len(known) == len(rates):
-            # "never" is a gap in the line; "always" lies on its bottom
-            heights = [100 * max(rate, 0.0) if rate < math.inf else math.nan for rate in known]
-            axis.plot(contexts, heights, marker="o", label=f"than TP {degree}")
+        if all(rate is None for rate in rates):
+            continue
+        # what is unknown and "never" are gaps in the line; "always" lies on its bottom
+        heights = [math.nan if rate is None or rate == math.inf else 100 * max(rate, 0.0) for rate in rates]
+        never = ": never" if all(rate == math.inf for rate in rates) else ""
+        axis.plot(contexts, heights, marker="o", label=f"than TP {degree}{never}")
     axis.set_ylim(-3, 103)
     axis.set_ylabel("hit rate (%)")
     axis.set_title("above the line ALSpec is faster")

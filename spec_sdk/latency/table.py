@@ -324,6 +324,8 @@ def _required(node: Mapping[str, Any], key: str, where: str) -> Any:
 
 
 def _time(value: Any, where: str) -> float:
+    if isinstance(value, str) and re.fullmatch(r"\d+(\.\d*)?[eE][+-]?\d+", value):
+        value = float(value)  # to YAML 1.1, 1e3 is a text
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise UserError(f"{where}: {value!r} is not a number of 0 or more")
     return float(value)
