@@ -36,6 +36,8 @@ from spec_sdk.model.session import Session
 
 FIRST_CONTEXT = 1024
 DEFAULT_CONTEXTS = 4
+TOLERANCE = 0.1
+"""How far the stages' sum may lie from a whole step before the table says that it is not to be trusted."""
 NOTES = (
     "one process on one device: no communication is measured, so there are no times for 2 or more devices here",
     "link, the time that a prediction takes to the other group, is not measured and counts as 0 unless you give it",
@@ -141,19 +143,23 @@ def as_yaml(samples: Samples, *, title: str, source: str, layers: int, size: int
 
     fixed, pre, post = (_median(of) for of in (samples.fixed, samples.pre_attention, samples.post_attention))
     attention = by_context(samples.flash_decode)
-    shares = []
+    shares = {}
     for context, tokens in sorted(samples.token.items()):
-        whole = statistics.median(tokens)
         parts = fixed + layers * (pre + post + attention[show_context(context)])
-        shares.append(f"{100 * parts / whole:.0f} % at {show_context(context)}")
-    check = f"the stages add up to this much of a whole step timed without stops in between: {', '.join(shares)}"
+        shares[show_context(context)] = parts / statistics.median(tokens)
+    of_whole = ", ".join(f"{100 * share:.0f} % at {context}" for context, share in shares.items())
+    checks = [f"the stages add up to this much of a whole step timed without stops in between: {of_whole}"]
+    if any(abs(share - 1) > TOLERANCE for share in shares.values()):
+        checks.append(
+            "they should add up to 100 %: the machine was busy, or too few steps were measured; measure again"
+        )
     table = {
         "title": title,
         "source": source,
         "layers": layers,
         "unit": "us",
         "speculation_size": size,
-        "notes": [*NOTES, check],
+        "notes": [*NOTES, *checks],
         "tensor_parallel": {
             1: {
                 "fixed": fixed,

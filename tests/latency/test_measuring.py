@@ -9,12 +9,16 @@ import torch
 
 from spec_sdk.contracts import AttentionVerdict, AttentionVerifier
 from spec_sdk.latency.measuring import (
+    Samples,
     StepLaps,
     Stopwatch,
+    as_yaml,
     default_contexts,
     flash_decode,
     speculative_flash_decode,
 )
+from spec_sdk.latency.model import StepTimes
+from spec_sdk.latency.table import parse_table
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.decoder import ForwardPass
 from spec_sdk.model.session import Session
@@ -61,3 +65,13 @@ def test_default_contexts() -> None:
     assert default_contexts(131072) == [1024, 2048, 4096, 8192]
     assert default_contexts(3000) == [1024, 2048]
     assert default_contexts(512) == [512]
+
+
+@pytest.mark.parametrize(("token", "doubtful"), [(58.0, False), (70.0, True), (45.0, True)])
+def test_a_table_whose_parts_are_not_the_whole_says_so(token: float, doubtful: bool) -> None:
+    by_context = [{1024: [value]} for value in (7.0, 2.0, 9.0, token)]
+    samples = Samples([10.0, 8.0, 99.0], [2.0], [3.0], *by_context)
+    text = as_yaml(samples, title="tiny", source="a test", layers=4, size=16)
+    assert ("measure again" in text) == doubtful
+    assert f"{100 * 58 / token:.0f} % at 1K" in text
+    assert parse_table(text, "tiny", "tiny.yaml").groups[1].step(1024, 4) == StepTimes(10.0, 5.0, 7.0, 9.0, 2.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spec_sdk.latency.estimate import Estimate, Question, default_devices, estimate
 from spec_sdk.latency.model import Rounding, StepTimes, break_even, speculative_us, tensor_parallel_us, whole_hits
-from spec_sdk.latency.table import load_table, shipped
+from spec_sdk.latency.table import load_table, parse_table, shipped
 
 K = 1024
 TABLE_3 = {
@@ -87,6 +87,7 @@ def test_whole_numbers_of_layers_are_not_rounded_away(layers: int) -> None:
     assert [whole_hits(layers, hits / layers) for hits in range(layers + 1)] == list(range(layers + 1))
 
 
+@settings(deadline=None)
 @given(steps, layer_counts)
 def test_no_hits_and_all_hits(times: StepTimes, layers: int) -> None:
     for rounding in ("none", "paper"):
@@ -97,6 +98,7 @@ def test_no_hits_and_all_hits(times: StepTimes, layers: int) -> None:
         assert every == pytest.approx(times.fixed + layers * hidden)
 
 
+@settings(deadline=None)
 @given(steps, layer_counts, rates, rates)
 def test_more_hits_are_never_slower_if_the_prediction_comes_first(
     times: StepTimes, layers: int, rate: float, other: float
@@ -111,7 +113,7 @@ def test_more_hits_are_never_slower_if_the_prediction_comes_first(
     assert bound >= speculative_us(early, layers, rate) * (1 - 1e-6)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(steps, layer_counts, st.floats(1.0, 1e7))
 def test_break_even_is_where_the_two_cross(times: StepTimes, layers: int, other: float) -> None:
     rate = break_even(times, layers, other)
@@ -139,8 +141,6 @@ def test_every_shipped_table_answers_everything_it_offers(name: str) -> None:
 def test_contexts_between_those_measured_are_interpolated() -> None:
     content: dict[str, Any] = {"layers": 2, "unit": "ms"}
     content["tensor_parallel"] = {1: {"fixed": 1, "per_layer": 1, "flash_decode": {"1K": 1, "3K": 3}}}
-    from spec_sdk.latency.table import parse_table
-
     table = parse_table(yaml.safe_dump(content), "mine", "mine.yaml")
     [row] = estimate(table, Question([0.5], contexts=[2 * K]))
     assert row.step is not None and row.step.flash_decode == 2000
