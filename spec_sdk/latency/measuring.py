@@ -1,0 +1,256 @@
+"""Fill a latency table by measuring: the stages of one-token decoding steps of a real model, on one device.
+
+The paper's quantities (ALSpec, App. F), and what is timed for each:
+
+- fixed: everything outside the blocks: positions, mask, embedding, final norm, head;
+- pre_attention: input norm, QKV, rotation, writing K and V; post_attention: output projection, MLP, residuals;
+- FD(K): the backend's own attention over all K keys;
+- SFD_R(K): attention over the first S and the last S keys alone, from its start until the prediction is there;
+- SFD_S(K): from the same start: that prediction, then attention over the keys between, both combined, and the verdict
+  on the prediction (Alg. 3: the prediction is a part of the full attention, not an extra).
+
+All blocks run in order on their own weights, as in a real step, so no stage finds them in a cache that decoding would
+not. Random K and V stand for a prefix: time does not depend on their values.
+
+Legend: B batch, N tokens (1), M model dim, H query heads, G KV heads, D head dim, S keys.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import yaml
+
+from spec_sdk.contracts import AttentionVerifier, PartialAttention
+from spec_sdk.errors import UserError
+from spec_sdk.latency.table import show_context
+from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.model.decoder import ForwardPass
+from spec_sdk.model.session import Session
+
+FIRST_CONTEXT = 1024
+DEFAULT_CONTEXTS = 4
+TOLERANCE = 0.1
+"""How far the stages' sum may lie from a whole step before the table says that it is not to be trusted."""
+NOTES = (
+    "one process on one device: no communication is measured, so there are no times for 2 or more devices here",
+    "link, the time that a prediction takes to the other group, is not measured and counts as 0 unless you give it",
+)
+
+
+@dataclass(frozen=True)
+class MeasuringPlan:
+    """``size``: S. ``repeats``: steps of each kind at each context, after one that does not count."""
+
+    contexts: Sequence[int]
+    size: int
+    repeats: int
+
+
+@dataclass
+class Samples:
+    """Microseconds, one entry per step; times of a stage are per layer."""
+
+    fixed: list[float] = field(default_factory=list)
+    pre_attention: list[float] = field(default_factory=list)
+    post_attention: list[float] = field(default_factory=list)
+    flash_decode: dict[int, list[float]] = field(default_factory=dict)
+    receiver: dict[int, list[float]] = field(default_factory=dict)
+    sender: dict[int, list[float]] = field(default_factory=dict)
+    token: dict[int, list[float]] = field(default_factory=dict)
+
+
+class Stopwatch:
+    """Laps in microseconds, each ended by a synchronisation with the device."""
+
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self._synchronize = synchronize
+        self._last = 0.0
+        self.lap()
+
+    def lap(self) -> float:
+        """Time since the last lap."""
+        self._synchronize()
+        now = time.perf_counter()
+        passed, self._last = now - self._last, now
+        return 1e6 * passed
+
+
+def default_contexts(longest: int) -> list[int]:
+    """1K, 2K, 4K and 8K as far as a model of context ``longest`` goes; its own context if it is shorter."""
+    contexts = [FIRST_CONTEXT << i for i in range(DEFAULT_CONTEXTS) if FIRST_CONTEXT << i <= longest]
+    return contexts or [longest]
+
+
+def check_plan(plan: MeasuringPlan, longest: int) -> None:
+    """Raise UserError unless the model, whose context is ``longest``, can be measured so."""
+    if plan.size < 1:
+        raise UserError(f"task.speculation_size: {plan.size} must be 1 token or more")
+    if plan.repeats < 1:
+        raise UserError(f"task.repeats: {plan.repeats} must be 1 or more")
+    for context in plan.contexts:
+        if context > longest:
+            raise UserError(f"task.contexts: {show_context(context)} exceeds the model's context of {longest} tokens")
+
+
+@torch.no_grad()
+def measure(
+    session: Session,
+    verifier: AttentionVerifier,
+    plan: MeasuringPlan,
+    synchronize: Callable[[], None],
+    progress: Callable[[str], None] = lambda line: None,
+) -> Samples:
+    """Time ``plan`` on a fresh session. Contexts take turns, so that a disturbance hits all of them alike."""
+    layers, samples = session.decoder.layers, Samples()
+    session.cache.reserve(max(plan.contexts))
+    for storage in (session.cache.k_LBGCD, session.cache.v_LBGCD):
+        storage.normal_()
+    for repeat in range(plan.repeats + 1):
+        progress(f"measuring: round {repeat + 1} of {plan.repeats + 1}")
+        for context in plan.contexts:
+            session.cache.length = context - 1
+            plain = _step(session, synchronize, flash_decode)
+            speculative = _step(session, synchronize, speculative_flash_decode(verifier, plan.size))
+            watch = Stopwatch(synchronize)
+            session.feed([0])
+            token = watch.lap()
+            session.truncate(context - 1)
+            if repeat == 0:
+                continue
+            for step in (plain, speculative):
+                samples.fixed.append(step.fixed)
+                samples.pre_attention.append(step.pre_attention / layers)
+                samples.post_attention.append(step.post_attention / layers)
+            samples.flash_decode.setdefault(context, []).append(plain.attention / layers)
+            samples.receiver.setdefault(context, []).append(speculative.prediction / layers)
+            samples.sender.setdefault(context, []).append(speculative.attention / layers)
+            samples.token.setdefault(context, []).append(token)
+    return samples
+
+
+def as_yaml(samples: Samples, *, title: str, source: str, layers: int, size: int) -> str:
+    """The medians as a latency table, to be fed back as ``task.latencies=PATH``."""
+
+    def by_context(values: dict[int, list[float]]) -> dict[Any, float]:
+        return {show_context(context): _median(of) for context, of in sorted(values.items())}
+
+    fixed, pre, post = (_median(of) for of in (samples.fixed, samples.pre_attention, samples.post_attention))
+    attention = by_context(samples.flash_decode)
+    shares = {}
+    for context, tokens in sorted(samples.token.items()):
+        parts = fixed + layers * (pre + post + attention[show_context(context)])
+        shares[show_context(context)] = parts / statistics.median(tokens)
+    of_whole = ", ".join(f"{100 * share:.0f} % at {context}" for context, share in shares.items())
+    checks = [f"the stages add up to this much of a whole step timed without stops in between: {of_whole}"]
+    if any(abs(share - 1) > TOLERANCE for share in shares.values()):
+        checks.append(
+            "they should add up to 100 %: the machine was busy, or too few steps were measured; measure again"
+        )
+    table = {
+        "title": title,
+        "source": source,
+        "layers": layers,
+        "unit": "us",
+        "speculation_size": size,
+        "notes": [*NOTES, *checks],
+        "tensor_parallel": {
+            1: {
+                "fixed": fixed,
+                "pre_attention": pre,
+                "post_attention": post,
+                "flash_decode": attention,
+                "speculative_sender": by_context(samples.sender),
+                "speculative_receiver": by_context(samples.receiver),
+                "tokens_per_second": {
+                    show_context(context): round(1e6 / statistics.median(of), 3)
+                    for context, of in sorted(samples.token.items())
+                },
+            }
+        },
+    }
+    header = "# Measured by task=estimate. docs/latency_estimator.md describes the keys.\n"
+    text: str = yaml.safe_dump(table, sort_keys=False, allow_unicode=True, width=1000)
+    return header + text
+
+
+@dataclass
+class StepLaps:
+    """One step, in microseconds. Stages are summed over the layers; ``prediction`` is a part of ``attention``."""
+
+    fixed: float = 0.0
+    pre_attention: float = 0.0
+    attention: float = 0.0
+    prediction: float = 0.0
+    post_attention: float = 0.0
+
+
+Attention = Callable[[int, torch.Tensor, ForwardPass, Session, Stopwatch, StepLaps], torch.Tensor]
+"""(layer, q_BNHD, pass, session, watch, laps) → o_BNHD; adds its laps."""
+
+
+def _step(session: Session, synchronize: Callable[[], None], attention: Attention) -> StepLaps:
+    """One plain decoding step after the cache's ``length`` tokens, stopped at every stage. Commits nothing."""
+    decoder, cache = session.decoder, session.cache
+    laps, watch = StepLaps(), Stopwatch(synchronize)
+    mask = AttentionMask.chain(cache.length, 1, decoder.device)
+    position_N = torch.arange(cache.length, cache.length + 1, device=decoder.device)
+    cos_N1D, sin_N1D = decoder.rotary.at(position_N, cache.length)
+    work = ForwardPass(cache, cache.length, mask, cos_N1D, sin_N1D, session.ops)
+    h_BNM = F.embedding(torch.tensor([[0]], device=decoder.device), decoder.embedding_VM)
+    laps.fixed += watch.lap()
+    for layer in range(decoder.layers):
+        q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
+        decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+        laps.pre_attention += watch.lap()
+        o_BNHD = attention(layer, q_BNHD, work, session, watch, laps)
+        h_BNM = decoder.post_attention(layer, h_BNM, decoder.project(layer, o_BNHD))
+        laps.post_attention += watch.lap()
+    decoder.head(h_BNM)
+    laps.fixed += watch.lap()
+    return laps
+
+
+def flash_decode(
+    layer: int, q_BNHD: torch.Tensor, work: ForwardPass, session: Session, watch: Stopwatch, laps: StepLaps
+) -> torch.Tensor:
+    """The backend's own attention."""
+    o_BNHD = session.decoder.attend(layer, q_BNHD, work)
+    laps.attention += watch.lap()
+    return o_BNHD
+
+
+def speculative_flash_decode(verifier: AttentionVerifier, size: int) -> Attention:
+    """The same attention with the prediction first, as the sender computes it (Alg. 3), in the backend's parts."""
+
+    def attend(
+        layer: int, q_BNHD: torch.Tensor, work: ForwardPass, session: Session, watch: Stopwatch, laps: StepLaps
+    ) -> torch.Tensor:
+        keys, ops = work.mask.keys, session.ops
+        k_BGSD, v_BGSD = work.cache.keys_values(layer, keys)
+        if keys <= 2 * size:
+            prediction = ops.partial_attention(q_BNHD, k_BGSD, v_BGSD)
+        else:
+            ends = [torch.cat((x[:, :, :size], x[:, :, keys - size :]), dim=2) for x in (k_BGSD, v_BGSD)]
+            prediction = ops.partial_attention(q_BNHD, *ends)
+        predicted = watch.lap()
+        exact: PartialAttention = prediction
+        if keys > 2 * size:
+            between = [x[:, :, size : keys - size] for x in (k_BGSD, v_BGSD)]
+            exact = ops.combine(prediction, ops.partial_attention(q_BNHD, *between))
+        verifier.verify(layer, prediction.o_BNHD, exact.o_BNHD)
+        laps.prediction += predicted
+        laps.attention += predicted + watch.lap()
+        return exact.o_BNHD
+
+    return attend
+
+
+def _median(values: Sequence[float]) -> float:
+    return round(statistics.median(values), 3)

@@ -1,0 +1,232 @@
+"""``task=estimate``: would speculating on attention pay, on which machine, from which hit rate on? (ALSpec, App. F)"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from spec_sdk.contracts import Task
+from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.files import write_atomically, write_json
+from spec_sdk.latency.estimate import Estimate, Question, estimate
+from spec_sdk.latency.model import ROUNDINGS
+from spec_sdk.latency.plot import can_plot, plot_svg
+from spec_sdk.latency.table import LatencyTable, load_table, parse_context, parse_table, show_context
+from spec_sdk.registry import Registry
+from spec_sdk.report import number, percent, print_table
+from spec_sdk.run_output import check_writable
+from spec_sdk.settings import Settings
+
+if TYPE_CHECKING:
+    from spec_sdk.latency.measuring import MeasuringPlan
+
+SCHEMA_VERSION = 1
+MEASURE = "measure"
+RESULT, PLOT, MEASURED = "estimate.json", "estimate.svg", "latencies.yaml"
+
+
+@dataclass
+class EstimateConfig:
+    """Options of ``task=estimate``; null takes all that the table knows.
+
+    ``latencies``: a shipped table, the path of one, or measure: this machine, with model.target on the backend
+    ``hit_rate``: one or a list of hit rates, from 0 to 1
+    ``contexts``: one or a list of context lengths, such as 4096 or 32K
+    ``devices``: one or a list of numbers of devices; ALSpec on 2n devices is two groups of n
+    ``layers``: of the model, if not the table's
+    ``rounding``: none, or paper: whole layers are hits, rounded down
+    ``speculation_size``: measure: S, the tokens from each end that a prediction reads
+    ``repeats``: measure: steps of each kind per context
+    """
+
+    latencies: str = "h100"
+    hit_rate: Any = 0.65
+    contexts: Any = None
+    devices: Any = None
+    layers: int | None = None
+    rounding: str = "none"
+    speculation_size: int = 128
+    repeats: int = 9
+
+
+class EstimateLatency(Task):
+    """Estimates tokens per second with tensor parallelism and with ALSpec from a table of latencies."""
+
+    name = "estimate"
+    Config = EstimateConfig
+    config: EstimateConfig
+
+    def run(self, app: Settings) -> int:
+        """Tables go to stdout, estimate.json and estimate.svg (and a measured table) into the run's directory."""
+        question = self._question()
+        check_writable(app.output_dir)
+        if self.config.latencies == MEASURE:
+            text = measured_table(app, question.contexts, self.config.speculation_size, self.config.repeats)
+            table = parse_table(text, "measured", MEASURED)
+        else:
+            text, table = None, load_table(self.config.latencies)
+        estimates = estimate(table, question)
+        _print(table, question, estimates)
+        app.output_dir.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            write_atomically(app.output_dir / MEASURED, text)
+        write_json(app.output_dir / RESULT, result(table, question, estimates))
+        if can_plot():
+            write_atomically(app.output_dir / PLOT, plot_svg(estimates, table.title))
+        else:
+            print("no plot: matplotlib is not installed (pip install 'spec-sdk[benchmarks]')", file=sys.stderr)
+        print(f"results in {app.output_dir}", file=sys.stderr)
+        if text is not None:
+            print(f"estimate again from it: task.latencies={app.output_dir / MEASURED}", file=sys.stderr)
+        return 0
+
+    def _question(self) -> Question:
+        config = self.config
+        rates = [_rate(value) for value in _listed(config.hit_rate, "task.hit_rate") or []]
+        if not rates:
+            raise UserError("task.hit_rate: name at least one")
+        contexts = _listed(config.contexts, "task.contexts")
+        devices = _listed(config.devices, "task.devices")
+        for value in devices or []:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UserError(f"task.devices: {value!r} is not a whole number of 1 or more")
+        if config.layers is not None and config.layers < 1:
+            raise UserError(f"task.layers: {config.layers} must be 1 or more")
+        if config.rounding not in ROUNDINGS:
+            hint = did_you_mean(config.rounding, ROUNDINGS)
+            raise UserError(f"task.rounding: unknown rounding '{config.rounding}'{hint}")
+        return Question(
+            hit_rates=rates,
+            contexts=contexts and sorted({parse_context(value, "task.contexts") for value in contexts}),
+            devices=devices and sorted(set(devices)),
+            layers=config.layers,
+            rounding="paper" if config.rounding == "paper" else "none",
+        )
+
+
+def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, repeats: int) -> str:
+    """Measure ``model.target`` on the run's backend; returns the table as YAML. Raises UserError."""
+    from spec_sdk.latency.measuring import MeasuringPlan, as_yaml, check_plan, default_contexts, measure
+    from spec_sdk.model.models import Models
+    from spec_sdk.pipeline import DTYPES
+
+    registry = Registry.discover()
+    make_backend: Any
+    make_verifier: Any
+    make_backend, backend_config = registry.configure("backend", app.backend)
+    make_verifier, verifier_config = registry.configure("attention_verifier", app.attention_verifier)
+    verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
+    check_plan(MeasuringPlan([], size, repeats), 0)
+    m = app.model
+    models = Models(m.target, m.draft, m.draft_layers, backend.ops, backend.device, DTYPES[m.dtype])
+    session = models.session(models.target)
+    plan: MeasuringPlan = MeasuringPlan(contexts or default_contexts(session.context), size, repeats)
+    check_plan(plan, session.context)
+    samples = measure(session, verifier, plan, backend.synchronize, lambda line: print(line, file=sys.stderr))
+    return as_yaml(
+        samples,
+        title=f"{models.target.name}, {m.dtype}, on {backend.describe()}",
+        source=f"task=estimate, backend {backend.name}, medians of {repeats} steps",
+        layers=session.decoder.layers,
+        size=size,
+    )
+
+
+def result(table: LatencyTable, question: Question, estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """All of estimate.json."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "latencies": {"name": table.name, "title": table.title, "source": table.source},
+        "layers": question.layers or table.layers,
+        "rounding": question.rounding,
+        "speculation_size": table.speculation_size,
+        "notes": [*table.notes, *table.assumptions()],
+        "estimates": [row.as_json() for row in estimates],
+    }
+
+
+def _print(table: LatencyTable, question: Question, estimates: Sequence[Estimate]) -> None:
+    print(f"{table.title} ({table.source})")
+    for devices, group in groupby(estimates, key=lambda row: row.devices):
+        rows = list(group)
+        columns, lines = _speculative(devices, rows, question) if rows[0].step else _plain(devices, rows)
+        print_table(_title(devices, rows), columns, lines, file=sys.stdout)
+    for note in (*table.notes, *table.assumptions()):
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _title(devices: int, rows: Sequence[Estimate]) -> str:
+    if rows[0].step is None:
+        return f"{devices} device{'s' if devices > 1 else ''}"
+    return f"{devices} devices: ALSpec on two groups of {devices // 2}"
+
+
+def _plain(devices: int, rows: Sequence[Estimate]) -> tuple[list[str], list[list[str]]]:
+    return ["context", f"TP {devices} tok/s"], [[show_context(row.context), number(row.all_speed, 1)] for row in rows]
+
+
+def _speculative(devices: int, rows: Sequence[Estimate], question: Question) -> tuple[list[str], list[list[str]]]:
+    """The columns of the paper's Table 3, and what more is known."""
+    half = devices // 2
+    steps = [row.step for row in rows if row.step is not None]
+    cells: dict[str, list[str]] = {
+        "context": [show_context(row.context) for row in rows],
+        "attention us/layer": [_us(step.flash_decode) for step in steps],
+    }
+    if any(step.sender != step.flash_decode or step.receiver for step in steps):
+        cells["SFD_S us"] = [_us(step.sender) for step in steps]
+        cells["SFD_R us"] = [_us(step.receiver) for step in steps]
+    cells["rest us/layer"] = [_us(step.per_layer) for step in steps]
+    if any(row.group_measured for row in rows):
+        cells[f"TP {half} measured"] = [number(row.group_measured, 1) for row in rows]
+    cells[f"TP {half} tok/s"] = [number(row.group_speed, 1) for row in rows]
+    if any(row.all_speed for row in rows):
+        cells[f"TP {devices} tok/s"] = [number(row.all_speed, 1) for row in rows]
+        cells["scaling"] = [_gain(row.all_speed, row.group_speed) for row in rows]
+    for rate in question.hit_rates:
+        label = f"ALSpec @{100 * rate:g}%"
+        cells[label] = [number(row.alspec[rate], 1) for row in rows]
+        cells[f"{label} scaling"] = [_gain(row.alspec[rate], row.group_speed) for row in rows]
+    exactly = question.rounding == "paper"
+    cells[f"beats TP {half}"] = [_threshold(row.break_even_group, exactly) for row in rows]
+    if any(row.all_speed for row in rows):
+        cells[f"beats TP {devices}"] = [_threshold(row.break_even_all, exactly) for row in rows]
+    return list(cells), [list(line) for line in zip(*cells.values(), strict=True)]
+
+
+def _us(value: float) -> str:
+    return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
+
+
+def _gain(speed: float | None, base: float | None) -> str:
+    return "–" if speed is None or not base else percent(speed / base - 1)
+
+
+def _threshold(rate: float | None, exactly: bool) -> str:
+    if rate is None:
+        return "–"
+    if math.isinf(rate):
+        return "always" if rate < 0 else "never"
+    return f"{'from' if exactly else 'above'} {percent(rate)}"
+
+
+def _listed(value: Any, option: str) -> list[Any] | None:
+    """One value or a list of them as a list; None for null. Raises UserError for a group of options."""
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        raise UserError(f"{option}: {value!r} is not a value or a list of them")
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise UserError(f"{option}: the list is empty")
+    return values
+
+
+def _rate(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise UserError(f"task.hit_rate: {value!r} must be between 0 and 1")
+    return float(value)

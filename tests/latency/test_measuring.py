@@ -1,0 +1,77 @@
+"""What measuring times is what it says: speculative flash decode is exact attention, prediction first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import AttentionVerdict, AttentionVerifier
+from spec_sdk.latency.measuring import (
+    Samples,
+    StepLaps,
+    Stopwatch,
+    as_yaml,
+    default_contexts,
+    flash_decode,
+    speculative_flash_decode,
+)
+from spec_sdk.latency.model import StepTimes
+from spec_sdk.latency.table import parse_table
+from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.model.decoder import ForwardPass
+from spec_sdk.model.session import Session
+from spec_sdk.ops import Ops
+from tests.support.tiny_decoder import tiny_decoder
+
+
+class Remembering(AttentionVerifier):
+    """Keeps what it is asked to compare."""
+
+    name = "remembering"
+
+    def verify(self, layer: int, predicted_BNHD: Any, exact_BNHD: Any) -> AttentionVerdict:
+        self.asked = predicted_BNHD, exact_BNHD
+        return AttentionVerdict(False, torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("size", [8, 50, 64])
+def test_the_timed_kernel_computes_exact_attention(size: int) -> None:
+    session, keys = Session(tiny_decoder(), Ops()), 100
+    config, cache = session.decoder.config, session.cache
+    cache.reserve(keys)
+    for storage in (cache.k_LBGCD, cache.v_LBGCD):
+        storage.normal_(generator=torch.Generator().manual_seed(1))
+    mask = AttentionMask.chain(keys - 1, 1, session.decoder.device)
+    cos_N1D, sin_N1D = session.decoder.rotary.at(torch.tensor([keys - 1]), keys - 1)
+    work = ForwardPass(cache, keys - 1, mask, cos_N1D, sin_N1D, session.ops)
+    q_BNHD = torch.randn(1, 1, config.num_heads, config.head_dim, generator=torch.Generator().manual_seed(2))
+    watch, laps, verifier = Stopwatch(lambda: None), StepLaps(), Remembering(None)
+    exact_BNHD = flash_decode(1, q_BNHD, work, session, watch, laps)
+    speculative_BNHD = speculative_flash_decode(verifier, size)(1, q_BNHD, work, session, watch, laps)
+    assert torch.allclose(speculative_BNHD, exact_BNHD, atol=1e-5)
+    predicted_BNHD, compared_BNHD = verifier.asked
+    assert torch.equal(compared_BNHD, speculative_BNHD)
+    k_BGSD, v_BGSD = cache.keys_values(1, keys)
+    ends = [i for i in range(keys) if i < size or i >= keys - size]
+    sink = session.ops.partial_attention(q_BNHD, k_BGSD[:, :, ends], v_BGSD[:, :, ends])
+    assert torch.allclose(predicted_BNHD, sink.o_BNHD, atol=1e-6)
+    assert 0 < laps.prediction < laps.attention
+
+
+def test_default_contexts() -> None:
+    assert default_contexts(8192) == [1024, 2048, 4096, 8192]
+    assert default_contexts(131072) == [1024, 2048, 4096, 8192]
+    assert default_contexts(3000) == [1024, 2048]
+    assert default_contexts(512) == [512]
+
+
+@pytest.mark.parametrize(("token", "doubtful"), [(58.0, False), (70.0, True), (45.0, True)])
+def test_a_table_whose_parts_are_not_the_whole_says_so(token: float, doubtful: bool) -> None:
+    by_context = [{1024: [value]} for value in (7.0, 2.0, 9.0, token)]
+    samples = Samples([10.0, 8.0, 99.0], [2.0], [3.0], *by_context)
+    text = as_yaml(samples, title="tiny", source="a test", layers=4, size=16)
+    assert ("measure again" in text) == doubtful
+    assert f"{100 * 58 / token:.0f} % at 1K" in text
+    assert parse_table(text, "tiny", "tiny.yaml").groups[1].step(1024, 4) == StepTimes(10.0, 5.0, 7.0, 9.0, 2.0)
