@@ -79,7 +79,7 @@ def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
 
 
 def early_stop(ranks: Ranks, overrides: list[str]) -> list[int]:
-    """Tokens of a request after two that only the leader's caller broke off: in the middle, and after the last cycle."""
+    """Tokens of a request after two that the leader's caller broke off: in the middle, and after the last cycle."""
     pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
     for new_tokens, last in ((40, 2), (1, 0)):
         stream = pipeline.stream(PROMPT, max_new_tokens=new_tokens, ignore_eos=True)
