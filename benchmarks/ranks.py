@@ -113,6 +113,8 @@ def main() -> int:
             each = ", ".join(f"{entry['speedup']:.2f}" for entry in rounds)
             print(f"{name:24} {median:.2f}x one process ({each}), same tokens: {same}", flush=True)
     if leads:
+        # what else ran here: processes that wait for each other suffer from it more than one alone
+        report["load_average_1min"] = os.getloadavg()[0]
         Path(arguments.output).write_text(json.dumps(report, indent=1))
     first.ranks.close()
     return max((other.wait() for other in others), default=0)

@@ -85,8 +85,9 @@ class Scheduler:
                 try:
                     yield cycle["tokens"]
                 except GeneratorExit:
-                    # the other ranks wait for the next budget here
-                    self.ranks.decide(lambda: (STOPPED, 0))
+                    # the other ranks wait for the next budget here, unless this was the last cycle
+                    if self._finished(request) is None:
+                        self.ranks.decide(lambda: (STOPPED, 0))
                     raise
             finish_reason = reason
         finally:

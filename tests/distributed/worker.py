@@ -79,13 +79,14 @@ def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
 
 
 def early_stop(ranks: Ranks, overrides: list[str]) -> list[int]:
-    """A request that only the leader's caller breaks off, and then the tokens of another."""
+    """Tokens of a request after two that the leader's caller broke off: in the middle, and after the last cycle."""
     pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
-    stream = pipeline.stream(PROMPT, max_new_tokens=40, ignore_eos=True)
-    with contextlib.closing(stream):  # type: ignore[type-var]
-        for cycle, _ in enumerate(stream):
-            if ranks.is_leader and cycle == 2:
-                break
+    for new_tokens, last in ((40, 2), (1, 0)):
+        stream = pipeline.stream(PROMPT, max_new_tokens=new_tokens, ignore_eos=True)
+        with contextlib.closing(stream):  # type: ignore[type-var]
+            for cycle, _ in enumerate(stream):
+                if ranks.is_leader and cycle == last:
+                    break
     return tokens_of(pipeline, PROMPT, NEW, ignore_eos=True)
 
 
