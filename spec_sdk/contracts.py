@@ -339,9 +339,13 @@ class Backend(Plugin, ABC):
 
 
 class Task(Plugin, ABC):
-    """What ``task=…`` runs. Receives the resolved, validated application config."""
+    """What ``task=…`` runs. Receives the resolved, validated application config.
+
+    ``every_rank``: it runs on every rank of a launched run; otherwise a launcher with several processes is refused.
+    """
 
     kind = "task"
+    every_rank: ClassVar[bool] = False
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -31,6 +31,7 @@ class Generate(Task):
     """Answers one or more prompts with the chosen pipeline."""
 
     name = "generate"
+    every_rank = True
 
     def run(self, app: Settings) -> int:
         """Stream text to stdout, write the run's directory, print the table to stderr; return 0.
