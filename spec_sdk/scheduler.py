@@ -55,6 +55,7 @@ class Scheduler:
         self.verifier = verifier
         self.policy = policy
         self._synchronize = synchronize
+        self._drafter_started = False
 
     def run(self, request: Request, emit: Emit, request_id: int = 0) -> Iterator[list[int]]:
         """Yield the new tokens of each cycle. Emits ``request_start``, ``prefill``, ``cycle`` … and ``request_end``.
@@ -66,7 +67,9 @@ class Scheduler:
         emit({"event": "request_start", **about, "prompt_tokens": request.prompt_length})
         finish_reason = "interrupted"
         try:
-            emit({"event": "prefill", **about, "seconds": self._prefill(request)})
+            prefill = {"event": "prefill", **about, **self._prefill(request)}
+            self.policy.observe(prefill)
+            emit(prefill)
             while (reason := self._finished(request)) is None:
                 cycle = {"event": "cycle", **about, **self._cycle(request)}
                 self.policy.observe(cycle)
@@ -76,17 +79,28 @@ class Scheduler:
         finally:
             emit({"event": "request_end", **about, "finish_reason": finish_reason})
 
-    def _prefill(self, request: Request) -> float:
+    def _prefill(self, request: Request) -> dict[str, Any]:
         began = self._clock()
         self.target.reset()
         hidden = self.target.prefill(request.tokens[:-1], self.drafter.hidden_layers)
-        self.drafter.start(request, hidden)
-        return self._clock() - began
+        drafter_s, prefilled = None, self._clock()
+        # hidden states are not kept for later; any other drafter need not be prepared before it is asked
+        self._drafter_started = bool(self.drafter.hidden_layers) or self.policy.budget(request).depth > 0
+        if self._drafter_started:
+            self.drafter.start(request, hidden)
+            drafter_s = self._clock() - prefilled
+        return {
+            "seconds": self._clock() - began,
+            "drafter_s": drafter_s,
+            "tokens": request.prompt_length - 1,
+            "draft": self.drafter.draft_name,
+        }
 
     def _cycle(self, request: Request) -> dict[str, Any]:
         prefix = self.target.length
         began = self._clock()
-        tree = self._propose(request)
+        depth = self._depth(request)
+        tree = self._propose(request, depth)
         drafted = self._clock()
         scores = self.target.score(tree, self.drafter.hidden_layers)
         verdict = self.verifier.verify(tree, scores.logits_NV, request)
@@ -96,12 +110,14 @@ class Scheduler:
         self.target.commit(path)
         request.tokens.extend(tokens)
         request.step += 1
-        self.drafter.observe(request, tokens, {layer: h_NM[path] for layer, h_NM in scores.hidden.items()})
+        if self._drafter_started:
+            self.drafter.observe(request, tokens, {layer: h_NM[path] for layer, h_NM in scores.hidden.items()})
         recovered = self._clock()
         report = scores.attention
         return {
             "step": request.step,
             "prefix": prefix,
+            "budget": depth,
             "draft_s": drafted - began,
             "verify_s": verified - drafted,
             "recover_s": recovered - verified,
@@ -112,12 +128,17 @@ class Scheduler:
             "attention": None if report is None else {"hit": list(report.hit), "error": list(report.error)},
         }
 
-    def _propose(self, request: Request) -> TokenTree:
+    def _depth(self, request: Request) -> int:
         # the last of the remaining tokens is always the target's own, so drafting it would be wasted
         room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1
-        depth = min(self.policy.budget(request).depth, room)
+        return max(0, min(self.policy.budget(request).depth, room))
+
+    def _propose(self, request: Request, depth: int) -> TokenTree:
         if depth < 1:
             return TokenTree.root_only(request.pending_token)
+        if not self._drafter_started:
+            self.drafter.start(request)
+            self._drafter_started = True
         tree = self.drafter.propose(request, Budget(depth))
         if tree.token_N[0] != request.pending_token or tree.depth > depth:
             raise ValueError(
