@@ -25,8 +25,8 @@ from spec_sdk.policy.stage_times import OUTLIER, StageTimes
 
 FIRST_USUAL = 0.7
 """Acceptance rate expected before anything was seen."""
-USUAL_WEIGHT = 0.02
-"""Weight of one observed position in the run's usual acceptance rate, with which each request begins."""
+FIRST_WEIGHT, USUAL_WEIGHT = 0.1, 0.02
+"""Weight of an observed position in the run's usual acceptance rate, with which each request begins: first, at last."""
 PLAIN_SAMPLES = 3
 """Plain steps timed before the first speculation: the very first may include a warm-up."""
 TRIAL_CYCLES = 2
@@ -62,6 +62,7 @@ class Learned:
         self.times = StageTimes()
         self.account = Account(config.loss)
         self.usual = FIRST_USUAL
+        self.usual_weight = FIRST_WEIGHT
         self.failures = 0
         self.waited = 0
         self.wait = 0
@@ -153,7 +154,7 @@ class AdaptivePolicy(Policy):
         verify_s = event["verify_s"] + event["recover_s"]
         foreseen = times.catch_up(unfed) + times.draft(depth) + times.verify(max(drafted, 1))
         settled = times.settled
-        times.add_draft(depth, unfed, event["draft_s"])
+        times.add_draft(depth, drafted, unfed, event["draft_s"])
         times.add_verify(drafted, verify_s)
         self._since_plain = self._since_plain + 1 if drafted else 0
         self._count_acceptance(drafted, event["accepted"], cut=new <= event["accepted"])
@@ -173,8 +174,11 @@ class AdaptivePolicy(Policy):
 
     def _count_acceptance(self, drafted: int, accepted: int, cut: bool) -> None:
         self._acceptance.observe(drafted, accepted, cut)
+        learned = self.learned
         for i in range(accepted + (accepted < drafted and not cut)):
-            self.learned.usual += USUAL_WEIGHT * ((i < accepted) - self.learned.usual)
+            learned.usual += learned.usual_weight * ((i < accepted) - learned.usual)
+            # 1/10, 1/11, …: at first the plain mean of all observations
+            learned.usual_weight = max(USUAL_WEIGHT, learned.usual_weight / (1 + learned.usual_weight))
 
     def _give_up(self) -> None:
         learned = self.learned
@@ -192,11 +196,11 @@ class AdaptivePolicy(Policy):
         The time is that of a cycle in which the drafter proposes something; calls that gave nothing are shared out.
         """
         times, plain = self.learned.times, self.learned.times.plain.mean
-        proposals = self._acceptance.proposals
+        silences = (1 / self._acceptance.proposals - 1) * times.silence.mean
         catch_up = times.catch_up(unfed) / self._remaining
         best, least = 1, math.inf
         for depth, tokens in enumerate(self._acceptance.expected_tokens(), start=1):
-            per_token = (times.draft(depth) / proposals + times.verify(depth)) / tokens + catch_up
+            per_token = (times.draft(depth) + silences + times.verify(depth)) / tokens + catch_up
             if per_token < least:
                 best, least = depth, per_token
         self._depth = best

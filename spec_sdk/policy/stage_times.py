@@ -84,12 +84,14 @@ class StageTimes:
 
     Catching up is feeding the draft model the committed tokens that it has not seen: the prompt, if it was not started
     with the request, or what was decoded plainly since. ``drafts_with_model`` False makes it free until measured.
+    ``silence``: a call in which nothing was proposed.
     """
 
     def __init__(self) -> None:
         self._draft = DepthTimes()
         self._verify = DepthTimes()
         self.plain = self._verify.of_depth[0] = RunningTime()
+        self.silence = RunningTime()
         self._feed = RunningTime()
         self._prefill = RunningTime()
         self.drafts_with_model = True
@@ -117,12 +119,12 @@ class StageTimes:
         return max(self.plain.mean, self._verify.at(depth))
 
     def catch_up(self, unfed: int) -> float:
-        """Feeding ``unfed`` tokens. Unmeasured: as long as the target's own prefill of so many."""
+        """Feeding ``unfed`` tokens. Unmeasured: half as long as the target's own prefill of so many."""
         if unfed < CATCH_UP:
             return 0.0
         if self._feed.count:
             return unfed * self._feed.mean
-        return unfed * self._prefill.mean if self.drafts_with_model else 0.0
+        return unfed * self._unmeasured_feed
 
     def add_prefill(self, tokens: int, seconds: float) -> None:
         """The target's prefill."""
@@ -132,15 +134,27 @@ class StageTimes:
     def add_start(self, tokens: int, seconds: float) -> None:
         """The drafter's own prefill."""
         if tokens >= CATCH_UP:
-            self._feed.add(seconds / tokens)
+            self._add_feed(seconds / tokens)
 
-    def add_draft(self, depth: int, unfed: int, seconds: float) -> None:
-        """A draft asked for to ``depth``, which began with ``unfed`` tokens not yet fed."""
-        if unfed < CATCH_UP:
+    def add_draft(self, depth: int, drafted: int, unfed: int, seconds: float) -> None:
+        """A call for a draft of ``depth``, with ``unfed`` tokens not yet fed; ``drafted`` is how deep it came out."""
+        if not drafted:
+            self.silence.add(seconds)
+        elif unfed < CATCH_UP:
             self._draft.add(depth, seconds)
         else:
             # a quarter at least, in case the guess of the draft itself is far too high
-            self._feed.add(max(seconds - self.draft(depth), seconds / 4) / unfed)
+            self._add_feed(max(seconds - self.draft(depth), seconds / 4) / unfed)
+
+    @property
+    def _unmeasured_feed(self) -> float:
+        return self._prefill.mean / 2 if self.drafts_with_model else 0.0
+
+    def _add_feed(self, seconds: float) -> None:
+        if not self._feed.count:
+            # the guess stays as a sample: a first call that compiled something is then seen to be the outlier
+            self._feed.add(self._unmeasured_feed)
+        self._feed.add(seconds)
 
     def add_verify(self, depth: int, seconds: float) -> None:
         """A pass over a tree of ``depth``; 0 is a plain step."""

@@ -52,7 +52,6 @@ class Played:
     tokens: int = 0
     seconds: float = 0.0
     plain_s: float = 0.0
-    worst_excess: float = 0.0
     budgets: list[int] = field(default_factory=list)
 
     @property
@@ -103,7 +102,6 @@ def play(
             one.observe({**event, "draft_s": draft_s, "verify_s": verify_s, "recover_s": 0.0})
             played.seconds += draft_s + verify_s
             played.plain_s += machine.plain * len(tokens)
-            played.worst_excess = max(played.worst_excess, played.seconds - played.plain_s * 1.035)
             played.budgets.append(depth)
         played.tokens += request.new_tokens
     return played
