@@ -3,11 +3,12 @@
 Every event is a flat dict with ``event`` and ``request`` (the index of the prompt):
 
 ``request_start``  ``prompt_tokens``
-``prefill``        ``seconds``
-``cycle``          ``step`` (from 1), ``prefix`` (committed tokens in the target's cache), ``draft_s``, ``verify_s``,
-                   ``recover_s`` (seconds), ``tree_nodes``, ``drafted`` (depth of the tree), ``accepted`` (drafted
-                   tokens kept), ``tokens`` (ids emitted), ``attention``: null, or ``hit`` and ``error`` per layer,
-                   where null is a layer that made no prediction
+``prefill``        ``seconds``; ``drafter_s``: those of them that the drafter took, null if it was not started yet;
+                   ``tokens`` (the prompt's, without the pending one), ``draft`` (the draft model's label, or null)
+``cycle``          ``step`` (from 1), ``prefix`` (committed tokens in the target's cache), ``budget`` (depth asked for;
+                   0 is a plain step), ``draft_s``, ``verify_s``, ``recover_s`` (seconds), ``tree_nodes``, ``drafted``
+                   (depth of the tree), ``accepted`` (drafted tokens kept), ``tokens`` (ids emitted), ``attention``:
+                   null, or ``hit`` and ``error`` per layer, where null is a layer that made no prediction
 ``request_end``    ``finish_reason``: ``stop``, ``length`` or ``interrupted``
 
 In ``events.jsonl`` each line has also ``pipeline`` and ``timestamp`` (UTC).

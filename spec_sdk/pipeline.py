@@ -43,7 +43,8 @@ SEED_STRIDE = 1_000_003
 class Pipeline:
     """Loaded models and chosen plugins, ready to answer prompts.
 
-    ``make_drafter`` gives a new drafter per request; verifier and sampler serve all. ``guarantee`` is the weakest of
+    ``make_drafter`` gives a new drafter per request, ``make_policy`` a policy, which may share with those of earlier
+    requests what it learned; verifier and sampler serve all. ``guarantee`` is the weakest of
     verifier's, sampler's and target runner's under these sampling parameters.
     """
 
@@ -165,7 +166,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     verifier: Verifier = make_verifier(verifier_config)
     sampler: Sampler = make_sampler(sampler_config, settings.sampling)
     verifier.guarantee_under(settings.sampling)
-    make_policy(policy_config)
+    policy: Policy = make_policy(policy_config)
     runner = _target_runner(settings, registry)
     backend: Backend = make_backend(backend_config)
     ranks = backend.ranks
@@ -208,7 +209,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         sampler=sampler,
         verifier=verifier,
         make_drafter=new_drafter if drafts else lambda: NoDrafting(None, models),
-        make_policy=lambda: make_policy(policy_config),
+        make_policy=policy.for_request,
         target_runner=runner,
         draft_name=drafter.draft_name,
     )
