@@ -1,6 +1,6 @@
 """The attention level's verifier: relative error of the predicted attention (ALSpec, §3.2).
 
-Legend: B batch, N queries, H query heads, D head dim.
+Legend: B batch, N queries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import AttentionVerdict, AttentionVerifier
+from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, relative_error
 from spec_sdk.errors import UserError
 
 
@@ -32,9 +32,6 @@ class L2Threshold(AttentionVerifier):
             raise UserError(f"attention_verifier.threshold: {config.threshold} must be 0 or more")
         super().__init__(config)
 
-    def verify(self, layer: int, predicted_BNHD: torch.Tensor, exact_BNHD: torch.Tensor) -> AttentionVerdict:
-        exact = exact_BNHD.float().flatten(2)
-        difference_BN = torch.linalg.vector_norm(predicted_BNHD.float().flatten(2) - exact, dim=-1)
-        norm_BN = torch.linalg.vector_norm(exact, dim=-1)
-        hit = bool((difference_BN < self.config.threshold * norm_BN).all())
-        return AttentionVerdict(hit, difference_BN / norm_BN.clamp_min(torch.finfo(torch.float32).tiny))
+    def verify(self, layer: int, difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> AttentionVerdict:
+        error_BN = relative_error(difference_sq_BN, norm_sq_BN)
+        return AttentionVerdict((error_BN < self.config.threshold).all(), error_BN)

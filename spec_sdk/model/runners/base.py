@@ -6,12 +6,13 @@ Legend: B batch, N tokens, M model dim.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from spec_sdk.contracts import Guarantee
+from spec_sdk.contracts import AttentionVerdict, Guarantee
 
 if TYPE_CHECKING:
     from spec_sdk.model.decoder import Decoder, ForwardPass
@@ -21,11 +22,28 @@ if TYPE_CHECKING:
 class AttentionReport:
     """Attention-level speculation in one pass, per layer; None where nothing was guessed.
 
-    ``hit``: the prediction was accepted. ``error``: the largest relative error among the pass's rows.
+    ``hit``: the prediction was accepted. ``error``: the largest relative error among the pass's rows, ``row_errors``
+    that of every live row, in the order of the tree's nodes.
     """
 
     hit: tuple[bool | None, ...]
     error: tuple[float | None, ...]
+    row_errors: tuple[tuple[float, ...] | None, ...]
+
+    @staticmethod
+    def of(verdicts: Sequence[AttentionVerdict | None]) -> AttentionReport:
+        """The report of a pass, from one verdict per layer. Waits for the device, once."""
+        made = [verdict for verdict in verdicts if verdict is not None]
+        rows: list[list[float] | None] = [None] * len(verdicts)
+        if made:
+            table = torch.stack([torch.cat((v.hit.float()[None], v.error_BN.flatten())) for v in made]).tolist()
+            read = iter(table)
+            rows = [None if verdict is None else next(read) for verdict in verdicts]
+        return AttentionReport(
+            hit=tuple(None if row is None else bool(row[0]) for row in rows),
+            error=tuple(None if row is None else max(row[1:]) for row in rows),
+            row_errors=tuple(None if row is None else tuple(row[1:]) for row in rows),
+        )
 
 
 class BlockRunner(ABC):
@@ -43,3 +61,9 @@ class BlockRunner(ABC):
     def report(self) -> AttentionReport | None:
         """Measurements of the last pass, if this runner takes any."""
         return None
+
+    def commit(self, path: Sequence[int]) -> None:  # noqa: B027 - most runners keep nothing
+        """These rows of the last pass were kept, the others dropped."""
+
+    def truncate(self, length: int) -> None:  # noqa: B027
+        """The cache was rolled back to its first ``length`` tokens."""
