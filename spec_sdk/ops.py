@@ -155,7 +155,8 @@ class Ops:
         score_BGQS = q_BGQD @ k_BGSD.float().transpose(-1, -2) * D**-0.5
         lse_BGQC = score_BGQS
         if chunk > 1:
-            lse_BGQC = F.pad(score_BGQS, (0, -S % chunk), value=float("-inf")).unflatten(-1, (-1, chunk)).logsumexp(-1)
+            padded = F.pad(score_BGQS, (0, -S % chunk), value=float("-inf"))
+            lse_BGQC = padded.reshape(*padded.shape[:3], -1, chunk).logsumexp(-1)
         return lse_BGQC.reshape(B, H, N, lse_BGQC.shape[-1]).transpose(1, 2)
 
     @staticmethod

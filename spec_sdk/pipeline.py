@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spec_sdk.contracts import (
+    AttentionVerifier,
     Backend,
     Budget,
     Drafter,
@@ -42,8 +43,8 @@ SEED_STRIDE = 1_000_003
 class Pipeline:
     """Loaded models and chosen plugins, ready to answer prompts.
 
-    ``make_drafter`` gives a new drafter per request; verifier and sampler serve all. ``guarantee`` is the weakest of
-    verifier's, sampler's and target runner's under these sampling parameters.
+    ``make_drafter`` and ``make_target_runner`` give new ones per request; verifier and sampler serve all.
+    ``guarantee`` is the weakest of verifier's, sampler's and target runner's under these sampling parameters.
     """
 
     name: str
@@ -53,14 +54,13 @@ class Pipeline:
     verifier: Verifier
     make_drafter: Callable[[], Drafter]
     make_policy: Callable[[], Policy]
-    target_runner: BlockRunner
+    make_target_runner: Callable[[], BlockRunner]
     draft_name: str | None
 
     @property
     def guarantee(self) -> Guarantee:
-        return weakest(
-            self.verifier.guarantee_under(self.sampling), self.sampler.guarantee, self.target_runner.guarantee
-        )
+        runner = self.make_target_runner()
+        return weakest(self.verifier.guarantee_under(self.sampling), self.sampler.guarantee, runner.guarantee)
 
     @property
     def sampling(self) -> SamplingParams:
@@ -90,7 +90,7 @@ class Pipeline:
             name="vanilla",
             make_drafter=lambda: NoDrafting(None, self.models),
             make_policy=lambda: NeverSpeculate(None),
-            target_runner=SequentialRunner(),
+            make_target_runner=SequentialRunner,
             draft_name=None,
         )
 
@@ -111,7 +111,7 @@ class Pipeline:
             raise UserError("prompt: it is empty")
         if len(prompt) >= self.context:
             raise UserError(f"prompt: {len(prompt)} tokens do not fit {self.target_name}'s context of {self.context}")
-        target = self.models.session(self.models.target, self.target_runner)
+        target = self.models.session(self.models.target, self.make_target_runner())
         request = Request(
             tokens=list(prompt),
             prompt_length=len(prompt),
@@ -159,7 +159,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     sampler: Sampler = make_sampler(sampler_config, settings.sampling)
     verifier.guarantee_under(settings.sampling)
     make_policy(policy_config)
-    runner = _target_runner(settings, registry)
+    make_runner, attention_verifier = _attention_level(settings, registry)
     backend: Backend = make_backend(backend_config)
     models = Models(
         settings.model.target,
@@ -169,6 +169,8 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         backend.device,
         DTYPES[settings.model.dtype],
     )
+    if attention_verifier is not None:
+        attention_verifier.check(models.target.decoder.layers)
     # built once here so that a bad draft model or option is refused before the first prompt
     drafter: Drafter = make_drafter(drafter_config, models)
     if verifier.chains_only and drafter.branches:
@@ -184,16 +186,21 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         verifier=verifier,
         make_drafter=lambda: make_drafter(drafter_config, models),
         make_policy=lambda: make_policy(policy_config),
-        target_runner=runner,
+        make_target_runner=make_runner,
         draft_name=drafter.draft_name,
     )
 
 
-def _target_runner(settings: Settings, registry: Registry) -> BlockRunner:
+def _attention_level(
+    settings: Settings, registry: Registry
+) -> tuple[Callable[[], BlockRunner], AttentionVerifier | None]:
+    """What makes the target's block runner for one request, and the attention verifier, if attention is predicted."""
     if settings.predictor.get("name") == "none":
-        return SequentialRunner()
+        return SequentialRunner, None
     make_predictor: Any
     make_verifier: Any
     make_predictor, predictor_config = registry.configure("predictor", settings.predictor)
     make_verifier, verifier_config = registry.configure("attention_verifier", settings.attention_verifier)
-    return AttentionSpeculativeRunner(make_predictor(predictor_config), make_verifier(verifier_config))
+    verifier: AttentionVerifier = make_verifier(verifier_config)
+    make_predictor(predictor_config)
+    return lambda: AttentionSpeculativeRunner(make_predictor(predictor_config), verifier), verifier

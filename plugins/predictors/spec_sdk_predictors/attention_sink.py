@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import PartialAttention, Predictor, SpeculativeAttention
-from spec_sdk.errors import UserError
+from spec_sdk.contracts import PartialAttention, SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk_predictors.budget import BudgetedPredictor
 
 
 @dataclass
@@ -22,21 +22,13 @@ class AttentionSinkConfig:
     size: int = 128
 
 
-class AttentionSink(Predictor):
+class AttentionSink(BudgetedPredictor):
     """Attention over the first ``size`` and the last ``size`` committed tokens and a query's own tree ancestors."""
 
     name = "attention_sink"
     aliases = ("sink",)
     Config = AttentionSinkConfig
     config: AttentionSinkConfig
-
-    def __init__(self, config: AttentionSinkConfig) -> None:
-        if config.size < 1:
-            raise UserError(f"predictor.size: {config.size} must be 1 token or more")
-        super().__init__(config)
-
-    def always_exact(self, prefix: int) -> bool:
-        return prefix <= 2 * self.config.size
 
     def predict(
         self,

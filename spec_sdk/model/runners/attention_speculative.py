@@ -1,6 +1,6 @@
 """Attention-level speculation on one device (ALSpec, Alg. 1): predict attention, verify it, recover on a miss.
 
-Legend: B batch, N tokens, M model dim, H query heads, D head dim, n live rows.
+Legend: B batch, N tokens, M model dim, H query heads, D head dim.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ class AttentionSpeculativeRunner(BlockRunner):
         attention = self.predictor.speculate(layer, q_BNHD, k_BGSD, v_BGSD, work.mask, work.ops)
         if attention.chunk_lse_BNHC is not None:
             self.predictor.learn(layer, attention.chunk_lse_BNHC)
-        live_N = work.mask.live_N
+        live = work.mask.live_queries
         if self.verifier.space == "residual":
             predicted = decoder.project(layer, attention.predicted_BNHD)
             exact = decoder.project(layer, attention.exact_BNHD)
             squares_2BN = torch.stack(
                 ((predicted.float() - exact.float()).square().sum(-1), exact.float().square().sum(-1))
             )
-            verdict = self.verifier.verify(layer, *squares_2BN[:, :, live_N])
+            verdict = self.verifier.verify(layer, *squares_2BN[:, :, :live])
             return torch.where(verdict.hit, predicted, exact), verdict
         squares_2BN = self._sum_over_heads(torch.stack((attention.difference_sq_BN, attention.norm_sq_BN)))
-        verdict = self.verifier.verify(layer, *squares_2BN[:, :, live_N])
+        verdict = self.verifier.verify(layer, *squares_2BN[:, :, :live])
         chosen_BNHD = torch.where(verdict.hit, attention.predicted_BNHD, attention.exact_BNHD)
         return decoder.project(layer, chosen_BNHD), verdict
