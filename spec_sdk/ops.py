@@ -153,7 +153,7 @@ class Ops:
         S = k_BGSD.shape[2]
         q_BGQD = self._fold_heads(q_BNHD, k_BGSD.shape[1]).float()
         score_BGQS = q_BGQD @ k_BGSD.float().transpose(-1, -2) * D**-0.5
-        lse_BGQC = score_BGQS
+        lse_BGQC: torch.Tensor = score_BGQS
         if chunk > 1:
             padded = F.pad(score_BGQS, (0, -S % chunk), value=float("-inf"))
             lse_BGQC = padded.reshape(*padded.shape[:3], -1, chunk).logsumexp(-1)

@@ -22,6 +22,7 @@ from spec_sdk.contracts import (
     weakest,
 )
 from spec_sdk.errors import UserError
+from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.base import BlockRunner
@@ -203,4 +204,8 @@ def _attention_level(
     make_verifier, verifier_config = registry.configure("attention_verifier", settings.attention_verifier)
     verifier: AttentionVerifier = make_verifier(verifier_config)
     make_predictor(predictor_config)
-    return lambda: AttentionSpeculativeRunner(make_predictor(predictor_config), verifier), verifier
+    estimate = EstimateOfRun()
+    return (
+        lambda: AttentionSpeculativeRunner(make_predictor(predictor_config), verifier, estimate=estimate),
+        verifier,
+    )

@@ -109,7 +109,7 @@ class Scheduler:
             "drafted": tree.depth,
             "accepted": min(len(verdict.path) - 1, len(tokens)),
             "tokens": tokens,
-            "attention": None if report is None else {"hit": list(report.hit), "error": list(report.error)},
+            "attention": None if report is None else report.event(),
         }
 
     def _propose(self, request: Request) -> TokenTree:

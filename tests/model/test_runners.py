@@ -81,7 +81,7 @@ def test_attention_speculation_at_its_extremes(tree: TokenTree) -> None:
     assert hit.attention is not None and hit.attention.hit == (True,) * decoder.layers
     assert (hit.logits_NV - expected.logits_NV).abs().max() > 1e-3
     assert all(error is not None and error > 0 for error in hit.attention.error)
-    assert all(errors is not None and len(errors) == tree.size for errors in hit.attention.row_errors)
+    assert all(errors is not None and len(errors) == tree.size for errors in hit.attention.row_error)
 
 
 def test_attention_speculation_hits_are_mixed_between_the_extremes() -> None:
