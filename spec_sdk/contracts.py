@@ -246,10 +246,51 @@ class PartialAttention:
     l_BNH: torch.Tensor
 
 
+@dataclass(frozen=True)
+class SpeculativeAttention:
+    """What one speculative attention call yields: the prediction, the exact attention, and how far they are apart.
+
+    ``predicted_BNHD``, ``exact_BNHD``: normalised attention, in the dtype of the queries.
+    ``difference_sq_BN``, ``norm_sq_BN``: ‖Â − A‖² and ‖A‖² in float32, over the H heads of a query together.
+    ``chunk_lse_BNHC``: for predictors that learn, the log-sum-exp of the scaled scores over each chunk of *committed*
+    keys (:attr:`Predictor.chunk` keys each, the last one maybe fewer); tree slots belong to none.
+    """
+
+    predicted_BNHD: torch.Tensor
+    exact_BNHD: torch.Tensor
+    difference_sq_BN: torch.Tensor
+    norm_sq_BN: torch.Tensor
+    chunk_lse_BNHC: torch.Tensor | None = None
+
+    @staticmethod
+    def measured(
+        predicted_BNHD: torch.Tensor,
+        exact_BNHD: torch.Tensor,
+        dtype: torch.dtype,
+        chunk_lse_BNHC: torch.Tensor | None = None,
+    ) -> SpeculativeAttention:
+        """Both attentions as ``dtype``, with the two squared norms taken in float32 before they are rounded to it."""
+        exact = exact_BNHD.float()
+        return SpeculativeAttention(
+            predicted_BNHD=predicted_BNHD.to(dtype),
+            exact_BNHD=exact_BNHD.to(dtype),
+            difference_sq_BN=(predicted_BNHD.float() - exact).square().sum((-1, -2)),
+            norm_sq_BN=exact.square().sum((-1, -2)),
+            chunk_lse_BNHC=chunk_lse_BNHC,
+        )
+
+
 class Predictor(Plugin, ABC):
-    """Predicts attention from few KV entries (the attention level's guess)."""
+    """Predicts attention from few KV entries (the attention level's guess). One instance per request.
+
+    What it keeps between passes follows the cache: :meth:`commit` and :meth:`truncate` tell of every change. One that
+    keeps nothing need only say ``predict`` and ``always_exact``.
+
+    ``chunk``: keys per chunk of the statistics that :meth:`learn` gets back from the exact pass; 0: it learns nothing.
+    """
 
     kind = "predictor"
+    chunk: int = 0
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -270,30 +311,85 @@ class Predictor(Plugin, ABC):
     ) -> PartialAttention:
         """Attention of the N queries over the keys this predictor selects."""
 
-    def learn(self, layer: int, statistics: Any) -> None:
-        """Per-chunk statistics of the exact pass, for predictors that learn from them (H2O)."""
+    def speculate(
+        self,
+        layer: int,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        ops: Ops,
+    ) -> SpeculativeAttention:
+        """The prediction and the exact attention of one layer; called only where ``always_exact`` is False.
+
+        This one computes the exact attention anew. A predictor whose keys a kernel can read first, and reuse, overrides
+        it: no key is then read twice.
+        """
+        prediction = self.predict(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
+        exact_BNHD = ops.tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+        chunk_lse_BNHC = ops.chunk_lse(q_BNHD, k_BGSD[:, :, : mask.prefix], self.chunk) if self.chunk else None
+        return SpeculativeAttention.measured(prediction.o_BNHD, exact_BNHD, q_BNHD.dtype, chunk_lse_BNHC)
+
+    def learn(self, layer: int, chunk_lse_BNHC: torch.Tensor) -> None:
+        """The statistics of the exact pass that was just made (see :class:`SpeculativeAttention`).
+
+        Its rows are the nodes of a tree, most of which may be dropped: what counts is known at :meth:`commit`.
+        """
+
+    def commit(self, path: Sequence[int]) -> None:
+        """These rows of the last pass were accepted, in this order: their keys now end the prefix."""
+
+    def truncate(self, length: int) -> None:
+        """Only the first ``length`` committed keys are left; 0 forgets everything."""
+
+
+Space = Literal["heads", "residual"]
+SPACES: tuple[Space, ...] = ("heads", "residual")
 
 
 @dataclass(frozen=True)
 class AttentionVerdict:
-    """``hit``: go on with the prediction. ``error_BN``: the measured relative error per batch row and query."""
+    """``hit``: go on with the prediction; a bool tensor without dimensions, so that no device has to be waited for.
 
-    hit: bool
+    ``error_BN``: the relative error ‖Â − A‖ / ‖A‖ per batch row and query.
+    """
+
+    hit: torch.Tensor
     error_BN: torch.Tensor
 
 
 class AttentionVerifier(Plugin, ABC):
-    """Decides per layer whether predicted attention is close enough to the exact one."""
+    """Decides per layer whether predicted attention is close enough to the exact one.
+
+    ``space``: where the runner measures the two norms: ``heads``, what the attention kernel returns, all heads of a
+    token together (ALSpec, §3.2), or ``residual``, after the output projection.
+    """
 
     kind = "attention_verifier"
     guarantee: ClassVar[Guarantee] = "relaxed"
+    space: Space = "heads"
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
+    def check(self, layers: int) -> None:
+        """Raise UserError if the options name a layer that a target of this many layers does not have."""
+
+    def speculates(self, layer: int) -> bool:
+        """False for a layer that is never predicted, and left out of the hit rate."""
+        return True
+
     @abstractmethod
-    def verify(self, layer: int, predicted_BNHD: torch.Tensor, exact_BNHD: torch.Tensor) -> AttentionVerdict:
-        """A pass with several rows hits only if every row does."""
+    def verify(self, layer: int, difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> AttentionVerdict:
+        """``difference_sq_BN`` is ‖Â − A‖² and ``norm_sq_BN`` ‖A‖², float32, for every live row of the pass.
+
+        A pass with several rows hits only if every one of them does.
+        """
+
+
+def relative_error(difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> torch.Tensor:
+    """‖Â − A‖ / ‖A‖ from the two squared norms. 0 where both are zero."""
+    return (difference_sq_BN / norm_sq_BN.clamp_min(torch.finfo(torch.float32).tiny)).sqrt()
 
 
 class Policy(Plugin, ABC):

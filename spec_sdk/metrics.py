@@ -3,14 +3,18 @@
 ``tokens_per_second`` is new tokens over decode time; prefill is reported apart. ``acceptance_rate`` is accepted over
 drafted depth, None if nothing was drafted. ``mean_accepted_tokens`` (MAT) is new tokens per target pass, bonus token
 included: 1.0 is plain decoding. ``attention.hit_rate`` is the share of attention predictions that were accepted;
-layers that predicted nothing in a cycle (null) are left out, and a rate of nothing is None.
+layers that predicted nothing in a cycle (null) are left out, and a rate of nothing is None. ``mean_error`` and
+``max_error`` are of the relative error per layer and pass, each the pass's worst row; ``error_bounds`` is explained in
+:mod:`spec_sdk.error_bounds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+from spec_sdk.error_bounds import error_bounds
 from spec_sdk.events import Event
 
 SCHEMA_VERSION = 1
@@ -74,14 +78,27 @@ def _counts(cycles: Sequence[Event], tokens: int) -> dict[str, Any]:
         "acceptance_rate": ratio(accepted, drafted),
         "mean_accepted_tokens": ratio(tokens, len(cycles)),
         "stage_s": stages,
-        "attention": _attention([cycle["attention"]["hit"] for cycle in cycles if cycle["attention"] is not None]),
+        "attention": _attention([cycle["attention"] for cycle in cycles if cycle["attention"] is not None]),
     }
 
 
-def _attention(hits: Sequence[Sequence[bool | None]]) -> dict[str, Any] | None:
-    """``hits[cycle][layer]`` → rates; None if no pass speculated on attention at all."""
-    if not hits:
+def _attention(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The passes' ``attention`` fields → rates, errors and bounds; None if no pass speculated on attention at all."""
+    if not passes:
         return None
-    layers = [[hit for hit in layer if hit is not None] for layer in zip(*hits, strict=True)]
-    flat = [hit for layer in layers for hit in layer]
-    return {"hit_rate": ratio(sum(flat), len(flat)), "hit_rate_per_layer": [ratio(sum(x), len(x)) for x in layers]}
+    hits, errors = (_per_layer([attention[key] for attention in passes]) for key in ("hit", "error"))
+    every_hit, every_error = (list(chain.from_iterable(layers)) for layers in (hits, errors))
+    return {
+        "hit_rate": ratio(sum(every_hit), len(every_hit)),
+        "hit_rate_per_layer": [ratio(sum(layer), len(layer)) for layer in hits],
+        "mean_error": ratio(sum(every_error), len(every_error)),
+        "max_error": max(every_error, default=None),
+        "mean_error_per_layer": [ratio(sum(layer), len(layer)) for layer in errors],
+        "max_error_per_layer": [max(layer, default=None) for layer in errors],
+        "error_bounds": error_bounds(passes),
+    }
+
+
+def _per_layer(values: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """``values[pass][layer]`` → per layer those that are not null."""
+    return [[value for value in layer if value is not None] for layer in zip(*values, strict=True)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spec_sdk.contracts import (
+    AttentionVerifier,
     Backend,
     Budget,
     Drafter,
@@ -21,6 +22,7 @@ from spec_sdk.contracts import (
     weakest,
 )
 from spec_sdk.errors import UserError
+from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.base import BlockRunner
@@ -43,8 +45,8 @@ SEED_STRIDE = 1_000_003
 class Pipeline:
     """Loaded models and chosen plugins, ready to answer prompts.
 
-    ``make_drafter`` gives a new drafter per request, ``make_policy`` a policy, which may share with those of earlier
-    requests what it learned; verifier and sampler serve all. ``guarantee`` is the weakest of
+    ``make_drafter`` and ``make_target_runner`` give new ones per request, ``make_policy`` a policy, which may share with
+    those of earlier requests what it learned; verifier and sampler serve all. ``guarantee`` is the weakest of
     verifier's, sampler's and target runner's under these sampling parameters.
     """
 
@@ -55,7 +57,7 @@ class Pipeline:
     verifier: Verifier
     make_drafter: Callable[[], Drafter]
     make_policy: Callable[[], Policy]
-    target_runner: BlockRunner
+    make_target_runner: Callable[[], BlockRunner]
     draft_name: str | None
 
     @property
@@ -65,9 +67,8 @@ class Pipeline:
 
     @property
     def guarantee(self) -> Guarantee:
-        return weakest(
-            self.verifier.guarantee_under(self.sampling), self.sampler.guarantee, self.target_runner.guarantee
-        )
+        runner = self.make_target_runner()
+        return weakest(self.verifier.guarantee_under(self.sampling), self.sampler.guarantee, runner.guarantee)
 
     @property
     def sampling(self) -> SamplingParams:
@@ -97,7 +98,7 @@ class Pipeline:
             name="vanilla",
             make_drafter=lambda: NoDrafting(None, self.models),
             make_policy=lambda: NeverSpeculate(None),
-            target_runner=SequentialRunner(),
+            make_target_runner=SequentialRunner,
             draft_name=None,
         )
 
@@ -118,7 +119,7 @@ class Pipeline:
             raise UserError("prompt: it is empty")
         if len(prompt) >= self.context:
             raise UserError(f"prompt: {len(prompt)} tokens do not fit {self.target_name}'s context of {self.context}")
-        target = self.models.session(self.models.target, self.target_runner)
+        target = self.models.session(self.models.target, self.make_target_runner())
         request = Request(
             tokens=list(prompt),
             prompt_length=len(prompt),
@@ -167,7 +168,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     sampler: Sampler = make_sampler(sampler_config, settings.sampling)
     verifier.guarantee_under(settings.sampling)
     policy: Policy = make_policy(policy_config)
-    runner = _target_runner(settings, registry)
+    make_runner, attention_verifier = _attention_level(settings, registry)
     backend: Backend = make_backend(backend_config)
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
@@ -186,6 +187,8 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         DTYPES[settings.model.dtype],
         ranks,
     )
+    if attention_verifier is not None:
+        attention_verifier.check(models.target.decoder.layers)
 
     def new_drafter() -> Drafter:
         drafter: Drafter = make_drafter(drafter_config, models)
@@ -210,16 +213,25 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         verifier=verifier,
         make_drafter=new_drafter if drafts else lambda: NoDrafting(None, models),
         make_policy=policy.for_request,
-        target_runner=runner,
+        make_target_runner=make_runner,
         draft_name=drafter.draft_name,
     )
 
 
-def _target_runner(settings: Settings, registry: Registry) -> BlockRunner:
+def _attention_level(
+    settings: Settings, registry: Registry
+) -> tuple[Callable[[], BlockRunner], AttentionVerifier | None]:
+    """What makes the target's block runner for one request, and the attention verifier, if attention is predicted."""
     if settings.predictor.get("name") == "none":
-        return SequentialRunner()
+        return SequentialRunner, None
     make_predictor: Any
     make_verifier: Any
     make_predictor, predictor_config = registry.configure("predictor", settings.predictor)
     make_verifier, verifier_config = registry.configure("attention_verifier", settings.attention_verifier)
-    return AttentionSpeculativeRunner(make_predictor(predictor_config), make_verifier(verifier_config))
+    verifier: AttentionVerifier = make_verifier(verifier_config)
+    make_predictor(predictor_config)
+    estimate = EstimateOfRun()
+    return (
+        lambda: AttentionSpeculativeRunner(make_predictor(predictor_config), verifier, estimate=estimate),
+        verifier,
+    )

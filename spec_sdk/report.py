@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,10 +63,44 @@ def closing_table(run: Column, baseline: Column | None = None) -> None:
     """The run's summary, beside that of plain decoding and their ratio if there is a baseline."""
     columns = [run] if baseline is None else [run, baseline]
     rows = [[label, *(cell(value(column.summary)) for column in columns)] for label, cell, value in ROWS]
+    if (run.summary["attention"] or {}).get("hit_rate") is not None:
+        blanks = [""] * (len(columns) - 1)
+        rows += [[label, value, *blanks] for label, value in attention_rows(run.summary["attention"])]
     rows.append(["guarantee", *(column.guarantee for column in columns)])
     if baseline is not None:
         rows = [[*row, _ratio(row[0], run, baseline)] for row in rows]
     print_table("", ["", *(column.name for column in columns), *(["ratio"] if baseline else [])], rows)
+
+
+def attention_rows(attention: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the attention level did, more closely: hits per layer, errors, and the bounds of ALSpec's Appendix A."""
+    rows = [
+        ("attention hits per layer (▁ 0 % … █ 100 %)", spark(attention["hit_rate_per_layer"])),
+        (
+            "attention error, mean / largest",
+            f"{number(attention['mean_error'], 3)} / {number(attention['max_error'], 3)}",
+        ),
+    ]
+    bounds = attention["error_bounds"]
+    if bounds is not None:
+        power = bounds["worst_case_log10"]
+        rows.append(("worst-case error bound (estimate)", "0" if power is None else scientific(power)))
+        rows.append((f"{1 - bounds['delta']:.0%} error bound (estimate)", number(bounds["probabilistic"])))
+    return rows
+
+
+def spark(rates: Sequence[float | None]) -> str:
+    """Rates as one character each, from ▁ for 0 to █ for 1; · where there is none."""
+    levels = "▁▂▃▄▅▆▇█"
+    return "".join("·" if rate is None else levels[round(rate * (len(levels) - 1))] for rate in rates)
+
+
+def scientific(log10: float) -> str:
+    """The number 10^``log10``, which may be too large for a float: plain below a thousand, else as 1.2e34."""
+    if -2 < log10 < 3:
+        return number(10**log10)
+    power = math.floor(log10)
+    return f"{10 ** (log10 - power):.1f}e{power}"
 
 
 def _ratio(label: str, run: Column, baseline: Column) -> str:

@@ -152,7 +152,7 @@ class Scheduler:
             "drafted": tree.depth,
             "accepted": min(len(verdict.path) - 1, len(tokens)),
             "tokens": tokens,
-            "attention": None if report is None else {"hit": list(report.hit), "error": list(report.error)},
+            "attention": None if report is None else report.event(),
         }
 
     def _budget(self, request: Request) -> tuple[int, int]:

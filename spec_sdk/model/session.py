@@ -63,11 +63,12 @@ class Session:
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self.cache.truncate(0)
+        self.truncate(0)
 
     def truncate(self, length: int) -> None:
         """Forget all but the first ``length`` tokens."""
         self.cache.truncate(length)
+        self.runner.truncate(length)
 
     @torch.no_grad()
     def prefill(self, tokens: Sequence[int], hidden_layers: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
@@ -122,6 +123,7 @@ class Session:
     def commit(self, path: Sequence[int]) -> None:
         """Keep these nodes of the tree that was scored last (offsets from the prefix) and drop the others."""
         self.cache.commit(path)
+        self.runner.commit(path)
 
     def _chain_pass(self, tokens: Sequence[int], runner: BlockRunner, hidden_layers: Sequence[int]) -> ForwardOutput:
         count, device = len(tokens), self.decoder.device
@@ -130,6 +132,7 @@ class Session:
         largest = self.length + count - 1
         output = self._forward(tokens, position_N, largest, mask, runner, hidden_layers, last_only=True)
         self.cache.commit(range(count))
+        runner.commit(range(count))
         return output
 
     def _forward(

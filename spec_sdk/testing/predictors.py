@@ -26,13 +26,20 @@ def check_predictor(
     For every prefix length of ``prefixes``, on random queries, keys and values: the prediction is attention over some
     of the keys that the query may see; ``m`` is their largest score and ``l`` the sum of exp(score − m) over them, so
     that combined with the keys left out it gives exact attention; and where ``always_exact`` says that nothing is left
-    out, it is the exact attention. Choose ``prefixes`` on both sides of where that changes.
+    out, it is the exact attention. ``predictor`` is told to forget everything (``truncate(0)``) before each pass.
+
+    Then it serves one request, from the longest of ``prefixes`` on, whose tokens grow, branch and are rolled back: the
+    same must hold there, and what ``speculate`` returns must be that prediction beside the exact attention, with their
+    true distance. Choose ``prefixes`` on both sides of where ``always_exact`` changes.
     """
     ops = ops or Ops()
     rng = torch.Generator().manual_seed(seed)
     for prefix in prefixes:
         for shape, mask in _masks(prefix).items():
+            predictor.truncate(0)
             _check_pass(predictor, ops, mask, rng, f"prefix {prefix}, {shape}")
+    predictor.truncate(0)
+    _check_request(predictor, ops, max(prefixes), rng)
 
 
 def _masks(prefix: int) -> dict[str, AttentionMask]:
@@ -45,6 +52,57 @@ def _masks(prefix: int) -> dict[str, AttentionMask]:
         "a chain": AttentionMask.chain(prefix, 4, cpu),
         "a tree": AttentionMask.tree(prefix, tree.build().tree.end_N, cpu),
     }
+
+
+def _check_request(predictor: Predictor, ops: Ops, prefix: int, rng: torch.Generator) -> None:
+    """One request: six passes over a tree, of which paths are kept, with a roll back between them."""
+    H, D = KV_HEADS * QUERIES_PER_KV_HEAD, 16
+    kept_k, kept_v = (torch.randn((1, KV_HEADS, prefix, D), generator=rng) for _ in range(2))
+    for step, path in enumerate(((0,), (0, 2, 5), (0, 1), (0,), (0, 2), (0,))):
+        if step == 3:
+            prefix -= prefix // 3
+            predictor.truncate(prefix)
+            kept_k, kept_v = kept_k[:, :, :prefix], kept_v[:, :, :prefix]
+        mask = _masks(prefix)["a tree"]
+        where = f"a request at prefix {prefix}"
+        new_k, new_v = (torch.randn((1, KV_HEADS, mask.queries, D), generator=rng) for _ in range(2))
+        k_BGSD, v_BGSD = torch.cat((kept_k, new_k), 2), torch.cat((kept_v, new_v), 2)
+        q_BNHD = torch.randn((1, mask.queries, H, D), generator=rng)
+        if not predictor.always_exact(prefix):
+            _check_speculation(predictor, ops, q_BNHD, k_BGSD, v_BGSD, mask, where)
+        predictor.commit(path)
+        kept_k, kept_v = (
+            torch.cat((kept, new[:, :, list(path)]), 2) for kept, new in ((kept_k, new_k), (kept_v, new_v))
+        )
+        prefix += len(path)
+
+
+def _check_speculation(
+    predictor: Predictor,
+    ops: Ops,
+    q_BNHD: torch.Tensor,
+    k_BGSD: torch.Tensor,
+    v_BGSD: torch.Tensor,
+    mask: AttentionMask,
+    where: str,
+) -> None:
+    predicted = predictor.predict(0, q_BNHD, k_BGSD, v_BGSD, mask, ops).o_BNHD
+    given = predictor.speculate(0, q_BNHD, k_BGSD, v_BGSD, mask, ops)
+    exact = ops.tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+    for name, found, expected in (
+        ("prediction", given.predicted_BNHD, predicted),
+        ("exact attention", given.exact_BNHD, exact),
+        ("squared difference", given.difference_sq_BN, (predicted - exact).square().sum((-1, -2))),
+        ("squared norm", given.norm_sq_BN, exact.square().sum((-1, -2))),
+    ):
+        worst = float((found - expected).abs().max())
+        assert worst < TOLERANCE, f"{where}: the {name} that speculate returns is off by {worst:.1e}"
+    if predictor.chunk:
+        assert given.chunk_lse_BNHC is not None, f"{where}: it wants statistics (chunk), but speculate returns none"
+        expected = ops.chunk_lse(q_BNHD, k_BGSD[:, :, : mask.prefix], predictor.chunk)
+        worst = float((given.chunk_lse_BNHC - expected).abs().max())
+        assert worst < TOLERANCE, f"{where}: the statistics that speculate returns are off by {worst:.1e}"
+        predictor.learn(0, given.chunk_lse_BNHC)
 
 
 def _check_pass(predictor: Predictor, ops: Ops, mask: AttentionMask, rng: torch.Generator, where: str) -> None:

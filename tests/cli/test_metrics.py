@@ -15,7 +15,10 @@ from spec_sdk.metrics import comparison, request_metrics, summarise
 def cycle(
     tokens: list[int], drafted: int, accepted: int, hit: list[bool | None] | None = None, **more: Any
 ) -> dict[str, Any]:
-    attention = None if hit is None else {"hit": hit, "error": [None if h is None else 0.5 for h in hit]}
+    attention = None
+    if hit is not None:
+        errors = [None if h is None else 0.25 if h else 0.75 for h in hit]
+        attention = {"hit": hit, "error": errors, "state_norm": [1.0] * (len(hit) + 1), "constants": None}
     return {
         "event": "cycle",
         "request": 0,
@@ -79,12 +82,22 @@ def test_hit_rates_leave_out_layers_that_predicted_nothing() -> None:
             cycle([4], 0, 0, None),
         )
     )
-    assert record["attention"] == {"hit_rate": 3 / 4, "hit_rate_per_layer": [1.0, 0.5, None]}
+    assert record["attention"] == {
+        "hit_rate": 3 / 4,
+        "hit_rate_per_layer": [1.0, 0.5, None],
+        "mean_error": 1.5 / 4,
+        "max_error": 0.75,
+        "mean_error_per_layer": [0.25, 0.5, None],
+        "max_error_per_layer": [0.25, 0.75, None],
+        "error_bounds": None,
+    }
 
 
 def test_trivial_predictions_alone_have_no_rate() -> None:
     record = request_metrics(request(cycle([1], 0, 0, [None, None])))
-    assert record["attention"] == {"hit_rate": None, "hit_rate_per_layer": [None, None]}
+    attention = record["attention"]
+    assert (attention["hit_rate"], attention["mean_error"], attention["max_error"]) == (None, None, None)
+    assert attention["hit_rate_per_layer"] == attention["max_error_per_layer"] == [None, None]
 
 
 def test_the_summary_weighs_prompts_by_their_tokens() -> None:

@@ -9,5 +9,7 @@ from spec_sdk.hookspecs import hookimpl
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_predictors.attention_sink import AttentionSink
+    from spec_sdk_predictors.h2o import H2O
+    from spec_sdk_predictors.quest import Quest
 
-    return [AttentionSink]
+    return [AttentionSink, Quest, H2O]

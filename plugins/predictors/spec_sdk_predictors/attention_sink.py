@@ -1,6 +1,6 @@
 """Attention sink prediction: the first and the last cached tokens stand for all (ALSpec, §3.2, after StreamingLLM).
 
-Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys, P prefix length, T tree slots.
+Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
-from spec_sdk.contracts import PartialAttention, Predictor
-from spec_sdk.errors import UserError
+from spec_sdk.contracts import PartialAttention, SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk_predictors.budget import BudgetedPredictor
 
 
 @dataclass
@@ -23,21 +22,13 @@ class AttentionSinkConfig:
     size: int = 128
 
 
-class AttentionSink(Predictor):
+class AttentionSink(BudgetedPredictor):
     """Attention over the first ``size`` and the last ``size`` committed tokens and a query's own tree ancestors."""
 
     name = "attention_sink"
     aliases = ("sink",)
     Config = AttentionSinkConfig
     config: AttentionSinkConfig
-
-    def __init__(self, config: AttentionSinkConfig) -> None:
-        if config.size < 1:
-            raise UserError(f"predictor.size: {config.size} must be 1 token or more")
-        super().__init__(config)
-
-    def always_exact(self, prefix: int) -> bool:
-        return prefix <= 2 * self.config.size
 
     def predict(
         self,
@@ -48,14 +39,16 @@ class AttentionSink(Predictor):
         mask: AttentionMask,
         ops: Ops,
     ) -> PartialAttention:
-        size, prefix = self.config.size, mask.prefix
-        bias_NS = None if mask.sees_everything else mask.bias_NT(torch.float32)
-        if self.always_exact(prefix):
-            seen = prefix
-        else:
-            seen = 2 * size
-            k_BGSD = torch.cat((k_BGSD[:, :, :size], k_BGSD[:, :, prefix - size :]), dim=2)
-            v_BGSD = torch.cat((v_BGSD[:, :, :size], v_BGSD[:, :, prefix - size :]), dim=2)
-        if bias_NS is not None:
-            bias_NS = F.pad(bias_NS, (seen, 0))
-        return ops.partial_attention(q_BNHD, k_BGSD, v_BGSD, bias_NS)
+        return ops.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, self.config.size)
+
+    def speculate(
+        self,
+        layer: int,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        ops: Ops,
+    ) -> SpeculativeAttention:
+        """Both ends are read first, and their attention is reused for the exact one (ALSpec, §4.1)."""
+        return ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, self.config.size)

@@ -14,6 +14,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_verifiers.l2_threshold import L2Threshold
     from spec_sdk_verifiers.multi_step import MultiStep
     from spec_sdk_verifiers.naive_tree import NaiveTree
+    from spec_sdk_verifiers.static import Static
     from spec_sdk_verifiers.typical import Typical
 
-    return [Greedy, ChainRejection, MultiStep, NaiveTree, BlockVerification, Typical, L2Threshold]
+    return [Greedy, ChainRejection, MultiStep, NaiveTree, BlockVerification, Typical, L2Threshold, Static]

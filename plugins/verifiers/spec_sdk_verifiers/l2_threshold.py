@@ -1,40 +1,84 @@
 """The attention level's verifier: relative error of the predicted attention (ALSpec, §3.2).
 
-Legend: B batch, N queries, H query heads, D head dim.
+Legend: B batch, N queries.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from spec_sdk.contracts import AttentionVerdict, AttentionVerifier
+from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, relative_error
 from spec_sdk.errors import UserError
+from spec_sdk_verifiers.attention_options import check_layers, checked_space
 
 
 @dataclass
 class L2ThresholdConfig:
-    """``threshold``: λ, the largest accepted error relative to the exact attention. 0 accepts nothing."""
+    """``threshold``: λ, the largest accepted error relative to the exact attention. 0 accepts nothing.
+
+    ``layer_thresholds``: another λ for some layers ({layer: λ}, layers from 0), or a list of one per layer.
+    ``never``: layers that never speculate: neither predicted nor counted.
+    ``space``: where the error is measured: heads (before the output projection) or residual (after it).
+    """
 
     threshold: float = 0.1
+    layer_thresholds: Any = None
+    never: list[int] = field(default_factory=list)
+    space: str = "heads"
 
 
 class L2Threshold(AttentionVerifier):
-    """Accepts a prediction Â if ‖Â − A‖₂ < λ‖A‖₂ for every query: all heads together, before the output projection."""
+    """Accepts a prediction Â if ‖Â − A‖₂ < λ‖A‖₂ for every query, all heads of a query together."""
 
     name = "l2_threshold"
     Config = L2ThresholdConfig
     config: L2ThresholdConfig
 
     def __init__(self, config: L2ThresholdConfig) -> None:
-        if not config.threshold >= 0:
-            raise UserError(f"attention_verifier.threshold: {config.threshold} must be 0 or more")
         super().__init__(config)
+        self.space = checked_space(config.space)
+        self._never = frozenset(config.never)
+        self._thresholds = _by_layer(config.layer_thresholds)
+        for option, threshold in (("threshold", config.threshold), *_named(self._thresholds)):
+            if not threshold >= 0:
+                raise UserError(f"attention_verifier.{option}: {threshold} must be 0 or more")
 
-    def verify(self, layer: int, predicted_BNHD: torch.Tensor, exact_BNHD: torch.Tensor) -> AttentionVerdict:
-        exact = exact_BNHD.float().flatten(2)
-        difference_BN = torch.linalg.vector_norm(predicted_BNHD.float().flatten(2) - exact, dim=-1)
-        norm_BN = torch.linalg.vector_norm(exact, dim=-1)
-        hit = bool((difference_BN < self.config.threshold * norm_BN).all())
-        return AttentionVerdict(hit, difference_BN / norm_BN.clamp_min(torch.finfo(torch.float32).tiny))
+    def check(self, layers: int) -> None:
+        given = self.config.layer_thresholds
+        if isinstance(given, list) and len(given) != layers:
+            raise UserError(
+                f"attention_verifier.layer_thresholds: {len(given)} thresholds, but the target has {layers} layers; "
+                "give one for each, or {layer: threshold} for some"
+            )
+        check_layers("layer_thresholds", self._thresholds, layers)
+        check_layers("never", self.config.never, layers)
+
+    def speculates(self, layer: int) -> bool:
+        return layer not in self._never
+
+    def verify(self, layer: int, difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> AttentionVerdict:
+        error_BN = relative_error(difference_sq_BN, norm_sq_BN)
+        return AttentionVerdict((error_BN < self._thresholds.get(layer, self.config.threshold)).all(), error_BN)
+
+
+def _by_layer(given: Any) -> dict[int, float]:
+    """The option ``layer_thresholds`` as {layer: λ}. Raises UserError for anything else."""
+    pairs = given.items() if isinstance(given, Mapping) else enumerate(given) if isinstance(given, list) else ()
+    thresholds = {}
+    for layer, threshold in pairs:
+        if not isinstance(layer, int) or isinstance(threshold, bool) or not isinstance(threshold, int | float):
+            raise UserError(
+                f"attention_verifier.layer_thresholds: {layer!r}: {threshold!r} is not a layer's number and a threshold"
+            )
+        thresholds[layer] = float(threshold)
+    if given is not None and not isinstance(given, Mapping | list):
+        raise UserError(f"attention_verifier.layer_thresholds: {given!r} must be {{layer: threshold}} or a list")
+    return thresholds
+
+
+def _named(thresholds: Mapping[int, float]) -> list[tuple[str, float]]:
+    return [(f"layer_thresholds.{layer}", threshold) for layer, threshold in thresholds.items()]

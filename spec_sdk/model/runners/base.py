@@ -6,26 +6,92 @@ Legend: B batch, N tokens, M model dim.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spec_sdk.contracts import Guarantee
+from spec_sdk.contracts import AttentionVerdict, Guarantee, Space
 
 if TYPE_CHECKING:
     from spec_sdk.model.decoder import Decoder, ForwardPass
+    from spec_sdk.model.lipschitz import LipschitzEstimate
+
+
+@dataclass(frozen=True)
+class LayerMeasurement:
+    """One layer's verdict, and ‖Â − A‖ [B, n] of its n live rows in the space ``verdict`` was given in."""
+
+    verdict: AttentionVerdict
+    difference_Bn: torch.Tensor
 
 
 @dataclass(frozen=True)
 class AttentionReport:
     """Attention-level speculation in one pass, per layer; None where nothing was guessed.
 
-    ``hit``: the prediction was accepted. ``error``: the largest relative error among the pass's rows.
+    ``hit``: the prediction was accepted. ``error``: the largest relative error among the pass's rows, ``row_error``
+    that of every live row, in the order of the tree's nodes. ``difference``: the largest ‖Â − A‖, in ``space``.
+    ``state_norm``: the largest norm of a row's hidden state, entering each layer and leaving the last.
+    ``estimate`` makes the constants of the error bounds; only in a request's first pass that guesses.
     """
 
     hit: tuple[bool | None, ...]
     error: tuple[float | None, ...]
+    row_error: tuple[tuple[float, ...] | None, ...]
+    difference: tuple[float | None, ...]
+    state_norm: tuple[float, ...]
+    space: Space
+    estimate: Callable[[], LipschitzEstimate] | None = None
+
+    @staticmethod
+    def of(
+        measured: Sequence[LayerMeasurement | None],
+        norms: Sequence[torch.Tensor],
+        space: Space,
+        estimate: Callable[[], LipschitzEstimate] | None = None,
+    ) -> AttentionReport:
+        """The report of a pass, from a measurement per layer and the states' norms. Waits for the device, once."""
+        rows = [
+            torch.cat((m.verdict.hit.float()[None], m.difference_Bn.max()[None], m.verdict.error_BN.flatten()))
+            for m in measured
+            if m is not None
+        ]
+        numbers = torch.cat((torch.stack(list(norms)), *rows)).tolist()
+        state_norm, numbers = tuple(numbers[: len(norms)]), numbers[len(norms) :]
+        width = len(numbers) // max(1, len(rows))
+        tables = iter(numbers[at : at + width] for at in range(0, len(numbers), max(1, width)))
+        layers = [None if m is None else next(tables) for m in measured]
+        return AttentionReport(
+            hit=tuple(None if layer is None else bool(layer[0]) for layer in layers),
+            error=tuple(None if layer is None else max(layer[2:]) for layer in layers),
+            row_error=tuple(None if layer is None else tuple(layer[2:]) for layer in layers),
+            difference=tuple(None if layer is None else layer[1] for layer in layers),
+            state_norm=state_norm,
+            space=space,
+            estimate=estimate,
+        )
+
+    def event(self) -> dict[str, Any]:
+        """The report as a cycle's event has it; errors of single rows only where a pass had several."""
+        several = any(errors is not None and len(errors) > 1 for errors in self.row_error)
+        return {
+            "hit": list(self.hit),
+            "error": list(self.error),
+            "row_error": [errors and [_short(error) for error in errors] for errors in self.row_error]
+            if several
+            else None,
+            "difference": list(self.difference),
+            "state_norm": list(self.state_norm),
+            "space": self.space,
+            "constants": None if self.estimate is None else asdict(self.estimate()),
+        }
+
+
+def _short(value: float) -> float:
+    """Three digits: an event of a tree has hundreds of these."""
+    return float(f"{value:.3g}")
 
 
 class BlockRunner(ABC):
@@ -43,3 +109,9 @@ class BlockRunner(ABC):
     def report(self) -> AttentionReport | None:
         """Measurements of the last pass, if this runner takes any."""
         return None
+
+    def commit(self, path: Sequence[int]) -> None:  # noqa: B027 - most runners keep nothing
+        """These rows of the last pass were kept, the others dropped."""
+
+    def truncate(self, length: int) -> None:  # noqa: B027
+        """The cache was rolled back to its first ``length`` tokens."""

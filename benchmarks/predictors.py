@@ -1,0 +1,106 @@
+"""Attention predictors at equal key budget, measured in both spaces, along plain decoding.
+
+    python -m benchmarks.predictors --count 4 --new-tokens 24
+
+Nothing is accepted (threshold 0), so that every predictor meets the same hidden states: those of plain decoding. The
+hit rate at a threshold is the share of layers and tokens whose error lies below it. Writes results/predictors.json:
+machine, dtype, and per predictor, budget and space the hit rates, the mean error and the mean error per layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import PROMPTS, RESULTS, Prompt, answer, build, events_of, spread_prompts, write_report
+from spec_sdk.pipeline import Pipeline
+
+PREDICTORS = ("attention_sink", "quest", "h2o")
+SPACES = ("heads", "residual")
+THRESHOLDS = (0.05, 0.1, 0.2)
+TASKS = ("rag", "summarization", "summary")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
+    parser.add_argument("--count", type=int, default=4, help="prompts taken, evenly spread over those long enough")
+    parser.add_argument("--new-tokens", type=int, default=24)
+    parser.add_argument("--shortest", type=int, default=600, help="tokens of the shortest prompt taken")
+    parser.add_argument("--longest", type=int, default=1200, help="tokens of the longest prompt taken")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64], help="predictor.size: half the keys read")
+    parser.add_argument("--output", type=Path, default=RESULTS / "predictors.json")
+    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
+    arguments = parser.parse_intermixed_args()
+    first = build("pipeline=alspec", *arguments.overrides)
+    prompts = _prompts(first, arguments)
+    report: dict[str, Any] = {
+        "machine": first.backend.describe(),
+        "target": first.target_name,
+        "dtype": first.dtype,
+        "overrides": arguments.overrides,
+        "prompts": [{"task": prompt.task, "tokens": _length(first, prompt)} for prompt in prompts],
+        "new_tokens": arguments.new_tokens,
+        "measured": "along plain decoding: nothing accepted, every layer and token counts once",
+        "predictors": [],
+    }
+    print(
+        f"{report['machine']}; {report['target']}, {report['dtype']}; {len(prompts)} prompts x {arguments.new_tokens}"
+    )
+    print(
+        f"{'predictor':16}{'keys':>6}  {'space':10}" + "".join(f"{f'λ {x}':>8}" for x in THRESHOLDS) + f"{'error':>8}"
+    )
+    for size in arguments.sizes:
+        for name in PREDICTORS:
+            for space in SPACES:
+                entry = _measure(first, name, size, space, prompts, arguments.new_tokens)
+                report["predictors"].append(entry)
+                rates = "".join(f"{rate:>8.1%}" for rate in entry["hit_rate"].values())
+                print(f"{name:16}{2 * size:>6}  {space:10}{rates}{entry['mean_error']:>8.3f}", flush=True)
+    write_report(arguments.output, report)
+    return 0
+
+
+def _measure(
+    first: Pipeline, name: str, size: int, space: str, prompts: list[Prompt], new_tokens: int
+) -> dict[str, Any]:
+    """One predictor's errors, in one space: a list per layer, one entry per token."""
+    chosen = build(
+        "pipeline=alspec",
+        f"predictor={name}",
+        f"predictor.size={size}",
+        f"attention_verifier.space={space}",
+        "attention_verifier.threshold=0",
+    )
+    # the same loaded weights for all
+    pipeline = dataclasses.replace(first, make_target_runner=chosen.make_target_runner)
+    cycles = [event for event in events_of(answer(pipeline, prompts, new_tokens)) if event["event"] == "cycle"]
+    layers = [list(layer) for layer in zip(*(cycle["attention"]["error"] for cycle in cycles), strict=True)]
+    errors = [error for layer in layers for error in layer]
+    return {
+        "predictor": name,
+        "keys": 2 * size,
+        "space": space,
+        "hit_rate": {str(x): sum(error < x for error in errors) / len(errors) for x in THRESHOLDS},
+        "mean_error": sum(errors) / len(errors),
+        "mean_error_per_layer": [sum(layer) / len(layer) for layer in layers],
+        "measured": len(errors),
+    }
+
+
+def _length(pipeline: Pipeline, prompt: Prompt) -> int:
+    return len(pipeline.tokenizer.chat([{"role": "user", "content": prompt.text}]))
+
+
+def _prompts(pipeline: Pipeline, arguments: argparse.Namespace) -> list[Prompt]:
+    every = [prompt for prompt in spread_prompts(arguments.prompts, 10**6) if prompt.task in TASKS]
+    fitting = [p for p in every if arguments.shortest <= _length(pipeline, p) <= arguments.longest]
+    step = max(1.0, len(fitting) / arguments.count)
+    return [fitting[int(i * step)] for i in range(min(arguments.count, len(fitting)))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

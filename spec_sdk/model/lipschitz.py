@@ -1,0 +1,101 @@
+"""How much a decoder's sub-layers stretch a small change of the hidden state: the constants of ALSpec's Appendix A.
+
+All are estimates, taken at one token of the run: the largest singular value of a sub-layer's Jacobian there, by a few
+steps of power iteration, which approaches it from below. A true Lipschitz constant holds everywhere and is larger.
+
+Legend: B batch, N tokens, H query heads, G KV heads, R = H/G, D head dim, M model dim, P prefix length, S = P + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from spec_sdk.model.decoder import Decoder, ForwardPass
+
+STEPS = 4
+"""Of power iteration; each costs about two passes over the sub-layer's weights."""
+
+
+@dataclass(frozen=True)
+class LipschitzEstimate:
+    """Per layer: ``mlp`` is α (norm and MLP), ``attention`` is f(R)·β (norm, attention over the prefix, output
+    projection), ``output`` is ‖W_O‖, which carries an error from the heads' space to the residual stream's.
+    """
+
+    mlp: tuple[float, ...]
+    attention: tuple[float, ...]
+    output: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TokenStates:
+    """Where to estimate: one token's states [1, 1, M], entering each layer and after its attention was added."""
+
+    entering: list[torch.Tensor]
+    attended: list[torch.Tensor]
+
+
+def estimate(decoder: Decoder, states: TokenStates, work: ForwardPass) -> LipschitzEstimate:
+    """The constants of every layer at the first token of the pass ``work``, whose prefix must still be in the cache.
+
+    Costs as much as about a dozen passes over one token.
+    """
+    first = replace(work, cos_N1D=work.cos_N1D[:1], sin_N1D=work.sin_N1D[:1])
+
+    def mlp(layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
+        return decoder.post_attention(layer, h_BNM, torch.zeros_like(h_BNM)) - h_BNM
+
+    def attention(layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
+        q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, first)
+        k_BGPD, v_BGPD = first.cache.keys_values(layer, first.mask.prefix)
+        k_BGSD = torch.cat((k_BGPD, k_BNGD.transpose(1, 2)), 2)
+        v_BGSD = torch.cat((v_BGPD, v_BNGD.transpose(1, 2)), 2)
+        B, N, H, D = q_BNHD.shape
+        q_BGRD = q_BNHD.view(B, k_BGSD.shape[1], -1, D)
+        weight_BGRS = torch.softmax((q_BGRD @ k_BGSD.mT * D**-0.5).float(), dim=-1).to(v_BGSD.dtype)
+        return decoder.project(layer, (weight_BGRS @ v_BGSD).reshape(B, N, H, D))
+
+    def output(layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
+        return decoder.project(layer, o_BNHD)
+
+    c = decoder.config
+    heads_BNHD = torch.zeros((1, 1, c.num_heads, c.head_dim), device=decoder.device, dtype=decoder.dtype)
+    layers = range(decoder.layers)
+    return LipschitzEstimate(
+        mlp=tuple(stretch(lambda h, i=i: mlp(i, h), states.attended[i]) for i in layers),  # type: ignore[misc]
+        attention=tuple(stretch(lambda h, i=i: attention(i, h), states.entering[i]) for i in layers),  # type: ignore[misc]
+        output=tuple(stretch(lambda o, i=i: output(i, o), heads_BNHD) for i in layers),  # type: ignore[misc]
+    )
+
+
+def stretch(function: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor, steps: int = STEPS) -> float:
+    """About the largest singular value of the Jacobian of ``function`` at ``at``; never more than it."""
+    with torch.enable_grad():
+        x = at.detach().clone().requires_grad_()
+        y = function(x)
+        w = torch.zeros_like(y, requires_grad=True)
+        # linear in w: its derivative by w gives the Jacobian's product with a vector
+        (back,) = torch.autograd.grad(y, x, w, create_graph=True)
+        direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+        largest = torch.zeros((), device=x.device)
+        for _ in range(steps):
+            direction = direction / direction.float().norm().clamp_min(1e-30).to(direction.dtype)
+            (forward,) = torch.autograd.grad(back, w, direction, retain_graph=True)
+            largest = torch.maximum(largest, forward.float().norm())
+            (direction,) = torch.autograd.grad(y, x, forward, retain_graph=True)
+    return float(largest)
+
+
+class EstimateOfRun:
+    """One estimate for all requests of a run, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: LipschitzEstimate | None = None
+
+    def __call__(self, decoder: Decoder, states: TokenStates, work: ForwardPass) -> LipschitzEstimate:
+        if self._made is None:
+            self._made = estimate(decoder, states, work)
+        return self._made
