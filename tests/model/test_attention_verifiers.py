@@ -182,6 +182,17 @@ def test_the_estimates_are_of_the_sub_layers_at_the_run_s_states() -> None:
     assert report.event()["row_error"] is None
 
 
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
+def test_architectures_with_biases_and_query_norms_can_be_estimated(architecture: str) -> None:
+    runner = AttentionSpeculativeRunner(AttentionSink(AttentionSinkConfig(4)), l2(0.0), estimate=EstimateOfRun())
+    session = Session(tiny_decoder(architecture), Ops(), runner)
+    session.prefill(TOKENS)
+    report = session.score(TREE).attention
+    assert report is not None and report.estimate is not None
+    made = report.estimate()
+    assert all(value > 0 for value in (*made.mlp, *made.attention, *made.output))
+
+
 def test_the_run_stays_within_its_worst_case_bound() -> None:
     """Every layer takes the prediction: how far the last hidden state is off the plain pass's, against the bound."""
     runner = AttentionSpeculativeRunner(
