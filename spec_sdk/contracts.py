@@ -283,8 +283,9 @@ class SpeculativeAttention:
 class Predictor(Plugin, ABC):
     """Predicts attention from few KV entries (the attention level's guess). One instance per request.
 
-    What it keeps between passes follows the cache: :meth:`commit` and :meth:`truncate` tell of every change. One that
-    keeps nothing need only say ``predict`` and ``always_exact``.
+    What it keeps between passes follows the cache: :meth:`commit` tells which rows of a pass stayed, :meth:`truncate`
+    tells of every roll back (of prefill, the next mask's prefix does). One that keeps nothing need only say ``predict``
+    and ``always_exact``.
 
     ``chunk``: keys per chunk of the statistics that :meth:`learn` gets back from the exact pass; 0: it learns nothing.
     """

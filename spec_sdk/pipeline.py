@@ -45,8 +45,8 @@ SEED_STRIDE = 1_000_003
 class Pipeline:
     """Loaded models and chosen plugins, ready to answer prompts.
 
-    ``make_drafter`` and ``make_target_runner`` give new ones per request, ``make_policy`` a policy, which may share with
-    those of earlier requests what it learned; verifier and sampler serve all. ``guarantee`` is the weakest of
+    ``make_drafter`` and ``make_target_runner`` give new ones per request, ``make_policy`` a policy, which may share
+    with those of earlier requests what it learned; verifier and sampler serve all. ``guarantee`` is the weakest of
     verifier's, sampler's and target runner's under these sampling parameters.
     """
 
@@ -176,7 +176,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
             f"backend: {launched_processes()} processes were launched, and backend '{backend.name}' uses one; "
             "use backend=accelerate, or launch one"
         )
-    if ranks.size > 1 and not isinstance(runner, SequentialRunner):
+    if ranks.size > 1 and attention_verifier is not None:
         raise UserError("predictor: speculation on attention runs in one process; use predictor=none, or launch one")
     models = Models(
         settings.model.target,
