@@ -232,6 +232,40 @@ class PartialAttention:
     l_BNH: torch.Tensor
 
 
+@dataclass(frozen=True)
+class SpeculativeAttention:
+    """What one speculative attention call yields: the prediction, the exact attention, and how far they are apart.
+
+    ``predicted_BNHD``, ``exact_BNHD``: normalised attention, in the dtype of the queries.
+    ``difference_sq_BN``, ``norm_sq_BN``: ‖Â − A‖² and ‖A‖² in float32, over the H heads of a query together.
+    ``chunk_lse_BNHC``: for predictors that learn, the log-sum-exp of the scaled scores over each chunk of *committed*
+    keys (:attr:`Predictor.chunk` keys each, the last one maybe fewer); tree slots belong to none.
+    """
+
+    predicted_BNHD: torch.Tensor
+    exact_BNHD: torch.Tensor
+    difference_sq_BN: torch.Tensor
+    norm_sq_BN: torch.Tensor
+    chunk_lse_BNHC: torch.Tensor | None = None
+
+    @staticmethod
+    def measured(
+        predicted_BNHD: torch.Tensor,
+        exact_BNHD: torch.Tensor,
+        dtype: torch.dtype,
+        chunk_lse_BNHC: torch.Tensor | None = None,
+    ) -> SpeculativeAttention:
+        """Both attentions as ``dtype``, with the two squared norms taken in float32 before they are rounded to it."""
+        exact = exact_BNHD.float()
+        return SpeculativeAttention(
+            predicted_BNHD=predicted_BNHD.to(dtype),
+            exact_BNHD=exact_BNHD.to(dtype),
+            difference_sq_BN=(predicted_BNHD.float() - exact).square().sum((-1, -2)),
+            norm_sq_BN=exact.square().sum((-1, -2)),
+            chunk_lse_BNHC=chunk_lse_BNHC,
+        )
+
+
 class Predictor(Plugin, ABC):
     """Predicts attention from few KV entries (the attention level's guess)."""
 

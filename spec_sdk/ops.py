@@ -3,7 +3,7 @@
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
 Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, S keys, T tree slots, Q = R*N;
-n queries of one block.
+n queries of one block; C chunks of keys.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import PartialAttention
+from spec_sdk.contracts import PartialAttention, SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 
 # Queries whose dense mask is made at once: larger trees take memory in proportion to their nodes, not to the square
@@ -99,6 +99,64 @@ class Ops:
         total_BNH1 = l_BNH.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
         o_BNHD = (first.o_BNHD * l1_BNH[..., None] + second.o_BNHD * l2_BNH[..., None]) / total_BNH1
         return PartialAttention(o_BNHD, m_BNH, l_BNH)
+
+    def speculative_attention(
+        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, size: int
+    ) -> SpeculativeAttention:
+        """Attention predicted from both ends of the prefix, and the exact one, in one reading of the keys.
+
+        The prediction is attention over the first ``size`` and the last ``size`` committed keys and a query's own tree
+        ancestors; combined with attention over the keys between them it is the exact one (ALSpec, Alg. 3). Up to
+        ``2 * size`` committed keys nothing lies between, and the two are equal. ``chunk_lse_BNHC`` is not filled.
+        """
+        if mask.queries > QUERY_BLOCK:
+            blocks = [
+                self.speculative_attention(q_BNHD[:, block], k_BGSD, v_BGSD, mask.of_queries(block), size)
+                for block in (slice(at, at + QUERY_BLOCK) for at in range(0, mask.queries, QUERY_BLOCK))
+            ]
+            names = ("predicted_BNHD", "exact_BNHD", "difference_sq_BN", "norm_sq_BN")
+            return SpeculativeAttention(*(torch.cat([getattr(block, name) for block in blocks], 1) for name in names))
+        prediction = self.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, size)
+        exact = prediction
+        if mask.prefix > 2 * size:
+            middle = slice(size, mask.prefix - size)
+            rest = self.partial_attention(q_BNHD, k_BGSD[:, :, middle], v_BGSD[:, :, middle])
+            exact = self.combine(prediction, rest)
+        return SpeculativeAttention.measured(prediction.o_BNHD, exact.o_BNHD, q_BNHD.dtype)
+
+    def sink_attention(
+        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, size: int
+    ) -> PartialAttention:
+        """Attention over the first and the last ``size`` committed keys and a query's own tree ancestors."""
+        if mask.prefix > 2 * size:
+            last = mask.prefix - size
+            k_BGSD = torch.cat((k_BGSD[:, :, :size], k_BGSD[:, :, last:]), dim=2)
+            v_BGSD = torch.cat((v_BGSD[:, :, :size], v_BGSD[:, :, last:]), dim=2)
+        return self.selected_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+
+    def selected_attention(
+        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask
+    ) -> PartialAttention:
+        """Attention over selected keys, the last of which are the tree slots of ``mask``; all others are seen."""
+        if mask.sees_everything:
+            return self.partial_attention(q_BNHD, k_BGSD, v_BGSD)
+        bias_NT = mask.bias_NT(torch.float32)
+        bias_NS = F.pad(bias_NT, (k_BGSD.shape[2] - bias_NT.shape[1], 0))
+        return self.partial_attention(q_BNHD, k_BGSD, v_BGSD, bias_NS)
+
+    def chunk_lse(self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, chunk: int) -> torch.Tensor:
+        """Log-sum-exp of the scaled scores over each chunk of ``chunk`` keys, float32 [B, N, H, C].
+
+        All keys are taken as visible. The last chunk may have fewer keys.
+        """
+        B, N, H, D = q_BNHD.shape
+        S = k_BGSD.shape[2]
+        q_BGQD = self._fold_heads(q_BNHD, k_BGSD.shape[1]).float()
+        score_BGQS = q_BGQD @ k_BGSD.float().transpose(-1, -2) * D**-0.5
+        lse_BGQC = score_BGQS
+        if chunk > 1:
+            lse_BGQC = F.pad(score_BGQS, (0, -S % chunk), value=float("-inf")).unflatten(-1, (-1, chunk)).logsumexp(-1)
+        return lse_BGQC.reshape(B, H, N, lse_BGQC.shape[-1]).transpose(1, 2)
 
     @staticmethod
     def _fold_heads(q_BNHD: torch.Tensor, G: int) -> torch.Tensor:

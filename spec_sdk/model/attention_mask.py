@@ -68,6 +68,17 @@ class AttentionMask:
         """True when nothing is masked: one query that is also the only tree slot."""
         return self.queries == 1 and self.key_start_T.shape[0] == 1
 
+    @property
+    def live_N(self) -> torch.Tensor:
+        """Which queries are nodes of the tree, bool [N]: those outside the root's interval are padding."""
+        if not self.is_preorder:
+            return torch.ones_like(self.query_start_N, dtype=torch.bool)
+        return self.query_start_N < self.key_end_T[0]
+
+    def of_queries(self, block: slice) -> AttentionMask:
+        """The mask of some of the queries, over the same keys."""
+        return AttentionMask(self.prefix, self.key_start_T, self.key_end_T, self.query_start_N[block])
+
     def visible_NT(self) -> torch.Tensor:
         """Dense visibility [N, T] of the tree slots, as the reference ops use it."""
         query_N1 = self.query_start_N[:, None]
