@@ -1,7 +1,7 @@
 """Compiles the attention kernels for one NVIDIA architecture; no GPU is needed.
 
-Prints name, bytes of machine code and bytes of shared memory of each, and, where triton's ptxas is there to ask,
-registers and bytes of spills.
+Prints name, bytes of machine code and bytes of shared memory of each, and, where triton's cuobjdump is there to ask,
+registers a thread and bytes of stack (spills).
 
 Arguments: fp16, bf16 or fp32; head dim; rows per KV head; closed or growing; compute capability (80 if left out).
 """
@@ -26,7 +26,6 @@ from spec_sdk_backends.tree_attention import Tiling
 from spec_sdk_backends.tree_attention_kernel import combine_splits_kernel, tree_attention_kernel
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
-INTEGERS = ("*i32", "i32")
 POINTERS = {"key_start_ptr", "key_end_ptr", "query_start_ptr", "prefix_ptr", "counter_ptr"}
 
 
@@ -50,22 +49,20 @@ def compile_one(
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": warps, "num_stages": stages}
     done = triton_compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    print(kernel.__name__, len(done.asm["cubin"]), done.metadata.shared, resources(done.asm["ptx"], capability))
+    print(kernel.__name__, len(done.asm["cubin"]), done.metadata.shared, resources(done.asm["cubin"]))
 
 
-def resources(ptx: str, capability: int) -> str:
-    """What ptxas says of registers and spills."""
-    assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    if not assembler.exists():
+def resources(cubin: bytes) -> str:
+    """Registers a thread and bytes of stack (spills and arrays), if triton's cuobjdump is there to ask."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not tool.exists():
         return ""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(ptx)
-        architecture = f"sm_{capability}a" if capability >= 90 else f"sm_{capability}"
-        command = [str(assembler), "-v", f"--gpu-name={architecture}", str(source), "-o", str(Path(folder) / "kernel")]
-        told = subprocess.run(command, capture_output=True, text=True).stderr
-    found = [re.search(pattern, told) for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores")]
-    return " ".join(f"{match[1]} {word}" for match, word in zip(found, ("registers", "spilled"), strict=True) if match)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        told = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", told)
+    return f"{found[1]} {found[2]}" if found else ""
 
 
 def main(dtype: str, head_dim: int, rows: int, closed: bool, capability: int) -> None:
@@ -77,8 +74,8 @@ def main(dtype: str, head_dim: int, rows: int, closed: bool, capability: int) ->
     types = {"q_ptr": f"*{dtype}", "k_ptr": f"*{dtype}", "v_ptr": f"*{dtype}", "scale_log2": "fp32"}
     compile_one(tree_attention_kernel, {**constants, "SPLITS": 2}, types, **compiling)
     combining = {"warps": 4, "stages": 2, "capability": capability}
-    constants_of_combine = {"D": head_dim, "SPLITS": 2, "BLOCK_M": 16, "BLOCK_D": tiling.head_dim}
-    compile_one(combine_splits_kernel, constants_of_combine, {"out_ptr": f"*{dtype}"}, **combining)
+    combine = {"D": head_dim, "SPLITS": 32, "BLOCK_M": 1, "BLOCK_S": 32, "BLOCK_D": tiling.head_dim}
+    compile_one(combine_splits_kernel, combine, {"out_ptr": f"*{dtype}"}, **combining)
     for window, middle in ((True, True), (True, False), (False, True)):
         flags = {"WINDOW": window, "MIDDLE": middle, "ZERO_COUNTERS": middle}
         compile_one(speculative_split_kernel, {**constants, **flags}, types, **compiling)
@@ -86,12 +83,10 @@ def main(dtype: str, head_dim: int, rows: int, closed: bool, capability: int) ->
     for stage in ("whole", "predict", "finish"):
         heads = {"H": 6, "HEAD_BLOCKS": 6, "BLOCK_H": 1, "ALL_H": 8}
         parts = {"BLOCK_W": 4, "BLOCK_S": 64, "BLOCK_D": tiling.head_dim}
-        constants_of_combine = {"D": head_dim, "STAGE": stage, "MIDDLE": stage != "predict", **heads, **parts}
+        combine = {"D": head_dim, "STAGE": stage, "MIDDLE": stage != "predict", **heads, **parts}
         combining["warps"] = 8 if 64 * tiling.head_dim > 8192 else 4
-        compile_one(combine_speculation_kernel, constants_of_combine, outputs, **combining)
+        compile_one(combine_speculation_kernel, combine, outputs, **combining)
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "closed", int((sys.argv[5:] or ["80"])[0])
-    )
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "closed", int((sys.argv[5:] or ["80"])[0]))

@@ -26,8 +26,10 @@ def test_machine_code(dtype: str, head_dim: int, rows: int, closed: bool, tmp_pa
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["tree_attention_kernel", "combine_splits_kernel"]
+    kernels = ["tree_attention_kernel", "combine_splits_kernel"]
+    kernels += 3 * ["speculative_split_kernel"] + 3 * ["combine_speculation_kernel"]
+    assert [line.split()[0] for line in lines] == kernels
     for line in lines:
-        _, code_bytes, shared_bytes = line.split()
+        _, code_bytes, shared_bytes, *_ = line.split()
         assert int(code_bytes) > 0
         assert int(shared_bytes) <= 99 * 1024, "more shared memory than a block may have on compute capability 8.6"

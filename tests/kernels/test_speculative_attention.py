@@ -145,7 +145,10 @@ def test_growing_tree_and_a_query_that_sees_no_slot(device: torch.device) -> Non
     mask = AttentionMask.growing_tree(prefix, start, end, 9, device)
     it = case(1, 9, 1, 3, 64, prefix + 13, device)
     visible_NS = ancestors(parents, prefix)[-9:]
-    check(TritonOps().speculative_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, mask, size), expect(it, visible_NS, prefix, size))
+    check(
+        TritonOps().speculative_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, mask, size),
+        expect(it, visible_NS, prefix, size),
+    )
     outside_N = mask.query_start_N.clone()
     outside_N[4] = 1000
     visible_NS[4, prefix:] = False
@@ -196,9 +199,9 @@ def test_many_rows_share_programs_of_the_combine_kernel(device: torch.device, mo
     prefix, size, parents = 70, 10, chain(3)
     it = case(1, 3, 3, 2, 64, prefix + 3, device)
     expected = expect(it, ancestors(parents, prefix), prefix, size)
-    monkeypatch.setattr("spec_sdk_backends.speculative_attention.FEW_ROWS", 0)
+    monkeypatch.setattr("spec_sdk_backends.tree_attention.FEW_ROWS", 0)
     for at_once in (2 * 2 * 64, 4 * 2 * 64, 1 << 20):
-        monkeypatch.setattr("spec_sdk_backends.speculative_attention.COMBINED_AT_ONCE", at_once)
+        monkeypatch.setattr("spec_sdk_backends.tree_attention.COMBINED_AT_ONCE", at_once)
         out = speculative_attention(
             it.q_BNHD, it.k_BGSD, it.v_BGSD, int32(ends(parents), device), prefix, size, splits=2
         )

@@ -19,14 +19,11 @@ import triton  # type: ignore[import-untyped]
 
 from spec_sdk.contracts import PartialAttention, SpeculativeAttention
 from spec_sdk_backends.speculative_attention_kernel import combine_speculation_kernel, speculative_split_kernel
-from spec_sdk_backends.tree_attention import Tiling, check_tensors, choose_splits, per_sequence
+from spec_sdk_backends.tree_attention import Tiling, check_tensors, choose_splits, combining, per_sequence
 from spec_sdk_backends.tree_attention_kernel import LOG2_E
 
 # A prediction is wanted soon: its splits may be short
 LEAST_WINDOW_BLOCKS = 2
-# Elements of parts that a program of the combine kernel holds in registers
-COMBINED_AT_ONCE = 8192
-FEW_ROWS = 2048
 
 
 Mask = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
@@ -45,9 +42,7 @@ class Shape:
     kv_programs: int
 
     @staticmethod
-    def of(
-        q_BNHD: torch.Tensor, k_BGCD: torch.Tensor, prefix: int | torch.Tensor, size: int, slots: int
-    ) -> Shape:
+    def of(q_BNHD: torch.Tensor, k_BGCD: torch.Tensor, prefix: int | torch.Tensor, size: int, slots: int) -> Shape:
         B, N, H, D = q_BNHD.shape
         G = k_BGCD.shape[1]
         tiling = Tiling.choose(N * (H // G), D, q_BNHD.dtype)
@@ -286,9 +281,8 @@ def _combine(
     block_w, block_s = (max(2, triton.next_power_of_2(slots)) for slots in (window_slots, middle_slots))
     block_d = max(16, triton.next_power_of_2(D))
     heads = triton.next_power_of_2(H)
-    at_once = max(block_w, block_s) * block_d
-    # with few rows every head is a program of its own, for the sake of parallelism
-    block_h = 1 if B * N * H <= FEW_ROWS else max(1, min(heads, COMBINED_AT_ONCE // at_once))
+    block_h, warps = combining(B * N * H, max(block_w, block_s) * block_d)
+    block_h = min(block_h, heads)
     head_blocks = triton.cdiv(H, block_h)
     combine_speculation_kernel[(B * N * head_blocks,)](
         *window,
@@ -308,5 +302,5 @@ def _combine(
         BLOCK_S=block_s,
         BLOCK_D=block_d,
         ALL_H=heads,
-        num_warps=8 if at_once > COMBINED_AT_ONCE else 4,
+        num_warps=warps,
     )

@@ -36,15 +36,13 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.tree_attention_kernel import _attend
+from spec_sdk_backends.tree_attention_kernel import _attend, _merge
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _store_part(
-    part_ptr, lse_ptr, slot, rows, row_M, real_M, m_M, l_M, acc_MD, D: tl.constexpr, BLOCK_D: tl.constexpr
-):
+def _store_part(part_ptr, lse_ptr, slot, rows, row_M, real_M, m_M, l_M, acc_MD, D: tl.constexpr, BLOCK_D: tl.constexpr):
     """Normalised output and base-2 log-sum-exp (-inf, and output 0, where no key was seen) into one slot of parts."""
     d_D = tl.arange(0, BLOCK_D)
     safe_l_M = tl.where(l_M == 0.0, 1.0, l_M)
@@ -220,26 +218,6 @@ def speculative_split_kernel(
         _store_part(
             part_ptr, lse_ptr, window_splits + split, rows, out_row_M, real_M, m_M, l_M, acc_MD, D, BLOCK_D
         )  # fmt: skip
-
-
-@triton.jit
-def _merge(part_ptr, lse_HS, real_HS, slot_S, row_H, rows, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Normalised output [H, D] and base-2 log-sum-exp [H] (-inf if no key was seen) of the slots' parts.
-
-    All parts are loaded at once: one wait for memory, however many there are.
-    """
-    d_D = tl.arange(0, BLOCK_D)
-    part_HSD = tl.load(
-        part_ptr + (slot_S[None, :, None] * rows + row_H[:, None, None]) * D + d_D[None, None, :],
-        mask=real_HS[:, :, None] & (d_D[None, None, :] < D),
-        other=0.0,
-    )
-    m_H = tl.max(lse_HS, 1)
-    weight_HS = tl.exp2(lse_HS - tl.where(m_H == float("-inf"), 0.0, m_H)[:, None])
-    l_H = tl.sum(weight_HS, 1)
-    safe_l_H = tl.where(l_H == 0.0, 1.0, l_H)
-    o_HD = tl.sum(part_HSD * weight_HS[:, :, None], 1) / safe_l_H[:, None]
-    return o_HD, tl.where(l_H == 0.0, float("-inf"), m_H + tl.log2(safe_l_H))
 
 
 @triton.jit(do_not_specialize=["queries", "window_slots", "middle_slots"])

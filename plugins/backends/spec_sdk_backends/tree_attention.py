@@ -18,6 +18,9 @@ MAX_HEAD_DIM = 256
 # A split is worth its share of the combine kernel only with some blocks of keys to itself
 MIN_KEY_BLOCKS_PER_SPLIT = 4
 MAX_SPLITS = 64
+# Elements of parts that four warps hold in registers, and rows up to which parallelism matters more
+COMBINED_AT_ONCE = 8192
+FEW_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,20 @@ def tree_attention(
         num_stages=tiling.stages,
     )
     if splits > 1:
-        combine_splits_kernel[(triton.cdiv(B * N * H, 16),)](
-            part_SBNHD, lse_SBNH, out_BNHD, B * N * H, D=D, SPLITS=splits, BLOCK_M=16, BLOCK_D=tiling.head_dim
+        rows = B * N * H
+        block_s = triton.next_power_of_2(splits)
+        block_rows, warps = combining(rows, block_s * tiling.head_dim)
+        combine_splits_kernel[(triton.cdiv(rows, block_rows),)](
+            part_SBNHD,
+            lse_SBNH,
+            out_BNHD,
+            rows,
+            D=D,
+            SPLITS=splits,
+            BLOCK_M=block_rows,
+            BLOCK_S=block_s,
+            BLOCK_D=tiling.head_dim,
+            num_warps=warps,
         )
     return out_BNHD
 
@@ -142,6 +157,15 @@ def choose_splits(
     wanted = 2 * torch.cuda.get_device_properties(device).multi_processor_count // programs
     most = max(1, min(wanted, key_blocks // least_blocks, MAX_SPLITS))
     return 1 << (most.bit_length() - 1)
+
+
+def combining(rows: int, elements: int) -> tuple[int, int]:
+    """Rows and warps of a program that combines splits, where ``elements`` of parts make a row.
+
+    It holds all parts of its rows in registers; few rows get a program each, for the sake of parallelism.
+    """
+    block_rows = 1 if rows <= FEW_ROWS else min(16, max(1, COMBINED_AT_ONCE // elements))
+    return block_rows, 8 if elements > COMBINED_AT_ONCE else 4
 
 
 def per_sequence(numbers: torch.Tensor, batch: int) -> torch.Tensor:
