@@ -3,7 +3,8 @@
 Prints name, bytes of machine code and bytes of shared memory of each, and, where triton's cuobjdump is there to ask,
 registers a thread and bytes of stack (spills).
 
-Arguments: fp16, bf16 or fp32; head dim; rows per KV head; closed or growing; compute capability (80 if left out).
+Arguments: tree or speculative (which kernels); fp16, bf16 or fp32; head dim; rows per KV head; closed or growing;
+compute capability (80 if left out).
 """
 
 from __future__ import annotations
@@ -65,17 +66,19 @@ def resources(cubin: bytes) -> str:
     return f"{found[1]} {found[2]}" if found else ""
 
 
-def main(dtype: str, head_dim: int, rows: int, closed: bool, capability: int) -> None:
+def main(kernels: str, dtype: str, head_dim: int, rows: int, closed: bool, capability: int) -> None:
     tiling = Tiling.choose(rows, head_dim, DTYPES[dtype])
     compiling = {"warps": tiling.warps, "stages": tiling.stages, "capability": capability}
     block = {"BLOCK_M": tiling.rows, "BLOCK_K": tiling.keys, "BLOCK_D": tiling.head_dim}
     shape = {"G": 2, "R": 3, "D": head_dim, "CLOSED": closed, "PREFIX_PER_SEQUENCE": not closed}
     constants = {**shape, **block, "stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
     types = {"q_ptr": f"*{dtype}", "k_ptr": f"*{dtype}", "v_ptr": f"*{dtype}", "scale_log2": "fp32"}
-    compile_one(tree_attention_kernel, {**constants, "SPLITS": 2}, types, **compiling)
     combining = {"warps": 4, "stages": 2, "capability": capability}
-    combine = {"D": head_dim, "SPLITS": 32, "BLOCK_M": 1, "BLOCK_S": 32, "BLOCK_D": tiling.head_dim}
-    compile_one(combine_splits_kernel, combine, {"out_ptr": f"*{dtype}"}, **combining)
+    if kernels == "tree":
+        compile_one(tree_attention_kernel, {**constants, "SPLITS": 2}, types, **compiling)
+        combine = {"D": head_dim, "SPLITS": 32, "BLOCK_M": 1, "BLOCK_S": 32, "BLOCK_D": tiling.head_dim}
+        compile_one(combine_splits_kernel, combine, {"out_ptr": f"*{dtype}"}, **combining)
+        return
     for window, middle in ((True, True), (True, False), (False, True)):
         flags = {"WINDOW": window, "MIDDLE": middle, "ZERO_COUNTERS": middle}
         compile_one(speculative_split_kernel, {**constants, **flags}, types, **compiling)
@@ -89,4 +92,5 @@ def main(dtype: str, head_dim: int, rows: int, closed: bool, capability: int) ->
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "closed", int((sys.argv[5:] or ["80"])[0]))
+    which, dtype, head_dim, rows, tree, *capability = sys.argv[1:]
+    main(which, dtype, int(head_dim), int(rows), tree == "closed", int((capability or ["80"])[0]))

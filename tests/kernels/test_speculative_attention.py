@@ -137,7 +137,7 @@ def test_every_sequence_has_a_prefix_of_its_own(pieces: int, device: torch.devic
 
 
 def test_growing_tree_and_a_query_that_sees_no_slot(device: torch.device) -> None:
-    """Creation order: a root, 3 children, 9 grandchildren, of which the last 9 ask; one of them sees the prefix only."""
+    """Creation order: a root, 3 children, and 9 grandchildren, who ask; then one of them sees the prefix only."""
     parents = [-1, 0, 0, 0, *(1 + i // 3 for i in range(9))]
     start = [0, 1, 5, 9, *(1 + 4 * (i // 3) + 1 + i % 3 for i in range(9))]
     end = [13, 5, 9, 13, *(1 + 4 * (i // 3) + 2 + i % 3 for i in range(9))]

@@ -57,11 +57,11 @@ class Shape:
     def window_blocks(self) -> int:
         first = min(self.size, self.prefix)
         last = min(self.size, self.prefix - first)
-        return sum(triton.cdiv(keys, self.tiling.keys) for keys in (first, last, self.slots))
+        return sum(-(-keys // self.tiling.keys) for keys in (first, last, self.slots))
 
     @property
     def middle_blocks(self) -> int:
-        return triton.cdiv(max(0, self.prefix - 2 * self.size), self.tiling.keys)
+        return -(-max(0, self.prefix - 2 * self.size) // self.tiling.keys)
 
 
 def speculative_attention(
