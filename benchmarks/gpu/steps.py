@@ -40,6 +40,12 @@ STEPS = (
         needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
     ),
     Step(
+        "speculative_decode",
+        ("-m", "benchmarks.speculative_decode", "--output={results}/speculative_decode.json"),
+        240,
+        needs=("pluggy",),
+    ),
+    Step(
         "pipelines",
         (
             "benchmarks/pipelines.py",
