@@ -333,6 +333,7 @@ def parse(arguments: Sequence[str] | None) -> Any:
     parser.add_argument("--contexts", help="comma-separated tokens; default: 512 to 8192, on a GPU 1024 to 131072")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=5, help="calls in a row (GPU: replays of a graph) per round")
+    parser.add_argument("--threads", type=int, help="CPU: torch's threads; one suffers least from a busy machine")
     parser.add_argument("--quick", action="store_true", help="a smoke run: one context, one S, few rounds; no file")
     parser.add_argument("--output", help="default: benchmarks/results/speculative_decode-<machine>.json; quick: none")
     options = parser.parse_args(arguments)
@@ -352,6 +353,8 @@ def parse(arguments: Sequence[str] | None) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     on_gpu = options.device == "cuda"
+    if options.threads:
+        torch.set_num_threads(options.threads)
     machine = describe_machine(torch.device(options.device))
     report: dict[str, Any] = {"machine": machine, "cpus": os.cpu_count(), "torch": torch.__version__}
     report |= {"rounds": options.rounds, "repeats": options.repeats, "attention": [], "attention_mlp": []}

@@ -76,7 +76,7 @@ def main(kernels: str, dtype: str, head_dim: int, rows: int, closed: bool, capab
     combining = {"warps": 4, "stages": 2, "capability": capability}
     if kernels == "tree":
         compile_one(tree_attention_kernel, {**constants, "SPLITS": 2}, types, **compiling)
-        combine = {"D": head_dim, "SPLITS": 32, "BLOCK_M": 1, "BLOCK_S": 32, "BLOCK_D": tiling.head_dim}
+        combine: dict[str, Any] = {"D": head_dim, "SPLITS": 32, "BLOCK_M": 1, "BLOCK_S": 32, "BLOCK_D": tiling.head_dim}
         compile_one(combine_splits_kernel, combine, {"out_ptr": f"*{dtype}"}, **combining)
         return
     for window, middle in ((True, True), (True, False), (False, True)):

@@ -113,16 +113,16 @@ def test_speculative_attention_in_a_graph_says_the_same_every_time(device: torch
     """Captured once, replayed on new values; the sum of the norms over programs has one order, so one result."""
     prefix, size = 8192, 128
     it = case(1, 4, 8, 4, 128, prefix + 4, device)
-    tensors = [x.bfloat16() for x in (it.q_BNHD, it.k_BGSD, it.v_BGSD)]
+    q_BNHD, k_BGSD, v_BGSD = (x.bfloat16() for x in (it.q_BNHD, it.k_BGSD, it.v_BGSD))
     end_T = torch.tensor(ends(star(4)), dtype=torch.int32, device=device)
-    speculative_attention(*tensors, end_T, prefix, size)
+    speculative_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix, size)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = speculative_attention(*tensors, end_T, prefix, size)
+        captured = speculative_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix, size)
     for _ in range(20):
-        tensors[0].normal_()
+        q_BNHD.normal_()
         graph.replay()
-        eager = speculative_attention(*tensors, end_T, prefix, size)
+        eager = speculative_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix, size)
         for field in ("predicted_BNHD", "exact_BNHD", "difference_sq_BN", "norm_sq_BN"):
             assert torch.equal(getattr(captured, field), getattr(eager, field)), field

@@ -96,7 +96,7 @@ def speculative_attention(
     else:
         middle_splits = splits
         if window_splits is None:
-            window_splits = max(1, round(window * splits / (window + middle)))
+            window_splits = share_of_window(window, middle, splits)
         window_splits = min(window_splits, splits)
     B, N, H, D = q_BNHD.shape
     part_SBNHD, lse_SBNH = _parts(window_splits + middle_splits, q_BNHD)
@@ -108,6 +108,14 @@ def speculative_attention(
     window_parts = (part_SBNHD[:window_splits], lse_SBNH[:window_splits], lse_SBNH)
     middle_parts = (part_SBNHD[window_splits:], lse_SBNH[window_splits:])
     return _exact(q_BNHD, "whole", window_parts, middle_parts, counter_BN)
+
+
+def share_of_window(window_blocks: int, middle_blocks: int, splits: int) -> int:
+    """How many of the ``splits`` begin with the window: its part of all blocks, rounded, and at least one.
+
+    In long contexts that one has blocks to spare, and goes on with the middle.
+    """
+    return max(1, round(window_blocks * splits / (window_blocks + middle_blocks)))
 
 
 def predict_part(
