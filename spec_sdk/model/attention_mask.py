@@ -20,7 +20,7 @@ class AttentionMask:
     """Visibility of ``prefix`` committed keys and T tree slots for N queries; int32 tensors on the pass's device.
 
     ``is_preorder``: slots lie in pre-order and every one is a query, so that starts are indices and the N ends are the
-    whole mask. ``is_chain``: moreover, there are no branches.
+    whole mask. ``is_chain``: moreover, there are no branches. ``live``: queries that are no padding; None: all are.
     """
 
     prefix: int
@@ -29,6 +29,7 @@ class AttentionMask:
     query_start_N: torch.Tensor
     is_preorder: bool = False
     is_chain: bool = False
+    live: int | None = None
     _bias: dict[torch.dtype, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
@@ -39,10 +40,10 @@ class AttentionMask:
 
     @staticmethod
     def tree(prefix: int, end_N: Sequence[int], device: torch.device) -> AttentionMask:
-        """Mask of a closed tree in pre-order, every node of which is a query."""
+        """Mask of a closed tree in pre-order, whose nodes are all queries; outside the root's interval is padding."""
         start = torch.arange(len(end_N), dtype=torch.int32, device=device)
         end = torch.tensor(end_N, dtype=torch.int32, device=device)
-        return AttentionMask(prefix, start, end, start, is_preorder=True)
+        return AttentionMask(prefix, start, end, start, is_preorder=True, live=end_N[0])
 
     @staticmethod
     def growing_tree(
@@ -69,11 +70,9 @@ class AttentionMask:
         return self.queries == 1 and self.key_start_T.shape[0] == 1
 
     @property
-    def live_N(self) -> torch.Tensor:
-        """Which queries are nodes of the tree, bool [N]: those outside the root's interval are padding."""
-        if not self.is_preorder:
-            return torch.ones_like(self.query_start_N, dtype=torch.bool)
-        return self.query_start_N < self.key_end_T[0]
+    def live_queries(self) -> int:
+        """The first so many queries are nodes of the tree; those after them are padding."""
+        return self.queries if self.live is None else self.live
 
     def of_queries(self, block: slice) -> AttentionMask:
         """The mask of some of the queries, over the same keys."""
