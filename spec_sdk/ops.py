@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.contracts import PartialAttention, SpeculativeAttention
+from spec_sdk.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.model.attention_mask import AttentionMask
 
 # Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
@@ -133,12 +134,16 @@ class Ops:
             ]
             names = ("predicted_BNHD", "exact_BNHD", "difference_sq_BN", "norm_sq_BN")
             return SpeculativeAttention(*(torch.cat([getattr(block, name) for block in blocks], 1) for name in names))
+        if mask.prefix <= 2 * size:
+            exact_BNHD = self.tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+            return SpeculativeAttention.measured(exact_BNHD, exact_BNHD, q_BNHD.dtype)
+        if q_BNHD.device.type == "cpu":
+            q_BGQD = self._fold_heads(q_BNHD, k_BGSD.shape[1])
+            return speculative_attention_on_cpu(q_BGQD, k_BGSD, v_BGSD, mask, size)
         prediction = self.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, size)
-        exact = prediction
-        if mask.prefix > 2 * size:
-            middle = slice(size, mask.prefix - size)
-            rest = self.partial_attention(q_BNHD, k_BGSD[:, :, middle], v_BGSD[:, :, middle])
-            exact = self.combine(prediction, rest)
+        middle = slice(size, mask.prefix - size)
+        rest = self.partial_attention(q_BNHD, k_BGSD[:, :, middle], v_BGSD[:, :, middle])
+        exact = self.combine(prediction, rest)
         return SpeculativeAttention.measured(prediction.o_BNHD, exact.o_BNHD, q_BNHD.dtype)
 
     def sink_attention(
