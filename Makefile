@@ -8,6 +8,8 @@ SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
+# a process per core, up to four: most tests use one thread, and each process may hold the default model
+PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --durations=15
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -30,12 +32,12 @@ run: .venv/.spec-sdk-run
 test: .venv/.spec-sdk-test
 	@echo "==> ruff" && $(BIN)/ruff check .
 	@echo "==> mypy" && $(BIN)/mypy
-	@echo "==> pytest (scaled counts)" && $(BIN)/python -m pytest -q -m "not full" --durations=15
+	@echo "==> pytest (scaled counts)" && $(BIN)/python $(PYTEST) -m "not full"
 
 test-full: .venv/.spec-sdk-test
 	@echo "==> ruff" && $(BIN)/ruff check .
 	@echo "==> mypy" && $(BIN)/mypy
-	@echo "==> pytest (full counts)" && SPEC_SDK_TEST_FULL=1 $(BIN)/python -m pytest -q --durations=15
+	@echo "==> pytest (full counts)" && SPEC_SDK_TEST_FULL=1 $(BIN)/python $(PYTEST)
 
 gpu:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; say make gpu PYTHON=..."; exit 2; }
