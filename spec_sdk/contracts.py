@@ -144,7 +144,12 @@ class Drafter(Plugin, ABC):
         return nullcontext() if self.every_rank else ranks.alone(f"drafter '{self.name}', which is not every_rank,")
 
     def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        """Prepare for ``request`` (prefill). ``prompt_hidden``: layer → states [P, M] of all but the pending token."""
+        """Prepare for ``request`` (prefill). ``prompt_hidden``: layer → states [P, M] of all but the pending token.
+
+        Called with the target's prefill. A drafter without ``hidden_layers`` may instead be started right before its
+        first ``propose``, if the policy begins with plain steps: ``request.tokens`` then holds output too, and
+        ``observe`` was not called for it.
+        """
 
     @abstractmethod
     def propose(self, request: Request, budget: Budget) -> TokenTree:
@@ -282,8 +287,9 @@ Announce = Callable[[torch.Tensor], None]
 class Predictor(Plugin, ABC):
     """Predicts attention from few KV entries (the attention level's guess). One instance per request.
 
-    What it keeps between passes follows the cache: :meth:`commit` and :meth:`truncate` tell of every change. One that
-    keeps nothing need only say ``predict`` and ``always_exact``.
+    What it keeps between passes follows the cache: :meth:`commit` tells which rows of a pass stayed, :meth:`truncate`
+    tells of every roll back (of prefill, the next mask's prefix does). One that keeps nothing need only say ``predict``
+    and ``always_exact``.
 
     ``chunk``: keys per chunk of the statistics that :meth:`learn` gets back from the exact pass; 0: it learns nothing.
     """
@@ -405,10 +411,19 @@ class Policy(Plugin, ABC):
 
     @abstractmethod
     def budget(self, request: Request) -> Budget:
-        """Called before each cycle. Depth 0 makes a plain decoding step: the drafter is not called."""
+        """Called before each cycle. Depth 0 makes a plain decoding step: the drafter is not called.
 
-    def observe(self, cycle: Mapping[str, Any]) -> None:
-        """The event of the cycle that just ended (see events.py), for policies that adapt."""
+        Also called once after the target's prefill: 0 there leaves the drafter's own prefill for later. So it must not
+        count its calls; what a policy learns, it learns in ``observe``. It may depend on anything that is past, and
+        on no random number that is yet to be drawn: then adapting leaves the law of the output as it is.
+        """
+
+    def observe(self, event: Mapping[str, Any]) -> None:
+        """The ``prefill`` event, then each ``cycle`` event as it ends (see events.py), for policies that adapt."""
+
+    def for_request(self) -> Policy:
+        """The policy of one request. Those of a run may share what they learned; by default they share nothing."""
+        return type(self)(self.config)
 
 
 class Backend(Plugin, ABC):
@@ -443,9 +458,13 @@ class Backend(Plugin, ABC):
 
 
 class Task(Plugin, ABC):
-    """What ``task=…`` runs. Receives the resolved, validated application config."""
+    """What ``task=…`` runs. Receives the resolved, validated application config.
+
+    ``every_rank``: it runs on every rank of a launched run; otherwise a launcher with several processes is refused.
+    """
 
     kind = "task"
+    every_rank: ClassVar[bool] = False
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -10,8 +10,10 @@ closed form (Eq. 3) replaces αᵢ and βᵢ by their largest; layer by layer, a
 grows as a product over the layers, and is as large as the paper says it is: too large to choose a threshold by.
 
 **Probabilistic** (A.3): if errors are independent and unbiased, with probability 1 − δ at most
-sqrt((4 − ln δ) Σᵢ λᵢ²‖H̃ᵢ‖² / c), the sum over the accepted layers. λᵢ is the error that was measured there, which the
-threshold bounds. The paper leaves the constant c open; for the 2-norm c = 1/2 serves (Pinelis, 1994, Theorem 3.5).
+sqrt((4 − ln δ) Σᵢ λᵢ²‖H̃ᵢ‖² / c), the sum over the accepted layers. λᵢ is the relative error that was measured there
+(in the verifier's space), which the threshold bounds; H̃ᵢ is the state that enters the layer. That an attention error of
+λ‖A‖ moves the state by at most λ‖H̃ᵢ‖ is the paper's assumption. The paper leaves the constant c open; for the 2-norm
+c = 1/2 serves (Pinelis, 1994, Theorem 3.5).
 """
 
 from __future__ import annotations
@@ -67,11 +69,11 @@ def _worst_case_log10(attention: Mapping[str, Any], constants: Mapping[str, Sequ
 
 
 def _probabilistic(attention: Mapping[str, Any]) -> float:
-    # the first of the norms is that of the state entering layer 0
-    leaving = attention["state_norm"][1:]
+    # the last of the norms is that of the state leaving the last layer
+    entering = attention["state_norm"][:-1]
     accepted = [
         (error * norm) ** 2
-        for hit, error, norm in zip(attention["hit"], attention["error"], leaving, strict=True)
+        for hit, error, norm in zip(attention["hit"], attention["error"], entering, strict=True)
         if hit and error is not None
     ]
     bound = math.sqrt((4 - math.log(DELTA)) * sum(accepted) / C)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.contracts import Announce, PartialAttention, SpeculativeAttention
+from spec_sdk.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.model.attention_mask import AttentionMask
 
 # Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
@@ -148,59 +149,14 @@ class Ops:
             announce(exact_BNHD)
             return SpeculativeAttention.measured(exact_BNHD, exact_BNHD, q_BNHD.dtype)
         if q_BNHD.device.type == "cpu":
-            return self._speculative_attention_on_cpu(q_BNHD, k_BGSD, v_BGSD, mask, size, announce)
+            q_BGQD = self._fold_heads(q_BNHD, k_BGSD.shape[1])
+            return speculative_attention_on_cpu(q_BGQD, k_BGSD, v_BGSD, mask, size, announce)
         prediction = self.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, size)
         announce(prediction.o_BNHD.to(q_BNHD.dtype))
         middle = slice(size, mask.prefix - size)
         rest = self.partial_attention(q_BNHD, k_BGSD[:, :, middle], v_BGSD[:, :, middle])
         exact = self.combine(prediction, rest)
         return SpeculativeAttention.measured(prediction.o_BNHD, exact.o_BNHD, q_BNHD.dtype)
-
-    def _speculative_attention_on_cpu(
-        self,
-        q_BNHD: torch.Tensor,
-        k_BGSD: torch.Tensor,
-        v_BGSD: torch.Tensor,
-        mask: AttentionMask,
-        size: int,
-        announce: Announce,
-    ) -> SpeculativeAttention:
-        """The same from torch's flash attention for CPUs, which tells the log-sum-exp: three calls, nothing copied.
-
-        With s the middle's share of the softmax, Â − A = s (Â − middle): no digits are lost where Â is close to A.
-        """
-        B, N, H, D = q_BNHD.shape
-        R = H // k_BGSD.shape[1]
-        q_BGQD = self._fold_heads(q_BNHD, k_BGSD.shape[1])
-
-        def attend(keys: slice, bias_11QS: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-            o_BGQD, lse_BGQ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q_BGQD, k_BGSD[:, :, keys], v_BGSD[:, :, keys], attn_mask=bias_11QS
-            )
-            return o_BGQD.to(lse_BGQ.dtype), lse_BGQ
-
-        bias_11QS = None
-        if not mask.sees_everything:
-            bias_11QS = F.pad(mask.bias_NT(q_BNHD.dtype), (size, 0)).repeat(R, 1)[None, None]
-        first_BGQD, first_BGQ = attend(slice(0, size))
-        last_BGQD, last_BGQ = attend(slice(mask.prefix - size, None), bias_11QS)
-        predicted_BGQD = torch.lerp(first_BGQD, last_BGQD, torch.sigmoid(last_BGQ - first_BGQ)[..., None])
-        predicted_BNHD = predicted_BGQD.to(q_BNHD.dtype).reshape(B, H, N, D).transpose(1, 2)
-        announce(predicted_BNHD)
-        middle_BGQD, middle_BGQ = attend(slice(size, mask.prefix - size))
-        share_BGQ = torch.sigmoid(middle_BGQ - torch.logaddexp(first_BGQ, last_BGQ))
-        difference_BGQD = (predicted_BGQD - middle_BGQD) * share_BGQ[..., None]
-        exact_BGQD = predicted_BGQD - difference_BGQD
-
-        def sum_heads(squares_BGQ: torch.Tensor) -> torch.Tensor:
-            return squares_BGQ.reshape(B, H, N).sum(1).float()
-
-        return SpeculativeAttention(
-            predicted_BNHD=predicted_BNHD,
-            exact_BNHD=exact_BGQD.to(q_BNHD.dtype).reshape(B, H, N, D).transpose(1, 2),
-            difference_sq_BN=sum_heads(difference_BGQD.square().sum(-1)),
-            norm_sq_BN=sum_heads(exact_BGQD.square().sum(-1)),
-        )
 
     def sink_attention(
         self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, size: int

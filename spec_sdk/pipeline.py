@@ -47,8 +47,9 @@ SEED_STRIDE = 1_000_003
 class Pipeline:
     """Loaded models and chosen plugins, ready to answer prompts.
 
-    ``make_drafter`` and ``make_target_runner`` give new ones per request; verifier and sampler serve all.
-    ``guarantee`` is the weakest of verifier's, sampler's and target runner's under these sampling parameters.
+    ``make_drafter`` and ``make_target_runner`` give new ones per request, ``make_policy`` a policy, which may share
+    with those of earlier requests what it learned; verifier and sampler serve all. ``guarantee`` is the weakest of
+    verifier's, sampler's and target runner's under these sampling parameters.
     """
 
     name: str
@@ -168,7 +169,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     verifier: Verifier = make_verifier(verifier_config)
     sampler: Sampler = make_sampler(sampler_config, settings.sampling)
     verifier.guarantee_under(settings.sampling)
-    make_policy(policy_config)
+    policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
     backend: Backend = make_backend(backend_config)
     ranks = backend.ranks
@@ -220,7 +221,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         sampler=sampler,
         verifier=verifier,
         make_drafter=new_drafter if drafts else lambda: NoDrafting(None, models),
-        make_policy=lambda: make_policy(policy_config),
+        make_policy=policy.for_request,
         make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
         draft_name=drafter.draft_name,
     )

@@ -63,6 +63,7 @@ class Scheduler:
         self.ranks = ranks
         self._synchronize = synchronize
         self._drafts = ranks.is_leader or drafter.every_rank
+        self._drafter_started = False
 
     def run(self, request: Request, emit: Emit, request_id: int = 0) -> Iterator[list[int]]:
         """Yield the new tokens of each cycle. Emits ``request_start``, ``prefill``, ``cycle`` … and ``request_end``.
@@ -74,7 +75,9 @@ class Scheduler:
         emit({"event": "request_start", **about, "prompt_tokens": request.prompt_length})
         finish_reason = "interrupted"
         try:
-            emit({"event": "prefill", **about, "seconds": self._prefill(request)})
+            prefill = {"event": "prefill", **about, **self._prefill(request)}
+            self.policy.observe(prefill)
+            emit(prefill)
             while (reason := self._finished(request)) is None:
                 report = self._cycle(request)
                 if report is None:
@@ -93,14 +96,28 @@ class Scheduler:
         finally:
             emit({"event": "request_end", **about, "finish_reason": finish_reason})
 
-    def _prefill(self, request: Request) -> float:
+    def _prefill(self, request: Request) -> dict[str, Any]:
         began = self._clock()
         self.target.reset()
         hidden = self.target.prefill(request.tokens[:-1], self.drafter.hidden_layers)
-        if self._drafts:
-            with self.drafter.leader_alone(self.ranks):
-                self.drafter.start(request, hidden)
-        return self._clock() - began
+        drafter_s, prefilled = None, self._clock()
+        # hidden states are not kept for later; any other drafter need not be prepared before it is asked
+        wanted = self.ranks.decide(lambda: bool(self.drafter.hidden_layers) or self.policy.budget(request).depth > 0)
+        self._drafter_started = False
+        if wanted and self._drafts:
+            self._start_drafter(request, hidden)
+            drafter_s = self._clock() - prefilled
+        return {
+            "seconds": self._clock() - began,
+            "drafter_s": drafter_s,
+            "tokens": request.prompt_length - 1,
+            "draft": self.drafter.draft_name,
+        }
+
+    def _start_drafter(self, request: Request, hidden: Mapping[int, torch.Tensor] | None = None) -> None:
+        with self.drafter.leader_alone(self.ranks):
+            self.drafter.start(request, hidden)
+        self._drafter_started = True
 
     def _cycle(self, request: Request) -> dict[str, Any] | None:
         """The report of one cycle; None if the leader was stopped before it."""
@@ -119,7 +136,7 @@ class Scheduler:
         self.target.commit(path)
         request.tokens.extend(tokens)
         request.step += 1
-        if self._drafts:
+        if self._drafter_started:
             with self.drafter.leader_alone(self.ranks):
                 self.drafter.observe(request, tokens, {layer: h_NM[path] for layer, h_NM in scores.hidden.items()})
         recovered = self._clock()
@@ -127,6 +144,7 @@ class Scheduler:
         return {
             "step": request.step,
             "prefix": prefix,
+            "budget": depth,
             "draft_s": drafted - began,
             "verify_s": verified - drafted,
             "recover_s": recovered - verified,
@@ -156,6 +174,8 @@ class Scheduler:
         return tree if tree and self.ranks.is_leader else told_tree(token_N, parent_N)
 
     def _draft(self, request: Request, budget: Budget) -> TokenTree:
+        if not self._drafter_started:
+            self._start_drafter(request)
         with self.drafter.leader_alone(self.ranks):
             tree = self.drafter.propose(request, budget)
         # what other ranks grow is the part of the leader's tree that they feed, and no proposal

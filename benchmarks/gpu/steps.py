@@ -50,6 +50,12 @@ STEPS = (
         400,
     ),
     Step(
+        "speculative_decode",
+        ("-m", "benchmarks.speculative_decode", "--output={results}/speculative_decode.json"),
+        240,
+        needs=("pluggy",),
+    ),
+    Step(
         "pipelines",
         (
             "benchmarks/pipelines.py",

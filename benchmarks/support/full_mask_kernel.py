@@ -17,7 +17,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.tree_attention import Tiling, choose_splits
+from spec_sdk_backends.tree_attention import Tiling, choose_splits, combining
 from spec_sdk_backends.tree_attention_kernel import LOG2_E, _attend, combine_splits_kernel
 
 
@@ -135,7 +135,18 @@ def full_mask_attention(
         num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     if splits > 1:
-        combine_splits_kernel[(triton.cdiv(B * N * H, 16),)](
-            part_SBNHD, lse_SBNH, out_BNHD, B * N * H, D=D, SPLITS=splits, BLOCK_M=16, BLOCK_D=tiling.head_dim
+        block_s = triton.next_power_of_2(splits)
+        block_rows, warps = combining(B * N * H, block_s * tiling.head_dim)
+        combine_splits_kernel[(triton.cdiv(B * N * H, block_rows),)](
+            part_SBNHD,
+            lse_SBNH,
+            out_BNHD,
+            B * N * H,
+            D=D,
+            SPLITS=splits,
+            BLOCK_M=block_rows,
+            BLOCK_S=block_s,
+            BLOCK_D=tiling.head_dim,
+            num_warps=warps,
         )
     return out_BNHD

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk.errors import RankLost, UserError
 from spec_sdk.options import first_line, key_of
+from spec_sdk.ranks import launched_processes
 from spec_sdk.settings import Settings
 
 EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_LOST = 0, 1, 2, 3
@@ -90,8 +91,13 @@ def run_task(config: DictConfig, directory: Path | None = None) -> int:
 
     registry = Registry.discover()
     _warn_of_problems()
-    task_class, task_config = registry.configure("task", settings.task)
-    make: Any = task_class
+    make: Any
+    make, task_config = registry.configure("task", settings.task)
+    if launched_processes() > 1 and not make.every_rank:
+        raise UserError(
+            f"task={make.name}: it runs in one process, and {launched_processes()} were launched; start it as "
+            "python -m spec_sdk, without a launcher"
+        )
     return int(make(task_config).run(settings))
 
 

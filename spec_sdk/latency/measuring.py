@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 import yaml
 
-from spec_sdk.contracts import AttentionVerifier, PartialAttention
+from spec_sdk.contracts import AttentionVerifier
 from spec_sdk.errors import UserError
 from spec_sdk.latency.table import show_context
 from spec_sdk.model.attention_mask import AttentionMask
@@ -227,27 +227,21 @@ def flash_decode(
 
 
 def speculative_flash_decode(verifier: AttentionVerifier, size: int) -> Attention:
-    """The same attention with the prediction first, as the sender computes it (Alg. 3), in the backend's parts."""
+    """The same attention as the sender computes it (Alg. 3), by the backend's operation, and the verdict.
+
+    When its prediction is there is timed on a prediction of its own, beforehand: the operation does not stop for it.
+    """
 
     def attend(
         layer: int, q_BNHD: torch.Tensor, work: ForwardPass, session: Session, watch: Stopwatch, laps: StepLaps
     ) -> torch.Tensor:
-        keys, ops = work.mask.keys, session.ops
-        k_BGSD, v_BGSD = work.cache.keys_values(layer, keys)
-        if keys <= 2 * size:
-            prediction = ops.partial_attention(q_BNHD, k_BGSD, v_BGSD)
-        else:
-            ends = [torch.cat((x[:, :, :size], x[:, :, keys - size :]), dim=2) for x in (k_BGSD, v_BGSD)]
-            prediction = ops.partial_attention(q_BNHD, *ends)
-        predicted = watch.lap()
-        exact: PartialAttention = prediction
-        if keys > 2 * size:
-            between = [x[:, :, size : keys - size] for x in (k_BGSD, v_BGSD)]
-            exact = ops.combine(prediction, ops.partial_attention(q_BNHD, *between))
-        verifier.verify(layer, prediction.o_BNHD, exact.o_BNHD)
-        laps.prediction += predicted
-        laps.attention += predicted + watch.lap()
-        return exact.o_BNHD
+        k_BGSD, v_BGSD = work.cache.keys_values(layer, work.mask.keys)
+        session.ops.sink_attention(q_BNHD, k_BGSD, v_BGSD, work.mask, size)
+        laps.prediction += watch.lap()
+        attention = session.ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, work.mask, size)
+        verifier.verify(layer, attention.difference_sq_BN, attention.norm_sq_BN)
+        laps.attention += watch.lap()
+        return attention.exact_BNHD
 
     return attend
 

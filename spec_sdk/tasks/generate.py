@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from spec_sdk.model.tokenizer import Tokenizer
     from spec_sdk.pipeline import Pipeline
 
+NO_GUESS = "attention: no guess was made; contexts were short (predictor.size), or no layer speculates"
+
 
 class Generate(Task):
     """Answers one or more prompts with the chosen pipeline."""
 
     name = "generate"
+    every_rank = True
 
     def run(self, app: Settings) -> int:
         """Stream text to stdout, write the run's directory, print the table to stderr; return 0.
@@ -67,7 +70,7 @@ class Generate(Task):
                     closing_table(*(run.column() for run in runs))
                     attention = runs[0].summary()["attention"]
                     if attention is not None and attention["hit_rate"] is None:
-                        print("attention: no guess was made, all contexts were short (predictor.size)", file=sys.stderr)
+                        print(NO_GUESS, file=sys.stderr)
                     print(f"results in {output.directory}", file=sys.stderr)
         pipeline.ranks.finish()
         return 0

@@ -17,6 +17,7 @@ class ListPlugins(Task):
     """Lists all plugins: a table, or JSON with ``json=true``."""
 
     name = "plugins"
+    every_rank = True
 
     def run(self, app: Settings) -> int:
         """Print to stdout; always 0. Packages that could not be loaded are told of on stderr, and in the JSON."""

@@ -31,6 +31,7 @@ class ShowTree(Task):
     """Prints the token trees of a run's first cycles, accepted nodes marked, and writes them as SVG."""
 
     name = "show_tree"
+    every_rank = True
     Config = ShowTreeConfig
     config: ShowTreeConfig
 

@@ -58,16 +58,19 @@ def sample_tokens(
     draws: int,
     seed: int = 0,
     max_new_tokens: int | None = None,
+    policy: Policy | None = None,
 ) -> Iterator[list[int]]:
     """Answer ``prompt`` ``draws`` times through the scheduler; yields the first ``length`` tokens of each answer.
 
-    Unless ``max_new_tokens`` says otherwise, so many are asked for that no tree is cut short by the answer's end.
+    ``policy`` decides the depths, and lives on from answer to answer; by default nothing limits them. Unless
+    ``max_new_tokens`` says otherwise, so many are asked for that no tree is cut short by the answer's end.
     """
     asked = max_new_tokens or 4 * length + 16
+    policy = policy or DeepestPolicy(None)
     rng, sampler = torch.Generator().manual_seed(seed), Remembering(sampler)
     for _ in range(draws):
         request = Request(list(prompt), len(prompt), asked, sampler, rng)
-        scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
+        scheduler = Scheduler(target, make_drafter(), verifier, policy.for_request())
         tokens: list[int] = []
         for new_tokens in scheduler.run(request, lambda event: None):
             tokens += new_tokens

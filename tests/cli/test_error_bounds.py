@@ -29,12 +29,12 @@ def one_pass(hit: list[bool | None], **more: Any) -> dict[str, Any]:
     ("given", "worst", "squares"),
     [
         # layer 0: 2 x 0.3 x 10 = 6; layer 1: 4 x (3 x 6 + 0.4 x 0.1)
-        (one_pass([True, True]), 4 * (3 * 6 + 0.04), (0.1 * 3) ** 2 + (0.2 * 5) ** 2),
+        (one_pass([True, True]), 4 * (3 * 6 + 0.04), (0.1 * 7) ** 2 + (0.2 * 3) ** 2),
         # a miss adds nothing, but carries on what came before
-        (one_pass([True, False]), 4 * 3 * 6, (0.1 * 3) ** 2),
-        (one_pass([None, True]), 4 * 0.04, (0.2 * 5) ** 2),
+        (one_pass([True, False]), 4 * 3 * 6, (0.1 * 7) ** 2),
+        (one_pass([None, True]), 4 * 0.04, (0.2 * 3) ** 2),
         # already measured in the residual stream
-        (one_pass([False, True], space="residual"), 4 * 0.4, (0.2 * 5) ** 2),
+        (one_pass([False, True], space="residual"), 4 * 0.4, (0.2 * 3) ** 2),
     ],
 )
 def test_both_bounds(given: dict[str, Any], worst: float, squares: float) -> None:

@@ -280,7 +280,7 @@ def test_the_table_names_kind_package_and_options(cli: Callable[..., Result], re
 def test_first_party_plugins_are_found() -> None:
     registry = Registry.discover()
     names = {kind: set(registry.names(kind)) for kind in ("policy", "predictor", "backend", "task")}
-    assert names["policy"] >= {"fixed"}
+    assert names["policy"] >= {"fixed", "heuristic", "adaptive"}
     assert names["predictor"] >= {"attention_sink", "sink"}
     assert names["backend"] >= {"cpu"}
     assert names["task"] >= {"generate", "plugins"}

@@ -74,6 +74,14 @@ def test_a_sweep_under_a_launcher_is_refused(
     assert capsys.readouterr().err.startswith("error: --multirun: ")
 
 
+def test_a_task_of_one_process_is_refused_under_a_launcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["task=estimate"]) == 2
+    assert capsys.readouterr().err.startswith("error: task=estimate: it runs in one process, and 2 were launched")
+
+
 def launch(directory: Path, *arguments: str) -> str:
     """stdout of ``accelerate launch --num_processes 2 -m spec_sdk …``, which must succeed."""
     command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", "2"]

@@ -49,7 +49,7 @@ def main(dtype: str, head_dim: int, rows: int, closed: bool, capability: int) ->
     parts = {"out_ptr": "*fp32", "lse_ptr": "*fp32"}
     compile_one(tree_attention_kernel, constants, types | parts, tiling.warps, tiling.stages, capability)
     parts = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "out_ptr": f"*{dtype}"}
-    compile_one(combine_splits_kernel, {"BLOCK_M": 16, **shape}, parts, 4, 2, capability)
+    compile_one(combine_splits_kernel, {"BLOCK_M": 16, "BLOCK_S": 2, **shape}, parts, 4, 2, capability)
 
 
 if __name__ == "__main__":

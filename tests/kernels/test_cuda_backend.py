@@ -67,4 +67,4 @@ def test_listing_plugins_does_not_import_triton(monkeypatch: pytest.MonkeyPatch)
         return real(name, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", guarded)
-    assert {plugin.name for plugin in spec_sdk_plugins()} == {"cpu", "cuda"}
+    assert {"cpu", "cuda"} <= {plugin.name for plugin in spec_sdk_plugins()}

@@ -24,6 +24,7 @@ from tests.kernels.dense_attention import (
 
 pytest.importorskip("triton")
 
+from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import tree_attention
 
 pytestmark = [
@@ -77,3 +78,51 @@ def test_the_mask_takes_four_bytes_a_node(device: torch.device) -> None:
     before = torch.cuda.memory_allocated()
     out = tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, end_T, 0)
     assert torch.cuda.max_memory_allocated() - before == out.numel() * out.element_size()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("nodes", "group", "head_dim"), [(1, 4, 128), (1, 3, 64), (24, 4, 96), (300, 2, 256)])
+@pytest.mark.parametrize("prefix", [100, 256, 777, 9000])
+def test_speculative_half_precision(
+    prefix: int, nodes: int, group: int, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """In one piece and in two, against float64; and the norms of the unrounded results."""
+    parents, size = random_tree(nodes, seed=2), 128
+    it = case(1, nodes, 2, group, head_dim, prefix + nodes, device)
+    q_BNHD, k_BGSD, v_BGSD = (x.to(dtype) for x in (it.q_BNHD, it.k_BGSD, it.v_BGSD))
+    end_T = torch.tensor(ends(parents), dtype=torch.int32, device=device)
+    visible_NS = ancestors(parents, prefix)
+    exact = dense_attention(q_BNHD.cpu(), k_BGSD.cpu(), v_BGSD.cpu(), visible_NS)
+    visible_NS[:, size : max(size, prefix - size)] = False
+    predicted = dense_attention(q_BNHD.cpu(), k_BGSD.cpu(), v_BGSD.cpu(), visible_NS)
+    for splits in (None, 1, 7):
+        tensors = (q_BNHD, k_BGSD, v_BGSD)
+        whole = speculative_attention(*tensors, end_T, prefix, size, splits=splits)
+        pieces = finish(predict_part(*tensors, end_T, prefix, size), *tensors, prefix, size, splits=splits)
+        for out in (whole, pieces):
+            assert relative_error(out.predicted_BNHD, predicted) < 1e-2
+            assert relative_error(out.exact_BNHD, exact) < 1e-2
+            assert relative_error(out.norm_sq_BN, exact.square().sum((2, 3))) < 1e-2
+            if prefix <= 2 * size:
+                assert torch.equal(out.predicted_BNHD, out.exact_BNHD) and not out.difference_sq_BN.any()
+            else:
+                assert relative_error(out.difference_sq_BN, (predicted - exact).square().sum((2, 3))) < 2e-2
+
+
+def test_speculative_attention_in_a_graph_says_the_same_every_time(device: torch.device) -> None:
+    """Captured once, replayed on new values; the sum of the norms over programs has one order, so one result."""
+    prefix, size = 8192, 128
+    it = case(1, 4, 8, 4, 128, prefix + 4, device)
+    q_BNHD, k_BGSD, v_BGSD = (x.bfloat16() for x in (it.q_BNHD, it.k_BGSD, it.v_BGSD))
+    end_T = torch.tensor(ends(star(4)), dtype=torch.int32, device=device)
+    speculative_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix, size)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = speculative_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix, size)
+    for _ in range(20):
+        q_BNHD.normal_()
+        graph.replay()
+        eager = speculative_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix, size)
+        for field in ("predicted_BNHD", "exact_BNHD", "difference_sq_BN", "norm_sq_BN"):
+            assert torch.equal(getattr(captured, field), getattr(eager, field)), field

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, PartialAttention, Request, SamplingParams, Verdict
+from spec_sdk.contracts import Budget, Drafter, PartialAttention, Request, SamplingParams, SpeculativeAttention, Verdict
 from spec_sdk.testing import (
     TREES,
     PlannedDraw,
@@ -241,9 +241,16 @@ class ClaimsToBeExact(AttentionSink):
         return AttentionSink(self.config).predict(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
 
 
+class HidesItsError(AttentionSink):
+    def speculate(self, *pass_: Any) -> SpeculativeAttention:
+        right = super().speculate(*pass_)
+        return replace(right, difference_sq_BN=torch.zeros_like(right.difference_sq_BN))
+
+
 @pytest.mark.parametrize(
     ("predictor", "fault"),
     [
+        (HidesItsError, "a request at prefix 700: the squared difference that speculate returns is off"),
         (LooksAhead, "prefix 1, a chain: a query attends to keys that it must not see"),
         (WrongSum, "l is not the sum of exp"),
         (ClaimsToBeExact, "prefix 7, one token: always_exact, but the prediction is off"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from spec_sdk.error_bounds import error_bounds
 from spec_sdk.errors import UserError
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.lipschitz import EstimateOfRun, stretch
@@ -179,6 +180,33 @@ def test_the_estimates_are_of_the_sub_layers_at_the_run_s_states() -> None:
     # the event tells them, once
     assert report.event()["constants"]["mlp"] == made.mlp
     assert report.event()["row_error"] is None
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
+def test_architectures_with_biases_and_query_norms_can_be_estimated(architecture: str) -> None:
+    runner = AttentionSpeculativeRunner(AttentionSink(AttentionSinkConfig(4)), l2(0.0), estimate=EstimateOfRun())
+    session = Session(tiny_decoder(architecture), Ops(), runner)
+    session.prefill(TOKENS)
+    report = session.score(TREE).attention
+    assert report is not None and report.estimate is not None
+    made = report.estimate()
+    assert all(value > 0 for value in (*made.mlp, *made.attention, *made.output))
+
+
+def test_the_run_stays_within_its_worst_case_bound() -> None:
+    """Every layer takes the prediction: how far the last hidden state is off the plain pass's, against the bound."""
+    runner = AttentionSpeculativeRunner(
+        AttentionSink(AttentionSinkConfig(20)), l2(float("inf")), estimate=EstimateOfRun()
+    )
+    speculating, plain = Session(tiny_decoder(), Ops(), runner), Session(tiny_decoder(), Ops())
+    for session in (speculating, plain):
+        session.prefill(TOKENS)
+    tree = TokenTree.root_only(8)
+    found, expected = (session.score(tree, [LAYERS]) for session in (speculating, plain))
+    assert found.attention is not None
+    bounds = error_bounds([found.attention.event()])
+    off = (found.hidden[LAYERS] - expected.hidden[LAYERS]).norm() / found.hidden[LAYERS].norm()
+    assert bounds is not None and 1e-3 < float(off) <= bounds["worst_case"]
 
 
 def test_only_the_first_guess_of_a_request_carries_constants() -> None:

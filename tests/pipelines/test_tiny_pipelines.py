@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,6 +80,28 @@ def test_sampling_is_reproducible(name: str, backend: str, checkpoint: Path) -> 
     other = tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True, request_id=1)
     assert first == again
     assert first != other
+
+
+@backends
+@pytest.mark.parametrize(
+    ("predictor", "space"), [("attention_sink", "residual"), ("quest", "heads"), ("h2o", "residual")]
+)
+def test_a_predictor_keeps_nothing_between_requests(predictor: str, space: str, backend: str, checkpoint: Path) -> None:
+    """The same request twice, another one in between: the same tokens, and the same hits and errors in every layer."""
+    page = ("predictor.page=2",) if predictor == "quest" else ()
+    options = (f"predictor={predictor}", "predictor.size=4", *page, f"attention_verifier.space={space}")
+    speculating = pipeline("alspec_easyspec_tree", backend, checkpoint, *options, "attention_verifier.threshold=0.3")
+
+    def answer(prompt: list[int]) -> tuple[list[int], list[Any]]:
+        events: list[dict[str, Any]] = []
+        tokens = tokens_of(speculating, prompt, NEW_TOKENS, ignore_eos=True, emit=events.append)
+        return tokens, [event["attention"] for event in events if event["event"] == "cycle"]
+
+    first = answer(PROMPT)
+    answer([7] * 40)
+    assert answer(PROMPT) == first
+    hits = [hit for attention in first[1] for hit in attention["hit"]]
+    assert True in hits and False in hits
 
 
 @backends

@@ -18,6 +18,9 @@ MAX_HEAD_DIM = 256
 # A split is worth its share of the combine kernel only with some blocks of keys to itself
 MIN_KEY_BLOCKS_PER_SPLIT = 4
 MAX_SPLITS = 64
+# Elements of parts that four warps hold in registers, and rows up to which parallelism matters more
+COMBINED_AT_ONCE = 8192
+FEW_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def tree_attention(
 
     Raises :class:`UserError` for a dtype or head dim without a kernel, ``ValueError`` for shapes that do not fit.
     """
-    _check(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, key_start_BT, query_start_BN)
+    check_tensors(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, key_start_BT, query_start_BN)
     B, N, H, D = q_BNHD.shape
     G = k_BGCD.shape[1]
     R = H // G
@@ -88,10 +91,10 @@ def tree_attention(
     else:
         part_SBNHD = torch.empty((splits, B, N, H, D), dtype=torch.float32, device=q_BNHD.device)
         lse_SBNH = torch.empty((splits, B, N, H), dtype=torch.float32, device=q_BNHD.device)
-    key_end_BT = _per_sequence(key_end_BT, B)
+    key_end_BT = per_sequence(key_end_BT, B)
     closed = key_start_BT is None or query_start_BN is None
-    key_start_BT = key_end_BT if key_start_BT is None else _per_sequence(key_start_BT, B)
-    query_start_BN = key_end_BT if query_start_BN is None else _per_sequence(query_start_BN, B)
+    key_start_BT = key_end_BT if key_start_BT is None else per_sequence(key_start_BT, B)
+    query_start_BN = key_end_BT if query_start_BN is None else per_sequence(query_start_BN, B)
     tree_attention_kernel[(row_blocks, B * G, splits)](
         q_BNHD,
         k_BGCD,
@@ -126,32 +129,55 @@ def tree_attention(
         num_stages=tiling.stages,
     )
     if splits > 1:
-        combine_splits_kernel[(triton.cdiv(B * N * H, 16),)](
-            part_SBNHD, lse_SBNH, out_BNHD, B * N * H, D=D, SPLITS=splits, BLOCK_M=16, BLOCK_D=tiling.head_dim
+        rows = B * N * H
+        block_s = triton.next_power_of_2(splits)
+        block_rows, warps = combining(rows, block_s * tiling.head_dim)
+        combine_splits_kernel[(triton.cdiv(rows, block_rows),)](
+            part_SBNHD,
+            lse_SBNH,
+            out_BNHD,
+            rows,
+            D=D,
+            SPLITS=splits,
+            BLOCK_M=block_rows,
+            BLOCK_S=block_s,
+            BLOCK_D=tiling.head_dim,
+            num_warps=warps,
         )
     return out_BNHD
 
 
-def choose_splits(programs: int, key_blocks: int, device: torch.device) -> int:
-    """Enough splits for two programs on every multiprocessor, each with some blocks of keys; 1 off the GPU.
+def choose_splits(
+    programs: int, key_blocks: int, device: torch.device, least_blocks: int = MIN_KEY_BLOCKS_PER_SPLIT
+) -> int:
+    """Enough splits for two programs on every multiprocessor, each with ``least_blocks`` or more; 1 off the GPU.
 
     A power of two: the kernels are compiled for each number of splits, and the prefix grows with every pass.
     """
     if device.type != "cuda":
         return 1
     wanted = 2 * torch.cuda.get_device_properties(device).multi_processor_count // programs
-    most = max(1, min(wanted, key_blocks // MIN_KEY_BLOCKS_PER_SPLIT, MAX_SPLITS))
+    most = max(1, min(wanted, key_blocks // least_blocks, MAX_SPLITS))
     return 1 << (most.bit_length() - 1)
 
 
-def _per_sequence(numbers: torch.Tensor, batch: int) -> torch.Tensor:
+def combining(rows: int, elements: int) -> tuple[int, int]:
+    """Rows and warps of a program that combines splits, where ``elements`` of parts make a row.
+
+    It holds all parts of its rows in registers; few rows get a program each, for the sake of parallelism.
+    """
+    block_rows = 1 if rows <= FEW_ROWS else min(16, max(1, COMBINED_AT_ONCE // elements))
+    return block_rows, 8 if elements > COMBINED_AT_ONCE else 4
+
+
+def per_sequence(numbers: torch.Tensor, batch: int) -> torch.Tensor:
     """[T] or [B, T] as [B, T] with unit stride along T; a shared row is not copied."""
     if numbers.stride(-1) != 1 and numbers.shape[-1] > 1:
         numbers = numbers.contiguous()
     return numbers.expand(batch, numbers.shape[-1])
 
 
-def _check(
+def check_tensors(
     q_BNHD: torch.Tensor,
     k_BGCD: torch.Tensor,
     v_BGCD: torch.Tensor,
@@ -160,6 +186,7 @@ def _check(
     key_start_BT: torch.Tensor | None,
     query_start_BN: torch.Tensor | None,
 ) -> None:
+    """Raises what :func:`tree_attention` says."""
     B, N, H, D = q_BNHD.shape
     if q_BNHD.dtype not in DTYPES:
         given = str(q_BNHD.dtype).removeprefix("torch.")

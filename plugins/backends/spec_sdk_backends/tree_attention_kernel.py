@@ -21,7 +21,8 @@ L2 cache); the mask 4*T (``end`` alone, closed tree) or 8*T + 4*N (with starts) 
 with S splits, a further 2*S*N*H*(D + 1)*4 for the partial results.
 
 Legend: B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D head dim, C key slots of the cache view,
-P prefix length, T tree slots; in the kernels M rows of a block, K keys of a block, D head dim padded to a power of two.
+P prefix length, T tree slots; in the kernels M rows of a block, K keys of a block, D head dim padded to a power of two,
+S splits padded to a power of two.
 """
 
 # triton's compiler reads annotations and knows only its own
@@ -221,6 +222,26 @@ def tree_attention_kernel(
         tl.store(lse_ptr + out_row_M // D, lse_M, mask=real_M)
 
 
+@triton.jit
+def _merge(part_ptr, lse_MS, real_MS, slot_S, row_M, rows, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Normalised output [M, D] and base-2 log-sum-exp [M] (-inf if no key was seen) of the slots' parts.
+
+    All parts are loaded at once: one wait for memory, however many there are.
+    """
+    d_D = tl.arange(0, BLOCK_D)
+    part_MSD = tl.load(
+        part_ptr + (slot_S[None, :, None] * rows + row_M[:, None, None]) * D + d_D[None, None, :],
+        mask=real_MS[:, :, None] & (d_D[None, None, :] < D),
+        other=0.0,
+    )
+    m_M = tl.max(lse_MS, 1)
+    weight_MS = tl.exp2(lse_MS - tl.where(m_M == float("-inf"), 0.0, m_M)[:, None])
+    l_M = tl.sum(weight_MS, 1)
+    safe_l_M = tl.where(l_M == 0.0, 1.0, l_M)
+    o_MD = tl.sum(part_MSD * weight_MS[:, :, None], 1) / safe_l_M[:, None]
+    return o_MD, tl.where(l_M == 0.0, float("-inf"), m_M + tl.log2(safe_l_M))
+
+
 @triton.jit(do_not_specialize=["rows"])
 def combine_splits_kernel(
     part_ptr,
@@ -230,26 +251,16 @@ def combine_splits_kernel(
     D: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """out [rows, D] = softmax over splits of ``lse`` [SPLITS, rows], times ``part`` [SPLITS, rows, D]; rows = B*N*H."""
     row_M = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    real_M = row_M < rows
+    rows = rows.to(tl.int64)
+    slot_S = tl.arange(0, BLOCK_S)
+    real_MS = (row_M < rows)[:, None] & (slot_S[None, :] < SPLITS)
+    lse_MS = tl.load(lse_ptr + slot_S[None, :] * rows + row_M[:, None], mask=real_MS, other=float("-inf"))
+    out_MD, _ = _merge(part_ptr, lse_MS, real_MS, slot_S, row_M, rows, D, BLOCK_D)
     d_D = tl.arange(0, BLOCK_D)
-    real_MD = real_M[:, None] & (d_D[None, :] < D)
-    m_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l_M = tl.zeros([BLOCK_M], tl.float32)
-    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for split in range(SPLITS):
-        part_row_M = row_M + split * rows.to(tl.int64)
-        lse_M = tl.load(lse_ptr + part_row_M, mask=real_M, other=float("-inf"))
-        m_new_M = tl.maximum(m_M, lse_M)
-        m_safe_M = tl.where(m_new_M == float("-inf"), 0.0, m_new_M)
-        weight_M = tl.exp2(lse_M - m_safe_M)
-        decay_M = tl.exp2(m_M - m_safe_M)
-        part_MD = tl.load(part_ptr + part_row_M[:, None] * D + d_D[None, :], mask=real_MD, other=0.0)
-        acc_MD = acc_MD * decay_M[:, None] + part_MD * weight_M[:, None]
-        l_M = l_M * decay_M + weight_M
-        m_M = m_new_M
-    out_MD = acc_MD / tl.where(l_M == 0.0, 1.0, l_M)[:, None]
+    real_MD = (row_M < rows)[:, None] & (d_D[None, :] < D)
     tl.store(out_ptr + row_M[:, None] * D + d_D[None, :], out_MD.to(out_ptr.dtype.element_ty), mask=real_MD)

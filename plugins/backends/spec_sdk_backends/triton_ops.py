@@ -1,4 +1,4 @@
-"""The operations of the CUDA backend: the reference ones, with tree attention in Triton.
+"""The operations of the CUDA backend: the reference ones, with tree and speculative attention in Triton.
 
 Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import torch
 
+from spec_sdk.contracts import Announce, SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk_backends.speculative_attention import speculative_attention
 from spec_sdk_backends.tree_attention import tree_attention
 
 
 class TritonOps(Ops):
-    """Tree attention by interval mask, without a dense one; everything else as the reference does it."""
+    """Attention by interval mask, without a dense one; everything else as the reference does it."""
 
     def tree_attention(
         self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask
@@ -28,3 +30,25 @@ class TritonOps(Ops):
         if mask.is_preorder:
             return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix)
         return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, mask.key_start_T, mask.query_start_N)
+
+    def speculative_attention(
+        self,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        size: int,
+        announce: Announce | None = None,
+    ) -> SpeculativeAttention:
+        """Attention, and its prediction from ``size`` keys at each end of the prefix; no statistics per chunk.
+
+        A prompt's first pass stays with torch, as in :meth:`tree_attention`. Raises what that raises. ``announce`` gets
+        the prediction once the kernels are launched, which is the end of both.
+        """
+        if mask.is_chain and mask.prefix == 0 and mask.queries > 1:
+            return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, size, announce)
+        starts = () if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
+        attention = speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
+        if announce is not None:
+            announce(attention.predicted_BNHD)
+        return attention

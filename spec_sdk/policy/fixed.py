@@ -1,4 +1,4 @@
-"""How much to speculate next."""
+"""The same depth in every cycle."""
 
 from __future__ import annotations
 

@@ -1,0 +1,79 @@
+"""A drafter is started when it is first asked, and drafts then as one started with the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from spec_sdk.contracts import Budget, Policy, Request, SamplingParams
+from spec_sdk.model.session import Session
+from spec_sdk.ops import Ops
+from spec_sdk.policy import FixedConfig, FixedPolicy
+from spec_sdk.scheduler import Scheduler
+from spec_sdk.testing.defaults import request_for
+from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.multi_step import MultiStep
+from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_models import TinyModels
+
+
+class Watched(DraftModelDrafter):
+    """Notes when it was started and observed, in numbers of new tokens."""
+
+    def __init__(self) -> None:
+        # the draft model is the target itself, so that drafts are right if the draft cache is
+        super().__init__(DraftModelConfig(), TinyModels(draft=tiny_decoder("smollm", 0)))
+        self.calls: list[str] = []
+
+    def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
+        self.calls.append(f"start at {request.new_tokens}")
+        super().start(request, prompt_hidden)
+
+    def observe(self, request: Request, committed: Sequence[int], path_hidden: Any = None) -> None:
+        self.calls.append("observe")
+        super().observe(request, committed, path_hidden)
+
+
+class Script(Policy):
+    """Given budgets, by step."""
+
+    name = "script"
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(self.config[request.step % len(self.config)])
+
+
+def run(policy: Policy) -> tuple[list[dict[str, Any]], Watched]:
+    drafter, events = Watched(), list[dict[str, Any]]()
+    request = request_for([30, 31, 32, 40], ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=30)
+    scheduler = Scheduler(Session(tiny_decoder("smollm", 0), Ops()), drafter, MultiStep(None), policy)
+    for _ in scheduler.run(request, events.append):
+        pass
+    return events, drafter
+
+
+def tokens(events: list[dict[str, Any]]) -> list[int]:
+    return [token for event in events if event["event"] == "cycle" for token in event["tokens"]]
+
+
+def test_a_drafter_that_is_never_asked_is_never_started() -> None:
+    events, drafter = run(FixedPolicy(FixedConfig(depth=0)))
+    assert drafter.calls == [] and events[1]["drafter_s"] is None and len(tokens(events)) == 30
+
+
+def test_one_that_is_asked_at_once_is_started_with_the_prefill() -> None:
+    events, drafter = run(FixedPolicy(FixedConfig(depth=3)))
+    assert drafter.calls[0] == "start at 0" and drafter.calls.count("start at 0") == 1
+    assert 0 < events[1]["drafter_s"] < events[1]["seconds"]
+
+
+def test_one_that_is_asked_late_drafts_as_well() -> None:
+    events, drafter = run(Script([0, 0, 3, 2, 0]))
+    cycles = [event for event in events if event["event"] == "cycle"]
+    assert events[1]["drafter_s"] is None and drafter.calls[0] == "start at 2"
+    assert [cycle["budget"] for cycle in cycles[:5]] == [0, 0, 3, 2, 0]
+    assert [cycle["accepted"] for cycle in cycles[:5]] == [0, 0, 3, 2, 0]
+    assert tokens(events) == tokens(run(FixedPolicy(FixedConfig(depth=0)))[0])
