@@ -188,3 +188,20 @@ def test_only_the_leader_prints_and_writes(done: dict[str, Any]) -> None:
     assert metrics["backend"] == "accelerate"
     assert metrics["machine"]["processes"] == done["size"]
     assert metrics["machine"]["device_groups"] == [done["size"]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["alspec", "alspec_easyspec_tree"])
+def test_the_default_model_speculates_on_two_device_groups_as_on_one_device(name: str, tmp_path: Path) -> None:
+    """SmolLM2 at the default threshold, with so few keys that some predictions are missed."""
+    overrides = [f"pipeline={name}", "predictor.size=4", "backend.threads=1"]
+    answers, reports, groups = work(2, [["speculation", overrides]], tmp_path)[0]
+    threads = torch.get_num_threads()
+    try:
+        alone, expected = speculated(build_pipeline(settings_of(*overrides, "backend=cpu"), Registry.discover()))
+    finally:
+        torch.set_num_threads(threads)
+    assert (answers, groups) == (alone, [1, 1])
+    hits = [report["hit"] for report in reports]
+    assert hits == [report["hit"] for report in expected]
+    assert {hit for row in hits for hit in row} >= {True, False}
