@@ -16,6 +16,7 @@ import socket
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,16 @@ def measure(pipeline: Pipeline, prompts: list[list[int]], new_tokens: int) -> tu
     return summarise(events), answers
 
 
-def start_others(count: int) -> list[subprocess.Popen[bytes]]:
-    """Become rank 0 of ``count`` and start the rest of them with this command line."""
+def start_others(count: int, program: Sequence[str] = (sys.argv[0],)) -> list[subprocess.Popen[bytes]]:
+    """Become rank 0 of ``count`` and start the rest of them, with this command line's arguments."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     os.environ |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "RANK": "0", "LOCAL_RANK": "0"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, *program, *sys.argv[1:]]
     return [
-        subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        subprocess.Popen(command, env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(1, count)
     ]
 

@@ -10,7 +10,7 @@ S cache slots, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -280,6 +280,10 @@ class SpeculativeAttention:
         )
 
 
+Announce = Callable[[torch.Tensor], None]
+"""Called once, with a prediction [B, N, H, D], as soon as there is one: another device may go on with it already."""
+
+
 class Predictor(Plugin, ABC):
     """Predicts attention from few KV entries (the attention level's guess). One instance per request.
 
@@ -320,13 +324,17 @@ class Predictor(Plugin, ABC):
         v_BGSD: torch.Tensor,
         mask: AttentionMask,
         ops: Ops,
+        announce: Announce | None = None,
     ) -> SpeculativeAttention:
         """The prediction and the exact attention of one layer; called only where ``always_exact`` is False.
 
+        ``announce`` gets the very prediction that is returned, before the exact attention is computed if that can be.
         This one computes the exact attention anew. A predictor whose keys a kernel can read first, and reuse, overrides
         it: no key is then read twice.
         """
         prediction = self.predict(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
+        if announce is not None:
+            announce(prediction.o_BNHD.to(q_BNHD.dtype))
         exact_BNHD = ops.tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
         chunk_lse_BNHC = ops.chunk_lse(q_BNHD, k_BGSD[:, :, : mask.prefix], self.chunk) if self.chunk else None
         return SpeculativeAttention.measured(prediction.o_BNHD, exact_BNHD, q_BNHD.dtype, chunk_lse_BNHC)

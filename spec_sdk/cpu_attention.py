@@ -8,18 +8,23 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import SpeculativeAttention
+from spec_sdk.contracts import Announce, SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 
 
 def speculative_attention_on_cpu(
-    q_BGQD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, size: int
+    q_BGQD: torch.Tensor,
+    k_BGSD: torch.Tensor,
+    v_BGSD: torch.Tensor,
+    mask: AttentionMask,
+    size: int,
+    announce: Announce,
 ) -> SpeculativeAttention:
     """What ``Ops.speculative_attention`` returns, for a prefix of more than 2 * ``size``; queries with folded heads.
 
     Three calls on views (first chunk, last chunk with the tree, middle): no key is copied or read twice. With s the
     middle's share of the softmax, Â − A = s (Â − middle): no digits are lost where Â is close to A. In half precision
-    the parts are rounded before they are merged.
+    the parts are rounded before they are merged. ``announce`` gets the prediction before the middle is read.
     """
     B, G, Q, D = q_BGQD.shape
     N = mask.queries
@@ -32,23 +37,23 @@ def speculative_attention_on_cpu(
         )
         return o_BGQD.to(lse_BGQ.dtype), lse_BGQ
 
+    def unfolded(o_BGQD: torch.Tensor) -> torch.Tensor:
+        return o_BGQD.to(dtype).reshape(B, G * R, N, D).transpose(1, 2)
+
     bias_11QS = None
     if not mask.sees_everything:
         bias_11QS = F.pad(mask.bias_NT(dtype), (size, 0)).repeat(R, 1)[None, None]
     first_BGQD, first_BGQ = attend(slice(0, size))
     last_BGQD, last_BGQ = attend(slice(mask.prefix - size, None), bias_11QS)
-    middle_BGQD, middle_BGQ = attend(slice(size, mask.prefix - size))
     predicted_BGQD = torch.lerp(first_BGQD, last_BGQD, torch.sigmoid(last_BGQ - first_BGQ)[..., None])
+    predicted_BNHD = unfolded(predicted_BGQD)
+    announce(predicted_BNHD)
+    middle_BGQD, middle_BGQ = attend(slice(size, mask.prefix - size))
     share_BGQ = torch.sigmoid(middle_BGQ - torch.logaddexp(first_BGQ, last_BGQ))
     difference_BGQD = (predicted_BGQD - middle_BGQD) * share_BGQ[..., None]
     exact_BGQD = predicted_BGQD - difference_BGQD
 
-    def unfolded(o_BGQD: torch.Tensor) -> torch.Tensor:
-        return o_BGQD.to(dtype).reshape(B, G * R, N, D).transpose(1, 2)
-
     def sum_sq(o_BGQD: torch.Tensor) -> torch.Tensor:
         return o_BGQD.square().sum(-1).reshape(B, G * R, N).sum(1).float()
 
-    return SpeculativeAttention(
-        unfolded(predicted_BGQD), unfolded(exact_BGQD), sum_sq(difference_BGQD), sum_sq(exact_BGQD)
-    )
+    return SpeculativeAttention(predicted_BNHD, unfolded(exact_BGQD), sum_sq(difference_BGQD), sum_sq(exact_BGQD))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import PartialAttention, SpeculativeAttention
+from spec_sdk.contracts import Announce, PartialAttention, SpeculativeAttention
 from spec_sdk.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.model.attention_mask import AttentionMask
 
@@ -119,28 +119,40 @@ class Ops:
         return PartialAttention(o_BNHD, m_BNH, l_BNH)
 
     def speculative_attention(
-        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, size: int
+        self,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        size: int,
+        announce: Announce | None = None,
     ) -> SpeculativeAttention:
         """Attention predicted from both ends of the prefix, and the exact one, in one reading of the keys.
 
         The prediction is attention over the first ``size`` and the last ``size`` committed keys and a query's own tree
         ancestors; combined with attention over the keys between them it is the exact one (ALSpec, Alg. 3). Up to
         ``2 * size`` committed keys nothing lies between, and the two are equal. ``chunk_lse_BNHC`` is not filled.
+        ``announce`` gets the prediction, before the keys between are read where an implementation can do so.
         """
+        announce = announce or _nobody
         if mask.queries > QUERY_BLOCK:
             blocks = [
                 self.speculative_attention(q_BNHD[:, block], k_BGSD, v_BGSD, mask.of_queries(block), size)
                 for block in (slice(at, at + QUERY_BLOCK) for at in range(0, mask.queries, QUERY_BLOCK))
             ]
             names = ("predicted_BNHD", "exact_BNHD", "difference_sq_BN", "norm_sq_BN")
-            return SpeculativeAttention(*(torch.cat([getattr(block, name) for block in blocks], 1) for name in names))
+            whole = SpeculativeAttention(*(torch.cat([getattr(block, name) for block in blocks], 1) for name in names))
+            announce(whole.predicted_BNHD)
+            return whole
         if mask.prefix <= 2 * size:
             exact_BNHD = self.tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+            announce(exact_BNHD)
             return SpeculativeAttention.measured(exact_BNHD, exact_BNHD, q_BNHD.dtype)
         if q_BNHD.device.type == "cpu":
             q_BGQD = self._fold_heads(q_BNHD, k_BGSD.shape[1])
-            return speculative_attention_on_cpu(q_BGQD, k_BGSD, v_BGSD, mask, size)
+            return speculative_attention_on_cpu(q_BGQD, k_BGSD, v_BGSD, mask, size, announce)
         prediction = self.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, size)
+        announce(prediction.o_BNHD.to(q_BNHD.dtype))
         middle = slice(size, mask.prefix - size)
         rest = self.partial_attention(q_BNHD, k_BGSD[:, :, middle], v_BGSD[:, :, middle])
         exact = self.combine(prediction, rest)
@@ -186,3 +198,7 @@ class Ops:
         """[B, N, H, D] → [B, G, R*N, D]: head h belongs to KV head h // R; its N queries are contiguous."""
         B, N, H, D = q_BNHD.shape
         return q_BNHD.transpose(1, 2).reshape(B, G, (H // G) * N, D)
+
+
+def _nobody(predicted_BNHD: torch.Tensor) -> None:
+    """Who is announced a prediction to where nobody asked."""

@@ -15,6 +15,7 @@ from spec_sdk.contracts import (
     Drafter,
     Guarantee,
     Policy,
+    Predictor,
     Request,
     Sampler,
     SamplingParams,
@@ -27,8 +28,9 @@ from spec_sdk.model.models import Models
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk.ranks import Ranks, launched_processes
+from spec_sdk.ranks import DeviceGroups, Ranks, launched_processes
 from spec_sdk.scheduler import Emit, Scheduler
 from spec_sdk.tree import TokenTree
 
@@ -168,7 +170,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     sampler: Sampler = make_sampler(sampler_config, settings.sampling)
     verifier.guarantee_under(settings.sampling)
     policy: Policy = make_policy(policy_config)
-    make_runner, attention_verifier = _attention_level(settings, registry)
+    attention = _attention_level(settings, registry)
     backend: Backend = make_backend(backend_config)
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
@@ -176,8 +178,14 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
             f"backend: {launched_processes()} processes were launched, and backend '{backend.name}' uses one; "
             "use backend=accelerate, or launch one"
         )
-    if ranks.size > 1 and attention_verifier is not None:
-        raise UserError("predictor: speculation on attention runs in one process; use predictor=none, or launch one")
+    groups = None
+    if attention is not None and ranks.size > 1:
+        if ranks.size % 2:
+            raise UserError(
+                f"predictor: speculation on attention takes two device groups of one size, and {ranks.size} processes "
+                "were launched; launch an even number, or use predictor=none"
+            )
+        groups = ranks.halves()
     models = Models(
         settings.model.target,
         settings.model.draft,
@@ -186,9 +194,10 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         backend.device,
         DTYPES[settings.model.dtype],
         ranks,
+        None if groups is None else groups.group,
     )
-    if attention_verifier is not None:
-        attention_verifier.check(models.target.decoder.layers)
+    if attention is not None:
+        attention.verifier.check(models.target.decoder.layers)
 
     def new_drafter() -> Drafter:
         drafter: Drafter = make_drafter(drafter_config, models)
@@ -213,25 +222,36 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         verifier=verifier,
         make_drafter=new_drafter if drafts else lambda: NoDrafting(None, models),
         make_policy=policy.for_request,
-        make_target_runner=make_runner,
+        make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
         draft_name=drafter.draft_name,
     )
 
 
-def _attention_level(
-    settings: Settings, registry: Registry
-) -> tuple[Callable[[], BlockRunner], AttentionVerifier | None]:
-    """What makes the target's block runner for one request, and the attention verifier, if attention is predicted."""
+@dataclasses.dataclass(frozen=True)
+class _AttentionLevel:
+    """The plugins that speculate on attention. A predictor serves one request, as its runner does."""
+
+    make_predictor: Callable[[], Predictor]
+    verifier: AttentionVerifier
+    estimate: EstimateOfRun
+
+    def runner(self, groups: DeviceGroups | None) -> BlockRunner:
+        """The target's runner for one request: over two device groups, or on one device without any."""
+        if groups is None:
+            return AttentionSpeculativeRunner(self.make_predictor(), self.verifier, estimate=self.estimate)
+        # the derivatives that it takes do not go through a sum over processes
+        estimate = self.estimate if groups.group.size == 1 else None
+        return SpeculativeGroupsRunner(self.make_predictor(), self.verifier, groups, estimate)
+
+
+def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel | None:
+    """What speculates on attention; None if nothing does."""
     if settings.predictor.get("name") == "none":
-        return SequentialRunner, None
+        return None
     make_predictor: Any
     make_verifier: Any
     make_predictor, predictor_config = registry.configure("predictor", settings.predictor)
     make_verifier, verifier_config = registry.configure("attention_verifier", settings.attention_verifier)
     verifier: AttentionVerifier = make_verifier(verifier_config)
     make_predictor(predictor_config)
-    estimate = EstimateOfRun()
-    return (
-        lambda: AttentionSpeculativeRunner(make_predictor(predictor_config), verifier, estimate=estimate),
-        verifier,
-    )
+    return _AttentionLevel(lambda: make_predictor(predictor_config), verifier, EstimateOfRun())

@@ -4,8 +4,9 @@ A launcher (``accelerate launch``, ``torchrun``) starts the same command several
 *rank*. All of them run the token cycle. Rank 0, the *leader*, takes every decision and tells the others: no rank goes
 by its own clock or its own random numbers. Only the leader reads prompts, prints and writes files.
 
-A group of ranks that computes together is a *device group*. Today a run has one, of all its ranks; the class is shaped
-for several. :class:`Ranks` itself is one process alone, and what several processes do lies in a backend.
+A group of ranks that holds the target together is a *device group*. A run has one, of all its ranks, or two that hold
+the target twice (:meth:`Ranks.halves`). :class:`Ranks` itself is one process alone, and what several processes do lies
+in a backend.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +55,13 @@ class Ranks:
         """All ranks' ``x``, which have one shape, in the order of ranks: [size, *x.shape]."""
         return x[None]
 
+    def halves(self) -> DeviceGroups:
+        """All ranks as two device groups of one size: the first half of them and the second.
+
+        Every rank asks for them, and gets the same ones each time. Raises ValueError for an odd number of ranks.
+        """
+        raise ValueError("one process is no two device groups")
+
     def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
         """``prepare()``, on the leader before the others, who wait as long as it takes. ``key`` names it, once a run.
 
@@ -77,6 +86,33 @@ class Ranks:
 
     def close(self) -> None:
         """Leave the group."""
+
+
+Wait = Callable[[], None]
+"""Returns when a message is through: its tensor may be written to, or holds what was sent."""
+
+
+class Peer(Protocol):
+    """The rank of the other device group that has this one's place in it. Messages of a direction keep their order."""
+
+    def send(self, x: torch.Tensor) -> Wait:
+        """Start to send ``x``, which is contiguous, and return."""
+
+    def receive(self, x: torch.Tensor) -> Wait:
+        """Start to receive into ``x``, which has the shape and type of what is sent, and return."""
+
+
+@dataclass(frozen=True)
+class DeviceGroups:
+    """Two device groups, as a rank of one of them sees them.
+
+    ``index``: 0 or 1, this rank's group; group 0 is the leader's. ``group``: the ranks of it, among which the target is
+    spread. ``peer``: the rank that holds the same part of the target in the other one.
+    """
+
+    index: int
+    group: Ranks
+    peer: Peer
 
 
 ALONE = Ranks()

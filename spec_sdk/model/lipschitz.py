@@ -32,7 +32,10 @@ class LipschitzEstimate:
 
 @dataclass(frozen=True)
 class TokenStates:
-    """Where to estimate: one token's states [1, 1, M], entering each layer and after its attention was added."""
+    """Where to estimate: one token's states [1, 1, M], entering each layer and after its attention was added.
+
+    Without the latter they are made from the former, with exact attention.
+    """
 
     entering: list[torch.Tensor]
     attended: list[torch.Tensor]
@@ -61,11 +64,13 @@ def estimate(decoder: Decoder, states: TokenStates, work: ForwardPass) -> Lipsch
     def output(layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
         return decoder.project(layer, o_BNHD)
 
+    with torch.no_grad():
+        attended = states.attended or [h + attention(i, h) for i, h in enumerate(states.entering)]
     c = decoder.config
     heads_BNHD = torch.zeros((1, 1, c.num_heads, c.head_dim), device=decoder.device, dtype=decoder.dtype)
     layers = range(decoder.layers)
     return LipschitzEstimate(
-        mlp=tuple(stretch(lambda h, i=i: mlp(i, h), states.attended[i]) for i in layers),  # type: ignore[misc]
+        mlp=tuple(stretch(lambda h, i=i: mlp(i, h), attended[i]) for i in layers),  # type: ignore[misc]
         attention=tuple(stretch(lambda h, i=i: attention(i, h), states.entering[i]) for i in layers),  # type: ignore[misc]
         output=tuple(stretch(lambda o, i=i: output(i, o), heads_BNHD) for i in layers),  # type: ignore[misc]
     )

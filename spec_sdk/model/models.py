@@ -16,7 +16,7 @@ from spec_sdk.model.decoder import Decoder, load_decoder
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.session import Session
-from spec_sdk.model.tensor_parallel import LayersOf, load_shard
+from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE, Ranks
@@ -38,7 +38,8 @@ class Models:
     """Loads the target at once and draft models when first asked for.
 
     ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. Over several
-    ``ranks`` the target is spread, a shard on each; a draft model is whole wherever it is loaded.
+    ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on each; a
+    draft model is whole wherever it is loaded.
     """
 
     ranks: Ranks = ALONE
@@ -52,20 +53,33 @@ class Models:
         device: torch.device,
         dtype: torch.dtype,
         ranks: Ranks = ALONE,
+        group: Ranks | None = None,
     ) -> None:
         self.ops = ops
         self.device = device
         self.dtype = dtype
         self.ranks = ranks
+        self.group = group or ranks
         self._draft_reference = draft_reference
         self._draft_layers = draft_layers
         self._loaded: dict[str, Model] = {}
         self._target_checkpoint = self._open(target_reference)
+        self._whole: Decoder | None = None
         if ranks.size > 1:
-            shard = load_shard(self._target_checkpoint, ranks, device, dtype)
+            if self.group.size == 1:
+                self._whole = load_decoder(self._target_checkpoint, device, dtype)
+                shard = TensorParallelDecoder(self._whole, self._whole.vocabulary, ranks, self.group)
+            else:
+                shard = load_shard(self._target_checkpoint, ranks, self.group, device, dtype)
             self.target = Model(self._target_checkpoint.name, shard, self._target_checkpoint.tokenizer)
         else:
             self.target = self._load(target_reference, self._target_checkpoint)
+            self._whole = self.target.decoder
+
+    @property
+    def device_groups(self) -> list[int]:
+        """The ranks of each device group: of each set of ranks that holds the whole target together."""
+        return [self.group.size] * (self.ranks.size // self.group.size)
 
     def draft(self, reference: str | None = None) -> Model:
         """The draft model: ``model.draft`` of the run, or another reference a drafter names.
@@ -107,8 +121,8 @@ class Models:
 
     def _target_layers(self, layers: Sequence[int]) -> Decoder:
         """The target's own layers as a decoder: its very weights, or a whole copy of them beside a shard."""
-        if self.ranks.size == 1:
-            return self.target.decoder.subset(layers)
+        if self._whole is not None:
+            return self._whole.subset(layers)
         whole = load_decoder(LayersOf(self._target_checkpoint, layers), self.device, self.dtype)
         # the embedding is whole in a shard too: one copy is enough
         tied = whole.head_VM is whole.embedding_VM

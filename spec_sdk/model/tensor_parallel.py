@@ -63,14 +63,15 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
 class ShardedSource:
     """One rank's rows and columns of a checkpoint, as a checkpoint of a smaller model.
 
-    Biases that are added after a sum over the ranks are the leader's alone.
+    Of the blocks it is the share of a rank of ``group``, of the output head that of a rank of all ``ranks``. Biases
+    that are added after a sum over the group are its first rank's alone.
     """
 
-    def __init__(self, source: TensorSource, rank: int, size: int) -> None:
+    def __init__(self, source: TensorSource, ranks: Ranks, group: Ranks) -> None:
         self._source = source
-        self._is_leader = rank == 0
-        self._place = (rank, size)
-        shard = shard_of(source.config, rank, size)
+        self._is_leader = group.rank == 0
+        self._place = (ranks.rank, ranks.size)
+        shard = shard_of(source.config, group.rank, group.size)
         D = source.config.head_dim
         queries, keys = ((first * D, end * D) for first, end in (shard.q_heads, shard.kv_heads))
         mlp = shard.mlp_rows
@@ -116,16 +117,18 @@ def head_rows(head_VM: torch.Tensor, rank: int, size: int) -> torch.Tensor:
 class TensorParallelDecoder(Decoder):
     """One rank's shard of a decoder; hidden states and logits are whole on every rank.
 
-    ``shard``: this rank's blocks, and its rows of the output head, of which there are ``vocabulary`` in all.
+    ``shard``: this rank's blocks, and the whole output head or the rows of it that are this rank's. The blocks are
+    spread over the ranks ``group``; the head over all ``ranks``, also where those are several groups.
     """
 
-    def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks) -> None:
+    def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks, group: Ranks) -> None:
         head_VM = shard.head_VM
-        if shard.config.tie_embeddings:
-            head_VM = head_rows(shard.embedding_VM, ranks.rank, ranks.size)
+        if head_VM.shape[0] == vocabulary:
+            head_VM = head_rows(head_VM, ranks.rank, ranks.size)
         super().__init__(shard.config, shard.blocks, shard.embedding_VM, shard.final_norm_M, head_VM)
         self._vocabulary = vocabulary
         self.ranks = ranks
+        self.group = group
 
     @property
     def vocabulary(self) -> int:
@@ -141,18 +144,23 @@ class TensorParallelDecoder(Decoder):
         return logits_SBNW.permute(1, 2, 0, 3).flatten(2)[..., : self._vocabulary]
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
-        """The output projection of all ranks' heads, summed."""
-        return self.ranks.all_reduce(super().project(layer, o_BNHD))
+        """The output projection of the heads of all ranks of the group, summed."""
+        return self.group.all_reduce(super().project(layer, o_BNHD))
 
     def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
-        """The MLP of all ranks' rows, summed."""
-        return self.ranks.all_reduce(super().mlp(layer, h_BNM))
+        """The MLP of the rows of all ranks of the group, summed."""
+        return self.group.all_reduce(super().mlp(layer, h_BNM))
 
 
-def load_shard(source: TensorSource, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> TensorParallelDecoder:
-    """Read this rank's part of a checkpoint. Raises UserError for more ranks than attention heads."""
-    shard = load_decoder(ShardedSource(source, ranks.rank, ranks.size), device, dtype)
-    return TensorParallelDecoder(shard, source.config.vocab_size, ranks)
+def load_shard(
+    source: TensorSource, ranks: Ranks, group: Ranks, device: torch.device, dtype: torch.dtype
+) -> TensorParallelDecoder:
+    """Read this rank's part of a checkpoint: of the blocks its share in ``group``, of the head that in ``ranks``.
+
+    Raises UserError for more ranks than attention heads.
+    """
+    shard = load_decoder(ShardedSource(source, ranks, group), device, dtype)
+    return TensorParallelDecoder(shard, source.config.vocab_size, ranks, group)
 
 
 class LayersOf:

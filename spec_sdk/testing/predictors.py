@@ -87,7 +87,10 @@ def _check_speculation(
     where: str,
 ) -> None:
     predicted = predictor.predict(0, q_BNHD, k_BGSD, v_BGSD, mask, ops).o_BNHD
-    given = predictor.speculate(0, q_BNHD, k_BGSD, v_BGSD, mask, ops)
+    announced: list[torch.Tensor] = []
+    given = predictor.speculate(0, q_BNHD, k_BGSD, v_BGSD, mask, ops, announced.append)
+    assert len(announced) == 1, f"{where}: speculate announced {len(announced)} predictions"
+    assert torch.equal(announced[0], given.predicted_BNHD), f"{where}: it announced another prediction than it returned"
     exact = ops.tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
     for name, found, expected in (
         ("prediction", given.predicted_BNHD, predicted),

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from spec_sdk.model.session import Session
+from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TreeBuilder
+from tests.support.real_pipelines import tokens_of
 
 PROMPT = [5, 17, 44, 8, 23, 61, 9, 30, 12]
 NEW = 14
@@ -33,6 +35,21 @@ PIPELINES = {
     "specinfer_tree": ["pipeline=specinfer_tree"],
 }
 
+SMALL = ["predictor.size=2"]
+"""So that these prompts are long enough for a guess."""
+SPECULATION = {
+    "mixed": ["pipeline=alspec", *SMALL, "attention_verifier.threshold=0.5"],
+    "all_hit": ["pipeline=alspec", *SMALL, "attention_verifier.threshold=inf"],
+    "all_miss": ["pipeline=alspec", *SMALL, "attention_verifier.threshold=0"],
+    "static": ["pipeline=alspec", *SMALL, "attention_verifier=static", "attention_verifier.layers=[1,2,4]"],
+    "never": ["pipeline=alspec", *SMALL, "attention_verifier.threshold=0.3", "attention_verifier.never=[0,4]"],
+    "residual": ["pipeline=alspec", *SMALL, "attention_verifier.threshold=0.4", "attention_verifier.space=residual"],
+    "h2o": ["pipeline=alspec", "predictor=h2o", *SMALL, "predictor.chunk=2", "attention_verifier.threshold=0.4"],
+    "tree": ["pipeline=alspec_easyspec_tree", "drafter.size=3", *SMALL, "attention_verifier.threshold=0.9"],
+    "leader_drafts": ["pipeline=alspec", "drafter=draft_model", *SMALL, "attention_verifier.threshold=0.8"],
+}
+"""Attention speculation over two device groups."""
+
 
 def decoder_logits(session: Session) -> list[list[float]]:
     """Logits of a tree after a prompt, and of a chain after a path of it was kept."""
@@ -45,3 +62,30 @@ def decoder_logits(session: Session) -> list[list[float]]:
     chain = TreeBuilder(50)
     chain.add(chain.add(0, 51, "chosen"), 52, "chosen")
     return torch.cat((first, session.score(chain.build().tree).logits_NV)).tolist()
+
+
+def speculated(pipeline: Pipeline) -> tuple[list[list[int]], list[dict[str, Any]]]:
+    """The new tokens of two prompts, and what every pass reports of attention."""
+    events: list[dict[str, Any]] = []
+    answers = [
+        tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i, emit=events.append) for i in range(2)
+    ]
+    return answers, [event["attention"] for event in events if event.get("attention")]
+
+
+def states_after_trees(pipeline: Pipeline) -> torch.Tensor:
+    """K and V after two passes over a tree, of which a path was kept each time; then their hidden states. Flat."""
+    states = []
+    session = pipeline.models.session(pipeline.models.target, pipeline.make_target_runner())
+    session.prefill(PROMPT)
+    for path in ([0, 2], [0, 1]):
+        tree = TreeBuilder(3)
+        for parent, token in ((0, 7), (0, 9), (1, 11), (2, 4)):
+            tree.add(parent, token, "chosen")
+        layers = range(pipeline.models.target.decoder.layers + 1)
+        scores = session.score(tree.build().tree, hidden_layers=layers)
+        states += [scores.hidden[layer].flatten() for layer in layers]
+        session.commit(path)
+    slots = session.length
+    kv = torch.stack((session.cache.k_LBGCD[..., :slots, :], session.cache.v_LBGCD[..., :slots, :]))
+    return torch.cat((kv.flatten(), *states))

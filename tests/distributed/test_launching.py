@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,18 @@ def test_the_backend_refuses_bad_options(options: dict[str, object], message: st
 def test_one_process_is_a_group_of_one() -> None:
     backend = AccelerateBackend(AccelerateConfig(device="cpu", threads=1))
     assert (backend.ranks.size, backend.ranks.is_leader, backend.device.type) == (1, True, "cpu")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not tell cores apart")
+def test_a_pinned_process_stays_on_its_cores() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        AccelerateBackend(AccelerateConfig(device="cpu", threads=1, pin=True))
+        assert len(os.sched_getaffinity(0)) == 1
+        with pytest.raises(UserError, match=r"backend\.pin: 1 processes of "):
+            AccelerateBackend(AccelerateConfig(device="cpu", threads=len(before) + 1, pin=True))
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_a_sweep_under_a_launcher_is_refused(

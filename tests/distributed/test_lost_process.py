@@ -25,19 +25,32 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [*run, "output_dir=run"]
 
 
+TWO_GROUPS = ["pipeline=alspec", "predictor.size=1", "attention_verifier.threshold=0.5"]
+"""Speculation on attention: a rank waits for the other one's messages, not for all ranks'."""
+
+
 @pytest.mark.parametrize(
-    ("victim", "signal_number", "statuses"),
+    ("victim", "signal_number", "statuses", "options"),
     [
-        (1, signal.SIGKILL, [LOST, -signal.SIGKILL]),
-        pytest.param(0, signal.SIGKILL, [-signal.SIGKILL, LOST], marks=pytest.mark.full),
-        pytest.param(0, signal.SIGINT, [INTERRUPTED, INTERRUPTED], marks=pytest.mark.full),
-        pytest.param(0, signal.SIGTERM, [143, 143], marks=pytest.mark.full),
+        (1, signal.SIGKILL, [LOST, -signal.SIGKILL], []),
+        (1, signal.SIGKILL, [LOST, -signal.SIGKILL], TWO_GROUPS),
+        pytest.param(0, signal.SIGKILL, [-signal.SIGKILL, LOST], [], marks=pytest.mark.full),
+        pytest.param(0, signal.SIGKILL, [-signal.SIGKILL, LOST], TWO_GROUPS, marks=pytest.mark.full),
+        pytest.param(0, signal.SIGINT, [INTERRUPTED, INTERRUPTED], [], marks=pytest.mark.full),
+        pytest.param(0, signal.SIGINT, [INTERRUPTED, INTERRUPTED], TWO_GROUPS, marks=pytest.mark.full),
+        pytest.param(0, signal.SIGTERM, [143, 143], [], marks=pytest.mark.full),
+        pytest.param(3, signal.SIGKILL, [LOST, LOST, LOST, -signal.SIGKILL], TWO_GROUPS, marks=pytest.mark.full),
     ],
 )
 def test_the_others_end_too(
-    victim: int, signal_number: signal.Signals, statuses: list[int], command: list[str], tmp_path: Path
+    victim: int,
+    signal_number: signal.Signals,
+    statuses: list[int],
+    options: list[str],
+    command: list[str],
+    tmp_path: Path,
 ) -> None:
-    processes = start(2, command, tmp_path)
+    processes = start(len(statuses), [*command, *options], tmp_path)
     assert processes[0].stdout is not None
     # it is in the middle of generating once a first text is there
     assert processes[0].stdout.read(3)
@@ -50,7 +63,7 @@ def test_the_others_end_too(
     assert len(told) == (LOST in statuses)
     for _, _, err in ended:
         assert "Traceback" not in err
-    survivor = ended[1 - victim]
+    survivor = ended[0 if victim else 1]
     if statuses[0] == LOST:
         assert survivor[2].rstrip().splitlines()[-1].startswith("error: another process of this run went away")
         assert (tmp_path / "run" / "metrics.json").is_file()

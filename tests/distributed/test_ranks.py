@@ -13,12 +13,23 @@ from spec_sdk.ops import Ops
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
 from tests.conftest import FULL
-from tests.distributed.cases import DECODERS, NEW, PIPELINES, PROMPT, SAMPLED, decoder_logits
+from tests.distributed.cases import (
+    DECODERS,
+    NEW,
+    PIPELINES,
+    PROMPT,
+    SAMPLED,
+    SPECULATION,
+    decoder_logits,
+    speculated,
+    states_after_trees,
+)
 from tests.distributed.support import work
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
 SIZES = [2, *(pytest.param(size, marks=pytest.mark.full) for size in (3, 4))]
+TREE_STATES = ("mixed", "all_hit", "never")
 SMALL_HEADS = {"num_attention_heads": 6, "num_key_value_heads": 3}
 
 
@@ -55,6 +66,14 @@ def done(
         jobs[f"layer_parallel {shares_kv}"] = ["layer_parallel", str(checkpoints["target"]), shares_kv]
     for name, sampled in RUNS:
         jobs[f"tokens {name} {sampled}"] = ["tokens", overrides(name, sampled, checkpoints)]
+    if size % 2 == 0:
+        for name, options in SPECULATION.items():
+            jobs[f"speculation {name}"] = ["speculation", [*options, f"model.target={checkpoints['target']}"]]
+    else:
+        jobs["refusal"] = ["refusal", [*SPECULATION["mixed"], f"model.target={checkpoints['target']}"]]
+    if size == 2:
+        for name in TREE_STATES:
+            jobs[f"states {name}"] = ["states", [*SPECULATION[name], f"model.target={checkpoints['target']}"]]
     jobs["early_stop"] = ["early_stop", overrides("easyspec_tree", False, checkpoints)]
     target, output = f"model.target={checkpoints['target']}", directory / "run"
     run = [target, "prompt=a b c", "max_new_tokens=8", "pipeline=easyspec_tree", "drafter.size=3"]
@@ -98,6 +117,53 @@ def test_a_pipeline_gives_the_tokens_of_one_process(
     assert name == "vanilla" or sum(event.get("accepted", 0) for event in events) > 0
 
 
+@pytest.mark.parametrize("name", SPECULATION)
+def test_two_device_groups_speculate_as_one_device_does(
+    name: str, done: dict[str, Any], checkpoints: dict[str, Path]
+) -> None:
+    if done["size"] % 2:
+        pytest.skip("an odd number of processes is refused")
+    answers, reports, groups = done[f"speculation {name}"]
+    target = f"model.target={checkpoints['target']}"
+    alone, expected = speculated(build_pipeline(settings_of(*SPECULATION[name], target), Registry.discover()))
+    assert answers == alone
+    assert groups == [done["size"] // 2] * 2
+    hits = [hit for report in reports for hit in report["hit"]]
+    assert hits == [hit for report in expected for hit in report["hit"]]
+    guessed = [hit for hit in hits if hit is not None]
+    assert guessed and (True in guessed) == (name != "all_miss")
+    assert (False in guessed) == (name not in ("all_hit", "static"))
+    assert (None in hits) == (name in ("static", "never"))
+    for report, same in zip(reports, expected, strict=True):
+        for field in ("error", "difference", "state_norm"):
+            assert [value is None for value in report[field]] == [value is None for value in same[field]]
+            numbers = [value for value in report[field] if value is not None]
+            assert numbers == pytest.approx([value for value in same[field] if value is not None], rel=1e-3)
+        assert report["space"] == same["space"]
+    if name == "all_miss":
+        plain = build_pipeline(settings_of("pipeline=vanilla", target), Registry.discover())
+        assert answers == speculated(plain)[0]
+
+
+@pytest.mark.parametrize("name", TREE_STATES)
+def test_both_device_groups_hold_the_states_of_one_device(
+    name: str, done: dict[str, Any], checkpoints: dict[str, Path]
+) -> None:
+    if done["size"] != 2:
+        pytest.skip("the two groups' ranks are compared where each is the whole of its group")
+    same_bits, found = done[f"states {name}"]
+    overrides = [*SPECULATION[name], f"model.target={checkpoints['target']}"]
+    expected = states_after_trees(build_pipeline(settings_of(*overrides), Registry.discover()))
+    assert same_bits
+    assert torch.allclose(torch.tensor(found), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_an_odd_number_of_processes_is_no_two_device_groups(done: dict[str, Any]) -> None:
+    if done["size"] % 2 == 0:
+        pytest.skip("this number is even")
+    assert "launch an even number" in done["refusal"]
+
+
 def test_a_request_that_the_leader_breaks_off_ends_on_all(done: dict[str, Any]) -> None:
     assert done["early_stop"] == done["tokens easyspec_tree False"][0]
 
@@ -122,3 +188,20 @@ def test_only_the_leader_prints_and_writes(done: dict[str, Any]) -> None:
     assert metrics["backend"] == "accelerate"
     assert metrics["machine"]["processes"] == done["size"]
     assert metrics["machine"]["device_groups"] == [done["size"]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["alspec", "alspec_easyspec_tree"])
+def test_the_default_model_speculates_on_two_device_groups_as_on_one_device(name: str, tmp_path: Path) -> None:
+    """SmolLM2 at the default threshold, with so few keys that some predictions are missed."""
+    overrides = [f"pipeline={name}", "predictor.size=4", "backend.threads=1"]
+    answers, reports, groups = work(2, [["speculation", overrides]], tmp_path)[0]
+    threads = torch.get_num_threads()
+    try:
+        alone, expected = speculated(build_pipeline(settings_of(*overrides, "backend=cpu"), Registry.discover()))
+    finally:
+        torch.set_num_threads(threads)
+    assert (answers, groups) == (alone, [1, 1])
+    hits = [report["hit"] for report in reports]
+    assert hits == [report["hit"] for report in expected]
+    assert {hit for row in hits for hit in row} >= {True, False}

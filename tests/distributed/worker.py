@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from spec_sdk.app import main
+from spec_sdk.errors import UserError
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.decoder import ForwardPass, load_decoder
@@ -28,7 +29,7 @@ from spec_sdk.pipeline import build_pipeline
 from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
-from tests.distributed.cases import GROUPS, NEW, PROMPT, decoder_logits
+from tests.distributed.cases import GROUPS, NEW, PROMPT, decoder_logits, speculated, states_after_trees
 from tests.support.real_pipelines import settings_of, tokens_of
 
 CPU = torch.device("cpu")
@@ -76,6 +77,33 @@ def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
     everywhere = ranks.all_gather(torch.tensor(answers))
     assert (everywhere == everywhere[0]).all()
     return answers
+
+
+def speculation(ranks: Ranks, overrides: list[str]) -> list[Any]:
+    """Two requests' tokens and what their passes report of attention, if all ranks say the same; the device groups."""
+    pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
+    answers, reports = speculated(pipeline)
+    hits = torch.tensor([[-1.0 if hit is None else hit for hit in report["hit"]] for report in reports])
+    everywhere = ranks.all_gather(torch.cat((torch.tensor(answers).flatten(), hits.flatten())))
+    assert (everywhere == everywhere[0]).all()
+    return [answers, reports, pipeline.models.device_groups]
+
+
+def states(ranks: Ranks, overrides: list[str]) -> list[Any]:
+    """Whether two ranks' K, V and hidden states are the same bits after passes over a tree; and the leader's."""
+    pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
+    found = states_after_trees(pipeline)
+    everywhere = ranks.all_gather(found)
+    return [bool((everywhere == everywhere[0]).all()), found.tolist()]
+
+
+def refusal(ranks: Ranks, overrides: list[str]) -> str:
+    """What is said of a pipeline that so many processes cannot run."""
+    try:
+        build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def early_stop(ranks: Ranks, overrides: list[str]) -> list[int]:

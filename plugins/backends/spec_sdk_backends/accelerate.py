@@ -1,9 +1,11 @@
-"""The accelerate backend: several processes as one device group, on CPU cores or on a GPU each."""
+"""The accelerate backend: several processes that compute together, on CPU cores or on a GPU each."""
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,11 +27,13 @@ class AccelerateConfig:
     """``device``: ``cpu``, ``cuda`` (one GPU per process), or ``auto``: GPUs if there is one for every process.
 
     ``threads``: threads per process on the CPU; 0 shares the cores among the processes of the machine.
+    ``pin``: keep each process on as many CPU cores of its own as it has threads: a core is then a device.
     ``timeout``: seconds that a process waits for the others before the run ends.
     """
 
     device: str = "auto"
     threads: int = 0
+    pin: bool = False
     timeout: float = 600.0
 
 
@@ -50,9 +54,12 @@ class AccelerateBackend(Backend):
         self._on_gpus = _on_gpus(config, here)
         if config.timeout <= 0:
             raise UserError(f"backend.timeout: {config.timeout} must be more than 0 seconds")
-        threads = config.threads or max(1, _cores() // here)
+        threads = config.threads or max(1, len(_cores()) // here)
         # checked before joining, so that a value that is refused here is refused at once
         self._local: Backend = CpuBackend(CpuConfig(threads))
+        if config.pin and not self._on_gpus:
+            # before joining, whose threads inherit it
+            _pin(place * threads, threads, here)
         self._ranks = joined() or self._join()
         if self._on_gpus:
             self._local = CudaBackend(CudaConfig(index=place))
@@ -96,7 +103,7 @@ class AccelerateBackend(Backend):
                 PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
             except RuntimeError as error:
                 raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
-        return join(ProcessRanks())
+        return join(ProcessRanks(timedelta(seconds=self.config.timeout)))
 
 
 def _on_gpus(config: AccelerateConfig, processes: int) -> bool:
@@ -109,6 +116,21 @@ def _on_gpus(config: AccelerateConfig, processes: int) -> bool:
     return config.device == "cuda" or (config.device == "auto" and gpus >= processes and not refused)
 
 
-def _cores() -> int:
+@functools.cache
+def _cores() -> Sequence[int]:
+    """The CPU cores that this process may use, before it is pinned to some of them."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return tuple(sorted(affinity(0)) if affinity is not None else range(os.cpu_count() or 1))
+
+
+def _pin(first: int, count: int, processes: int) -> None:
+    """Keep this process on ``count`` of its cores, from number ``first`` on. Raises UserError if there are too few."""
+    cores = _cores()
+    if count * processes > len(cores):
+        raise UserError(
+            f"backend.pin: {processes} processes of {count} threads need {count * processes} cores, and there are "
+            f"{len(cores)}; use pin=false or fewer backend.threads"
+        )
+    if not hasattr(os, "sched_setaffinity"):
+        raise UserError("backend.pin: this system cannot keep a process on a core; use pin=false")
+    os.sched_setaffinity(0, cores[first : first + count])

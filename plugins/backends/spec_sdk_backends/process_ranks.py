@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from spec_sdk.errors import RankLost
-from spec_sdk.ranks import Ranks
+from spec_sdk.ranks import ALONE, DeviceGroups, Ranks, Wait
 
 T = TypeVar("T")
 
@@ -36,12 +36,19 @@ POLL_S = 0.05
 
 
 class ProcessRanks(Ranks):
-    """All ranks of torch.distributed's default process group, which must be up."""
+    """All ranks of torch.distributed's default process group, which must be up.
 
-    def __init__(self) -> None:
+    ``timeout``: how long a part of them waits for each other; torch's own if left out.
+    """
+
+    def __init__(self, timeout: timedelta | None = None) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._alone: str | None = None
+        self._timeout = timeout
+        self._halves: DeviceGroups | None = None
+        # of torch.distributed; kept only here, since a connection lasts as long as something refers to its group
+        self._half: Any = None
         # kept here, since the leader's may hold the server of all, and must outlive the group
         self._store: Any = dist.distributed_c10d._get_default_store()
 
@@ -51,7 +58,7 @@ class ProcessRanks(Ranks):
         if self.is_leader:
             message = bytearray(len(text).to_bytes(_LENGTH, "little") + text[: BLOCK - _LENGTH])
             first[: len(message)] = torch.frombuffer(message, dtype=torch.uint8)
-        with self._together():
+        with self.together():
             dist.broadcast(first, src=0)
         received = first.numpy().tobytes()
         length = int.from_bytes(received[:_LENGTH], "little")
@@ -60,7 +67,7 @@ class ProcessRanks(Ranks):
             rest = torch.zeros(length - len(received), dtype=torch.uint8)
             if self.is_leader:
                 rest = torch.frombuffer(bytearray(text[len(received) :]), dtype=torch.uint8)
-            with self._together():
+            with self.together():
                 dist.broadcast(rest, src=0)
             received += rest.numpy().tobytes()
         decision: T = json.loads(received)
@@ -68,20 +75,36 @@ class ProcessRanks(Ranks):
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
-        with self._together():
+        with self.together():
             dist.all_reduce(x)
         return x
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         gathered = x.new_empty((self.size, *x.shape))
-        with self._together():
+        with self.together():
             dist.all_gather(list(gathered.unbind(0)), x.contiguous())
         return gathered
+
+    def halves(self) -> DeviceGroups:
+        if self.size % 2:
+            raise ValueError(f"{self.size} ranks are no two groups of one size")
+        if self._halves is None:
+            size = self.size // 2
+            index, place = divmod(self.rank, size)
+            group = ALONE
+            if size > 1:
+                with self.together():
+                    # every rank must make both
+                    made = [dist.new_group(range(i * size, (i + 1) * size), self._timeout) for i in range(2)]
+                self._half = made[index]
+                group = _Half(self, place, size)
+            self._halves = DeviceGroups(index, group, _Peer(self, (1 - index) * size + place))
+        return self._halves
 
     def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
         key = f"spec_sdk/prepared/{key}"
         if not self.is_leader:
-            with self._together():
+            with self.together():
                 # not waited for in one piece, so that a leader that fails elsewhere is noticed
                 while not self._store.check([key]):
                     if self._store.check([_TOLD]):
@@ -127,17 +150,65 @@ class ProcessRanks(Ranks):
         return tells, status
 
     def close(self) -> None:
+        self._half = None
         if dist.is_initialized():
             dist.destroy_process_group()
 
     @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
+    def together(self) -> Iterator[None]:
         if self._alone is not None:
             raise RuntimeError(f"{self._alone} runs on the leader alone, but uses an operation of all ranks")
         try:
             yield
         except RuntimeError as error:
             raise RankLost(f"another process of this run went away or stands still ({reason(error)})") from error
+
+
+class _Half(Ranks):
+    """The ranks of this one's device group, of two."""
+
+    def __init__(self, everyone: ProcessRanks, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._everyone = everyone
+
+    def decide(self, choose: Callable[[], T]) -> T:
+        raise RuntimeError("what is decided, all ranks are told: a device group decides nothing of its own")
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
+        with self._everyone.together():
+            dist.all_reduce(x, group=self._everyone._half)
+        return x
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        gathered = x.new_empty((self.size, *x.shape))
+        with self._everyone.together():
+            dist.all_gather(list(gathered.unbind(0)), x.contiguous(), group=self._everyone._half)
+        return gathered
+
+
+class _Peer:
+    """Another rank, for messages from this one to it and back."""
+
+    def __init__(self, everyone: ProcessRanks, rank: int) -> None:
+        self._everyone = everyone
+        self._rank = rank
+
+    def send(self, x: torch.Tensor) -> Wait:
+        with self._everyone.together():
+            return self._wait(dist.isend(x, self._rank))
+
+    def receive(self, x: torch.Tensor) -> Wait:
+        with self._everyone.together():
+            return self._wait(dist.irecv(x, self._rank))
+
+    def _wait(self, message: Any) -> Wait:
+        def wait() -> None:
+            with self._everyone.together():
+                message.wait()
+
+        return wait
 
 
 def _clear_frames(error: BaseException) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.contracts import SpeculativeAttention
+from spec_sdk.contracts import Announce, SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
 from spec_sdk_backends.speculative_attention import speculative_attention
@@ -32,13 +32,23 @@ class TritonOps(Ops):
         return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, mask.key_start_T, mask.query_start_N)
 
     def speculative_attention(
-        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, size: int
+        self,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        size: int,
+        announce: Announce | None = None,
     ) -> SpeculativeAttention:
         """Attention, and its prediction from ``size`` keys at each end of the prefix; no statistics per chunk.
 
-        A prompt's first pass stays with torch, as in :meth:`tree_attention`. Raises what that raises.
+        A prompt's first pass stays with torch, as in :meth:`tree_attention`. Raises what that raises. ``announce`` gets
+        the prediction once the kernels are launched, which is the end of both.
         """
         if mask.is_chain and mask.prefix == 0 and mask.queries > 1:
-            return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, size)
+            return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, size, announce)
         starts = () if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
-        return speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
+        attention = speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
+        if announce is not None:
+            announce(attention.predicted_BNHD)
+        return attention

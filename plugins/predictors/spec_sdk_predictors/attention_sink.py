@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import PartialAttention, SpeculativeAttention
+from spec_sdk.contracts import Announce, PartialAttention, SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
 from spec_sdk_predictors.budget import BudgetedPredictor
@@ -49,6 +49,7 @@ class AttentionSink(BudgetedPredictor):
         v_BGSD: torch.Tensor,
         mask: AttentionMask,
         ops: Ops,
+        announce: Announce | None = None,
     ) -> SpeculativeAttention:
         """Both ends are read first, and their attention is reused for the exact one (ALSpec, §4.1)."""
-        return ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, self.config.size)
+        return ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, self.config.size, announce)

@@ -53,7 +53,6 @@ class H2O(BudgetedPredictor):
         self.chunk = config.chunk
         self._mass: dict[int, torch.Tensor] = {}
         self._pending: dict[int, torch.Tensor] = {}
-        self._kv_heads = 1
 
     def predict(
         self,
@@ -67,13 +66,15 @@ class H2O(BudgetedPredictor):
         P, size, chunk = mask.prefix, self.config.size, self.chunk
         if self.always_exact(P):
             return ops.selected_attention(q_BNHD, k_BGSD, v_BGSD, mask)
-        self._kv_heads = k_BGSD.shape[1]
         # chunks that reach into the last `size` keys are no candidates: what they have before those is left out,
         # by starting the recent keys at the next chunk
         candidates = -(-(P - size) // chunk)
-        mass_BGC = self._mass.get(layer)
-        if mass_BGC is None:
+        mass_BHC = self._mass.get(layer)
+        if mass_BHC is None:
             mass_BGC = torch.zeros((*k_BGSD.shape[:2], candidates), device=k_BGSD.device)
+        else:
+            B, G = k_BGSD.shape[:2]
+            mass_BGC = mass_BHC.view(B, G, -1, mass_BHC.shape[2]).sum(2)
         mass_BGC = F.pad(mass_BGC[:, :, :candidates], (0, max(0, candidates - mass_BGC.shape[2])))
         heavy_BGK = chunk_slots(largest(mass_BGC, size // chunk), chunk)
         return attention_over_picked(q_BNHD, k_BGSD, v_BGSD, heavy_BGK, candidates * chunk, mask, ops)
@@ -83,16 +84,14 @@ class H2O(BudgetedPredictor):
 
     def commit(self, path: Sequence[int]) -> None:
         for layer, lse_BNHC in self._pending.items():
-            B, _, H, C = lse_BNHC.shape
-            share_BNHC = torch.softmax(lse_BNHC[:, list(path)], dim=-1)
-            share_BGC = share_BNHC.sum(1).view(B, self._kv_heads, H // self._kv_heads, C).sum(2)
-            mass_BGC = self._mass.get(layer)
-            if mass_BGC is not None:
-                share_BGC = share_BGC + F.pad(mass_BGC, (0, share_BGC.shape[2] - mass_BGC.shape[2]))
-            self._mass[layer] = share_BGC
+            share_BHC = torch.softmax(lse_BNHC[:, list(path)], dim=-1).sum(1)
+            mass_BHC = self._mass.get(layer)
+            if mass_BHC is not None:
+                share_BHC = share_BHC + F.pad(mass_BHC, (0, share_BHC.shape[2] - mass_BHC.shape[2]))
+            self._mass[layer] = share_BHC
         self._pending.clear()
 
     def truncate(self, length: int) -> None:
         self._pending.clear()
         chunks = -(-length // self.chunk)
-        self._mass = {layer: mass_BGC[:, :, :chunks] for layer, mass_BGC in self._mass.items() if chunks}
+        self._mass = {layer: mass_BHC[:, :, :chunks] for layer, mass_BHC in self._mass.items() if chunks}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from spec_sdk.contracts import AttentionVerifier, Guarantee, Predictor
+from spec_sdk.contracts import AttentionVerifier, Guarantee, Predictor, SpeculativeAttention
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate, TokenStates
 from spec_sdk.model.runners.base import AttentionReport, BlockRunner, LayerMeasurement
@@ -89,19 +89,25 @@ class AttentionSpeculativeRunner(BlockRunner):
         attention = self.predictor.speculate(layer, q_BNHD, k_BGSD, v_BGSD, work.mask, work.ops)
         if attention.chunk_lse_BNHC is not None:
             self.predictor.learn(layer, attention.chunk_lse_BNHC)
-        live = work.mask.live_queries
+        measured, projected = self.measure(decoder, layer, attention, work.mask.live_queries)
+        if projected is not None:
+            return torch.where(measured.verdict.hit, *projected), measured
+        chosen_BNHD = torch.where(measured.verdict.hit, attention.predicted_BNHD, attention.exact_BNHD)
+        return decoder.project(layer, chosen_BNHD), measured
+
+    def measure(
+        self, decoder: Decoder, layer: int, attention: SpeculativeAttention, live: int
+    ) -> tuple[LayerMeasurement, tuple[torch.Tensor, torch.Tensor] | None]:
+        """The verdict on the first ``live`` rows; prediction and exact attention projected, if that is its space."""
         if self.verifier.space == "residual":
             predicted = decoder.project(layer, attention.predicted_BNHD)
             exact = decoder.project(layer, attention.exact_BNHD)
             squares_2BN = torch.stack(
                 ((predicted.float() - exact.float()).square().sum(-1), exact.float().square().sum(-1))
             )
-            measured = self._verify(layer, squares_2BN[:, :, :live])
-            return torch.where(measured.verdict.hit, predicted, exact), measured
+            return self._verify(layer, squares_2BN[:, :, :live]), (predicted, exact)
         squares_2BN = self._sum_over_heads(torch.stack((attention.difference_sq_BN, attention.norm_sq_BN)))
-        measured = self._verify(layer, squares_2BN[:, :, :live])
-        chosen_BNHD = torch.where(measured.verdict.hit, attention.predicted_BNHD, attention.exact_BNHD)
-        return decoder.project(layer, chosen_BNHD), measured
+        return self._verify(layer, squares_2BN[:, :, :live]), None
 
     def _verify(self, layer: int, squares_2Bn: torch.Tensor) -> LayerMeasurement:
         difference_sq_Bn, norm_sq_Bn = squares_2Bn

@@ -1,0 +1,297 @@
+"""Time per token of ALSpec on two devices, which are two CPU cores here, against one device and tensor parallelism.
+
+    python -m benchmarks.alspec_groups --contexts 256 1024 4096 8192
+
+One process per core, one thread each: a core is a device. Measured in turn, in the same processes, over context length:
+(a) one device; (b) both, tensor parallel; (c) both as two device groups (SGDC), at the verifier's own hit rate and at
+forced ones (thresholds of 0 or infinity per layer). Writes a JSON and a plot (SVG) with the contexts from which on (c)
+is faster than (a) and (b).
+
+Two times are told. *Wall* is what passed, a round's mean over its tokens. *Alone* is what would have passed on cores
+that nobody else uses: the critical path through what each process computed and waited for
+(:mod:`benchmarks.support.critical_path`). On a machine with other work only the latter compares: a process that waits
+often gets the core sooner than one that computes on. The file has every round's, their medians and the machine's load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.ranks import start_others
+from benchmarks.support.critical_path import (
+    END,
+    RECEIVE,
+    SEND,
+    Event,
+    Log,
+    LoggedPeer,
+    LoggedRanks,
+    critical_path,
+    on_the_way,
+)
+from spec_sdk.contracts import Predictor
+from spec_sdk.model.models import Models
+from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
+from spec_sdk.model.session import Session
+from spec_sdk.model.tensor_parallel import TensorParallelDecoder, shard_of
+from spec_sdk.ops import Ops
+from spec_sdk.ranks import DeviceGroups, Peer, Ranks
+from spec_sdk.tree import TokenTree
+from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
+from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
+from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
+
+PROGRAM = ("-m", "benchmarks.alspec_groups")
+CLOCKS = ("alone_s", "wall_s")
+ONE, SPREAD, OWN = "one device", "two devices, tensor parallel", "two devices, ALSpec"
+
+
+def forced(rate: float, layers: int) -> L2ThresholdConfig:
+    """Thresholds that make this share of the layers, evenly spread, hit always and the others miss always."""
+    hits = [math.floor((i + 1) * rate) > math.floor(i * rate) for i in range(layers)]
+    return L2ThresholdConfig(layer_thresholds={i: math.inf if hit else 0.0 for i, hit in enumerate(hits)})
+
+
+def sessions(
+    arguments: argparse.Namespace, ranks: Ranks, groups: DeviceGroups, device: torch.device, ops: Ops
+) -> dict[str, Session]:
+    """What is measured, by name. One device's session is on every rank, since it fills the others' caches."""
+    one = Models(arguments.target, "cut", "auto", ops, device, torch.float32)
+    spread = Models(arguments.target, "cut", "auto", ops, device, torch.float32, ranks)
+    whole = one.target.decoder
+    double = TensorParallelDecoder(whole, whole.vocabulary, ranks, groups.group)
+
+    def predictor() -> Predictor:
+        return AttentionSink(AttentionSinkConfig(arguments.size))
+
+    configs = {f"{OWN}, threshold {arguments.threshold:g}": L2ThresholdConfig(arguments.threshold)}
+    configs |= {f"{OWN}, hit rate {rate:g} forced": forced(rate, whole.layers) for rate in (0.0, 0.5, 1.0)}
+    found: dict[str, Session] = {ONE: Session(whole, ops), SPREAD: Session(spread.target.decoder, ops)}
+    for name, config in configs.items():
+        runner: BlockRunner = SpeculativeGroupsRunner(predictor(), L2Threshold(config), groups)
+        found[name] = Session(double, ops, runner)
+    return found
+
+
+def fill(found: Mapping[str, Session], tokens: Sequence[int], ranks: Ranks) -> None:
+    """K and V of ``tokens`` in all caches: computed once, by both processes together, since it takes a minute."""
+    spread, count = found[SPREAD], len(tokens)
+    began = time.perf_counter()
+    spread.prefill(tokens)
+    if ranks.is_leader:
+        print(f"prefill of {count} tokens: {time.perf_counter() - began:.0f} s", flush=True)
+    heads = [shard_of(found[ONE].decoder.config, rank, ranks.size).kv_heads for rank in range(ranks.size)]
+    most = max(end - first for first, end in heads)
+    for kind in ("k_LBGCD", "v_LBGCD"):
+        mine_LBGPD = getattr(spread.cache, kind)[..., :count, :]
+        padded = torch.nn.functional.pad(mine_LBGPD, (0, 0, 0, 0, 0, most - mine_LBGPD.shape[2]))
+        parts = ranks.all_gather(padded)
+        whole = torch.cat([part[:, :, : end - first] for part, (first, end) in zip(parts, heads, strict=True)], 2)
+        for session in found.values():
+            if session is not spread:
+                session.cache.reserve(count)
+                getattr(session.cache, kind)[..., :count, :] = whole
+    for session in found.values():
+        if session is not spread:
+            session.cache.commit(range(count))
+
+
+def decode(session: Session, pending: int, count: int, log: Log) -> tuple[float, list[int], list[bool]]:
+    """Seconds per token, greedy tokens and hits of ``count`` passes, after which the cache is as before."""
+    before, tokens, hits = session.length, [], []
+    began = time.perf_counter()
+    log.clear()
+    for _ in range(count):
+        scores = session.score(TokenTree.root_only(pending))
+        pending = int(scores.logits_NV[0].argmax())
+        session.commit([0])
+        tokens.append(pending)
+        if scores.attention is not None:
+            hits += [hit for hit in scores.attention.hit if hit is not None]
+    log.timed(END, 0, lambda: None)
+    seconds = (time.perf_counter() - began) / count
+    session.truncate(before)
+    return seconds, tokens, hits
+
+
+def measure(
+    found: Mapping[str, Session],
+    contexts: Sequence[int],
+    tokens: Sequence[int],
+    rounds: int,
+    count: int,
+    ranks: Ranks,
+    peer: Peer,
+    log: Log,
+) -> list[dict[str, Any]]:
+    """Per context and name: wall and critical path per token of every round, the hit rate, the tokens."""
+    rows = []
+    way: dict[tuple[str, int], float] = {}
+    for context in sorted(contexts, reverse=True):
+        runs: dict[str, dict[str, Any]] = {name: {"wall_s": [], "alone_s": []} for name in found}
+        for session in found.values():
+            session.truncate(context)
+        for turn in range(rounds + 1):
+            for name, session in found.items():
+                # the others wait here while the leader is on its own
+                ranks.decide(lambda: None)
+                if name == ONE and not ranks.is_leader:
+                    continue
+                run = runs[name]
+                seconds, run["tokens"], hits = decode(session, tokens[context], count, log)
+                run["hit_rate"] = sum(hits) / len(hits) if hits else None
+                alone = log.events[-1][2] - log.events[0][3]
+                if name != ONE:
+                    logs: list[list[Event]] = [[] for _ in range(ranks.size)]
+                    dist.all_gather_object(logs, log.events)
+                    kinds = {
+                        (RECEIVE if kind == SEND else kind, numbers) for each in logs for kind, numbers, *_ in each
+                    }
+                    way |= on_the_way(sorted(kinds - way.keys() - {(END, 0)}), ranks, peer)
+                    alone = critical_path(logs, way)
+                # the first round warms up
+                if turn:
+                    run["wall_s"].append(seconds)
+                    run["alone_s"].append(alone / count)
+        for run in runs.values():
+            run |= {f"median_{by}": statistics.median(run[by]) for by in CLOCKS if run[by]}
+        rows.append({"context": context, "runs": runs})
+        if ranks.is_leader:
+            print(f"context {context:35}  ms per token: alone    wall")
+            for name, run in runs.items():
+                rate = "" if run["hit_rate"] is None else f"  {100 * run['hit_rate']:3.0f} % hits"
+                print(f"  {name:46}" + "".join(f"{1e3 * run[f'median_{by}']:8.1f}" for by in CLOCKS) + rate, flush=True)
+    if ranks.is_leader:
+        print("microseconds on the way:", {f"{kind} {numbers}": round(1e6 * s) for (kind, numbers), s in way.items()})
+    return rows[::-1]
+
+
+def crossover(rows: Sequence[Mapping[str, Any]], name: str, rival: str, by: str) -> float | None:
+    """The context from which on ``name`` stays faster than ``rival``: between two measured ones a straight line.
+
+    None if it is slower in the longest one.
+    """
+    ahead = [row["runs"][rival][by] - row["runs"][name][by] for row in rows]
+    contexts = [row["context"] for row in rows]
+    if ahead[-1] <= 0:
+        return None
+    behind = [i for i, lead in enumerate(ahead) if lead <= 0]
+    if not behind:
+        return float(contexts[0])
+    i = behind[-1]
+    return float(contexts[i] + (contexts[i + 1] - contexts[i]) * -ahead[i] / (ahead[i + 1] - ahead[i]))
+
+
+def plot_svg(report: Mapping[str, Any], by: str = "median_alone_s") -> str:
+    """Milliseconds per token over context, with the crossovers of ALSpec at full hit rate."""
+    import io
+
+    import matplotlib
+
+    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"  # the same report gives the same file
+    from matplotlib.figure import Figure
+
+    rows = report["contexts"]
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axis = figure.subplots()
+    contexts = [row["context"] for row in rows]
+    for name in rows[0]["runs"]:
+        style = "-" if name.startswith(OWN) else "--"
+        label = name
+        if "threshold" in name:
+            label += f" ({100 * rows[-1]['runs'][name]['hit_rate']:.0f} % hits at {contexts[-1]})"
+        axis.plot(contexts, [1e3 * row["runs"][name][by] for row in rows], style, marker="o", label=label)
+    for entry in report["crossovers"]:
+        if entry["by"] == by and entry["context"] is not None and "hit rate 1" in entry["faster"]:
+            axis.axvline(entry["context"], color="grey", linewidth=1, linestyle=":")
+            axis.annotate(
+                f"faster than {entry['than']} from {entry['context']:.0f} on",
+                (entry["context"], axis.get_ylim()[1]),
+                rotation=90,
+                verticalalignment="top",
+                horizontalalignment="right",
+                fontsize=8,
+            )
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(contexts, [str(context) for context in contexts])
+    axis.set_ylim(0)
+    axis.set_xlabel("context (tokens)")
+    axis.set_ylabel("ms per token, on cores of their own")
+    axis.set_title(f"{report['target']}, {report['machine']}; load {report['load_average_1min'][1]:.1f}", fontsize=10)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--target", default="HuggingFaceTB/SmolLM2-135M-Instruct")
+    parser.add_argument("--contexts", type=int, nargs="*", default=[256, 1024, 4096, 8000])
+    parser.add_argument("--text", default="../shared/papers/alspec.txt", help="whose beginning is the context")
+    parser.add_argument("--size", type=int, default=64, help="keys at each end that a prediction reads")
+    parser.add_argument("--threshold", type=float, default=0.1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=6, help="decoded per round")
+    parser.add_argument("--note", default="")
+    parser.add_argument("--output", default="benchmarks/results/alspec_groups.json")
+    arguments = parser.parse_args()
+    leads = os.environ.get("RANK", "0") == "0"
+    load = os.getloadavg()[0]
+    others = start_others(2, PROGRAM) if leads else []
+    backend = AccelerateBackend(AccelerateConfig(device="cpu", threads=1, pin=True, timeout=1800))
+    ranks = backend.ranks
+    log, halves = Log(), ranks.halves()
+    groups = DeviceGroups(halves.index, halves.group, LoggedPeer(halves.peer, log))
+    found = sessions(arguments, LoggedRanks(ranks, log), groups, backend.device, backend.ops)
+    tokenizer = Models(arguments.target, "cut", "auto", backend.ops, backend.device, torch.float32).target.tokenizer
+    tokens = tokenizer.encode(Path(arguments.text).read_text(encoding="utf-8"))[: max(arguments.contexts) + 1]
+    fill(found, tokens[:-1], ranks)
+    rows = measure(found, arguments.contexts, tokens, arguments.rounds, arguments.tokens, ranks, halves.peer, log)
+    if leads:
+        names = [name for name in found if name.startswith(OWN)]
+        report = {
+            "machine": backend.describe(),
+            "cpus": os.cpu_count(),
+            "target": arguments.target,
+            "dtype": "float32",
+            "predictor_size": arguments.size,
+            "tokens_per_round": arguments.tokens,
+            "load_average_1min": [load, os.getloadavg()[0]],
+            "note": arguments.note,
+            "crossovers": [
+                {"faster": name, "than": rival, "by": by, "context": crossover(rows, name, rival, by)}
+                for by in ("median_alone_s", "median_wall_s")
+                for name in names
+                for rival in (ONE, SPREAD)
+            ],
+            "contexts": rows,
+        }
+        place = Path(arguments.output)
+        place.write_text(json.dumps(report, indent=1) + "\n")
+        try:
+            place.with_suffix(".svg").write_text(plot_svg(report))
+        except ImportError:
+            print("no plot: matplotlib is not installed", file=sys.stderr)
+        for entry in report["crossovers"]:  # type: ignore[attr-defined]
+            print(f"{entry['faster']} against {entry['than']} by {entry['by']}: {entry['context'] or 'slower'}")
+    ranks.close()
+    return max((other.wait() for other in others), default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

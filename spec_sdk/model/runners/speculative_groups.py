@@ -1,0 +1,238 @@
+"""Attention-level speculation on two device groups: SGDC with priority gating (ALSpec, §4.2, Alg. 2, Fig. 6).
+
+Both groups hold the whole target and walk through the same operations, layer after layer. Which of them computes, and
+which skips, follows from the priority vector p, of which each group holds an entry. A pass begins with p = [2, 0]; both
+groups have the right state then, since it is the tokens' embedding.
+
+Per layer, on group k:
+
+1. ``pre_attention`` if p[k] ≠ 0.
+2. p is agreed on. The group of the highest priority has the right state and is the *sender*, the other the *receiver*.
+3. The sender sends the state h that enters the layer, with the K and V that it made of h. It computes the prediction Â
+   and sends it on at once, then the exact attention A, and verifies. Its p becomes 0 on a hit, 2 on a miss.
+   The receiver waits for h and Â only; its p becomes 1.
+4. ``project`` and ``post_attention`` if p[k] ≠ 0: the receiver's on h and Â, while the sender still reads keys; the
+   sender's on A, after a miss.
+
+Who has what after layer i, with sender s and receiver r:
+
+- hit: r has the right state and has begun layer i + 1, where it is the sender (p[s] = 0, p[r] = 1). s computed nothing
+  after its attention; it gets h of layer i + 1 from r.
+- miss: s has the right state and stays the sender (p[s] = 2, p[r] = 1). What r computed from Â, ``pre_attention`` of
+  layer i + 1 included, is dropped; it gets h of layer i + 1 from s, as if it had skipped.
+- a layer where nothing is guessed: s computes it alone, r waits: p[s] = 2, p[r] = 0.
+
+K and V of a layer are always those of its sender, made of the right state, so that both caches are equal, bit for bit.
+They travel with h and are written by the receiver only once it has nothing better to do. They are needed in the next
+pass: in this one the sender alone reads them. Of p only the sender's entry is news (the receiver's is 1), so that the
+all-gather of Alg. 2 is one message here, from the sender, which does not wait; with it go the errors that the report of
+the pass tells, on every rank. After the last layer the group that has the right state gives it to the other, and all
+ranks compute the output head together.
+
+A group of several ranks is tensor parallel: rank i of a group and rank i of the other hold the same heads, and talk to
+each other only. The ranks of a group sum the norms of their heads, so that they come to one verdict. Each rank's host
+takes one decision per layer, that of step 3 or what it is told of it.
+
+A pass whose context is so short that nothing is guessed is computed by both groups, as prefill is.
+
+Legend: B batch, N tokens, n live rows, M model dim, H query heads, G KV heads, D head dim, L layers,
+X = M + 2GD, C chunks of keys.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, Predictor
+from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.lipschitz import TokenStates
+from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner, Estimate
+from spec_sdk.model.runners.base import AttentionReport, LayerMeasurement
+from spec_sdk.ranks import DeviceGroups, Wait
+
+SKIP, AHEAD, RIGHT = 0, 1, 2
+"""Priorities: nothing to go on with; a prediction to go on with; the right state."""
+
+
+class SpeculativeGroupsRunner(AttentionSpeculativeRunner):
+    """What :class:`AttentionSpeculativeRunner` computes, with exact attention and what follows it side by side.
+
+    ``groups``: the two device groups, of which one holds ``decoder``, or this rank's shard of it, and the other a copy.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        verifier: AttentionVerifier,
+        groups: DeviceGroups,
+        estimate: Estimate | None = None,
+    ) -> None:
+        super().__init__(predictor, verifier, groups.group.all_reduce, estimate)
+        self.groups = groups
+
+    def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        if self.predictor.always_exact(work.mask.prefix):
+            return super().run(decoder, h_BNM, work)
+        done = _Pass(self, decoder, work, h_BNM)
+        states = done.run(h_BNM)
+        for layer, state_BNM in enumerate(states[1:], 1):
+            work.record(layer, state_BNM)
+        constants = None
+        if self._estimate is not None:
+            first = TokenStates([state_BNM[:1, :1].contiguous() for state_BNM in states[:-1]], [])
+            constants = functools.partial(self._estimate, decoder, first, work)
+            self._estimate = None
+        live_LBnM = torch.stack([state_BNM[:, : work.mask.live_queries] for state_BNM in states]).float()
+        norms = torch.linalg.vector_norm(live_LBnM, dim=-1).flatten(1).amax(1)
+        self._report = AttentionReport.of(done.measured, list(norms), self.verifier.space, constants)
+        return states[-1]
+
+
+class _Pass:
+    """One pass over all layers, as one group sees it.
+
+    ``measured``: per layer what its verdict was made of, on both groups; None where nothing was guessed.
+    """
+
+    def __init__(
+        self, runner: SpeculativeGroupsRunner, decoder: Decoder, work: ForwardPass, h_BNM: torch.Tensor
+    ) -> None:
+        self.measured: list[LayerMeasurement | None] = [None] * decoder.layers
+        self._runner = runner
+        self._decoder = decoder
+        self._work = work
+        self._shape = h_BNM.shape
+        self._like = h_BNM
+        self._peer = runner.groups.peer
+        self._me = runner.groups.index
+        self._priority = [RIGHT, SKIP]
+        # what this group, as the receiver, has put off: to do before the next layer, and at the end of the pass
+        self._next: Callable[[], None] | None = None
+        self._last: list[Callable[[], None]] = []
+        # a message's tensor must live until it is through
+        self._sent: list[tuple[torch.Tensor, Wait]] = []
+
+    def run(self, h_BNM: torch.Tensor) -> list[torch.Tensor]:
+        """The right states entering layer 0, 1, … and leaving the last, each [B, N, M], on both groups."""
+        decoder, states = self._decoder, []
+        qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        a_BNM: torch.Tensor | None
+        for layer in range(decoder.layers):
+            if self._computes:
+                qkv = decoder.pre_attention(layer, h_BNM, self._work)
+            self._agree()
+            if self._is_sender:
+                assert qkv is not None
+                a_BNM = self._send(layer, h_BNM, *qkv)
+            else:
+                h_BNM, a_BNM = self._receive(layer)
+            states.append(h_BNM)
+            if self._computes:
+                assert a_BNM is not None
+                h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
+        self._agree()
+        if self._is_sender:
+            self._post(h_BNM.contiguous())
+        else:
+            h_BNM = self._like.new_empty(self._shape)
+            self._peer.receive(h_BNM)()
+        for finish in self._last:
+            finish()
+        for _, wait in self._sent:
+            wait()
+        return [*states, h_BNM]
+
+    @property
+    def _computes(self) -> bool:
+        return self._priority[self._me] != SKIP
+
+    @property
+    def _is_sender(self) -> bool:
+        return self._priority[self._me] > self._priority[1 - self._me]
+
+    def _agree(self) -> None:
+        """Both entries of p are known after it, on both groups."""
+        if self._next is not None:
+            self._next()
+            self._next = None
+
+    def _post(self, x: torch.Tensor) -> None:
+        self._sent.append((x, self._peer.send(x)))
+
+    def _send(
+        self, layer: int, h_BNM: torch.Tensor, q_BNHD: torch.Tensor, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor
+    ) -> torch.Tensor | None:
+        """The attention sub-layer's output [B, N, M] if this group goes on with it; None if the other one does."""
+        decoder, runner, work = self._decoder, self._runner, self._work
+        self._post(torch.cat((h_BNM, k_BNGD.flatten(2), v_BNGD.flatten(2)), -1))
+        decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+        if not runner.verifier.speculates(layer):
+            self._set(RIGHT, SKIP)
+            return decoder.project(layer, decoder.attend(layer, q_BNHD, work))
+        k_BGSD, v_BGSD = work.cache.keys_values(layer, work.mask.keys)
+        attention = runner.predictor.speculate(
+            layer, q_BNHD, k_BGSD, v_BGSD, work.mask, work.ops, lambda predicted: self._post(predicted.contiguous())
+        )
+        measured, projected = runner.measure(decoder, layer, attention, work.mask.live_queries)
+        self.measured[layer] = measured
+        hit = bool(measured.verdict.hit)
+        self._set(SKIP if hit else RIGHT, AHEAD)
+        errors = measured.difference_Bn.flatten(), measured.verdict.error_BN.flatten()
+        self._post(torch.cat((errors[0].new_full((1,), SKIP if hit else RIGHT), *errors)).float())
+        if attention.chunk_lse_BNHC is not None:
+            self._post(attention.chunk_lse_BNHC.contiguous())
+            runner.predictor.learn(layer, attention.chunk_lse_BNHC)
+        if hit:
+            return None
+        return projected[1] if projected is not None else decoder.project(layer, attention.exact_BNHD)
+
+    def _receive(self, layer: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The right state [B, N, M] that enters the layer, and the output that the prediction gives, if there is one.
+
+        All of the layer's messages are asked for at once: one that is awaited travels without being announced first.
+        """
+        decoder, runner, work, peer = self._decoder, self._runner, self._work, self._peer
+        config, guessed = decoder.config, runner.verifier.speculates(layer)
+        B, N, M = self._shape
+        G, D = config.num_kv_heads, config.head_dim
+        state_BNX = self._like.new_empty((B, N, M + 2 * G * D))
+        state = peer.receive(state_BNX)
+        if not guessed:
+            self._set(SKIP, RIGHT)
+            state()
+            self._next = functools.partial(self._write_kv, layer, state_BNX)
+            return state_BNX[..., :M], None
+        predicted_BNHD = self._like.new_empty((B, N, config.num_heads, D))
+        prediction = peer.receive(predicted_BNHD)
+        outcome = torch.empty(1 + 2 * B * work.mask.live_queries, device=self._like.device)
+        told = peer.receive(outcome)
+        if runner.predictor.chunk:
+            chunks = -(-work.mask.prefix // runner.predictor.chunk)
+            lse_BNHC = torch.empty((B, N, config.num_heads, chunks), device=self._like.device)
+            self._last += [peer.receive(lse_BNHC), functools.partial(runner.predictor.learn, layer, lse_BNHC)]
+        # its own entry; the sender's is not known before _agree
+        self._priority[self._me] = AHEAD
+        self._next = functools.partial(self._learn_outcome, layer, state_BNX, outcome, told)
+        state()
+        prediction()
+        return state_BNX[..., :M], decoder.project(layer, predicted_BNHD)
+
+    def _learn_outcome(self, layer: int, state_BNX: torch.Tensor, outcome: torch.Tensor, told: Wait) -> None:
+        self._write_kv(layer, state_BNX)
+        told()
+        difference_Bn, error_Bn = outcome[1:].view(2, self._shape[0], -1)
+        self._priority[1 - self._me] = int(outcome[0])
+        hit = torch.tensor(self._priority[1 - self._me] == SKIP, device=outcome.device)
+        self.measured[layer] = LayerMeasurement(AttentionVerdict(hit, error_Bn), difference_Bn)
+
+    def _write_kv(self, layer: int, state_BNX: torch.Tensor) -> None:
+        B, N, M = self._shape
+        kv_BNXD = state_BNX[..., M:].reshape(B, N, -1, self._decoder.config.head_dim)
+        k_BNGD, v_BNGD = kv_BNXD.chunk(2, dim=2)
+        self._decoder.write_kv(layer, k_BNGD, v_BNGD, self._work)
+
+    def _set(self, mine: int, other: int) -> None:
+        self._priority[self._me], self._priority[1 - self._me] = mine, other
