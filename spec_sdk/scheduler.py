@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, Verdict, Verifier
+from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.model.session import Scores
 from spec_sdk.tree import TokenTree
 
+HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -89,7 +91,10 @@ class Scheduler:
         tree = self._propose(request)
         drafted = self._clock()
         scores = self.target.score(tree, self.drafter.hidden_layers)
-        verdict = self.verifier.verify(tree, scores.logits_NV, request)
+        try:
+            verdict = self.verifier.verify(tree, penalised(scores.logits_NV, tree, request), request)
+        except UnusableLogits as error:
+            raise UserError(f"step {request.step + 1}, target: {error} (row = tree node; {HALF_PRECISION})") from error
         verified = self._clock()
         tokens = clip(verdict, request)
         path = verdict.path[: len(tokens)]
@@ -119,7 +124,10 @@ class Scheduler:
         budget = Budget(min(granted.depth, granted.nodes - 1, room), granted.nodes)
         if budget.depth < 1:
             return TokenTree.root_only(request.pending_token)
-        tree = self.drafter.propose(request, budget)
+        try:
+            tree = self.drafter.propose(request, budget)
+        except UnusableLogits as error:
+            raise UserError(f"step {request.step + 1}, drafter {self.drafter.name!r}: {error}") from error
         if fault := _fault(tree, request.pending_token, budget):
             raise ValueError(f"drafter {self.drafter.name!r}: {fault}")
         return tree
@@ -146,6 +154,16 @@ def _fault(tree: TokenTree, pending_token: int, budget: Budget) -> str | None:
     if tree.size > budget.nodes:
         return f"tree node {budget.nodes}: the tree has {tree.size} nodes, the budget is {budget.nodes} with the root"
     return None
+
+
+def penalised(logits_NV: torch.Tensor, tree: TokenTree, request: Request) -> torch.Tensor:
+    """The target's logits of a tree with the repetition penalty, written into ``logits_NV``: one path per node."""
+    if request.sampler.params.repetition_penalty == 1:
+        return logits_NV
+    paths: list[list[int]] = [[]]
+    for node in range(1, tree.size):
+        paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])
+    return request.sampler.penalise(logits_NV, request.tokens, paths)
 
 
 def clip(verdict: Verdict, request: Request) -> list[int]:

@@ -67,6 +67,7 @@ class DraftModelDrafter(Drafter):
         self.vocabulary = models.target.decoder.head_VM.shape[0]
         self._tree: TreeBuilder | None = None
         self._fed_nodes = 0
+        self._request: Request | None = None
 
     @property
     def growth_runner(self) -> BlockRunner:
@@ -89,8 +90,9 @@ class DraftModelDrafter(Drafter):
             return TokenTree.root_only(request.pending_token)
         unfed = request.tokens[self.session.length :]
         root_logits_V = align_vocabulary(self.session.feed(unfed), self.vocabulary)
+        root_logits_V = request.sampler.penalise(root_logits_V[None], request.tokens, [()])[0]
         tree = TreeBuilder(request.pending_token, budget.nodes)
-        self._tree, self._fed_nodes = tree, 1
+        self._tree, self._fed_nodes, self._request = tree, 1, request
         return self._grow(tree, root_logits_V, depth, request)
 
     def _grow(self, tree: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request) -> TokenTree:
@@ -105,10 +107,11 @@ class DraftModelDrafter(Drafter):
         return grow_beam(tree, root_logits_V, depth, config.width, self._score, name)
 
     def _score(self, youngest: int) -> torch.Tensor:
-        assert self._tree is not None
+        assert self._tree is not None and self._request is not None
         logits_KV = self.session.grow(self._tree, youngest, self.growth_runner)
         self._fed_nodes = self._tree.size
-        return align_vocabulary(logits_KV, self.vocabulary)
+        logits_KV = align_vocabulary(logits_KV, self.vocabulary)
+        return _penalised(logits_KV, self._tree, youngest, self._request)
 
     def _keep_accepted(self, tokens: list[int]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""
@@ -124,6 +127,20 @@ class DraftModelDrafter(Drafter):
             node = child
             slots.append(child - 1)
         self.session.commit(slots)
+
+
+def _penalised(logits_KV: torch.Tensor, tree: TreeBuilder, youngest: int, request: Request) -> torch.Tensor:
+    """The repetition penalty on the logits of the tree's ``youngest`` nodes, each with the tokens of its own path."""
+    if request.sampler.params.repetition_penalty == 1:
+        return logits_KV
+    paths = []
+    for node in range(tree.size - youngest, tree.size):
+        path = []
+        while node:
+            path.append(tree.token[node])
+            node = tree.parent[node]
+        paths.append(path)
+    return request.sampler.penalise(logits_KV, request.tokens, paths)
 
 
 def is_chain(config: DraftModelConfig) -> bool:
