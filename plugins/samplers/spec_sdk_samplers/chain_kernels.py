@@ -191,19 +191,17 @@ def decide_kernel(
                 p_last = tl.load(last_ptr + first_p + i)
                 q_least = tl.load(least_ptr + first_q + i)
                 q_last = tl.load(last_ptr + first_q + i)
+            # a chosen token is judged by the softmax, whatever judges the drawn ones
             exact = q_offset < 0
-            p_max = 0.0
-            p_sum = 1.0
             q = tl.full((), 1.0, tl.float32)
             score = _scores(p_ptr, p_offset, token, token < V, p_least, p_last, temperature, FILTERED)
-            if SIGMOID:
-                p = _law(score, p_max, p_sum, alpha, width, True)
-            else:
-                p_max, p_sum = _combined(max_ptr, sum_ptr, first_p + i, PARTS)
-                p = _law(score, p_max, p_sum, alpha, width, False)
-                if (p_sum > 0.0) == 0:
-                    bad = i
+            p_max, p_sum = _combined(max_ptr, sum_ptr, first_p + i, PARTS)
+            p = _law(score, p_max, p_sum, alpha, width, False)
+            if (p_sum > 0.0) == 0:
+                bad = i
             if exact == 0:
+                if SIGMOID:
+                    p = _law(score, p_max, p_sum, alpha, width, True)
                 q_score = _scores(q_ptr, q_offset, token, token < V, q_least, q_last, temperature, FILTERED)
                 if SIGMOID:
                     q = _law(q_score, 0.0, 1.0, alpha, width, True)
