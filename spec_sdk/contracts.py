@@ -179,6 +179,10 @@ class Sampler(Plugin, ABC):
     def greedy(self) -> bool:
         return self.params.temperature == 0
 
+    def cautions(self, dtype: torch.dtype) -> list[str]:
+        """What to warn of before a run with a model of this dtype, a line each."""
+        return []
+
     def penalise(self, logits_NV: torch.Tensor, prefix: Sequence[int], paths: Sequence[Sequence[int]]) -> torch.Tensor:
         """Apply the repetition penalty; ``logits_NV`` is written to, and returned.
 

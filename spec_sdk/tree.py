@@ -75,7 +75,7 @@ class Draw:
 
     node: int
     kind: DrawKind
-    q_V: _LawField = _LawField()  # noqa: RUF009
+    q_V: _LawField = _LawField()
     drafter: str = ""
 
     @property
@@ -237,7 +237,9 @@ class TreeBuilder:
             parent_N=tuple(-1 if s == 0 else start[self.parent[s]] for s in slot_of),
             depth_N=tuple(self.depth[s] for s in slot_of),
             end_N=tuple(end[s] for s in slot_of),
-            draws_N=tuple(tuple(Draw(start[d.node], d.kind, d.source, d.drafter) for d in self.draws[s]) for s in slot_of),
+            draws_N=tuple(
+                tuple(Draw(start[d.node], d.kind, d.source, d.drafter) for d in self.draws[s]) for s in slot_of
+            ),
         )
         return BuiltTree(tree, tuple(start))
 

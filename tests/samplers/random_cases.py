@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.contracts import Request, Sampler, SamplingParams
-from spec_sdk.tree import DraftLaw, TokenTree, TreeBuilder
+from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 

@@ -96,10 +96,10 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
     right = ExactSampler.row_law
 
-    def counted(self: ExactSampler, logits_V: torch.Tensor, row: int) -> torch.Tensor:
-        assert logits_V.dim() == 1
+    def counted(self: ExactSampler, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        assert logits_V.dim() == 1 and use == "p"
         rows.append(row)
-        return right(self, logits_V, row)
+        return right(self, logits_V, row, use)
 
     case = make_case(4, 1 << 14, largest=1000)
     sampler = ExactSampler(None, SAMPLED)

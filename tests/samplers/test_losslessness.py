@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from spec_sdk.testing import (
 )
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk.testing.tables import DrawPlan, PlannedDraw
-from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
@@ -86,7 +87,7 @@ def test_the_repetition_penalty_by_enumeration(verifier: Verifier) -> None:
     unpenalised = joint_law(target, ReferenceSampler(None, SamplingParams(temperature=0.8)), (2, 0), TOKENS)
     assert (expected - unpenalised).abs().max() > 0.01
     for plan in plans:
-        law = emitted_law(target, lambda plan=plan: TableDrafter(tables, plan), verifier, PENALISED, (2, 0), TOKENS)
+        law = emitted_law(target, partial(TableDrafter, tables, plan), verifier, PENALISED, (2, 0), TOKENS)
         assert (law - expected).abs().max() < 1e-6
 
 
@@ -111,7 +112,7 @@ def test_the_penalty_is_that_of_transformers() -> None:
     processor = RepetitionPenaltyLogitsProcessor(PENALISED.repetition_penalty)
     for row, path in enumerate(paths):
         tokens, scores = torch.tensor([[*prefix, *path]]), logits_NV[row : row + 1].clone()
-        assert torch.equal(given_NV[row : row + 1], processor(tokens, scores))  # type: ignore[arg-type]
+        assert torch.equal(given_NV[row : row + 1], processor(tokens, scores))
 
 
 def test_tokens_beyond_the_vocabulary_are_passed_over() -> None:

@@ -2,12 +2,12 @@
 
 Three kernels, one after the other on a stream, which hold no host decision and so may be captured in a graph:
 
-1. ``row_statistics_kernel``: per row of logits, target and draft, the largest score and the sum of exp(score − largest),
-   online, by parts of the row that as many programs work on (FlashDecoding's split of a softmax).
-2. ``decide_kernel``: every program walks the chain: p and q at the drafted token are two gathered logits and two pairs of
-   statistics. Then it sums, for its part of the one row that the walk ended on, a = max(0, p − q) after a rejected drawn
-   token, p without the token after a rejected chosen one, p after a wholly accepted chain; and p itself, for the case
-   that a is nothing.
+1. ``row_statistics_kernel``: per row of logits, target and draft, the largest score and the sum of
+   exp(score − largest), online, by parts of the row that as many programs work on (FlashDecoding's split).
+2. ``decide_kernel``: every program walks the chain: p and q at the drafted token are two gathered logits and two pairs
+   of statistics. Then it sums, for its part of the one row that the walk ended on, a = max(0, p − q) after a rejected
+   drawn token, p without the token after a rejected chosen one, p after a wholly accepted chain; and p itself, for the
+   case that a is nothing.
 3. ``next_token_kernel``: finds the tile in which the next token lies by the sums of tiles, and the token in the tile.
 
 The verdict is three integers a sequence (accepted tokens, next token, unusable row), which the host reads in one
@@ -63,7 +63,7 @@ def row_statistics_kernel(
     PARTS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Program (row, part). Rows below ``p_rows`` are the target's. Rows at offset -1 (chosen tokens) are passed over."""
+    """Program (row, part). Rows below ``p_rows`` are the target's. A row at offset -1 (chosen token) is passed over."""
     row = tl.program_id(0)
     part = tl.program_id(1)
     offset = tl.load(row_offset_ptr + row)
@@ -92,7 +92,7 @@ def row_statistics_kernel(
 
 @triton.jit
 def _combined(max_ptr, sum_ptr, row, PARTS: tl.constexpr):
-    """Largest score of a row and the sum of exp(score − largest), from its parts; the sum is NaN or 0 if it has none."""
+    """Largest score of a row and the sum of exp(score − largest), from its parts; NaN or 0 if it is unusable."""
     part = tl.arange(0, PARTS)
     largest_S = tl.load(max_ptr + row * PARTS + part)
     sum_S = tl.load(sum_ptr + row * PARTS + part)
@@ -226,9 +226,8 @@ def decide_kernel(
     p_offset = tl.load(row_offset_ptr + row)
     q_offset = tl.load(row_offset_ptr + draft)
     p_max, p_sum = _combined(max_ptr, sum_ptr, row, PARTS)
-    if (p_sum > 0.0) == 0:
-        if bad < 0:
-            bad = accepted
+    if ((p_sum > 0.0) == 0) & (bad < 0):
+        bad = accepted
     q_max = 0.0
     q_sum = 1.0
     chosen = -1

@@ -56,7 +56,9 @@ def gather_chains(
     for rows, like in ((target_rows, base), (drawn, draft_base)):
         for row in rows:
             if row.dtype != like.dtype or row.device != base.device or (row.stride(0) != 1 and row.shape[0] > 1):
-                raise ValueError("rows of logits must be contiguous, on one device, the target's and the draft's of one dtype")
+                raise ValueError(
+                    "rows of logits must be contiguous, on one device, the target's and the draft's of one dtype"
+                )
     offsets = [_offset(row, base) for row in target_rows]
     offsets += [-1 if row is None else _offset(row, draft_base) for row in draft_rows]
     device, count = base.device, len(draft_rows)

@@ -10,13 +10,15 @@ Legend: N tree nodes, D draws, V vocabulary.
 from __future__ import annotations
 
 import importlib.util
+import threading
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from spec_sdk.contracts import Random, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError, did_you_mean
-from spec_sdk.tree import Draw, DraftLaw, TokenTree
+from spec_sdk.tree import DraftLaw, Draw, TokenTree
 from spec_sdk_samplers.inversion import first_beyond
 from spec_sdk_samplers.reference import ReferenceSampler, uniform
 
@@ -27,7 +29,7 @@ COLDEST_PLAIN = 1e-2
 
 @dataclass
 class ExactConfig:
-    """``kernels``: ``triton`` or ``torch`` for logits wherever they lie; ``auto`` is triton on a GPU, torch elsewhere."""
+    """``kernels``: ``triton`` or ``torch``, wherever the logits lie; ``auto`` is triton on a GPU, torch elsewhere."""
 
     kernels: str = "auto"
 
@@ -36,23 +38,24 @@ class ExactSampler(ReferenceSampler):
     """Gives the tokens that ``reference`` gives for the same random numbers, up to rounding at a decision's border."""
 
     name = "exact"
-    aliases: tuple[str, ...] = ("fused",)
-    Config: type = ExactConfig
+    aliases: ClassVar[tuple[str, ...]] = ("fused",)
+    Config: ClassVar[type] = ExactConfig
 
     def __init__(self, config: ExactConfig | None, params: SamplingParams) -> None:
         config = config or self.Config()
         if config.kernels not in KERNELS:
             raise UserError(f"sampler.kernels: unknown value {config.kernels!r}{did_you_mean(config.kernels, KERNELS)}")
         if config.kernels == "triton" and importlib.util.find_spec("triton") is None:
-            raise UserError("sampler.kernels: triton is not installed: pip install triton, or use sampler.kernels=torch")
+            raise UserError(
+                "sampler.kernels: triton is not installed: pip install triton, or use sampler.kernels=torch"
+            )
         super().__init__(config, params)
+        self._scratch = threading.local()
 
     def uses_triton(self, device: torch.device) -> bool:
         """Whether logits on ``device`` are decided by the kernels."""
         return self.config.kernels == "triton" or (
-            self.config.kernels == "auto"
-            and device.type == "cuda"
-            and importlib.util.find_spec("triton") is not None
+            self.config.kernels == "auto" and device.type == "cuda" and importlib.util.find_spec("triton") is not None
         )
 
     def draw_from(self, law: DraftLaw, random: Random) -> int:
@@ -60,7 +63,7 @@ class ExactSampler(ReferenceSampler):
 
         Raises UnusableLogits as :meth:`probabilities` does.
         """
-        q_V = self.row_law(law.logits_V, 0)
+        q_V = self.row_law(law.logits_V, 0, "q")
         token = first_beyond(q_V, uniform(random))
         known = law.known if isinstance(law.known, dict) else {}
         law.known = known | {token: float(q_V[token])}
@@ -104,7 +107,7 @@ class ExactSampler(ReferenceSampler):
         self, tree: TokenTree, node: int, draws: tuple[Draw, ...], logits_V: torch.Tensor, uniforms: list[float]
     ) -> tuple[int | None, torch.Tensor]:
         """The accepted child of ``node``, or None; and what is left of the target's law, up to a factor."""
-        p_V = self.row_law(logits_V, node)
+        p_V = self.row_law(logits_V, node, "p")
         left: dict[int, torch.Tensor] = {}
         for i, draw in enumerate(draws):
             token = tree.token_N[draw.node]
@@ -112,7 +115,7 @@ class ExactSampler(ReferenceSampler):
             if draw.kind == "chosen":
                 if uniforms[i] < p:
                     return draw.node, p_V
-                p_V = _rest(p_V, None, token)
+                _remove(p_V, token)
                 continue
             source = draw.source
             sequence = id(source) if draw.kind == "without_replacement" else None
@@ -120,8 +123,7 @@ class ExactSampler(ReferenceSampler):
             known = source.known if isinstance(source, DraftLaw) and q_V is None else None
             q = known.get(token) if isinstance(known, dict) else None
             if q is None:
-                if q_V is None:
-                    q_V = self._draft_row(draw, p_V.device)
+                q_V = self._draft_row(draw, p_V.device) if q_V is None else q_V
                 q = float(q_V[token])
             if not q > 0:
                 raise ValueError(
@@ -130,31 +132,59 @@ class ExactSampler(ReferenceSampler):
                 )
             if uniforms[i] * q < p:
                 return draw.node, p_V
-            if q_V is None:
-                q_V = self._draft_row(draw, p_V.device)
-            p_V = _rest(p_V, q_V, token)
+            q_V = self._draft_row(draw, p_V.device) if q_V is None else q_V
+            p_V = self._residual(p_V, q_V, i + 1 < len(draws))
             if sequence is not None and i + 1 < len(draws):
-                left[sequence] = _rest(q_V.clone() if q_V is source else q_V, None, token)
+                if sequence not in left:
+                    left[sequence] = q_V.clone()
+                _remove(left[sequence], token)
         return None, p_V
+
+    def _residual(self, p_V: torch.Tensor, q_V: torch.Tensor, normalised: bool) -> torch.Tensor:
+        """max(p - q, 0), in a row of our own; ``p_V``, which is not written to, if that is nothing."""
+        out_V = self._row("rest", p_V)
+        if out_V.data_ptr() == p_V.data_ptr():
+            # the second rejection at a node: what the first one left gives way
+            out_V = self._row("p", p_V)
+        torch.sub(p_V, q_V, out=out_V).clamp_min_(0.0)
+        total = float(out_V.sum())
+        if not total > 0:
+            return p_V
+        return out_V.div_(total) if normalised else out_V
 
     def _draft_row(self, draw: Draw, device: torch.device) -> torch.Tensor:
         source = draw.source
         assert source is not None
-        return self.row_law(source.logits_V, 0) if isinstance(source, DraftLaw) else source.to(device)
+        return self.row_law(source.logits_V, 0, "q") if isinstance(source, DraftLaw) else source.to(device)
 
-    def row_law(self, logits_V: torch.Tensor, row: int) -> torch.Tensor:
-        """The law [V] of one row, float32, a new tensor. Raises UnusableLogits, naming ``row``."""
+    def _row(self, use: str, like_V: torch.Tensor) -> torch.Tensor:
+        """A float32 row [V] to write to, one per use and thread: memory touched for the first time costs more than the
+        arithmetic on it.
+        """
+        rows = self._scratch.__dict__
+        known = rows.get(use)
+        if known is None or known.shape != like_V.shape or known.device != like_V.device:
+            known = rows[use] = torch.empty_like(like_V, dtype=torch.float32)
+        row_V: torch.Tensor = known
+        return row_V
+
+    def row_law(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        """The law [V] of one row, float32, in memory that the next call for the same ``use`` writes to.
+
+        Raises UnusableLogits, naming ``row``.
+        """
         params = self.params
         score_V = logits_V
         if 0 < params.top_k < logits_V.shape[0]:
             kth = logits_V.topk(params.top_k).values[-1]
             score_V = torch.where(logits_V < kth, float("-inf"), logits_V)
-        if params.temperature != 1:
-            score_V = score_V.float()
+        if params.temperature != 1 or score_V.dtype != torch.float32:
+            score_V = self._row("score", logits_V).copy_(score_V)
             if params.temperature < COLDEST_PLAIN:
-                score_V = score_V - score_V.amax()
-            score_V = score_V / max(params.temperature, torch.finfo(torch.float32).tiny)
-        p_V = torch.softmax(score_V, -1, dtype=torch.float32)
+                score_V = score_V.sub_(score_V.amax())
+            if params.temperature != 1:
+                score_V = score_V.div_(max(params.temperature, torch.finfo(torch.float32).tiny))
+        p_V = torch.softmax(score_V, -1, out=self._row(use, logits_V))
         # a softmax is NaN in every place or in none
         if not float(p_V[0]) >= 0:
             raise UnusableLogits(row)
@@ -174,19 +204,12 @@ def _first_draws(tree: TokenTree) -> list[int]:
     return first
 
 
-def _rest(p_V: torch.Tensor, q_V: torch.Tensor | None, token: int) -> torch.Tensor:
-    """What a rejected draw leaves of ``p_V``, which is written to; ``p_V`` as it was if that is nothing.
-
-    norm(max(p - q, 0)) after a token drawn from q, p without the token after a chosen one (``q_V`` None).
-    """
-    if q_V is None:
-        kept = p_V[token].clone()
-        p_V[token] = 0.0
-        total = float(p_V.sum())
-        if total > 0:
-            return p_V.div_(total)
+def _remove(p_V: torch.Tensor, token: int) -> None:
+    """Take ``token`` from ``p_V`` and renormalise, in place; nothing happens if there is no other token."""
+    kept = p_V[token].clone()
+    p_V[token] = 0.0
+    total = float(p_V.sum())
+    if total > 0:
+        p_V.div_(total)
+    else:
         p_V[token] = kept
-        return p_V
-    rest_V = (p_V - q_V).clamp_min_(0.0)
-    total = float(rest_V.sum())
-    return rest_V.div_(total) if total > 0 else p_V

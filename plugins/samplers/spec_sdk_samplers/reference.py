@@ -35,6 +35,8 @@ class ReferenceSampler(Sampler):
             kth_N1 = score_NV.topk(self.params.top_k).values[:, -1:]
             score_NV = score_NV.masked_fill(score_NV < kth_N1, float("-inf"))
         p_NV = score_NV.softmax(-1)
+        if self.params.top_p == 1 and self.params.min_p == 0:
+            return p_NV
         if self.params.top_p < 1:
             p_NV = self._nucleus(p_NV, self.params.top_p)
         if self.params.min_p > 0:

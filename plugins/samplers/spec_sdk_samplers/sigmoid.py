@@ -5,14 +5,15 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from structlog import get_logger
 
 from spec_sdk.contracts import Guarantee, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError
-from spec_sdk.tree import Draw, DraftLaw, TokenTree
+from spec_sdk.tree import DraftLaw, Draw, TokenTree
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 
 LARGEST_HALF = 65504.0
@@ -39,7 +40,7 @@ class SigmoidSampler(ExactSampler):
     """Judges drawn tokens by σ((z − α)/(β − α)) of target and draft logits, which sum to nothing in particular.
 
     A token is accepted with min(1, p̂/q̂), and after a rejection the next one comes from max(p̂ − q̂, 0), normalised. A
-    token after a wholly accepted path, a node whose tokens were chosen, and plain decoding follow the softmax: the paper
+    token after a wholly accepted path, a node with a chosen token, and plain decoding follow the softmax: the paper
     approximates only where a target and a draft law meet. Logits are divided by the temperature first; what top-k,
     top-p and min-p leave out has p̂ = 0. Draws of one node are tried in turn against what is left of p̂, which is not
     renormalised between them, since q̂ is not normalised either.
@@ -47,7 +48,7 @@ class SigmoidSampler(ExactSampler):
 
     name = "sigmoid"
     aliases = ()
-    guarantee: Guarantee = "relaxed"  # type: ignore[misc]
+    guarantee: ClassVar[Guarantee] = "relaxed"
     Config = SigmoidConfig
     config: SigmoidConfig
 
@@ -57,8 +58,10 @@ class SigmoidSampler(ExactSampler):
             raise UserError(f"sampler.alpha: {self.config.alpha} must be below 0")
         if not 0 < self.config.beta < float("inf"):
             raise UserError(f"sampler.beta: {self.config.beta} must be above 0")
-        for warning in scale_warnings(self.config.alpha, self.config.beta):
-            get_logger().warning("sigmoid_scale", alpha=self.config.alpha, beta=self.config.beta, why=warning)
+
+    def cautions(self, dtype: torch.dtype) -> list[str]:
+        where = f"sampler.alpha={self.config.alpha:g}, sampler.beta={self.config.beta:g}"
+        return [f"{where}: {warning}" for warning in scale_warnings(self.config.alpha, self.config.beta, dtype)]
 
     def scales(self) -> tuple[float, float] | None:
         return self.config.alpha, self.config.beta
@@ -69,24 +72,25 @@ class SigmoidSampler(ExactSampler):
         sources = [draw.source for draw in draws]
         if not sources or not all(isinstance(source, DraftLaw) for source in sources):
             return super().try_draws(tree, node, draws, logits_V, uniforms)
+        # a sigmoid would make numbers of infinities, and of NaN anywhere but at the token
+        if not math.isfinite(float(logits_V.amax())):
+            raise UnusableLogits(node)
         rest_V: torch.Tensor | None = None
         for draw, source, uniform in zip(draws, sources, uniforms, strict=False):
             assert isinstance(source, DraftLaw)
             token = tree.token_N[draw.node]
             p_V = self._sigmoid(logits_V[token]) if rest_V is None else rest_V[token]
             p, q = float(p_V), float(self._sigmoid(source.logits_V[token]))
-            if not p == p:
-                raise UnusableLogits(node)
             if uniform * q < p and (rest_V is not None or self._keeps(logits_V, token, node)):
                 return draw.node, logits_V
             if rest_V is None:
                 rest_V = self._sigmoid_row(logits_V, node)
             rest_V = (rest_V - self._sigmoid_row(source.logits_V, 0).to(rest_V.device)).clamp_min_(0.0)
         assert rest_V is not None
-        return None, rest_V if float(rest_V.sum()) > 0 else self.row_law(logits_V, node)
+        return None, rest_V if float(rest_V.sum()) > 0 else self.row_law(logits_V, node, "p")
 
     def _keeps(self, logits_V: torch.Tensor, token: int, row: int) -> bool:
-        return not self._filters or float(self.row_law(logits_V, row)[token]) > 0
+        return not self._filters or float(self.row_law(logits_V, row, "p")[token]) > 0
 
     @property
     def _filters(self) -> bool:
@@ -99,9 +103,7 @@ class SigmoidSampler(ExactSampler):
     def _sigmoid_row(self, logits_V: torch.Tensor, row: int) -> torch.Tensor:
         value_V = self._sigmoid(logits_V)
         if self._filters:
-            value_V = torch.where(self.row_law(logits_V, row) > 0, value_V, 0.0)
-        if bool(torch.isnan(value_V.sum())):
-            raise UnusableLogits(row)
+            value_V = torch.where(self.row_law(logits_V, row, "p") > 0, value_V, 0.0)
         return value_V
 
 
