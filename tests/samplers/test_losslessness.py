@@ -57,14 +57,14 @@ def test_the_exact_sampler_conforms() -> None:
 
 
 def test_verification_with_the_exact_sampler_is_lossless(scale: Callable[[int, int], int]) -> None:
-    check_verifier(MultiStep(None), plans=TREES, draws=scale(150, 3000), make_sampler=exact)
+    check_verifier(MultiStep(None), plans=TREES, draws=scale(60, 3000), make_sampler=exact)
 
 
 def test_more_answers_of_one_chain_and_one_tree(scale: Callable[[int, int], int]) -> None:
     for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.3, top_p=0.8), PENALISED):
-        assert probability(ChainRejection(None), exact(params), DRAWN_CHAIN, scale(1000, 20_000)) > SIGNIFICANCE / 6
+        assert probability(ChainRejection(None), exact(params), DRAWN_CHAIN, scale(300, 20_000)) > SIGNIFICANCE / 6
         tree = TREE_PLANS["all kinds, two drafters"]
-        assert probability(MultiStep(None), exact(params), tree, scale(700, 20_000)) > SIGNIFICANCE / 6
+        assert probability(MultiStep(None), exact(params), tree, scale(300, 20_000)) > SIGNIFICANCE / 6
 
 
 @pytest.mark.parametrize("scales", [(-10.0, 10.0), (-1e3, 1e3)])
@@ -80,9 +80,9 @@ def test_the_sigmoid_sampler_is_not_lossless(scales: tuple[float, float]) -> Non
 def test_the_repetition_penalty_by_enumeration(verifier: Verifier) -> None:
     """Every outcome: the law of three tokens is that of plain sampling with the penalty, to 1e-6."""
     target, *tables = (TableModel(3, seed) for seed in (7, 8, 9))
-    plans = [CHAINS["drawn chain"], CHAINS["chain of all kinds"]]
+    plans = [CHAINS["chain of all kinds"]]
     if isinstance(verifier, MultiStep):
-        plans += [TREE_PLANS["repeated draws"], TREE_PLANS["distinct draws"], TREE_PLANS["top-2 tree"]]
+        plans += [TREE_PLANS["one q_V drawn from in both ways"], TREE_PLANS["top-2 tree"]]
     expected = joint_law(target, ReferenceSampler(None, PENALISED), (2, 0), TOKENS)
     unpenalised = joint_law(target, ReferenceSampler(None, SamplingParams(temperature=0.8)), (2, 0), TOKENS)
     assert (expected - unpenalised).abs().max() > 0.01
