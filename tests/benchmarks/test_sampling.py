@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.sampling import FILTERED, SAMPLED, RIVALS, Step, aims, lines, measure, peak_bytes, rivals
+from benchmarks.sampling import FILTERED, RIVALS, SAMPLED, Step, aims, lines, measure, peak_bytes, rivals
 
 CPU = torch.device("cpu")
 
