@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from spec_sdk.model.models import Models
     from spec_sdk.ops import Ops
     from spec_sdk.ranks import Ranks
-    from spec_sdk.tree import TokenTree
+    from spec_sdk.tree import DraftLaw, TokenTree
 
+Random = float | torch.Generator
+"""A random number of [0, 1), or the generator to take one from."""
 Guarantee = Literal["exact", "distribution", "relaxed"]
 GUARANTEES: tuple[Guarantee, ...] = ("exact", "distribution", "relaxed")
 
@@ -49,13 +51,18 @@ class Plugin:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How logits become probabilities. ``temperature`` 0 is greedy; 0 / 1.0 / 0.0 switch top_k / top_p / min_p off."""
+    """How logits become probabilities. ``temperature`` 0 is greedy; 0 / 1.0 / 0.0 switch top_k / top_p / min_p off.
+
+    ``repetition_penalty``: before all else, the logits of the tokens that stand before (prompt, output and the drafted
+    tokens of the path) are divided by it where they are positive, and multiplied by it where not; 1.0 is off.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    repetition_penalty: float = 1.0
 
 
 LARGEST_TREE = 4096
@@ -117,6 +124,10 @@ class Request:
     def new_tokens(self) -> int:
         return len(self.tokens) - self.prompt_length
 
+    def uniforms(self, count: int) -> torch.Tensor:
+        """The next ``count`` random numbers of [0, 1): float64, on the CPU."""
+        return torch.rand(count, generator=self.rng, dtype=torch.float64)
+
 
 class Drafter(Plugin, ABC):
     """Proposes tokens. One instance per request.
@@ -165,7 +176,11 @@ class Drafter(Plugin, ABC):
 
 
 class Sampler(Plugin, ABC):
-    """Turns logits into probabilities, and holds the arithmetic of acceptance and resampling."""
+    """Turns logits into probabilities, and holds the arithmetic of acceptance and resampling.
+
+    All logits that it is given are penalised already (:meth:`penalise`, called by the scheduler for the target's and
+    by drafters for their own).
+    """
 
     kind = "sampler"
     guarantee: ClassVar[Guarantee] = "exact"
@@ -178,9 +193,42 @@ class Sampler(Plugin, ABC):
     def greedy(self) -> bool:
         return self.params.temperature == 0
 
+    def cautions(self, dtype: torch.dtype) -> list[str]:
+        """What to warn of before a run with a model of this dtype, a line each."""
+        return []
+
+    def penalise(self, logits_NV: torch.Tensor, prefix: Sequence[int], paths: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Apply the repetition penalty; ``logits_NV`` is written to, and returned.
+
+        Row i is what follows ``prefix`` (prompt and output, the pending token included) and then ``paths[i]``, the
+        drafted tokens. Every token of these is penalised once, however often it occurs. Token ids beyond V are passed
+        over.
+        """
+        penalty = self.params.repetition_penalty
+        if penalty == 1:
+            return logits_NV
+        vocabulary = logits_NV.shape[-1]
+        common = {token for token in prefix if token < vocabulary}
+        pairs = [(i, t) for i, path in enumerate(paths) for t in {*path} - common if t < vocabulary]
+        device = logits_NV.device
+        # two assignments, so that the long prefix is sent once and not once per row
+        for rows, columns in (
+            (slice(None), torch.tensor(sorted(common), dtype=torch.long, device=device)),
+            (torch.tensor([i for i, _ in pairs], dtype=torch.long, device=device),
+             torch.tensor([t for _, t in pairs], dtype=torch.long, device=device)),
+        ):  # fmt: skip
+            if columns.numel():
+                score = logits_NV[rows, columns]
+                logits_NV[rows, columns] = torch.where(score < 0, score * penalty, score / penalty)
+        return logits_NV
+
     @abstractmethod
     def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
-        """Logits [N, V] → probabilities [N, V] in float32 (temperature, top-k, top-p, min-p; one-hot when greedy)."""
+        """Logits [N, V] → probabilities [N, V] in float32 (temperature, top-k, top-p, min-p; one-hot when greedy).
+
+        Raises :class:`~spec_sdk.errors.UnusableLogits`, naming the row, for logits that are NaN, +inf, or -inf
+        throughout.
+        """
 
     def choices(self, logits_NV: torch.Tensor) -> list[int]:
         """Each row's token under greedy sampling, the lowest id on ties: all that a verifier needs at temperature 0.
@@ -189,12 +237,37 @@ class Sampler(Plugin, ABC):
         """
         return [int(token) for token in self.probabilities(logits_NV).argmax(-1).tolist()]
 
-    @abstractmethod
-    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
-        """One token from the distribution ``p_V`` [V]."""
+    def law(self, logits_V: torch.Tensor) -> DraftLaw:
+        """The law of a token drawn from these draft logits [V], which are kept as they are. Worked out when read."""
+        from spec_sdk.tree import DraftLaw
+
+        return DraftLaw(logits_V, lambda row_V: self.probabilities(row_V[None])[0].cpu())
+
+    def draw_from(self, law: DraftLaw, random: Random) -> int:
+        """One token of a drafter's law. A sampler that can draw from logits should override this."""
+        return self.draw(law.q_V, random)
+
+    def rejection(
+        self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor, step: int = 0
+    ) -> tuple[list[int], int] | None:
+        """The fused path of multi-step rejection sampling: accepted path and next token; None if there is none.
+
+        The rule is that of ``multi_step``, and on a chain of ``chain_rejection``. ``uniform_D`` [draws + 1], float64,
+        on the CPU, one random number for each draw of the tree (node by node, in draw order) and the last one for the
+        next token; those of draws that are never tried are left unused. With the same numbers every sampler without
+        loss must give the same tokens as the arithmetic below does.
+        """
+        return None
 
     @abstractmethod
-    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
+    def draw(self, p_V: torch.Tensor, random: Random) -> int:
+        """One token from the distribution ``p_V`` [V], by inversion: the first whose cumulated mass exceeds ``random``.
+
+        A sampler may draw otherwise, but then gives other tokens for the same random numbers.
+        """
+
+    @abstractmethod
+    def accepts(self, p: float, q: float, random: Random) -> bool:
         """Accept a token of target probability p drawn with probability q: with probability min(1, p/q).
 
         For a chosen token q is 1: it is accepted with probability p.
@@ -231,7 +304,7 @@ class Verifier(Plugin, ABC):
 
     @abstractmethod
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        """``logits_NV[i]`` are the target's logits for the token after node i."""
+        """``logits_NV[i]`` are the target's logits for the token after node i, the repetition penalty applied."""
 
 
 @dataclass(frozen=True)

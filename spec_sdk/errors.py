@@ -17,6 +17,14 @@ class RankLost(Exception):
     """Another process of a run on several ended, or did not answer in time. One line says what is known of it."""
 
 
+class UnusableLogits(ValueError):
+    """Logits that give no distribution: NaN, +inf, or -inf for every token. ``row`` is the row they stand in."""
+
+    def __init__(self, row: int, where: str = "") -> None:
+        super().__init__(f"{where}row {row} of the logits is NaN, infinite, or -inf for every token")
+        self.row = row
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the nearest of ``known``, else a list of what exists ("" if nothing)."""
     names = sorted(set(known))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,8 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     verifier: Verifier = make_verifier(verifier_config)
     sampler: Sampler = make_sampler(sampler_config, settings.sampling)
     verifier.guarantee_under(settings.sampling)
+    for caution in sampler.cautions(DTYPES[settings.model.dtype]):
+        print(f"warning: {caution}", file=sys.stderr)
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
     backend: Backend = make_backend(backend_config)

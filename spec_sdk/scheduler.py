@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, Verdict, Verifier
+from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.model.session import Scores
 from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -19,6 +20,7 @@ from spec_sdk.tree import TokenTree, TreeBuilder
 STOPPED = -1
 """In the place of a budget's depth: the leader's caller wants no more."""
 
+HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -176,20 +178,29 @@ class Scheduler:
     def _draft(self, request: Request, budget: Budget) -> TokenTree:
         if not self._drafter_started:
             self._start_drafter(request)
-        with self.drafter.leader_alone(self.ranks):
-            tree = self.drafter.propose(request, budget)
+        try:
+            with self.drafter.leader_alone(self.ranks):
+                tree = self.drafter.propose(request, budget)
+        except UnusableLogits as error:
+            raise UserError(f"step {request.step + 1}, drafter {self.drafter.name!r}: {error}") from error
         # what other ranks grow is the part of the leader's tree that they feed, and no proposal
         if self.ranks.is_leader and (fault := _fault(tree, request.pending_token, budget)):
             raise ValueError(f"drafter {self.drafter.name!r}: {fault}")
         return tree
 
     def _verify(self, tree: TokenTree, scores: Scores, request: Request) -> Verdict:
-        verdict = self.verifier.verify(tree, scores.logits_NV, request) if self.ranks.is_leader else None
+        verdict = self._decide(tree, scores, request) if self.ranks.is_leader else None
         if self.ranks.size == 1:
             assert verdict is not None
             return verdict
         decided = self.ranks.decide(lambda: [*verdict.path, verdict.next_token] if verdict else [])
         return verdict or Verdict(decided[:-1], decided[-1], tree)
+
+    def _decide(self, tree: TokenTree, scores: Scores, request: Request) -> Verdict:
+        try:
+            return self.verifier.verify(tree, penalised(scores.logits_NV, tree, request), request)
+        except UnusableLogits as error:
+            raise UserError(f"step {request.step + 1}, target: {error} (row = tree node; {HALF_PRECISION})") from error
 
     def _finished(self, request: Request) -> str | None:
         if request.new_tokens and request.tokens[-1] in request.stop_ids:
@@ -221,6 +232,16 @@ def told_tree(token_N: Sequence[int], parent_N: Sequence[int]) -> TokenTree:
     for token, parent in zip(token_N[1:], parent_N[1:], strict=True):
         tree.add(parent, token, "chosen")
     return tree.build().tree
+
+
+def penalised(logits_NV: torch.Tensor, tree: TokenTree, request: Request) -> torch.Tensor:
+    """The target's logits of a tree with the repetition penalty, written into ``logits_NV``: one path per node."""
+    if request.sampler.params.repetition_penalty == 1:
+        return logits_NV
+    paths: list[list[int]] = [[]]
+    for node in range(1, tree.size):
+        paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])
+    return request.sampler.penalise(logits_NV, request.tokens, paths)
 
 
 def clip(verdict: Verdict, request: Request) -> list[int]:

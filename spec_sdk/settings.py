@@ -51,6 +51,7 @@ class SamplingSettings:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    repetition_penalty: float = 1.0
 
 
 @dataclass
@@ -172,6 +173,8 @@ def _check_sampling(sampling: SamplingSettings) -> None:
     _require(sampling.top_k >= 0, "sampling.top_k", sampling.top_k, "0 (off) or more")
     _require(0 < sampling.top_p <= 1, "sampling.top_p", sampling.top_p, "above 0 and at most 1 (off)")
     _require(0 <= sampling.min_p <= 1, "sampling.min_p", sampling.min_p, "between 0 (off) and 1")
+    penalty = sampling.repetition_penalty
+    _require(0 < penalty < float("inf"), "sampling.repetition_penalty", penalty, "above 0; 1.0 is off")
     _require(0 <= sampling.seed < 2**63, "sampling.seed", sampling.seed, "between 0 and 2^63 - 1")
 
 

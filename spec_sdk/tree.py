@@ -10,12 +10,53 @@ Legend: N tree nodes, V vocabulary.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, overload
 
 import torch
 
 DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
+
+
+class DraftLaw:
+    """A draft distribution that is worked out when it is first read.
+
+    ``logits_V``: the draft model's logits [V], the repetition penalty applied, wherever the draft model left them: all
+    that a fused sampler reads. ``known``: what a sampler learnt of the row when it drew from it.
+    """
+
+    def __init__(self, logits_V: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.logits_V = logits_V
+        self.known: object = None
+        self._make = make
+        self._q_V: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.logits_V.shape
+
+    @property
+    def q_V(self) -> torch.Tensor:
+        """The distribution [V] after the sampling transforms. Always the same object."""
+        if self._q_V is None:
+            self._q_V = self._make(self.logits_V)
+        return self._q_V
+
+
+class _LawField:
+    """The field ``q_V`` of a draw: given as a distribution or a :class:`DraftLaw`, read as a distribution."""
+
+    @overload
+    def __get__(self, draw: None, owner: type) -> None: ...
+    @overload
+    def __get__(self, draw: Draw, owner: type) -> torch.Tensor | None: ...
+    def __get__(self, draw: Draw | None, owner: type) -> torch.Tensor | None:
+        source = None if draw is None else draw.source
+        return source.q_V if isinstance(source, DraftLaw) else source
+
+    def __set__(self, draw: Draw, value: torch.Tensor | DraftLaw | None) -> None:
+        draw.__dict__["_source"] = value
 
 
 @dataclass(frozen=True)
@@ -29,12 +70,19 @@ class Draw:
         share the same ``q_V`` object are one sequence: the i-th is drawn from q with the tokens before it removed.
     ``q_V``
         The distribution at the parent, after the sampling transforms and *before* any removal; None for ``chosen``.
+        It may be given as a :class:`DraftLaw`, which is worked out when ``q_V`` is first read.
     """
 
     node: int
     kind: DrawKind
-    q_V: torch.Tensor | None = None
+    q_V: _LawField = _LawField()
     drafter: str = ""
+
+    @property
+    def source(self) -> torch.Tensor | DraftLaw | None:
+        """``q_V`` as it was given: a law that nobody has asked for yet is not worked out by this."""
+        source: torch.Tensor | DraftLaw | None = self.__dict__["_source"]
+        return source
 
 
 @dataclass(frozen=True)
@@ -124,7 +172,14 @@ class TreeBuilder:
         """How many more nodes it may have."""
         return self.max_nodes - self.size
 
-    def add(self, parent: int, token: int, kind: DrawKind, q_V: torch.Tensor | None = None, drafter: str = "") -> int:
+    def add(
+        self,
+        parent: int,
+        token: int,
+        kind: DrawKind,
+        q_V: torch.Tensor | DraftLaw | None = None,
+        drafter: str = "",
+    ) -> int:
         """Record that ``token`` was drawn at node ``parent``; return the child's creation index.
 
         Raises ValueError, naming the node, for an unknown parent, a negative token, a drawn token without its ``q_V``
@@ -182,7 +237,9 @@ class TreeBuilder:
             parent_N=tuple(-1 if s == 0 else start[self.parent[s]] for s in slot_of),
             depth_N=tuple(self.depth[s] for s in slot_of),
             end_N=tuple(end[s] for s in slot_of),
-            draws_N=tuple(tuple(Draw(start[d.node], d.kind, d.q_V, d.drafter) for d in self.draws[s]) for s in slot_of),
+            draws_N=tuple(
+                tuple(Draw(start[d.node], d.kind, d.source, d.drafter) for d in self.draws[s]) for s in slot_of
+            ),
         )
         return BuiltTree(tree, tuple(start))
 

@@ -40,6 +40,18 @@ STEPS = (
         needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
     ),
     Step(
+        "sampling_tests",
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/samplers/test_on_gpu.py"),
+        240,
+        needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
+    ),
+    Step(
+        "sampling",
+        ("benchmarks/sampling.py", "--device=cuda", "--seconds=240", "--output={results}/sampling.json"),
+        400,
+        needs=("transformers", "pluggy", "structlog", "omegaconf"),
+    ),
+    Step(
         "tree_attention",
         ("benchmarks/tree_attention.py", "--device=cuda", "--output={results}/tree_attention.json"),
         540,

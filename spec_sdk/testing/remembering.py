@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.contracts import Sampler
+from spec_sdk.contracts import Random, Sampler
+from spec_sdk.tree import DraftLaw, TokenTree
 
 
 class Remembering(Sampler):
@@ -31,14 +32,22 @@ class Remembering(Sampler):
     def choices(self, logits_NV: torch.Tensor) -> list[int]:
         return self.inner.choices(logits_NV)
 
-    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
-        return self.inner.draw(p_V, rng)
+    def draw(self, p_V: torch.Tensor, random: Random) -> int:
+        return self.inner.draw(p_V, random)
 
-    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
-        return self.inner.accepts(p, q, rng)
+    def accepts(self, p: float, q: float, random: Random) -> bool:
+        return self.inner.accepts(p, q, random)
 
     def residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
         return self.inner.residual(p_V, q_V)
 
     def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
         return self.inner.without(p_V, token)
+
+    def draw_from(self, law: DraftLaw, random: Random) -> int:
+        return self.inner.draw_from(law, random)
+
+    def rejection(
+        self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor, step: int = 0
+    ) -> tuple[list[int], int] | None:
+        return self.inner.rejection(tree, logits_NV, uniform_D, step)

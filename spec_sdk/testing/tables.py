@@ -70,7 +70,8 @@ class TableModel:
         for node in range(1, tree.size):
             row_N.append(_row([tree.token_N[node]], after=row_N[tree.parent_N[node]]))
         logits_NV = self.table_RV[row_N]
-        return Scores(logits_NV, dict.fromkeys(hidden_layers, logits_NV))
+        # copies: the scheduler writes the repetition penalty into the logits
+        return Scores(logits_NV, {layer: logits_NV.clone() for layer in hidden_layers})
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep these nodes of the tree scored last. Raises ValueError unless they are a path from its root."""
@@ -124,7 +125,11 @@ class TableDrafter(Drafter):
         request: Request,
     ) -> None:
         sampler, rng = request.sampler, request.rng
-        laws = {table: sampler.probabilities(self.tables[table].logits(prefix)[None])[0] for _, table in draws}
+        sources = {
+            table: sampler.law(sampler.penalise(self.tables[table].logits(prefix)[None].clone(), prefix, [()])[0])
+            for _, table in draws
+        }
+        laws = {table: law.q_V for table, law in sources.items()}
         undrawn, left = dict(laws), {table: int((q_V > 0).sum()) for table, q_V in laws.items()}
         chosen: set[int] = set()
         for kind, table in draws:
@@ -136,8 +141,8 @@ class TableDrafter(Drafter):
                 chosen.add(token)
                 tree.add(node, token, kind, drafter=self.name)
             elif kind == "with_replacement":
-                tree.add(node, sampler.draw(q_V, rng), kind, q_V, self.name)
+                tree.add(node, sampler.draw_from(sources[table], rng), kind, sources[table], self.name)
             elif left[table]:
                 token = sampler.draw(undrawn[table], rng)
-                tree.add(node, token, kind, q_V, self.name)
+                tree.add(node, token, kind, sources[table], self.name)
                 undrawn[table], left[table] = sampler.without(undrawn[table], token), left[table] - 1

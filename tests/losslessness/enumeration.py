@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from spec_sdk.contracts import Drafter, Request, SamplingParams, Verifier
+from spec_sdk.contracts import Drafter, Random, Request, SamplingParams, Verifier
 from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.statistics import DeepestPolicy, cell_of, joint_law
@@ -60,11 +60,11 @@ class EnumeratingSampler(ReferenceSampler):
     name = "enumerating"
     chooser: Chooser
 
-    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
+    def draw(self, p_V: torch.Tensor, random: Random) -> int:
         p_V = p_V.double()
         return self.chooser.choose((p_V / p_V.sum()).tolist())
 
-    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
+    def accepts(self, p: float, q: float, random: Random) -> bool:
         accepted = min(1.0, p / q)
         return self.chooser.choose([1 - accepted, accepted]) == 1
 

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, PartialAttention, Request, SamplingParams, SpeculativeAttention, Verdict
+from spec_sdk.contracts import (
+    Budget,
+    Drafter,
+    PartialAttention,
+    Random,
+    Request,
+    SamplingParams,
+    SpeculativeAttention,
+    Verdict,
+)
 from spec_sdk.testing import (
     TREES,
     PlannedDraw,
@@ -188,12 +197,12 @@ class TopPBeforeTopK(ReferenceSampler):
 
 
 class AlwaysAccepts(ReferenceSampler):
-    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
+    def accepts(self, p: float, q: float, random: Random) -> bool:
         return True
 
 
 class GlobalRandomness(ReferenceSampler):
-    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
+    def draw(self, p_V: torch.Tensor, random: Random) -> int:
         return int(torch.multinomial(p_V, 1))
 
 

@@ -122,7 +122,7 @@ def test_a_token_that_cannot_have_been_drawn_is_refused(verifier: Verifier) -> N
 def test_useless_logits_are_refused_by_node(verifier: Verifier) -> None:
     logits_NV = logits_for(4, 4)
     logits_NV[1] = float("nan")
-    with pytest.raises(ValueError, match="tree node 1: row 0 of the logits is NaN"):
+    with pytest.raises(ValueError, match="row 1 of the logits is NaN"):
         verifier.verify(TokenTree.chain(7, [4]), logits_NV, request(SAMPLED))
     with pytest.raises(ValueError, match="row 1 of the logits is NaN"):
         verifier.verify(TokenTree.chain(7, [4]), logits_NV, request(GREEDY))

@@ -47,9 +47,9 @@ class TargetInsteadOfResidual(MultiStep):
     """After a rejection goes on with p, not with what the rejected draw has left of it."""
 
     def _try_children(
-        self, tree: TokenTree, node: int, p_V: torch.Tensor, request: Request
+        self, tree: TokenTree, node: int, p_V: torch.Tensor, request: Request, uniforms: Sequence[float]
     ) -> tuple[int | None, torch.Tensor]:
-        child, _ = super()._try_children(tree, node, p_V, request)
+        child, _ = super()._try_children(tree, node, p_V, request, uniforms)
         return child, p_V
 
 

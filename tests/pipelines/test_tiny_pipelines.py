@@ -109,3 +109,26 @@ def test_a_predictor_keeps_nothing_between_requests(predictor: str, space: str, 
 def test_half_precision_runs(dtype: str, backend: str, checkpoint: Path) -> None:
     speculating = pipeline("alspec_easyspec_tree", backend, checkpoint, f"model.dtype={dtype}", "predictor.size=2")
     assert len(tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True)) == NEW_TOKENS
+
+
+PENALTY = "sampling.repetition_penalty=1.5"
+
+
+@pytest.mark.parametrize("name", ["prompt_lookup", "easyspec_tree"])
+def test_greedy_tokens_with_a_repetition_penalty(name: str, checkpoint: Path) -> None:
+    """Each node of a tree with the tokens of its own path: as plain decoding, which has only a prefix."""
+    expected = tokens_of(pipeline("vanilla", "cpu", checkpoint, PENALTY), PROMPT, NEW_TOKENS, ignore_eos=True)
+    assert expected != tokens_of(pipeline("vanilla", "cpu", checkpoint), PROMPT, NEW_TOKENS, ignore_eos=True)
+    assert tokens_of(pipeline(name, "cpu", checkpoint, PENALTY), PROMPT, NEW_TOKENS, ignore_eos=True) == expected
+
+
+@pytest.mark.parametrize("name", ["sd_chain", "easyspec_tree"])
+def test_the_fused_sampler_answers_as_the_reference_does(name: str, checkpoint: Path) -> None:
+    sampled = (PENALTY, "sampling.temperature=0.9", "sampling.top_p=0.95")
+    answers = [
+        tokens_of(
+            pipeline(name, "cpu", checkpoint, f"sampler={sampler}", *sampled), PROMPT, NEW_TOKENS, ignore_eos=True
+        )
+        for sampler in ("reference", "exact")
+    ]
+    assert answers[0] == answers[1]

@@ -69,6 +69,7 @@ class DraftModelDrafter(Drafter):
         self.vocabulary = models.target.decoder.vocabulary
         self._tree: TreeBuilder | None = None
         self._fed_nodes = 0
+        self._request: Request | None = None
 
     @property
     def growth_runner(self) -> BlockRunner:
@@ -92,9 +93,10 @@ class DraftModelDrafter(Drafter):
         unfed = request.tokens[self.session.length :]
         root_logits_V = align_vocabulary(self.session.feed(unfed), self.vocabulary)
         tree = TreeBuilder(request.pending_token, budget.nodes)
-        self._tree, self._fed_nodes = tree, 1
+        self._tree, self._fed_nodes, self._request = tree, 1, request
         if not self.models.ranks.is_leader:
             return self._follow(tree)
+        root_logits_V = request.sampler.penalise(root_logits_V[None], request.tokens, [()])[0]
         grown = self._grow(tree, root_logits_V, depth, request)
         self._announce([])
         return grown
@@ -111,12 +113,12 @@ class DraftModelDrafter(Drafter):
         return grow_beam(tree, root_logits_V, depth, config.width, self._score, name)
 
     def _score(self, youngest: int) -> torch.Tensor:
-        assert self._tree is not None
+        assert self._tree is not None and self._request is not None
         tree = self._tree
         self._announce(list(zip(tree.parent[-youngest:], tree.token[-youngest:], strict=True)))
         logits_KV = self.session.grow(tree, youngest, self.growth_runner)
         self._fed_nodes = tree.size
-        return align_vocabulary(logits_KV, self.vocabulary)
+        return _penalised(align_vocabulary(logits_KV, self.vocabulary), tree, youngest, self._request)
 
     def _announce(self, nodes: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Parent and token of the nodes that the leader feeds next; none, when it has fed the last."""
@@ -145,6 +147,20 @@ class DraftModelDrafter(Drafter):
             node = child
             slots.append(child - 1)
         self.session.commit(slots)
+
+
+def _penalised(logits_KV: torch.Tensor, tree: TreeBuilder, youngest: int, request: Request) -> torch.Tensor:
+    """The repetition penalty on the logits of the tree's ``youngest`` nodes, each with the tokens of its own path."""
+    if request.sampler.params.repetition_penalty == 1:
+        return logits_KV
+    paths = []
+    for node in range(tree.size - youngest, tree.size):
+        path = []
+        while node:
+            path.append(tree.token[node])
+            node = tree.parent[node]
+        paths.append(path)
+    return request.sampler.penalise(logits_KV, request.tokens, paths)
 
 
 def is_chain(config: DraftModelConfig) -> bool:

@@ -103,7 +103,7 @@ def merge(trees: Sequence[TokenTree]) -> TokenTree:
         for node, draws in enumerate(tree.draws_N):
             for draw in draws:
                 token = tree.token_N[draw.node]
-                node_of[draw.node] = merged.add(node_of[node], token, draw.kind, draw.q_V, draw.drafter)
+                node_of[draw.node] = merged.add(node_of[node], token, draw.kind, draw.source, draw.drafter)
     return merged.build().tree
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from spec_sdk.contracts import Request
-from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk.tree import DraftLaw, TokenTree, TreeBuilder
 
 Score = Callable[[int], torch.Tensor]
 """Feeds the given number of youngest nodes of the fed tree to the draft model; returns their logits [K, V]."""
@@ -118,9 +118,8 @@ def grow_static(
                 for token in tokens[: fed.room]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
-            q_KV = request.sampler.probabilities(logits_KV).cpu()
-            for node, q_V in zip(frontier, q_KV, strict=True):
-                _draw_children(fed, node, q_V, count, children, request, drafter)
+            for node, logits_V in zip(frontier, logits_KV, strict=True):
+                _draw_children(fed, node, request.sampler.law(logits_V), count, children, request, drafter)
         frontier = list(range(first_new, fed.size))
     return fed.build().tree
 
@@ -132,18 +131,18 @@ def _best_children(logits_KV: torch.Tensor, joint_K: torch.Tensor, width: int) -
 
 
 def _draw_children(
-    fed: TreeBuilder, node: int, q_V: torch.Tensor, count: int, children: Children, request: Request, drafter: str
+    fed: TreeBuilder, node: int, law: DraftLaw, count: int, children: Children, request: Request, drafter: str
 ) -> None:
     sampler, rng = request.sampler, request.rng
     if children == "with_replacement":
         for _ in range(count):
             # before the draw: whether it counts must not depend on what it gives
             if fed.room:
-                fed.add(node, sampler.draw(q_V, rng), "with_replacement", q_V, drafter)
+                fed.add(node, sampler.draw_from(law, rng), "with_replacement", law, drafter)
         return
-    remaining_V = q_V
-    for left in range(min(count, fed.room, int((q_V > 0).sum())), 0, -1):
+    remaining_V = law.q_V
+    for left in range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1):
         token = sampler.draw(remaining_V, rng)
-        fed.add(node, token, "without_replacement", q_V, drafter)
+        fed.add(node, token, "without_replacement", law, drafter)
         if left > 1:
             remaining_V = sampler.without(remaining_V, token)

@@ -8,6 +8,8 @@ from spec_sdk.hookspecs import hookimpl
 
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk_samplers.exact import ExactSampler
     from spec_sdk_samplers.reference import ReferenceSampler
+    from spec_sdk_samplers.sigmoid import SigmoidSampler
 
-    return [ReferenceSampler]
+    return [ReferenceSampler, ExactSampler, SigmoidSampler]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.contracts import Sampler
+from spec_sdk.contracts import Random, Sampler
+from spec_sdk.errors import UnusableLogits
 
 
 class ReferenceSampler(Sampler):
-    """Plain torch, on whatever device the logits are; random numbers always come from the CPU generator it is given.
+    """Plain torch, on whatever device the logits are; random numbers are given, or come from the CPU generator that is.
 
     The filters keep what transformers' logits processors keep. Where the border of top-p falls between tokens of equal
     probability, the lower ids stay; top-k keeps every token that ties with the k-th.
@@ -20,7 +21,7 @@ class ReferenceSampler(Sampler):
     name = "reference"
 
     def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
-        """Raises ValueError, naming the row, for logits that are NaN, +inf, or -inf throughout."""
+        """Raises UnusableLogits, naming the row, for logits that are NaN, +inf, or -inf throughout."""
         if self.greedy:
             choice_N = torch.tensor(self.choices(logits_NV), device=logits_NV.device)
             p_NV = torch.zeros(logits_NV.shape, dtype=torch.float32, device=logits_NV.device)
@@ -34,6 +35,8 @@ class ReferenceSampler(Sampler):
             kth_N1 = score_NV.topk(self.params.top_k).values[:, -1:]
             score_NV = score_NV.masked_fill(score_NV < kth_N1, float("-inf"))
         p_NV = score_NV.softmax(-1)
+        if self.params.top_p == 1 and self.params.min_p == 0:
+            return p_NV
         if self.params.top_p < 1:
             p_NV = self._nucleus(p_NV, self.params.top_p)
         if self.params.min_p > 0:
@@ -41,24 +44,23 @@ class ReferenceSampler(Sampler):
         return p_NV / p_NV.sum(-1, keepdim=True)
 
     def choices(self, logits_NV: torch.Tensor) -> list[int]:
-        """Raises ValueError as :meth:`probabilities` does."""
+        """Raises UnusableLogits as :meth:`probabilities` does."""
         top_N, token_N = logits_NV.max(-1)
         answer: list[int] = torch.where(torch.isfinite(top_N), token_N, -1).tolist()
         self._check_rows([token >= 0 for token in answer])
         return answer
 
-    def draw(self, p_V: torch.Tensor, rng: torch.Generator) -> int:
+    def draw(self, p_V: torch.Tensor, random: Random) -> int:
         """By inversion: one random number. ``p_V`` need not sum to 1 exactly. Raises ValueError if it has no mass."""
         cdf_V = p_V.double().cumsum(0)
-        u = torch.rand((), generator=rng, dtype=torch.float64).to(cdf_V.device)
         # u < 1, so this is the first token whose cumulated mass exceeds u times the whole: never one of probability 0
-        token = int(torch.searchsorted(cdf_V, u * cdf_V[-1], right=True))
+        token = int(torch.searchsorted(cdf_V, uniform(random) * cdf_V[-1], right=True))
         if token >= cdf_V.shape[0]:
             raise ValueError(f"cannot draw a token: the probabilities sum to {float(cdf_V[-1])}")
         return token
 
-    def accepts(self, p: float, q: float, rng: torch.Generator) -> bool:
-        return float(torch.rand((), generator=rng, dtype=torch.float64)) * q < p
+    def accepts(self, p: float, q: float, random: Random) -> bool:
+        return uniform(random) * q < p
 
     def residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
         """``p_V`` itself if nothing of it exceeds ``q_V``.
@@ -90,7 +92,14 @@ class ReferenceSampler(Sampler):
     @staticmethod
     def _check_rows(sound_N: list[bool]) -> None:
         if not all(sound_N):
-            raise ValueError(f"row {sound_N.index(False)} of the logits is NaN, infinite, or -inf for every token")
+            raise UnusableLogits(sound_N.index(False))
+
+
+def uniform(random: Random) -> float:
+    """The number itself, or the generator's next one."""
+    if isinstance(random, torch.Generator):
+        return float(torch.rand((), generator=random, dtype=torch.float64))
+    return random
 
 
 def _normalised(mass_V: torch.Tensor, otherwise_V: torch.Tensor) -> torch.Tensor:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import torch
 
 from spec_sdk.contracts import Sampler
+from spec_sdk.errors import UnusableLogits
 from spec_sdk.tree import Draw, TokenTree
 
 
 def target_law(sampler: Sampler, logits_NV: torch.Tensor, node: int) -> torch.Tensor:
     """The target's distribution [V] after ``node``, on the CPU. Made per visited node: most of a tree never is.
 
-    Raises ValueError if the node's logits are not usable.
+    Raises UnusableLogits, whose row is the node, if the node's logits are not usable.
     """
     try:
         return sampler.probabilities(logits_NV[node : node + 1])[0].cpu()
+    except UnusableLogits as error:
+        raise UnusableLogits(node) from error
     except ValueError as error:
         raise ValueError(f"tree node {node}: {error}") from error
 
@@ -41,3 +44,16 @@ def require_chain(tree: TokenTree, verifier: str) -> None:
             raise ValueError(
                 f"tree node {node} has {len(draws)} draws; verifier {verifier!r} takes chains, multi_step takes trees"
             )
+
+
+def first_uniform_N(tree: TokenTree) -> list[int]:
+    """Per node, which of the step's random numbers tests the first of its draws; the others follow, in draw order."""
+    first = [0]
+    for draws in tree.draws_N[:-1]:
+        first.append(first[-1] + len(draws))
+    return first
+
+
+def draws_of(tree: TokenTree) -> int:
+    """Draws in the whole tree: a step of rejection sampling takes one random number for each, and one more."""
+    return sum(len(draws) for draws in tree.draws_N)

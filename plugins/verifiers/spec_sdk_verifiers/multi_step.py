@@ -5,12 +5,14 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from spec_sdk.contracts import Request, Verdict, Verifier
 from spec_sdk.tree import TokenTree
 from spec_sdk_verifiers.greedy import follow_choices
-from spec_sdk_verifiers.laws import draft_probability, target_law
+from spec_sdk_verifiers.laws import draft_probability, draws_of, first_uniform_N, target_law
 
 
 class MultiStep(Verifier):
@@ -27,34 +29,47 @@ class MultiStep(Verifier):
     exact_when_greedy = True
 
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        """Takes one random number for each draw of the tree and one for the next token, whatever becomes of them.
+
+        Decided by the sampler in one go where it can (:meth:`Sampler.rejection`), else node by node, which gives the
+        same tokens.
+        """
         if request.sampler.greedy:
             return follow_choices(tree, logits_NV, request)
+        uniform_D = request.uniforms(draws_of(tree) + 1)
+        # a rule that was changed in a subclass is its own business, of which a sampler knows nothing
+        if type(self)._try_children is MultiStep._try_children:
+            decided = request.sampler.rejection(tree, logits_NV, uniform_D, request.step)
+            if decided is not None:
+                return Verdict(*decided, tree)
+        first_N, uniforms = first_uniform_N(tree), uniform_D.tolist()
         path = [0]
         while True:
             p_V = target_law(request.sampler, logits_NV, path[-1])
-            child, rest_V = self._try_children(tree, path[-1], p_V, request)
+            child, rest_V = self._try_children(tree, path[-1], p_V, request, uniforms[first_N[path[-1]] :])
             if child is None:
-                return Verdict(path, request.sampler.draw(rest_V, request.rng), tree)
+                return Verdict(path, request.sampler.draw(rest_V, uniforms[-1]), tree)
             path.append(child)
 
     def _try_children(
-        self, tree: TokenTree, node: int, p_V: torch.Tensor, request: Request
+        self, tree: TokenTree, node: int, p_V: torch.Tensor, request: Request, uniforms: Sequence[float]
     ) -> tuple[int | None, torch.Tensor]:
-        """The accepted child, or None; and what is left of ``p_V``."""
-        sampler, rng = request.sampler, request.rng
+        """The accepted child, or None; and what is left of ``p_V``. ``uniforms`` begin with the first draw's."""
+        sampler = request.sampler
         undrawn: dict[int, torch.Tensor] = {}
-        for draw in tree.draws_N[node]:
+        for draw, uniform in zip(tree.draws_N[node], uniforms, strict=False):
             token = tree.token_N[draw.node]
             p = float(p_V[token])
-            if draw.q_V is None:
-                if sampler.accepts(p, 1.0, rng):
+            drawn_from_V = draw.q_V
+            if drawn_from_V is None:
+                if sampler.accepts(p, 1.0, uniform):
                     return draw.node, p_V
                 p_V = sampler.without(p_V, token)
                 continue
             # keyed by object: draws without replacement form one sequence iff they share their q_V
-            sequence = id(draw.q_V) if draw.kind == "without_replacement" else None
-            q_V = undrawn[sequence] if sequence in undrawn else draw.q_V.to(p_V.device)
-            if sampler.accepts(p, draft_probability(q_V, tree, draw), rng):
+            sequence = id(drawn_from_V) if draw.kind == "without_replacement" else None
+            q_V = undrawn[sequence] if sequence in undrawn else drawn_from_V.to(p_V.device)
+            if sampler.accepts(p, draft_probability(q_V, tree, draw), uniform):
                 return draw.node, p_V
             p_V = sampler.residual(p_V, q_V)
             if sequence is not None:

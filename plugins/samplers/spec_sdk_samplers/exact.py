@@ -1,0 +1,215 @@
+"""The fused sampler: the reference's tokens for the same random numbers, from logits, without an N x V tensor.
+
+On the CPU one row at a time is normalised, and only rows that a verdict needs: those of visited nodes, and of a draft
+law whose token was rejected. On a GPU chains go through three kernels (:mod:`spec_sdk_samplers.chain_kernels`), with
+one transfer to the host.
+
+Legend: N tree nodes, D draws, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from spec_sdk.contracts import Random, SamplingParams
+from spec_sdk.errors import UnusableLogits, UserError, did_you_mean
+from spec_sdk.tree import DraftLaw, Draw, TokenTree
+from spec_sdk_samplers.inversion import first_beyond
+from spec_sdk_samplers.reference import ReferenceSampler, uniform
+
+KERNELS = ("auto", "triton", "torch")
+COLDEST_PLAIN = 1e-2
+"""Temperatures below it are applied to differences from the row's maximum, so that nothing overflows."""
+
+
+@dataclass
+class ExactConfig:
+    """``kernels``: ``triton`` or ``torch``, wherever the logits lie; ``auto`` is triton on a GPU, torch elsewhere."""
+
+    kernels: str = "auto"
+
+
+class ExactSampler(ReferenceSampler):
+    """Gives the tokens that ``reference`` gives for the same random numbers, up to rounding at a decision's border."""
+
+    name = "exact"
+    aliases: ClassVar[tuple[str, ...]] = ("fused",)
+    Config: ClassVar[type] = ExactConfig
+
+    def __init__(self, config: ExactConfig | None, params: SamplingParams) -> None:
+        config = config or self.Config()
+        if config.kernels not in KERNELS:
+            raise UserError(f"sampler.kernels: unknown value {config.kernels!r}{did_you_mean(config.kernels, KERNELS)}")
+        if config.kernels == "triton" and importlib.util.find_spec("triton") is None:
+            raise UserError(
+                "sampler.kernels: triton is not installed: pip install triton, or use sampler.kernels=torch"
+            )
+        super().__init__(config, params)
+        self._scratch = threading.local()
+
+    def uses_triton(self, device: torch.device) -> bool:
+        """Whether logits on ``device`` are decided by the kernels."""
+        return self.config.kernels == "triton" or (
+            self.config.kernels == "auto" and device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        )
+
+    def draw_from(self, law: DraftLaw, random: Random) -> int:
+        """From one row of logits. Remembered is the token's own probability, which is all that its test will need.
+
+        Raises UnusableLogits as :meth:`probabilities` does.
+        """
+        q_V = self.row_law(law.logits_V, 0, "q")
+        token = first_beyond(q_V, uniform(random))
+        known = law.known if isinstance(law.known, dict) else {}
+        law.known = known | {token: float(q_V[token])}
+        return token
+
+    def rejection(
+        self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor, step: int = 0
+    ) -> tuple[list[int], int] | None:
+        """Raises UnusableLogits, whose row is the tree node, for logits of a visited node that give no distribution."""
+        if self.greedy:
+            return None
+        if self.uses_triton(logits_NV.device):
+            # triton is imported here and not above: machines without a GPU need not have it
+            from spec_sdk_samplers.chain_verdicts import is_fused_chain, tree_verdict
+
+            if is_fused_chain(tree, logits_NV):
+                return tree_verdict(tree, logits_NV, uniform_D, self.params, self.scales())
+        return self.walk(tree, logits_NV, uniform_D)
+
+    def scales(self) -> tuple[float, float] | None:
+        """α and β where laws are approximated by a sigmoid; None where they are not."""
+        return None
+
+    def walk(self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor) -> tuple[list[int], int]:
+        """The rule in torch, for trees and draws of every kind: node by node, each row normalised when it is needed."""
+        uniforms: list[float] = uniform_D.tolist()
+        path, first = [0], _first_draws(tree)
+        while True:
+            node = path[-1]
+            draws = tree.draws_N[node]
+            child, rest_V = self.try_draws(tree, node, draws, logits_NV[node], uniforms[first[node] :])
+            if child is not None:
+                path.append(child)
+                continue
+            token = first_beyond(rest_V, uniforms[-1])
+            if token < 0:
+                raise UnusableLogits(node)
+            return path, token
+
+    def try_draws(
+        self, tree: TokenTree, node: int, draws: tuple[Draw, ...], logits_V: torch.Tensor, uniforms: list[float]
+    ) -> tuple[int | None, torch.Tensor]:
+        """The accepted child of ``node``, or None; and what is left of the target's law, up to a factor."""
+        p_V = self.row_law(logits_V, node, "p")
+        left: dict[int, torch.Tensor] = {}
+        for i, draw in enumerate(draws):
+            token = tree.token_N[draw.node]
+            p = float(p_V[token])
+            if draw.kind == "chosen":
+                if uniforms[i] < p:
+                    return draw.node, p_V
+                _remove(p_V, token)
+                continue
+            source = draw.source
+            sequence = id(source) if draw.kind == "without_replacement" else None
+            q_V = left.get(sequence) if sequence is not None else None
+            known = source.known if isinstance(source, DraftLaw) and q_V is None else None
+            q = known.get(token) if isinstance(known, dict) else None
+            if q is None:
+                q_V = self._draft_row(draw, p_V.device) if q_V is None else q_V
+                q = float(q_V[token])
+            if not q > 0:
+                raise ValueError(
+                    f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {token} from a "
+                    f"distribution in which that token has probability {q}"
+                )
+            if uniforms[i] * q < p:
+                return draw.node, p_V
+            q_V = self._draft_row(draw, p_V.device) if q_V is None else q_V
+            p_V = self._residual(p_V, q_V, i + 1 < len(draws))
+            if sequence is not None and i + 1 < len(draws):
+                if sequence not in left:
+                    left[sequence] = q_V.clone()
+                _remove(left[sequence], token)
+        return None, p_V
+
+    def _residual(self, p_V: torch.Tensor, q_V: torch.Tensor, normalised: bool) -> torch.Tensor:
+        """max(p - q, 0), in a row of our own; ``p_V``, which is not written to, if that is nothing."""
+        out_V = self._row("rest", p_V)
+        if out_V.data_ptr() == p_V.data_ptr():
+            # the second rejection at a node: what the first one left gives way
+            out_V = self._row("p", p_V)
+        torch.sub(p_V, q_V, out=out_V).clamp_min_(0.0)
+        total = float(out_V.sum())
+        if not total > 0:
+            return p_V
+        return out_V.div_(total) if normalised else out_V
+
+    def _draft_row(self, draw: Draw, device: torch.device) -> torch.Tensor:
+        source = draw.source
+        assert source is not None
+        return self.row_law(source.logits_V, 0, "q") if isinstance(source, DraftLaw) else source.to(device)
+
+    def _row(self, use: str, like_V: torch.Tensor) -> torch.Tensor:
+        """A float32 row [V] to write to, one per use and thread: memory touched for the first time costs more than the
+        arithmetic on it.
+        """
+        rows = self._scratch.__dict__
+        known = rows.get(use)
+        if known is None or known.shape != like_V.shape or known.device != like_V.device:
+            known = rows[use] = torch.empty_like(like_V, dtype=torch.float32)
+        row_V: torch.Tensor = known
+        return row_V
+
+    def row_law(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        """The law [V] of one row, float32, in memory that the next call for the same ``use`` writes to.
+
+        Raises UnusableLogits, naming ``row``.
+        """
+        params = self.params
+        score_V = logits_V
+        if 0 < params.top_k < logits_V.shape[0]:
+            kth = logits_V.topk(params.top_k).values[-1]
+            score_V = torch.where(logits_V < kth, float("-inf"), logits_V)
+        if params.temperature != 1 or score_V.dtype != torch.float32:
+            score_V = self._row("score", logits_V).copy_(score_V)
+            if params.temperature < COLDEST_PLAIN:
+                score_V = score_V.sub_(score_V.amax())
+            if params.temperature != 1:
+                score_V = score_V.div_(max(params.temperature, torch.finfo(torch.float32).tiny))
+        p_V = torch.softmax(score_V, -1, out=self._row(use, logits_V))
+        # a softmax is NaN in every place or in none
+        if not float(p_V[0]) >= 0:
+            raise UnusableLogits(row)
+        if params.top_p < 1:
+            p_V = self._nucleus(p_V[None], params.top_p)[0]
+        if params.min_p > 0:
+            p_V = torch.where(p_V < params.min_p * p_V.amax(), 0.0, p_V)
+        if params.top_p < 1 or params.min_p > 0:
+            p_V = p_V.div_(p_V.sum())
+        return p_V
+
+
+def _first_draws(tree: TokenTree) -> list[int]:
+    first = [0]
+    for draws in tree.draws_N[:-1]:
+        first.append(first[-1] + len(draws))
+    return first
+
+
+def _remove(p_V: torch.Tensor, token: int) -> None:
+    """Take ``token`` from ``p_V`` and renormalise, in place; nothing happens if there is no other token."""
+    kept = p_V[token].clone()
+    p_V[token] = 0.0
+    total = float(p_V.sum())
+    if total > 0:
+        p_V.div_(total)
+    else:
+        p_V[token] = kept

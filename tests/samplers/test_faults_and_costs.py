@@ -1,0 +1,143 @@
+"""Unusable logits are named, scales are warned about, and no N x V tensor of probabilities is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Budget, SamplingParams
+from spec_sdk.errors import UnusableLogits, UserError
+from spec_sdk.model.session import Scores
+from spec_sdk.scheduler import Scheduler
+from spec_sdk.testing import TableDrafter, TableModel
+from spec_sdk.testing.defaults import request_for
+from spec_sdk.testing.statistics import DeepestPolicy
+from spec_sdk.testing.tables import PlannedDraw
+from spec_sdk.tree import DraftLaw, TokenTree, TreeBuilder
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler, scale_warnings
+from spec_sdk_verifiers.multi_step import MultiStep
+from tests.samplers.random_cases import make_case
+
+SAMPLED = SamplingParams(temperature=1.0)
+NAN, INF = float("nan"), float("inf")
+
+
+class BreaksDown(TableModel):
+    """A target whose logits are unusable from its third pass on."""
+
+    passes = 0
+    bad = NAN
+
+    def score(self, tree: TokenTree, hidden_layers: Any = ()) -> Scores:
+        self.passes += 1
+        scores = super().score(tree, hidden_layers)
+        if self.passes == 3:
+            scores.logits_NV[0] = self.bad
+        return scores
+
+
+@pytest.mark.parametrize("params", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("sampler", ["reference", "exact", "kernels", "sigmoid"])
+@pytest.mark.parametrize("bad", [NAN, -INF, INF])
+def test_unusable_logits_name_the_step_and_the_row(sampler: str, bad: float, params: SamplingParams) -> None:
+    if sampler == "kernels":
+        pytest.importorskip("triton")
+    made = {
+        "reference": ReferenceSampler(None, params),
+        "exact": ExactSampler(None, params),
+        "kernels": ExactSampler(ExactConfig("triton"), params),
+        "sigmoid": SigmoidSampler(None, params),
+    }[sampler]
+    target, draft = BreaksDown(6, 1), TableModel(6, 2)
+    target.bad = bad
+    drafter = TableDrafter([draft], [[PlannedDraw("with_replacement")]] * 2)
+    scheduler = Scheduler(target, drafter, MultiStep(None), DeepestPolicy(None))
+    with pytest.raises(UserError, match=r"^step 3, target: row 0 of the logits is NaN, infinite, or -inf for every"):
+        for _ in scheduler.run(request_for([1], made, 0), lambda event: None):
+            pass
+
+
+def test_unusable_draft_logits_name_the_step_and_the_drafter() -> None:
+    class Broken(TableDrafter):
+        def propose(self, request: Any, budget: Budget) -> TokenTree:
+            law = request.sampler.law(torch.full((6,), NAN))
+            tree = TreeBuilder(request.pending_token)
+            tree.add(0, request.sampler.draw_from(law, request.rng), "with_replacement", law)
+            return tree.build().tree
+
+    scheduler = Scheduler(TableModel(6, 1), Broken([], []), MultiStep(None), DeepestPolicy(None))
+    with pytest.raises(UserError, match="^step 1, drafter 'table': row 0 of the logits is NaN"):
+        next(scheduler.run(request_for([1], ExactSampler(None, SAMPLED), 0), lambda event: None))
+
+
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+def test_a_row_that_no_decision_needs_may_be_unusable(kernels: str) -> None:
+    """The chain is rejected at once; the last row is garbage that nobody looks at, or the kernels do without effect."""
+    if kernels == "triton":
+        pytest.importorskip("triton")
+    sampler = ExactSampler(ExactConfig(kernels), SAMPLED)
+    logits_NV = torch.tensor([[0.0, 0.0, 90.0], [NAN, NAN, NAN]])
+    tree = TreeBuilder(0)
+    tree.add(0, 1, "with_replacement", sampler.law(torch.tensor([0.0, 5.0, 0.0])))
+    uniform_D = torch.tensor([0.9, 0.5], dtype=torch.float64)
+    assert sampler.rejection(tree.build().tree, logits_NV, uniform_D) == ([0], 2)
+    with pytest.raises(UnusableLogits, match="row 1"):
+        tree = TreeBuilder(0)
+        tree.add(0, 2, "chosen")
+        sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+
+
+def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``exact`` never normalises a row that its verdict does not need, nor a draft's whose token is accepted."""
+    rows: list[int] = []
+    right = ExactSampler.row_law
+
+    def counted(self: ExactSampler, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        assert logits_V.dim() == 1 and use == "p"
+        rows.append(row)
+        return right(self, logits_V, row, use)
+
+    case = make_case(4, 1 << 14, largest=1000)
+    sampler = ExactSampler(None, SAMPLED)
+    tree, node = TreeBuilder(0), 0
+    logits_GV = case.target_BRV[0, :-1].float()
+    for row_V in logits_GV:
+        law = sampler.law(row_V)
+        node = tree.add(node, sampler.draw_from(law, 0.5), "with_replacement", law)
+    monkeypatch.setattr(ExactSampler, "row_law", counted)
+    monkeypatch.setattr(ReferenceSampler, "probabilities", lambda *_: pytest.fail("an N x V tensor"))
+    gamma = logits_GV.shape[0]
+    request = request_for([0], sampler, 0)
+    accepted = MultiStep(None).verify(tree.build().tree, case.target_BRV[0].float(), request)
+    assert len(accepted.path) == gamma + 1, "p = q: everything is accepted"
+    assert rows == list(range(gamma + 1))
+
+
+def test_a_law_is_worked_out_when_it_is_read() -> None:
+    made: list[int] = []
+    law = DraftLaw(torch.zeros(4), lambda row_V: made.append(1) or row_V.softmax(-1))  # type: ignore[func-returns-value]
+    tree = TreeBuilder(0)
+    tree.add(0, 3, "with_replacement", law)
+    draw = tree.build().tree.draws_N[0][0]
+    assert draw.source is law and not made
+    assert draw.q_V is draw.q_V and made == [1]
+
+
+def test_options_out_of_range() -> None:
+    with pytest.raises(UserError, match="^sampler.kernels: unknown value 'tritn', did you mean 'triton'"):
+        ExactSampler(ExactConfig("tritn"), SAMPLED)
+    with pytest.raises(UserError, match="^sampler.alpha: 3.0 must be below 0"):
+        SigmoidSampler(SigmoidConfig("auto", 3.0, 5.0), SAMPLED)
+    with pytest.raises(UserError, match="^sampler.beta: -1.0 must be above 0"):
+        SigmoidSampler(SigmoidConfig("auto", -3.0, -1.0), SAMPLED)
+
+
+def test_scales_are_warned_about() -> None:
+    assert scale_warnings(-1e4, 1e4) == [] and scale_warnings(-1e3, 1e3, torch.bfloat16) == []
+    assert "saturate" in scale_warnings(-10, 10)[0]
+    assert "float16" in scale_warnings(-1e5, 1e5, torch.float16)[0]
+    assert any("float32" in warning for warning in scale_warnings(-1e7, 1e7))
