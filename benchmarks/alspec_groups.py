@@ -214,25 +214,26 @@ def plot_svg(report: Mapping[str, Any], by: str = "median_alone_s") -> str:
         if "threshold" in name:
             label += f" ({100 * rows[-1]['runs'][name]['hit_rate']:.0f} % hits at {contexts[-1]})"
         axis.plot(contexts, [1e3 * row["runs"][name][by] for row in rows], style, marker="o", label=label)
+    top = 1.6e3 * max(run[by] for row in rows for run in row["runs"].values())
+    axis.set_ylim(0, top)
     for entry in report["crossovers"]:
         if entry["by"] == by and entry["context"] is not None and "hit rate 1" in entry["faster"]:
             axis.axvline(entry["context"], color="grey", linewidth=1, linestyle=":")
             axis.annotate(
-                f"faster than {entry['than']} from {entry['context']:.0f} on",
-                (entry["context"], axis.get_ylim()[1]),
+                f"hit rate 1: faster than\n{entry['than']}\nfrom {entry['context']:.0f} on",
+                (entry["context"], 0.99 * top),
                 rotation=90,
                 verticalalignment="top",
                 horizontalalignment="right",
-                fontsize=8,
+                fontsize=7,
             )
     axis.set_xscale("log", base=2)
     axis.set_xticks(contexts, [str(context) for context in contexts])
-    axis.set_ylim(0)
     axis.set_xlabel("context (tokens)")
     axis.set_ylabel("ms per token, on cores of their own")
     axis.set_title(f"{report['target']}, {report['machine']}; load {report['load_average_1min'][1]:.1f}", fontsize=10)
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="lower left")
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()

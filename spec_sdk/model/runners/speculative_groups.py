@@ -23,11 +23,11 @@ Who has what after layer i, with sender s and receiver r:
 - a layer where nothing is guessed: s computes it alone, r waits: p[s] = 2, p[r] = 0.
 
 K and V of a layer are always those of its sender, made of the right state, so that both caches are equal, bit for bit.
-They travel with h and are written by the receiver only once it has nothing better to do. They are needed in the next
-pass: in this one the sender alone reads them. Of p only the sender's entry is news (the receiver's is 1), so that the
-all-gather of Alg. 2 is one message here, from the sender, which does not wait; with it go the errors that the report of
-the pass tells, on every rank. After the last layer the group that has the right state gives it to the other, and all
-ranks compute the output head together.
+They travel with h, and the receiver writes them when it waits for the next message anyway: they are needed in the next
+pass, since in this one the sender alone reads them. Of p only the sender's entry is news (the receiver's is 1), so that
+the all-gather of Alg. 2 is one message here, from the sender, which does not wait; with it go the errors that the
+pass's report tells, on every rank. After the last layer the group that has the right state gives it to the other, and
+all ranks compute the output head together.
 
 A group of several ranks is tensor parallel: rank i of a group and rank i of the other hold the same heads, and talk to
 each other only. The ranks of a group sum the norms of their heads, so that they come to one verdict. Each rank's host
@@ -109,8 +109,10 @@ class _Pass:
         self._peer = runner.groups.peer
         self._me = runner.groups.index
         self._priority = [RIGHT, SKIP]
-        # what this group, as the receiver, has put off: to do before the next layer, and at the end of the pass
-        self._next: Callable[[], None] | None = None
+        # the outcome that this group, as the receiver, still has to be told
+        self._outcome: tuple[torch.Tensor, Wait] | None = None
+        # what it has put off until it waits for the other group anyway, or to the end of the pass
+        self._idle: list[Callable[[], None]] = []
         self._last: list[Callable[[], None]] = []
         # a message's tensor must live until it is through
         self._sent: list[tuple[torch.Tensor, Wait]] = []
@@ -139,7 +141,7 @@ class _Pass:
         else:
             h_BNM = self._like.new_empty(self._shape)
             self._peer.receive(h_BNM)()
-        for finish in self._last:
+        for finish in (*self._idle, *self._last):
             finish()
         for _, wait in self._sent:
             wait()
@@ -155,9 +157,11 @@ class _Pass:
 
     def _agree(self) -> None:
         """Both entries of p are known after it, on both groups."""
-        if self._next is not None:
-            self._next()
-            self._next = None
+        if self._outcome is not None:
+            outcome, told = self._outcome
+            told()
+            self._priority[1 - self._me] = int(outcome[0])
+            self._outcome = None
 
     def _post(self, x: torch.Tensor) -> None:
         self._sent.append((x, self._peer.send(x)))
@@ -202,8 +206,9 @@ class _Pass:
         state = peer.receive(state_BNX)
         if not guessed:
             self._set(SKIP, RIGHT)
+            self._use_idle_time()
             state()
-            self._next = functools.partial(self._write_kv, layer, state_BNX)
+            self._idle.append(functools.partial(self._write_kv, layer, state_BNX))
             return state_BNX[..., :M], None
         predicted_BNHD = self._like.new_empty((B, N, config.num_heads, D))
         prediction = peer.receive(predicted_BNHD)
@@ -215,18 +220,22 @@ class _Pass:
             self._last += [peer.receive(lse_BNHC), functools.partial(runner.predictor.learn, layer, lse_BNHC)]
         # its own entry; the sender's is not known before _agree
         self._priority[self._me] = AHEAD
-        self._next = functools.partial(self._learn_outcome, layer, state_BNX, outcome, told)
+        self._outcome = outcome, told
+        self._use_idle_time()
         state()
+        self._idle.append(functools.partial(self._write_kv, layer, state_BNX))
+        self._last.append(functools.partial(self._note, layer, outcome))
         prediction()
         return state_BNX[..., :M], decoder.project(layer, predicted_BNHD)
 
-    def _learn_outcome(self, layer: int, state_BNX: torch.Tensor, outcome: torch.Tensor, told: Wait) -> None:
-        self._write_kv(layer, state_BNX)
-        told()
+    def _use_idle_time(self) -> None:
+        for act in self._idle:
+            act()
+        self._idle.clear()
+
+    def _note(self, layer: int, outcome: torch.Tensor) -> None:
         difference_Bn, error_Bn = outcome[1:].view(2, self._shape[0], -1)
-        self._priority[1 - self._me] = int(outcome[0])
-        hit = torch.tensor(self._priority[1 - self._me] == SKIP, device=outcome.device)
-        self.measured[layer] = LayerMeasurement(AttentionVerdict(hit, error_Bn), difference_Bn)
+        self.measured[layer] = LayerMeasurement(AttentionVerdict(outcome[0] == SKIP, error_Bn), difference_Bn)
 
     def _write_kv(self, layer: int, state_BNX: torch.Tensor) -> None:
         B, N, M = self._shape
