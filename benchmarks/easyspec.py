@@ -82,7 +82,7 @@ def per_100_tokens(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def table2(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Rows of Table 2 at temperatures 0 and 0.8. (TP needs several devices: see ``scaling``.)"""
+    """Rows of Table 2 at temperatures 0 and 0.8. (TP needs several devices: benchmarks/ranks.py.)"""
     tree, size = f"drafter.width={arguments.width}", f"drafter.size={arguments.size}"
     rows = {
         "vanilla": ("pipeline=vanilla",),
