@@ -44,8 +44,11 @@ class HeuristicPolicy(Policy):
                 raise UserError(f"policy.{option}: {getattr(config, option)} must be 0 or more")
         if config.min < 1:
             raise UserError(f"policy.min: {config.min} must be 1 or more")
+        if config.min > config.max:
+            raise UserError(f"policy.min: {config.min} must be at most policy.max, {config.max}")
         if not config.min <= config.start <= config.max:
-            raise UserError(f"policy.start: {config.start} must lie between policy.min and policy.max")
+            limits = f"policy.min, {config.min}, and policy.max, {config.max}"
+            raise UserError(f"policy.start: {config.start} must lie between {limits}")
         super().__init__(config)
         self._depth = config.start
 
