@@ -39,6 +39,7 @@ from benchmarks.measuring import (
 from spec_sdk.metrics import request_metrics, summarise
 from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.pipeline import Pipeline
+from spec_sdk.tasks.generate import encode
 
 SELF, CUT = "self", "cut"
 WIDTHS, SIZES = (1, 4, 8, 12), (1, 2, 3, 4, 5)
@@ -153,8 +154,7 @@ def table5(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
     report = {**header(vanilla, arguments, prompts), "draft": draft.name, "sizes": {}}
     sequences = []
     for given in answer(vanilla, prompts, arguments.new_tokens):
-        chat = vanilla.tokenizer.chat([{"role": "user", "content": given.prompt.text}])
-        sequences.append([*chat, *given.tokens])
+        sequences.append([*encode(vanilla.tokenizer, given.prompt.text, chat=None), *given.tokens])
     print(f"{'size':6}{'layers':15}" + "".join(f"{state:>11}" for state in STATES))
     for size in SIZES[1:]:
         groups = easyspec_groups(draft.decoder.layers, size)
