@@ -39,6 +39,7 @@ from benchmarks.measuring import (
 from spec_sdk.metrics import request_metrics, summarise
 from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.pipeline import Pipeline
+from spec_sdk.tasks.generate import encode
 
 SELF, CUT = "self", "cut"
 WIDTHS, SIZES = (1, 4, 8, 12), (1, 2, 3, 4, 5)
@@ -82,7 +83,7 @@ def per_100_tokens(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def table2(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Rows of Table 2 at temperatures 0 and 0.8. (TP needs several devices: see ``scaling``.)"""
+    """Rows of Table 2 at temperatures 0 and 0.8. (TP needs several devices: benchmarks/ranks.py.)"""
     tree, size = f"drafter.width={arguments.width}", f"drafter.size={arguments.size}"
     rows = {
         "vanilla": ("pipeline=vanilla",),
@@ -153,8 +154,7 @@ def table5(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
     report = {**header(vanilla, arguments, prompts), "draft": draft.name, "sizes": {}}
     sequences = []
     for given in answer(vanilla, prompts, arguments.new_tokens):
-        chat = vanilla.tokenizer.chat([{"role": "user", "content": given.prompt.text}])
-        sequences.append([*chat, *given.tokens])
+        sequences.append([*encode(vanilla.tokenizer, given.prompt.text, chat=None), *given.tokens])
     print(f"{'size':6}{'layers':15}" + "".join(f"{state:>11}" for state in STATES))
     for size in SIZES[1:]:
         groups = easyspec_groups(draft.decoder.layers, size)

@@ -16,6 +16,7 @@ from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from spec_sdk.search_path import register_search_path
 from spec_sdk.settings import Settings
+from spec_sdk.tasks.generate import encode
 
 RESULTS = Path(__file__).parent / "results"
 PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "spec_bench.jsonl"
@@ -55,11 +56,11 @@ class Answer:
 
 
 def answer(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> list[Answer]:
-    """Answer every prompt as a chat, up to the model's end token."""
+    """Answer every prompt up to the model's end token: as a chat, where the model has a chat template."""
     answers = []
     for i, prompt in enumerate(prompts):
         events: list[dict[str, Any]] = []
-        tokens = pipeline.tokenizer.chat([{"role": "user", "content": prompt.text}])
+        tokens = encode(pipeline.tokenizer, prompt.text, chat=None)
         stream = pipeline.stream(tokens, request_id=i, max_new_tokens=new_tokens, emit=events.append)
         answers.append(Answer(prompt, [token for step in stream for token in step], events))
     return answers

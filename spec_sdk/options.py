@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_sdk.errors import UserError, did_you_mean
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+LISTED = {int: "whole numbers", float: "numbers", str: "texts", dict: "{option: value}"}
 
 
 def merge_options(config_class: type, options: Mapping[str, Any], where: str, owner: str) -> Any:
@@ -56,10 +57,19 @@ def literal(value: Any) -> Any:
 def _why(error: OmegaConfBaseException, config_class: type, key: str, value: Any) -> str:
     hint = typing.get_type_hints(config_class)[key]
     members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    lists = [member for member in members if typing.get_origin(member) is list]
     words = [WORDS[member] for member in members if member in WORDS]
-    if words and error.full_key in (key, None, ""):
+    words += [f"a list of {_listed(typing.get_args(member)[0])}" for member in lists]
+    # an error inside a value is told as it is, but for lists, where OmegaConf names its own classes
+    if words and (lists or error.full_key in (key, None, "")):
         return f"{value!r} is not {' or '.join(words)}"
     return first_line(error)
+
+
+def _listed(item: Any) -> str:
+    """What a list of ``item`` is a list of."""
+    kind = typing.get_origin(item) or item
+    return f"lists of {_listed(typing.get_args(item)[0])}" if kind is list else LISTED.get(kind, "values")
 
 
 def first_line(error: BaseException) -> str:

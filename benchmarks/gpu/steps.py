@@ -102,6 +102,22 @@ STEPS = (
         needs_model=True,
     ),
     Step(
+        "easyspec_ablation",
+        (
+            "benchmarks/easyspec.py",
+            "ablation",
+            "--prompts={prompts}",
+            "--count=2",
+            "--output={results}/easyspec-ablation.json",
+            "backend=cuda",
+            "model.dtype=bfloat16",
+            "model.target={model}",
+        ),
+        540,
+        needs=HYDRA,
+        needs_model=True,
+    ),
+    Step(
         "tree_attention_tiles",
         (
             "benchmarks/tree_attention.py",

@@ -18,8 +18,10 @@ from spec_sdk.errors import UserError
 class HeuristicConfig:
     """Depths, in tokens along one path.
 
-    ``start``: depth of a request's first cycle. ``grow``: added when all that was drafted was accepted. ``shrink``:
-    taken off otherwise. ``min``, ``max``: limits.
+    ``start``: depth of a request's first cycle.
+    ``grow``: added when all that was drafted was accepted.
+    ``shrink``: taken off otherwise.
+    ``min``, ``max``: limits.
     """
 
     start: int = 5
@@ -41,9 +43,12 @@ class HeuristicPolicy(Policy):
             if getattr(config, option) < 0:
                 raise UserError(f"policy.{option}: {getattr(config, option)} must be 0 or more")
         if config.min < 1:
-            raise UserError(f"policy.min: {config.min} must be 1 or more ")
+            raise UserError(f"policy.min: {config.min} must be 1 or more")
+        if config.min > config.max:
+            raise UserError(f"policy.min: {config.min} must be at most policy.max, {config.max}")
         if not config.min <= config.start <= config.max:
-            raise UserError(f"policy.start: {config.start} must lie between policy.min and policy.max")
+            limits = f"policy.min, {config.min}, and policy.max, {config.max}"
+            raise UserError(f"policy.start: {config.start} must lie between {limits}")
         super().__init__(config)
         self._depth = config.start
 

@@ -66,6 +66,8 @@ class TuneLayers(Task):
             check_length(len(prompt), self.config.tokens + depth, pipeline.context, i, len(prompts))
         models = pipeline.models
         draft = models.draft(app.drafter.get("draft"))
+        # a level cannot have more different tokens than there are
+        width = min(width, draft.decoder.vocabulary, models.target.decoder.vocabulary)
         began = time.perf_counter()
         meters = self._meters(pipeline, draft.decoder, prompts, depth, width)
         shortest = min(prompts, key=len)

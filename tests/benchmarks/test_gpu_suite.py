@@ -102,3 +102,9 @@ def test_the_steps_files_exist() -> None:
             if part.startswith("benchmarks."):
                 assert (kit.ROOT / (part.replace(".", "/") + ".py")).exists(), f"{step.name}: {part}"
     assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def test_the_steps_are_documented() -> None:
+    page = (kit.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    rows = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert rows == [step.name for step in STEPS]

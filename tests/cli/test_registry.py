@@ -95,8 +95,9 @@ def test_texts_are_taken_literally(one: Registry) -> None:
         ({"name": "steady", "depth": None}, "policy.depth: None is not a whole number"),
         ({"name": "steady", "depth": [1]}, "policy.depth: [1] is not a whole number"),
         ({"name": "steady", "low": True}, "policy.low: True is not a number"),
-        ({"name": "steady", "groups": [["a"]]}, "policy.groups: Value 'a' (str) is incompatible with type hint 'int'"),
-        ({"name": "steady", "groups": 3}, "policy.groups: Invalid value assigned"),
+        ({"name": "steady", "groups": [["a"]]}, "policy.groups: [['a']] is not a list of lists of whole numbers"),
+        ({"name": "steady", "groups": 3}, "policy.groups: 3 is not a list of lists of whole numbers"),
+        ({"name": "steady", "groups": None}, "policy.groups: None is not a list of lists of whole numbers"),
         ({"depth": 1}, "policy.name: None is not the name of a policy"),
     ],
 )

@@ -56,3 +56,11 @@ def test_a_strategy_is_found_written_and_usable(cli: Callable[..., Any], own_dir
 def test_bad_options_are_refused(cli: Callable[..., Any], option: str, message: str) -> None:
     result = cli("task=tune_layers", "prompt=a", option)
     assert result.status == 2 and result.error == message
+
+
+def test_a_tree_wider_than_the_vocabulary_is_tuned_for_too(cli: Callable[..., Any], own_directory: Path) -> None:
+    (own_directory / "model").mkdir()
+    write_checkpoint(own_directory / "model", num_hidden_layers=4)
+    options = ["task.tokens=6", "task.positions=2", "task.max_size=2", "output_dir=out", "drafter.width=200"]
+    result = cli("task=tune_layers", "model.target=model", "prompt=a b c", *options)
+    assert result.status == 0, result.err

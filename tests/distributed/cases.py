@@ -26,9 +26,14 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name → tiny architecture and what differs from it."""
 
 SAMPLED = ["sampling.temperature=0.9", "sampling.top_k=40", "sampling.seed=3"]
+MEMBERS = "[{name: prompt_lookup}, {name: easyspec, size: 3, width: 2}, {name: draft_model, width: 2}]"
 PIPELINES = {
     "vanilla": ["pipeline=vanilla"],
     "sd_chain": ["pipeline=sd_chain"],
+    # a member that drafts on every rank between two that do not, on a budget that what they gave decides
+    "merged": ["drafter=merged", f"drafter.members={MEMBERS}", "policy.depth=4", "policy.max_nodes=7"],
+    # begins with plain steps, so that the drafter is started later, when the leader's clock says so
+    "adaptive": ["pipeline=easyspec_tree", "drafter.size=3", "policy=adaptive", "policy.loss=0.99", "policy.retry=1"],
     "easyspec_chain": ["pipeline=easyspec_chain", "drafter.size=3"],
     "easyspec_tree": ["pipeline=easyspec_tree", "drafter.size=3"],
     "easyspec_kept": ["pipeline=easyspec_tree", "drafter.size=3", "drafter.calibrate=false"],

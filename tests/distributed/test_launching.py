@@ -55,7 +55,13 @@ def test_how_many_processes_accelerate_was_asked_for(command: str, count: int | 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"device": "gpu"}, "backend.device"), ({"timeout": 0}, "backend.timeout"), ({"threads": -1}, "backend.threads")],
+    [
+        ({"device": "gpu"}, "backend.device"),
+        ({"timeout": 0}, "backend.timeout"),
+        ({"timeout": float("nan")}, "backend.timeout"),
+        ({"timeout": float("inf")}, "backend.timeout"),
+        ({"threads": -1}, "backend.threads"),
+    ],
 )
 def test_the_backend_refuses_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):

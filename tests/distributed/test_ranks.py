@@ -48,7 +48,9 @@ def overrides(name: str, sampled: bool, checkpoints: dict[str, Path]) -> list[st
 
 
 RUNS = [(name, False) for name in PIPELINES]
-RUNS += [(name, True) for name in PIPELINES if FULL or name in ("easyspec_chain", "easyspec_tree", "specinfer_tree")]
+# what an adaptive policy draws depends on the clock, so only greedy it gives the same tokens twice
+BRIEFLY_SAMPLED = ("easyspec_chain", "easyspec_tree", "specinfer_tree", "merged")
+RUNS += [(name, True) for name in PIPELINES if name != "adaptive" and (FULL or name in BRIEFLY_SAMPLED)]
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -113,8 +115,8 @@ def test_a_pipeline_gives_the_tokens_of_one_process(
     events: list[dict[str, Any]] = []
     alone = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i, emit=events.append) for i in range(2)]
     assert done[f"tokens {name} {sampled}"] == alone
-    # where nothing is accepted, nothing that was drafted counts
-    assert name == "vanilla" or sum(event.get("accepted", 0) for event in events) > 0
+    # where nothing is accepted, nothing that was drafted counts; an adaptive policy may find that drafting never pays
+    assert name in ("vanilla", "adaptive") or sum(event.get("accepted", 0) for event in events) > 0
 
 
 @pytest.mark.parametrize("name", SPECULATION)

@@ -76,6 +76,10 @@ def test_a_tree_keeps_the_most_probable_paths() -> None:
     ("make", "message"),
     [
         (lambda: DraftModelDrafter(DraftModelConfig(width=0), TinyModels()), "drafter.width: 0"),
+        (
+            lambda: DraftModelDrafter(DraftModelConfig(width=4096), TinyModels()),
+            "drafter.width: 4096 must be between 1",
+        ),
         (lambda: DraftModelDrafter(DraftModelConfig(children="topk"), TinyModels()), "did you mean 'top_k'"),
         (lambda: DraftModelDrafter(DraftModelConfig(growth="static", widths=[]), TinyModels()), "drafter.widths"),
         (

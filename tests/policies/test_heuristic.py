@@ -45,8 +45,9 @@ def test_requests_share_nothing() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (HeuristicConfig(min=0), r"^policy\.min: 0 must be 1 or more"),
-        (HeuristicConfig(start=30), r"^policy\.start: 30 must lie between policy\.min and policy\.max"),
+        (HeuristicConfig(min=0), r"^policy\.min: 0 must be 1 or more$"),
+        (HeuristicConfig(start=30), r"^policy\.start: 30 must lie between policy\.min, 1, and policy\.max, 20$"),
+        (HeuristicConfig(min=5, max=2), r"^policy\.min: 5 must be at most policy\.max, 2$"),
         (HeuristicConfig(grow=-1), r"^policy\.grow: -1 must be 0 or more"),
     ],
 )

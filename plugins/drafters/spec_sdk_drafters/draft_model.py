@@ -186,9 +186,10 @@ def check_config(config: DraftModelConfig) -> None:
     for option, value, known in (("growth", config.growth, GROWTHS), ("children", config.children, CHILDREN)):
         if value not in known:
             raise UserError(f"drafter.{option}: unknown value {value!r}{did_you_mean(value, known)}")
-    for option, number in (("width", config.width), ("max_nodes", config.max_nodes)):
-        if number < 1:
-            raise UserError(f"drafter.{option}: {number} must be 1 or more")
+    if not 1 <= config.width < LARGEST_TREE:
+        raise UserError(f"drafter.width: {config.width} must be between 1 and {LARGEST_TREE - 1}")
+    if config.max_nodes < 1:
+        raise UserError(f"drafter.max_nodes: {config.max_nodes} must be 1 or more")
     if not config.widths or not 1 <= min(config.widths) <= max(config.widths) < LARGEST_TREE:
         raise UserError(f"drafter.widths: {config.widths} must list 1 … {LARGEST_TREE - 1} children for every level")
     if config.children.endswith("replacement") and config.growth in ("beam", "dynamic") and not is_chain(config):

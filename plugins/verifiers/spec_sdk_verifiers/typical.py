@@ -18,7 +18,8 @@ from spec_sdk_verifiers.laws import target_law
 
 @dataclass
 class TypicalConfig:
-    """``epsilon``: a probability above which a token is always kept; ``delta``: lowers it where the entropy is high.
+    """``epsilon``: a probability above which a token is always kept.
+    ``delta``: the threshold at entropy 0, which falls with the entropy.
 
     Both lie in [0, 1]; larger values keep less. The defaults are those of the authors' code, which calls them
     ``posterior_threshold`` and ``posterior_alpha`` and recommends α = √threshold.

@@ -1,0 +1,69 @@
+"""EasySpec's tables on a tiny model: every command runs, and what it writes is whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import easyspec
+from tests.support.tiny_checkpoints import write_checkpoint
+
+
+@pytest.fixture
+def report_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs one table and returns what it wrote."""
+    write_checkpoint(tmp_path / "model", "smollm", 3)
+    prompts = [{"turns": [f"a b {i} c d"], "task": "one" if i < 2 else "two"} for i in range(4)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
+
+    def run(table: str, *options: str) -> dict[str, Any]:
+        output = tmp_path / f"{table}.json"
+        files = [f"--prompts={tmp_path / 'prompts.jsonl'}", f"--output={output}", f"model.target={tmp_path / 'model'}"]
+        argv = ["easyspec.py", table, "--count=2", "--new-tokens=6", *files, *options]
+        monkeypatch.setattr("sys.argv", argv)
+        assert easyspec.main() == 0
+        report: dict[str, Any] = json.loads(output.read_text())
+        assert report["table"] == table and report["machine"] and report["prompts"] == 2
+        return report
+
+    return run
+
+
+def test_table_2_has_four_rows_at_two_temperatures(report_of: Any) -> None:
+    rows = report_of("table2", "--width=2", "--size=2")["rows"]
+    names = ("vanilla", "+sd", "+tree", "EasySpec")
+    assert list(rows) == [f"{temperature} {name}" for temperature in (0.0, 0.8) for name in names]
+    for name, row in rows.items():
+        assert 0 < row["v"] <= row["total"] and row["speedup"] > 0
+        assert (row["alpha"] is None) == name.endswith("vanilla")
+    # the target drafts for itself, greedily: all is accepted
+    assert rows["0.0 +sd"]["alpha"] == 1.0
+
+
+def test_table_4_has_every_task_and_pipeline(report_of: Any) -> None:
+    pipelines = report_of("table4", "--pipelines=prompt_lookup,easyspec_tree")["pipelines"]
+    assert {name: set(tasks) for name, tasks in pipelines.items()} == {
+        "prompt_lookup": {"one", "two"},
+        "easyspec_tree": {"one", "two"},
+    }
+
+
+def test_table_5_has_a_similarity_for_every_size(report_of: Any) -> None:
+    sizes = report_of("table5")["sizes"]
+    assert list(sizes) == ["2", "3", "4", "5"]
+    values = [value for found in sizes.values() for states in found.values() for value in states.values()]
+    assert values and all(-1 <= value <= 1 + 1e-9 for value in values)
+
+
+@pytest.mark.full
+def test_the_ablation_is_a_multirun_over_all_three_options(report_of: Any) -> None:
+    report = report_of("ablation", "--widths=1,2", "--sizes=1,3")
+    combinations = {(job["width"], job["size"], job["calibrate"]) for job in report["jobs"]}
+    assert combinations == {
+        (width, size, calibrate) for width in (1, 2) for size in (1, 3) for calibrate in (True, False)
+    }
+    # in groups of one nothing is fuzzy, and what drafts is the target itself
+    assert all(job["alpha"] == 1.0 for job in report["jobs"] if (job["width"], job["size"]) == (1, 1))
