@@ -50,11 +50,9 @@ class AccelerateBackend(Backend):
         start_missing_ranks()
         place, here = launched_here()
         self._on_gpus = _on_gpus(config, here)
-        if config.timeout > LONGEST_TIMEOUT:
-            raise UserError(f"backend.timeout: {config.timeout} must be at most {LONGEST_TIMEOUT} seconds")
-        # nan is not more than 0 either
-        if not config.timeout > 0:
-            raise UserError(f"backend.timeout: {config.timeout} must be more than 0 seconds")
+        # written so that nan is refused too
+        if not 0 < config.timeout <= LONGEST_TIMEOUT:
+            raise UserError(f"backend.timeout: {config.timeout} must be above 0 and at most {LONGEST_TIMEOUT} seconds")
         threads = config.threads or max(1, _cores() // here)
         # checked before joining, so that a value that is refused here is refused at once
         self._local: Backend = CpuBackend(CpuConfig(threads))
