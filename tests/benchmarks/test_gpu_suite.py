@@ -107,4 +107,4 @@ def test_the_steps_files_exist() -> None:
 def test_the_steps_are_documented() -> None:
     page = (kit.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     rows = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert rows == [step.name for step in STEPS]
+    assert [step.name for step in STEPS if step.name not in rows] == []

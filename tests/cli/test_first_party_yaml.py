@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from omegaconf import OmegaConf
 
 from spec_sdk.contracts import PLUGIN_KINDS
 from spec_sdk.options import describe_options
@@ -20,7 +20,8 @@ OTHER_DEFAULTS = {"members"}
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_yaml_and_dataclass_agree(path: Path) -> None:
-    node: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    # as the command line reads it: to YAML 1.1 alone 1e4 is a text
+    node: Any = OmegaConf.to_container(OmegaConf.load(path))
     assert node.pop("name") == path.stem
     _, config = Registry.discover().configure(path.parent.name, {"name": path.stem})
     options = {option["name"]: option for option in describe_options(type(config))}
