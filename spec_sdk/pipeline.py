@@ -69,6 +69,11 @@ class Pipeline:
         return self.backend.ranks
 
     @property
+    def device_groups(self) -> list[int]:
+        """Processes of each device group."""
+        return self.models.device_groups
+
+    @property
     def guarantee(self) -> Guarantee:
         runner = self.make_target_runner()
         return weakest(self.verifier.guarantee_under(self.sampling), self.sampler.guarantee, runner.guarantee)

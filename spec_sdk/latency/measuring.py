@@ -229,16 +229,20 @@ def flash_decode(
 def speculative_flash_decode(verifier: AttentionVerifier, size: int) -> Attention:
     """The same attention as the sender computes it (Alg. 3), by the backend's operation, and the verdict.
 
-    When its prediction is there is timed on a prediction of its own, beforehand: the operation does not stop for it.
+    The operation announces its prediction, which ends the first of its two laps.
     """
 
     def attend(
         layer: int, q_BNHD: torch.Tensor, work: ForwardPass, session: Session, watch: Stopwatch, laps: StepLaps
     ) -> torch.Tensor:
         k_BGSD, v_BGSD = work.cache.keys_values(layer, work.mask.keys)
-        session.ops.sink_attention(q_BNHD, k_BGSD, v_BGSD, work.mask, size)
-        laps.prediction += watch.lap()
-        attention = session.ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, work.mask, size)
+
+        def announced(predicted_BNHD: torch.Tensor) -> None:
+            lap = watch.lap()
+            laps.prediction += lap
+            laps.attention += lap
+
+        attention = session.ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, work.mask, size, announced)
         verifier.verify(layer, attention.difference_sq_BN, attention.norm_sq_BN)
         laps.attention += watch.lap()
         return attention.exact_BNHD

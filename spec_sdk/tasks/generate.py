@@ -210,7 +210,7 @@ def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
         "machine": {
             "device": pipeline.backend.describe(),
             "processes": pipeline.ranks.size,
-            "device_groups": pipeline.models.device_groups,
+            "device_groups": pipeline.device_groups,
             "cpus": os.cpu_count(),
             "platform": platform.platform(),
             "python": platform.python_version(),

@@ -67,6 +67,7 @@ class FakePipeline:
     context: int = CONTEXT
     backend: FakeBackend = FakeBackend()
     ranks: Ranks = ALONE
+    device_groups: tuple[int, ...] = (1,)
     tokenizer: FakeTokenizer = FakeTokenizer()
 
     def vanilla(self) -> FakePipeline:

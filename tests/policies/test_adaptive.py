@@ -138,7 +138,7 @@ def machines(draw: st.DrawFn) -> Machine:
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(machines(), st.integers(0, 10**6), st.integers(20, 300))
 def test_the_loss_is_bounded_on_any_machine_for_any_text(machine: Machine, seed: int, new_tokens: int) -> None:
-    """At every length: the promised share, and once the surprise of the first cycle, whose cost could not be known."""
+    """At every length: the promised share, and once the surprise of a deepest cycle, whose cost could not be known."""
     rng = random.Random(seed)
     levels = [rng.choice([0.0, 0.3, 0.7, 1.0]) for _ in range(40)]
     span = rng.randint(3, 60)
@@ -147,7 +147,7 @@ def test_the_loss_is_bounded_on_any_machine_for_any_text(machine: Machine, seed:
         return levels[n // span % len(levels)]
 
     played: Played = play(machine, adaptive(), [rate] * rng.randint(1, 6), new_tokens, seed=seed)
-    assert played.seconds <= 1.035 * played.plain_s + machine.cycle(2)
+    assert played.seconds <= 1.035 * played.plain_s + machine.cycle(max(2, *played.budgets))
 
 
 def test_the_same_times_give_the_same_budgets() -> None:
