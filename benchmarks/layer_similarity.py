@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 
@@ -20,29 +20,25 @@ STATES = ("h", "q", "k", "v", "attention")
 """Input of the attention sub-layer, queries, keys, values, and its output after the projection."""
 
 
-class RecordingRunner(BlockRunner):
+class RecordingRunner(LayerParallelRunner):
     """Alg. 2 with every layer's states kept: state → layer → [N, features] of the last pass. Groups of one: precise."""
 
-    guarantee = "relaxed"
-
     def __init__(self, groups: Sequence[Sequence[int]]) -> None:
-        self.groups = groups
-        self.states: dict[str, dict[int, torch.Tensor]] = {}
+        super().__init__(groups)
+        self.states: dict[str, dict[int, torch.Tensor]] = {state: {} for state in STATES}
 
-    def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
-        self.states = {state: {} for state in STATES}
-        for group in self.groups:
-            entering_BNM, outputs = h_BNM, []
-            for layer in group:
-                q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, entering_BNM, work)
-                decoder.write_kv(layer, k_BNGD, v_BNGD, work)
-                a_BNM = decoder.project(layer, decoder.attend(layer, q_BNHD, work))
-                outputs.append(a_BNM)
-                for state, value in zip(STATES, (entering_BNM, q_BNHD, k_BNGD, v_BNGD, a_BNM), strict=True):
-                    self.states[state][layer] = value[0].flatten(1).clone()
-            for layer, a_BNM in zip(group, outputs, strict=True):
-                h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
-        return h_BNM
+    def attention(
+        self, decoder: Decoder, group: Sequence[int], h_BNM: torch.Tensor, work: ForwardPass
+    ) -> Sequence[torch.Tensor]:
+        outputs = []
+        for layer in group:
+            q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
+            decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+            a_BNM = decoder.project(layer, decoder.attend(layer, q_BNHD, work))
+            outputs.append(a_BNM)
+            for state, value in zip(STATES, (h_BNM, q_BNHD, k_BNGD, v_BNGD, a_BNM), strict=True):
+                self.states[state][layer] = value[0].flatten(1).clone()
+        return outputs
 
 
 def similarities(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +68,6 @@ def answer(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> li
 def events_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """All their events, in order: what ``spec_sdk.metrics.summarise`` takes."""
     return [event for answer in answers for event in answer.events]
-
-
-def slug(machine: str) -> str:
-    """A machine's name as part of a file name."""
-    return re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
 
 
 def shown(value: float | None, form: str) -> str:

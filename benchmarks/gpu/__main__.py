@@ -15,7 +15,6 @@ import argparse
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -166,12 +165,14 @@ def main() -> int:
     if not torch.cuda.is_available():
         print(f"error: torch {torch.__version__} finds no CUDA device here; make gpu needs one", file=sys.stderr)
         return 2
+    # imports torch, whose absence was told of above
+    from benchmarks.support import machine
+
     device = torch.cuda.get_device_name(0)
-    slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
     paths = [*kit.unpack(), os.environ.get("PYTHONPATH", "")]
     sys.path += [path for path in paths if path and path not in sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), "PYTHONUNBUFFERED": "1"}
-    directory = arguments.results or kit.ROOT / "benchmarks" / "results" / f"gpu-{slug}"
+    directory = arguments.results or kit.ROOT / "benchmarks" / "results" / f"gpu-{machine.slug(device)}"
     steps = [step for step in STEPS if step.name in wanted]
     print(f"{device}, torch {torch.__version__}, Python {sys.version.split()[0]}", flush=True)
     return run_suite(steps, directory.resolve(), device, resume=arguments.resume, environment=environment)

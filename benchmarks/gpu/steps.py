@@ -8,6 +8,9 @@ from dataclasses import dataclass
 HYDRA = ("hydra", "omegaconf", "pluggy", "structlog", "gguf", "jinja2", "tokenizers", "accelerate")
 """What the application imports, beyond torch."""
 
+ON_KIT_MODEL = ("backend=cuda", "model.dtype=bfloat16", "model.target={model}")
+"""Options of a pipeline on the kit's model."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -75,9 +78,7 @@ STEPS = (
             "--count=6",
             "--new-tokens=64",
             "--output={results}/pipelines.json",
-            "backend=cuda",
-            "model.dtype=bfloat16",
-            "model.target={model}",
+            *ON_KIT_MODEL,
             "model.draft_layers=smollm2-135m-24",
         ),
         300,
@@ -92,9 +93,7 @@ STEPS = (
             "--draft=cut",
             "--prompts={prompts}",
             "--output={results}/easyspec-table2.json",
-            "backend=cuda",
-            "model.dtype=bfloat16",
-            "model.target={model}",
+            *ON_KIT_MODEL,
             "model.draft_layers=smollm2-135m-24",
         ),
         300,
@@ -109,9 +108,7 @@ STEPS = (
             "--prompts={prompts}",
             "--count=2",
             "--output={results}/easyspec-ablation.json",
-            "backend=cuda",
-            "model.dtype=bfloat16",
-            "model.target={model}",
+            *ON_KIT_MODEL,
         ),
         540,
         needs=HYDRA,

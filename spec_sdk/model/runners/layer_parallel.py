@@ -35,13 +35,18 @@ class LayerParallelRunner(BlockRunner):
         self.fused = fused
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
-        batched = self.fused and decoder.stack is not None
         for group in self.groups:
-            attention = attention_fused if batched and len(group) > 1 else attention_by_layer
-            for layer, a_BNM in zip(group, attention(decoder, group, h_BNM, work), strict=True):
+            for layer, a_BNM in zip(group, self.attention(decoder, group, h_BNM, work), strict=True):
                 h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
                 work.record(layer + 1, h_BNM)
         return h_BNM
+
+    def attention(
+        self, decoder: Decoder, group: Sequence[int], h_BNM: torch.Tensor, work: ForwardPass
+    ) -> Sequence[torch.Tensor]:
+        """The attention outputs [B, N, M] of a group's blocks, all on ``h_BNM``."""
+        batched = self.fused and decoder.stack is not None and len(group) > 1
+        return (attention_fused if batched else attention_by_layer)(decoder, group, h_BNM, work)
 
 
 def attention_by_layer(

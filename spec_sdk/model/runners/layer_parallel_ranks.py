@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner, attention_by_layer
 from spec_sdk.ranks import Ranks
 
 
@@ -28,36 +28,20 @@ class RanksLayerParallelRunner(LayerParallelRunner):
         self.ranks = ranks
         self.shares_kv = shares_kv
 
-    def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
-        for group in self.groups:
-            if len(group) == 1:
-                outputs = [self._attention(decoder, group[0], h_BNM, work)[0]]
-            else:
-                outputs = self._spread(decoder, group, h_BNM, work)
-            for layer, a_BNM in zip(group, outputs, strict=True):
-                h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
-                work.record(layer + 1, h_BNM)
-        return h_BNM
-
-    def _attention(
-        self, decoder: Decoder, layer: int, h_BNM: torch.Tensor, work: ForwardPass
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
-        decoder.write_kv(layer, k_BNGD, v_BNGD, work)
-        return decoder.project(layer, decoder.attend(layer, q_BNHD, work)), k_BNGD, v_BNGD
-
-    def _spread(
+    def attention(
         self, decoder: Decoder, group: Sequence[int], h_BNM: torch.Tensor, work: ForwardPass
-    ) -> list[torch.Tensor]:
-        """The attention outputs [B, N, M] of all layers of ``group``, in order."""
+    ) -> Sequence[torch.Tensor]:
+        if len(group) == 1:
+            return attention_by_layer(decoder, group, h_BNM, work)
         size = self.ranks.size
         B, N, M = h_BNM.shape
         G, D = decoder.config.num_kv_heads, decoder.config.head_dim
         width = M + 2 * G * D if self.shares_kv else M
         mine_LBNX = h_BNM.new_zeros((-(-len(group) // size), B, N, width))
         for i, layer in enumerate(group[self.ranks.rank :: size]):
-            a_BNM, k_BNGD, v_BNGD = self._attention(decoder, layer, h_BNM, work)
-            mine_LBNX[i, ..., :M] = a_BNM
+            q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
+            decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+            mine_LBNX[i, ..., :M] = decoder.project(layer, decoder.attend(layer, q_BNHD, work))
             if self.shares_kv:
                 mine_LBNX[i, ..., M:] = torch.cat((k_BNGD, v_BNGD), dim=2).flatten(2)
         all_SLBNX = self.ranks.all_gather(mine_LBNX)
