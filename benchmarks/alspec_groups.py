@@ -72,7 +72,7 @@ def sessions(
     one = Models(arguments.target, "cut", "auto", ops, device, torch.float32)
     spread = Models(arguments.target, "cut", "auto", ops, device, torch.float32, ranks)
     whole = one.target.decoder
-    double = TensorParallelDecoder(whole, whole.vocabulary, ranks, groups.group)
+    double = TensorParallelDecoder(whole, whole.vocabulary, ranks, groups.group, ops)
 
     def predictor() -> Predictor:
         return AttentionSink(AttentionSinkConfig(arguments.size))

@@ -36,14 +36,13 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
 
-from spec_sdk.model import attention_stack
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.checkpoint_shapes import expected_shapes
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
 from spec_sdk.model.layer_groups import describe_groups, easyspec_groups
+from spec_sdk.model.projection import Projection, ProjectionStack
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -143,17 +142,16 @@ class StaticPass:
         return self.decoder.forward(self.token_BN, self.work, runner).logits_BNV
 
 
-def separate_products(x_gKI: torch.Tensor, weight_gOI: torch.Tensor, bias_gO: torch.Tensor | None) -> torch.Tensor:
-    """What ``attention_stack.products`` does in one operation, layer by layer."""
-    biases = [None] * x_gKI.shape[0] if bias_gO is None else list(bias_gO)
-    return torch.stack([F.linear(x, w, b) for x, w, b in zip(x_gKI, weight_gOI, biases, strict=True)])
+def separate_products(stack: ProjectionStack, x_gKI: torch.Tensor) -> torch.Tensor:
+    """What a stack of projections does in one operation, layer by layer."""
+    return torch.stack([stack[layer](x_KI) for layer, x_KI in enumerate(x_gKI)])
 
 
 class SeparateProducts(LayerParallelRunner):
     """The fused runner with one matrix product per layer."""
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
-        with mock.patch.object(attention_stack, "products", separate_products):
+        with mock.patch.object(ProjectionStack, "__call__", separate_products):
             return super().run(decoder, h_BNM, work)
 
 
@@ -230,7 +228,7 @@ def measure_shape(name: str, device: torch.device, dtype: torch.dtype, ops: Ops,
     label, fields = SHAPES[name]
     config = ModelConfig.from_hf({**COMMON, **fields}, f"shape {name}")
     torch.manual_seed(0)
-    decoder = load_decoder(RandomTensors(config, device, dtype), device, dtype)
+    decoder = load_decoder(RandomTensors(config, device, dtype), device, dtype, ops)
     on_gpu = device.type == "cuda"
     runners = variants(decoder.layers, options.sizes)
     strategies = {size: describe_groups(easyspec_groups(decoder.layers, size)) for size in options.sizes}
@@ -260,10 +258,10 @@ def measure_shape(name: str, device: torch.device, dtype: torch.dtype, ops: Ops,
 
 def bytes_per_pass(decoder: Decoder) -> int:
     """Bytes of the weights that every pass reads, sequential or not: what memory traffic alone would take."""
-    weights = [decoder.head_VM]
+    projections: list[Projection] = [decoder.output_head]
     for block in decoder.blocks:
-        weights += [block.qkv, block.output, block.gate_up, block.down]
-    return sum(weight.numel() * weight.element_size() for weight in weights)
+        projections += [block.qkv, block.output, block.gate_up, block.down]
+    return sum(projection.nbytes for projection in projections)
 
 
 def as_ms(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -311,7 +309,12 @@ def aims(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def gpu_ops() -> Ops:
+def ops_of(device: torch.device) -> Ops:
+    """The operations of the device's own backend."""
+    if device.type == "cpu":
+        from spec_sdk_backends.cpu import CpuOps
+
+        return CpuOps()
     from spec_sdk_backends.triton_ops import TritonOps
 
     return TritonOps()
@@ -336,7 +339,7 @@ def main() -> int:
     shapes = (options.shapes or ("smollm2,1b,8b" if device.type == "cuda" and not options.quick else "smollm2")).split(
         ","
     )
-    ops = gpu_ops() if device.type == "cuda" else Ops()
+    ops = ops_of(device)
     report: dict[str, Any] = {
         "machine": describe_machine(device),
         "cpus": os.cpu_count(),

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from spec_sdk.contracts import Announce, PartialAttention, SpeculativeAttention
 from spec_sdk.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.model.projection import Projection, ProjectionStack
 
 # Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
 # their square
@@ -30,6 +31,14 @@ FOLD_FROM_KEYS = 128
 
 class Ops:
     """Reference implementations. Every method is pure: inputs are never written to."""
+
+    def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
+        """A linear layer, its weights in the layout that this backend multiplies fastest. Asked once, at load."""
+        return Projection(weight_OI, bias_O)
+
+    def projections(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> ProjectionStack:
+        """The same for L layers of one shape, which layer-parallel drafting multiplies at once."""
+        return ProjectionStack(weight_LOI, bias_LO)
 
     def tree_attention(
         self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask

@@ -19,6 +19,7 @@ from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.projection import Projection
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
 
@@ -38,20 +39,16 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One decoder block. ``qkv`` is [(H + 2G)·D, M], ``gate_up`` is [2I, M]; biases and QK norms may be absent."""
+    """One decoder block. ``qkv`` is M → (H + 2G)·D, ``gate_up`` is M → 2I; QK norms may be absent."""
 
     input_norm_M: torch.Tensor
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
+    qkv: Projection
     q_norm_D: torch.Tensor | None
     k_norm_D: torch.Tensor | None
-    output: torch.Tensor
-    output_bias: torch.Tensor | None
+    output: Projection
     post_norm_M: torch.Tensor
-    gate_up: torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
-    down_bias: torch.Tensor | None
+    gate_up: Projection
+    down: Projection
 
 
 @dataclass
@@ -98,7 +95,7 @@ class Decoder:
         blocks: Sequence[BlockWeights],
         embedding_VM: torch.Tensor,
         final_norm_M: torch.Tensor,
-        head_VM: torch.Tensor,
+        output_head: Projection,
         stack: AttentionStack | None = None,
         sources: Sequence[int] | None = None,
     ) -> None:
@@ -106,7 +103,7 @@ class Decoder:
         self.blocks = tuple(blocks)
         self.embedding_VM = embedding_VM
         self.final_norm_M = final_norm_M
-        self.head_VM = head_VM
+        self.output_head = output_head
         self.stack = stack
         self.sources = tuple(range(len(self.blocks)) if sources is None else sources)
         self.rotary = RotaryTable(config, embedding_VM.device, embedding_VM.dtype)
@@ -128,13 +125,19 @@ class Decoder:
     @property
     def vocabulary(self) -> int:
         """Length of the logits: output rows, which a checkpoint may have padded."""
-        return self.head_VM.shape[0]
+        return self.output_head.outputs
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""
         chosen, sources = [self.blocks[i] for i in layers], [self.sources[i] for i in layers]
         return Decoder(
-            self.config, chosen, self.embedding_VM, self.final_norm_M, self.head_VM, stack=self.stack, sources=sources
+            self.config,
+            chosen,
+            self.embedding_VM,
+            self.final_norm_M,
+            self.output_head,
+            stack=self.stack,
+            sources=sources,
         )
 
     def stacks(self, first: int, end: int) -> list[AttentionStack]:
@@ -179,7 +182,7 @@ class Decoder:
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
         """Final norm and output projection: logits [B, N, V] in the model's dtype."""
-        return F.linear(self._norm(h_BNM, self.final_norm_M), self.head_VM)
+        return self.output_head(self._norm(h_BNM, self.final_norm_M))
 
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: ForwardPass
@@ -187,7 +190,7 @@ class Decoder:
         """Input norm, QKV projection, QK norm, rotation: q [B, N, H, D], k and v [B, N, G, D]."""
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
-        qkv = F.linear(self._norm(h_BNM, w.input_norm_M), w.qkv, w.qkv_bias)
+        qkv = w.qkv(self._norm(h_BNM, w.input_norm_M))
         qkv_BNXD = qkv.view(*qkv.shape[:2], H + 2 * G, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:
@@ -208,8 +211,7 @@ class Decoder:
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
         """Output projection of the attention sub-layer [B, N, M]."""
-        w = self.blocks[layer]
-        return F.linear(o_BNHD.flatten(2).to(w.output.dtype), w.output, w.output_bias)
+        return self.blocks[layer].output(o_BNHD.flatten(2).to(self.dtype))
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         """Add the attention output, then the MLP sub-layer with its norm and residual."""
@@ -219,70 +221,100 @@ class Decoder:
     def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         """The MLP of a block with its norm, without the residual [B, N, M]."""
         w = self.blocks[layer]
-        gate, up = F.linear(self._norm(h_BNM, w.post_norm_M), w.gate_up, w.gate_up_bias).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, w.down, w.down_bias)
+        gate, up = w.gate_up(self._norm(h_BNM, w.post_norm_M)).chunk(2, dim=-1)
+        return w.down(F.silu(gate) * up)
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, gain.shape, gain, self.config.rms_norm_eps)
 
 
-def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype) -> Decoder:
-    """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up.
+def load_decoder(
+    source: TensorSource,
+    device: torch.device,
+    dtype: torch.dtype,
+    ops: Ops | None = None,
+    embedding_VM: torch.Tensor | None = None,
+) -> Decoder:
+    """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up; ``ops`` decides how they lie.
 
-    The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`: no weight is ever held
-    twice.
+    An embedding that is loaded already is used in place of the checkpoint's.
+
+    The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`. As plain matrices no
+    weight is ever held twice.
     """
-    config = source.config
+    config, ops = source.config, ops or Ops()
     present = source.names()
-    stack = AttentionStack.empty(config, device, dtype)
+    L, M, D = config.num_layers, config.hidden_size, config.head_dim
+    X, Y = (config.num_heads + 2 * config.num_kv_heads) * D, config.num_heads * D
+
+    def memory(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, device=device, dtype=dtype)
 
     def read(name: str) -> torch.Tensor:
         return source.tensor(name).to(device=device, dtype=dtype)
 
-    def fill(target: torch.Tensor, *names: str) -> torch.Tensor:
-        """Copy the named tensors into ``target``, one below the other; return it."""
+    def fill(target: torch.Tensor, *names: str) -> None:
+        """Copy the named tensors into ``target``, one below the other."""
         row = 0
         for name in names:
             tensor = source.tensor(name)
             target[row : row + tensor.shape[0]].copy_(tensor)
             row += tensor.shape[0]
-        return target
-
-    def fill_if_stacked(stacked: torch.Tensor | None, layer: int, *names: str) -> torch.Tensor | None:
-        return None if stacked is None else fill(stacked[layer], *names)
-
-    def fused_if_present(*names: str) -> torch.Tensor | None:
-        if names[0] not in present:
-            return None
-        tensors = [source.tensor(name) for name in names]
-        shape = (sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
-        return fill(torch.empty(shape, device=device, dtype=dtype), *names)
 
     def fused(*names: str) -> torch.Tensor:
-        weights = fused_if_present(*names)
-        assert weights is not None, names
+        tensors = [source.tensor(name) for name in names]
+        weights = memory(sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
+        fill(weights, *names)
         return weights
 
-    blocks = []
-    for i in range(config.num_layers):
-        layer = f"model.layers.{i}"
-        attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
-        blocks.append(
-            BlockWeights(
-                input_norm_M=fill(stack.input_norm_LM[i], f"{layer}.input_layernorm.weight"),
-                qkv=fill(stack.qkv_LXM[i], *(f"{attention}.{x}_proj.weight" for x in "qkv")),
-                qkv_bias=fill_if_stacked(stack.qkv_bias_LX, i, *(f"{attention}.{x}_proj.bias" for x in "qkv")),
-                q_norm_D=fill_if_stacked(stack.q_norm_LD, i, f"{attention}.q_norm.weight"),
-                k_norm_D=fill_if_stacked(stack.k_norm_LD, i, f"{attention}.k_norm.weight"),
-                output=fill(stack.output_LMY[i], f"{attention}.o_proj.weight"),
-                output_bias=fill_if_stacked(stack.output_bias_LM, i, f"{attention}.o_proj.bias"),
-                post_norm_M=read(f"{layer}.post_attention_layernorm.weight"),
-                gate_up=fused(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
-                gate_up_bias=fused_if_present(f"{mlp}.gate_proj.bias", f"{mlp}.up_proj.bias"),
-                down=read(f"{mlp}.down_proj.weight"),
-                down_bias=fused_if_present(f"{mlp}.down_proj.bias"),
-            )
+    def projection(*modules: str) -> Projection:
+        biased = f"{modules[0]}.bias" in present
+        return ops.projection(
+            fused(*(f"{module}.weight" for module in modules)),
+            fused(*(f"{module}.bias" for module in modules)) if biased else None,
         )
-    embedding_VM = read("model.embed_tokens.weight")
+
+    input_norm_LM, qkv_LXM, output_LMY = memory(L, M), memory(L, X, M), memory(L, M, Y)
+    qkv_bias_LX = memory(L, X) if config.qkv_bias else None
+    output_bias_LM = memory(L, M) if config.o_bias else None
+    q_norm_LD, k_norm_LD = (memory(L, D), memory(L, D)) if config.qk_norm else (None, None)
+    layer_names = [f"model.layers.{i}" for i in range(L)]
+    for i, layer in enumerate(layer_names):
+        qkv, output = [f"{layer}.self_attn.{x}_proj" for x in "qkv"], f"{layer}.self_attn.o_proj"
+        for stacked, names in (
+            (input_norm_LM, [f"{layer}.input_layernorm.weight"]),
+            (qkv_LXM, [f"{module}.weight" for module in qkv]),
+            (qkv_bias_LX, [f"{module}.bias" for module in qkv]),
+            (q_norm_LD, [f"{layer}.self_attn.q_norm.weight"]),
+            (k_norm_LD, [f"{layer}.self_attn.k_norm.weight"]),
+            (output_LMY, [f"{output}.weight"]),
+            (output_bias_LM, [f"{output}.bias"]),
+        ):
+            if stacked is not None:
+                fill(stacked[i], *names)
+    stack = AttentionStack(
+        input_norm_LM=input_norm_LM,
+        qkv_projections=ops.projections(qkv_LXM, qkv_bias_LX),
+        q_norm_LD=q_norm_LD,
+        k_norm_LD=k_norm_LD,
+        output_projections=ops.projections(output_LMY, output_bias_LM),
+    )
+    # where the backend keeps them in another form, these matrices are not needed any more
+    del qkv_LXM, output_LMY
+    blocks = [
+        BlockWeights(
+            input_norm_M=input_norm_LM[i],
+            qkv=stack.qkv_projections[i],
+            q_norm_D=None if q_norm_LD is None else q_norm_LD[i],
+            k_norm_D=None if k_norm_LD is None else k_norm_LD[i],
+            output=stack.output_projections[i],
+            post_norm_M=read(f"{layer}.post_attention_layernorm.weight"),
+            gate_up=projection(f"{layer}.mlp.gate_proj", f"{layer}.mlp.up_proj"),
+            down=projection(f"{layer}.mlp.down_proj"),
+        )
+        for i, layer in enumerate(layer_names)
+    ]
+    if embedding_VM is None:
+        embedding_VM = read("model.embed_tokens.weight")
     head_VM = embedding_VM if config.tie_embeddings else read("lm_head.weight")
-    return Decoder(config, blocks, embedding_VM, read("model.norm.weight"), head_VM, stack=stack)
+    return Decoder(config, blocks, embedding_VM, read("model.norm.weight"), ops.projection(head_VM), stack=stack)

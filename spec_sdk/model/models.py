@@ -67,10 +67,10 @@ class Models:
         self._whole: Decoder | None = None
         if ranks.size > 1:
             if self.group.size == 1:
-                self._whole = load_decoder(self._target_checkpoint, device, dtype)
-                shard = TensorParallelDecoder(self._whole, self._whole.vocabulary, ranks, self.group)
+                self._whole = load_decoder(self._target_checkpoint, device, dtype, ops)
+                shard = TensorParallelDecoder(self._whole, self._whole.vocabulary, ranks, self.group, ops)
             else:
-                shard = load_shard(self._target_checkpoint, ranks, self.group, device, dtype)
+                shard = load_shard(self._target_checkpoint, ranks, self.group, device, dtype, ops)
             self.target = Model(self._target_checkpoint.name, shard, self._target_checkpoint.tokenizer)
         else:
             self.target = self._load(target_reference, self._target_checkpoint)
@@ -107,7 +107,7 @@ class Models:
     def _load(self, reference: str, checkpoint: Checkpoint | None = None) -> Model:
         if reference not in self._loaded:
             checkpoint = checkpoint or self._open(reference)
-            decoder = load_decoder(checkpoint, self.device, self.dtype)
+            decoder = load_decoder(checkpoint, self.device, self.dtype, self.ops)
             self._loaded[reference] = Model(checkpoint.name, decoder, checkpoint.tokenizer)
         return self._loaded[reference]
 
@@ -123,13 +123,14 @@ class Models:
         """The target's own layers as a decoder: its very weights, or a whole copy of them beside a shard."""
         if self._whole is not None:
             return self._whole.subset(layers)
-        whole = load_decoder(LayersOf(self._target_checkpoint, layers), self.device, self.dtype)
         # the embedding is whole in a shard too: one copy is enough
-        tied = whole.head_VM is whole.embedding_VM
-        whole.embedding_VM = self.target.decoder.embedding_VM
-        if tied:
-            whole.head_VM = whole.embedding_VM
-        return whole
+        return load_decoder(
+            LayersOf(self._target_checkpoint, layers),
+            self.device,
+            self.dtype,
+            self.ops,
+            embedding_VM=self.target.decoder.embedding_VM,
+        )
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import Decoder, TensorSource, load_decoder
+from spec_sdk.ops import Ops
 from spec_sdk.ranks import Ranks
 
 
@@ -121,11 +122,11 @@ class TensorParallelDecoder(Decoder):
     spread over the ranks ``group``; the head over all ``ranks``, also where those are several groups.
     """
 
-    def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks, group: Ranks) -> None:
-        head_VM = shard.head_VM
-        if head_VM.shape[0] == vocabulary:
-            head_VM = head_rows(head_VM, ranks.rank, ranks.size)
-        super().__init__(shard.config, shard.blocks, shard.embedding_VM, shard.final_norm_M, head_VM)
+    def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks, group: Ranks, ops: Ops) -> None:
+        head = shard.output_head
+        if head.outputs == vocabulary:
+            head = ops.projection(head_rows(head.weight_OI, ranks.rank, ranks.size))
+        super().__init__(shard.config, shard.blocks, shard.embedding_VM, shard.final_norm_M, head)
         self._vocabulary = vocabulary
         self.ranks = ranks
         self.group = group
@@ -153,14 +154,14 @@ class TensorParallelDecoder(Decoder):
 
 
 def load_shard(
-    source: TensorSource, ranks: Ranks, group: Ranks, device: torch.device, dtype: torch.dtype
+    source: TensorSource, ranks: Ranks, group: Ranks, device: torch.device, dtype: torch.dtype, ops: Ops
 ) -> TensorParallelDecoder:
     """Read this rank's part of a checkpoint: of the blocks its share in ``group``, of the head that in ``ranks``.
 
     Raises UserError for more ranks than attention heads.
     """
-    shard = load_decoder(ShardedSource(source, ranks, group), device, dtype)
-    return TensorParallelDecoder(shard, source.config.vocab_size, ranks, group)
+    shard = load_decoder(ShardedSource(source, ranks, group), device, dtype, ops)
+    return TensorParallelDecoder(shard, source.config.vocab_size, ranks, group, ops)
 
 
 class LayersOf:

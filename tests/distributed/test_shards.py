@@ -58,6 +58,6 @@ def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:
     subset = tiny_decoder("biased_llama", 0).subset(layers)
     assert loaded.layers == loaded.config.num_layers == subset.layers == 3
     for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
-        assert torch.equal(ours.qkv, theirs.qkv)
-        assert ours.down_bias is not None and theirs.down_bias is not None
-        assert torch.equal(ours.down_bias, theirs.down_bias)
+        assert torch.equal(ours.qkv.weight_OI, theirs.qkv.weight_OI)
+        assert ours.down.bias_O is not None and theirs.down.bias_O is not None
+        assert torch.equal(ours.down.bias_O, theirs.down.bias_O)

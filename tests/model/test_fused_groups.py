@@ -145,17 +145,17 @@ def test_stacked_weights_are_the_layers_own(smollm: Decoder) -> None:
     for decoder in (smollm, cut):
         for layer in range(decoder.layers):
             block, [stack] = decoder.blocks[layer], decoder.stacks(layer, layer + 1)
-            assert stack.qkv_LXM[0].data_ptr() == block.qkv.data_ptr()
-            assert stack.output_LMY[0].data_ptr() == block.output.data_ptr()
+            assert stack.qkv_projections[0].weight_OI.data_ptr() == block.qkv.weight_OI.data_ptr()
+            assert stack.output_projections[0].weight_OI.data_ptr() == block.output.weight_OI.data_ptr()
             assert stack.input_norm_LM[0].data_ptr() == block.input_norm_M.data_ptr()
-            assert torch.equal(stack.qkv_LXM[0], block.qkv)
+            assert torch.equal(stack.qkv_projections[0].weight_OI, block.qkv.weight_OI)
     assert [stack.depth for stack in cut.stacks(0, 4)] == [1, 2, 1]
     assert runs([0, 2, 3, 8]) == [(0, 1), (2, 4), (8, 9)]
 
 
 def test_a_decoder_of_separate_blocks_runs_layer_by_layer() -> None:
     whole = tiny_decoder()
-    loose = Decoder(whole.config, whole.blocks, whole.embedding_VM, whole.final_norm_M, whole.head_VM)
+    loose = Decoder(whole.config, whole.blocks, whole.embedding_VM, whole.final_norm_M, whole.output_head)
     groups = [[0], [1, 2, 3], [4]]
     assert torch.equal(
         Session(loose, Ops()).feed(TOKENS, LayerParallelRunner(groups)),

@@ -33,7 +33,7 @@ PROMPTS = torch.randint(3, VOCABULARY, (4, 12), generator=torch.Generator().manu
 def decoder() -> Decoder:
     """A decoder whose layer SILENT attends in vain: its output projection is zero, so its input makes no difference."""
     loaded = load_decoder(ModelTensors("smollm", 3, num_hidden_layers=LAYERS), torch.device("cpu"), torch.float32)
-    loaded.blocks[SILENT].output.zero_()
+    loaded.blocks[SILENT].output.weight_OI.zero_()
     return loaded
 
 

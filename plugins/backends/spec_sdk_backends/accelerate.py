@@ -29,12 +29,14 @@ class AccelerateConfig:
     """``device``: ``cpu``, ``cuda`` (one GPU per process), or ``auto``: GPUs if there is one for every process.
 
     ``threads``: threads per process on the CPU; 0 shares the cores among the processes of the machine.
+    ``pack_weights``: as for ``backend=cpu``.
     ``pin``: keep each process on as many CPU cores of its own as it has threads: a core is then a device.
     ``timeout``: seconds that a process waits for the others before the run ends.
     """
 
     device: str = "auto"
     threads: int = 0
+    pack_weights: bool = True
     pin: bool = False
     timeout: float = 600.0
 
@@ -59,7 +61,7 @@ class AccelerateBackend(Backend):
             raise UserError(f"backend.timeout: {config.timeout} must be above 0 and at most {LONGEST_TIMEOUT} seconds")
         threads = config.threads or max(1, len(_cores()) // here)
         # checked before joining, so that a value that is refused here is refused at once
-        self._local: Backend = CpuBackend(CpuConfig(threads))
+        self._local: Backend = CpuBackend(CpuConfig(threads, config.pack_weights))
         if config.pin and not self._on_gpus:
             # before joining, whose threads inherit it
             _pin(place * threads, threads, here)

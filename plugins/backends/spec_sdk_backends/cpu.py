@@ -11,20 +11,41 @@ import torch
 
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
+from spec_sdk.model.projection import Projection, ProjectionStack
 from spec_sdk.ops import Ops
+from spec_sdk_backends.packed_projections import PackedProjection, PackedProjectionStack, can_pack
 
 MOST_THREADS_PER_CORE = 4
 
 
 @dataclass
 class CpuConfig:
-    """``threads``: threads torch may use; 0 leaves torch's own choice (one per core)."""
+    """``threads``: threads torch may use; 0 leaves torch's own choice (one per core).
+    ``pack_weights``: keep linear layers in oneDNN's layout, which is faster; an embedding that is also the output
+    head is then held twice.
+    """
 
     threads: int = 0
+    pack_weights: bool = True
+
+
+class CpuOps(Ops):
+    """The reference operations, with packed linear layers for the dtypes that this machine can pack."""
+
+    def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
+        if not can_pack(weight_OI.dtype):
+            return super().projection(weight_OI, bias_O)
+        return PackedProjection(weight_OI, bias_O)
+
+    def projections(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> ProjectionStack:
+        if not can_pack(weight_LOI.dtype):
+            return super().projections(weight_LOI, bias_LO)
+        biases = [None] * len(weight_LOI) if bias_LO is None else list(bias_LO)
+        return PackedProjectionStack([PackedProjection(w, b) for w, b in zip(weight_LOI, biases, strict=True)])
 
 
 class CpuBackend(Backend):
-    """Tensors in host memory, the reference operations."""
+    """Tensors in host memory, the reference operations, linear layers packed for oneDNN."""
 
     name = "cpu"
     Config = CpuConfig
@@ -37,7 +58,7 @@ class CpuBackend(Backend):
         super().__init__(config)
         if config.threads:
             torch.set_num_threads(config.threads)
-        self._ops = Ops()
+        self._ops = CpuOps() if config.pack_weights else Ops()
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,70 @@
+"""Linear layers on the CPU with weights packed once, at load, into the blocks that oneDNN's kernels read.
+
+A plain ``linear`` on a row-major matrix is left to the BLAS library, which for a few rows (a token tree) takes several
+times as long as for one row, and repacks the weights in every call or does without. On packed weights a few rows cost
+as much as one (benchmarks/packed_projections.py).
+
+Legend: I inputs, O outputs, L layers of a stack, g layers of a run, K rows, N rows of all leading dims together.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.model.projection import Projection, ProjectionStack
+
+
+class PackedProjection(Projection):
+    """One packed matrix. The plain one is unpacked on demand: to the bit what was packed."""
+
+    def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> None:
+        super().__init__(torch.ops.mkldnn._reorder_linear_weight(weight_OI), bias_O)
+
+    @property
+    def weight_OI(self) -> torch.Tensor:
+        weight_OI: torch.Tensor = self._weight_OI.to_dense()
+        return weight_OI
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad:
+            # the packed product has no derivative
+            return F.linear(x, self.weight_OI, self.bias_O)
+        x_NI = x.reshape(-1, x.shape[-1])
+        # a single row has a kernel of its own, which sums in another order: a token's logits would then depend, in
+        # their last bits, on how many tokens they are computed with. Two rows cost what one does
+        rows = x_NI if x_NI.shape[0] != 1 else x_NI.expand(2, -1)
+        y_NO = torch.ops.mkldnn._linear_pointwise(rows, self._weight_OI, self.bias_O, "none", [], "")
+        y: torch.Tensor = y_NO[: x_NI.shape[0]].view(*x.shape[:-1], self.outputs)
+        return y
+
+
+class PackedProjectionStack(ProjectionStack):
+    """The packed matrices of L layers, each by itself."""
+
+    def __init__(self, layers: list[PackedProjection]) -> None:
+        self._layers = layers
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __getitem__(self, layer: int) -> Projection:
+        return self._layers[layer]
+
+    def layers(self, first: int, end: int) -> ProjectionStack:
+        return PackedProjectionStack(self._layers[first:end])
+
+    def __call__(self, x_gKI: torch.Tensor) -> torch.Tensor:
+        return torch.stack([layer(x_KI) for layer, x_KI in zip(self._layers, x_gKI, strict=True)])
+
+
+@functools.cache
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether this machine's torch multiplies packed weights of ``dtype``, found by trying."""
+    weight_OI, x_NI = torch.eye(8, dtype=dtype), torch.arange(16.0).to(dtype).view(2, 8)
+    try:
+        return torch.equal(PackedProjection(weight_OI)(x_NI), x_NI)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False

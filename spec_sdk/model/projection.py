@@ -1,0 +1,67 @@
+"""Linear layers in the form in which a backend keeps their weights.
+
+These two keep plain matrices. A backend that has a better layout subclasses them and hands its own out in
+:meth:`spec_sdk.ops.Ops.projection` and :meth:`~spec_sdk.ops.Ops.projections`.
+
+Legend: I inputs, O outputs, L layers of a stack, g layers of a run, K rows (batch times tokens).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+class Projection:
+    """y = x Wᵀ + b, for one matrix of weights [O, I] and maybe a bias [O]."""
+
+    def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> None:
+        self._weight_OI = weight_OI
+        self.bias_O = bias_O
+
+    @property
+    def weight_OI(self) -> torch.Tensor:
+        """The matrix; a copy where the backend keeps another form of it."""
+        return self._weight_OI
+
+    @property
+    def inputs(self) -> int:
+        return self._weight_OI.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        return self._weight_OI.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, which every call reads."""
+        return self._weight_OI.numel() * self._weight_OI.element_size()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., I] → [..., O]."""
+        return F.linear(x, self._weight_OI, self.bias_O)
+
+
+class ProjectionStack:
+    """The projections of L layers, all of one shape: [L, O, I], with biases [L, O] or none."""
+
+    def __init__(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> None:
+        self._weight_LOI = weight_LOI
+        self._bias_LO = bias_LO
+
+    def __len__(self) -> int:
+        return self._weight_LOI.shape[0]
+
+    def __getitem__(self, layer: int) -> Projection:
+        """One layer's, in the same memory."""
+        return Projection(self._weight_LOI[layer], None if self._bias_LO is None else self._bias_LO[layer])
+
+    def layers(self, first: int, end: int) -> ProjectionStack:
+        """Those of layers ``first`` … ``end - 1``, in the same memory."""
+        return ProjectionStack(self._weight_LOI[first:end], None if self._bias_LO is None else self._bias_LO[first:end])
+
+    def __call__(self, x_gKI: torch.Tensor) -> torch.Tensor:
+        """Every layer's projection of its own input: [g, K, O], g all L layers."""
+        if self._bias_LO is None:
+            return torch.bmm(x_gKI, self._weight_LOI.transpose(1, 2))
+        return torch.baddbmm(self._bias_LO[:, None], x_gKI, self._weight_LOI.transpose(1, 2))
