@@ -1,0 +1,62 @@
+"""The contract of an attention verifier: whether predicted attention is close enough.
+
+Legend: B batch, N tree nodes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from spec_sdk.contracts.plugin import Guarantee, Plugin
+
+Space = Literal["heads", "residual"]
+SPACES: tuple[Space, ...] = ("heads", "residual")
+
+
+@dataclass(frozen=True)
+class AttentionVerdict:
+    """``hit``: go on with the prediction; a bool tensor without dimensions, so that no device has to be waited for.
+
+    ``error_BN``: the relative error ‖Â − A‖ / ‖A‖ per batch row and query.
+    """
+
+    hit: torch.Tensor
+    error_BN: torch.Tensor
+
+
+class AttentionVerifier(Plugin, ABC):
+    """Decides per layer whether predicted attention is close enough to the exact one.
+
+    ``space``: where the runner measures the two norms: ``heads``, what the attention kernel returns, all heads of a
+    token together (ALSpec, §3.2), or ``residual``, after the output projection.
+    """
+
+    kind = "attention_verifier"
+    guarantee: ClassVar[Guarantee] = "relaxed"
+    space: Space = "heads"
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def check(self, layers: int) -> None:
+        """Raise UserError if the options name a layer that a target of this many layers does not have."""
+
+    def speculates(self, layer: int) -> bool:
+        """False for a layer that is never predicted, and left out of the hit rate."""
+        return True
+
+    @abstractmethod
+    def verify(self, layer: int, difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> AttentionVerdict:
+        """``difference_sq_BN`` is ‖Â − A‖² and ``norm_sq_BN`` ‖A‖², float32, for every live row of the pass.
+
+        A pass with several rows hits only if every one of them does.
+        """
+
+
+def relative_error(difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> torch.Tensor:
+    """‖Â − A‖ / ‖A‖ from the two squared norms. 0 where both are zero."""
+    return (difference_sq_BN / norm_sq_BN.clamp_min(torch.finfo(torch.float32).tiny)).sqrt()

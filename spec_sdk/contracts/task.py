@@ -1,0 +1,25 @@
+"""The contract of a task: what ``task=…`` runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from spec_sdk.contracts.plugin import Plugin
+
+
+class Task(Plugin, ABC):
+    """What ``task=…`` runs. Receives the resolved, validated application config.
+
+    ``every_rank``: it runs on every rank of a launched run; otherwise a launcher with several processes is refused.
+    """
+
+    kind = "task"
+    every_rank: ClassVar[bool] = False
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def run(self, app: Any) -> int:
+        """Do the work; return the exit status. ``app`` is the :class:`spec_sdk.settings.Settings` of this run."""
