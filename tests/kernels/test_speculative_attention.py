@@ -5,7 +5,7 @@ Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, P pr
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -218,6 +218,30 @@ def test_the_reference_says_the_same(device: torch.device) -> None:
         for mask in masks:
             for ops in (Ops(), TritonOps()):
                 check(ops.speculative_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, mask, 16), expected)
+
+
+@pytest.mark.parametrize("prefix", [150, 20])
+def test_a_prediction_is_announced_before_the_rest_is_read(
+    prefix: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents = random_tree(6, seed=1)
+    it = case(1, len(parents), 2, 3, 64, prefix + len(parents), device)
+    order: list[str] = []
+    announced: list[torch.Tensor] = []
+
+    def finishing(*arguments: Any) -> Any:
+        order.append("rest")
+        return finish(*arguments)
+
+    def announce(predicted_BNHD: torch.Tensor) -> None:
+        order.append("announced")
+        announced.append(predicted_BNHD)
+
+    monkeypatch.setattr("spec_sdk_backends.triton_ops.finish", finishing)
+    mask = AttentionMask.tree(prefix, ends(parents), device)
+    out = TritonOps().speculative_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, mask, 16, announce)
+    assert order == ["announced", "rest"] and announced[0] is out.predicted_BNHD
+    check(out, expect(it, ancestors(parents, prefix), prefix, 16))
 
 
 def test_a_window_that_is_off_by_one_is_caught(device: torch.device) -> None:

@@ -5,12 +5,14 @@ Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
-from spec_sdk_backends.speculative_attention import speculative_attention
+from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import tree_attention
 
 
@@ -42,13 +44,16 @@ class TritonOps(Ops):
     ) -> SpeculativeAttention:
         """Attention, and its prediction from ``size`` keys at each end of the prefix; no statistics per chunk.
 
-        A prompt's first pass stays with torch, as in :meth:`tree_attention`. Raises what that raises. ``announce`` gets
-        the prediction once the kernels are launched, which is the end of both.
+        A prompt's first pass stays with torch, as in :meth:`tree_attention`. Raises what that raises. For ``announce``
+        the window has launches of its own, so that the prediction travels while the keys between are read.
         """
         if mask.is_chain and mask.prefix == 0 and mask.queries > 1:
             return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, size, announce)
         starts = () if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
-        attention = speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
-        if announce is not None:
-            announce(attention.predicted_BNHD)
-        return attention
+        if announce is None:
+            return speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
+        prediction = predict_part(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
+        announced_BNHD = prediction.o_BNHD.to(q_BNHD.dtype)
+        announce(announced_BNHD)
+        attention = finish(prediction, q_BNHD, k_BGSD, v_BGSD, mask.prefix, size)
+        return dataclasses.replace(attention, predicted_BNHD=announced_BNHD)
