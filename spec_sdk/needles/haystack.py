@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -75,15 +75,16 @@ def build_haystack(
     """As many whole sentences as fit, with the needles between them, so that no prompt is longer than ``context``.
 
     ``context`` is in tokens, all of the prompt counted. ``text``: what to hide them in, from its beginning; None makes
-    it up. ``chat`` None applies the chat template if there is one. The same arguments give the same haystack.
+    it up. ``chat`` None applies the chat template if there is one. The same arguments give the same haystack; another
+    ``context`` leaves needles, made-up text and the needles' shares of it as they are.
     Raises UserError if ``context`` is too short for the needles, or longer than ``text`` lasts.
     """
     rng = random.Random(f"needles {seed}")
     if text is None:
-        sentences = list(islice(filler_sentences(rng), context // FEWEST_TOKENS + 1))
+        sentences = list(islice(filler_sentences(random.Random(f"text {seed}")), context // FEWEST_TOKENS + 1))
     else:
         # a sentence has a token at least
-        sentences = split_sentences(text)[: context + 1]
+        sentences = list(islice(split_sentences(text), context + 1))
     needles = draw_needles(rng, hashes, facts, "".join(sentences))
     order = rng.sample(range(len(needles)), len(needles))
     shares = [rng.random() for _ in needles]
@@ -138,22 +139,22 @@ def is_chat(tokenizer: Tokenizer, chat: bool | None) -> bool:
     return tokenizer.has_chat_template if chat is None else chat
 
 
-def split_sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> Iterator[str]:
     """``text`` in sentences, each with the white space that follows it; joined they are ``text`` without its ends."""
     ends = r"[.!?…][\"'”’)\]]*\s+|[。！？]\s*|\n\s*\n\s*"
-    found = re.findall(rf".+?(?:{ends}|$)", text.strip(), flags=re.DOTALL)
-    return [piece for sentence in found for piece in _shorter(sentence)]
+    for found in re.finditer(rf".+?(?:{ends}|$)", text.strip(), flags=re.DOTALL):
+        yield from _shorter(found[0])
 
 
-def _shorter(sentence: str) -> list[str]:
-    pieces = []
+def _shorter(sentence: str) -> Iterator[str]:
     while len(sentence) > LONGEST_SENTENCE:
         cut = re.match(rf".{{1,{LONGEST_SENTENCE}}}\s+", sentence, flags=re.DOTALL)
         if cut is None:
             break
-        pieces.append(cut[0])
+        yield cut[0]
         sentence = sentence[cut.end() :]
-    return [*pieces, sentence] if sentence else pieces
+    if sentence:
+        yield sentence
 
 
 def hidden(

@@ -90,7 +90,7 @@ class FindNeedles(Task):
         for haystack in haystacks:
             check_fit(pipeline, haystack, config.max_new_tokens)
         scores = {pipe.name: self._ask(pipe, haystacks) for pipe in asked_pipelines(pipeline, app.compare)}
-        show(pipeline, haystacks, list(scores), [total(parts) for parts in scores.values()])
+        show(list(scores), [total(parts) for parts in scores.values()])
         app.output_dir.mkdir(parents=True, exist_ok=True)
         write_json(app.output_dir / RESULT, self._result(pipeline, haystacks, list(scores.values())))
         config_text = yaml.safe_dump(dict(app.resolved), sort_keys=False, allow_unicode=True)
@@ -186,9 +186,7 @@ def recorded(haystacks: Sequence[Haystack], scores: Sequence[NeedleScore]) -> di
     }
 
 
-def show(
-    pipeline: Pipeline, haystacks: Sequence[Haystack], names: Sequence[str], scores: Sequence[NeedleScore]
-) -> None:
+def show(names: Sequence[str], scores: Sequence[NeedleScore]) -> None:
     """The closing table: a column per pipeline."""
     hashes, facts = [score.of("hash") for score in scores], [score.of("fact") for score in scores]
     rows: list[tuple[str, list[str]]] = []
@@ -201,9 +199,7 @@ def show(
     if any(score.scoring.predicted for score in scores):
         rows.append(("attention hit rate, own answers", [percent(score.answering.rate) for score in scores]))
         rows.append(("attention hit rate, right answers", [percent(score.scoring.rate) for score in scores]))
-    longest = max(haystack.tokens for haystack in haystacks)
-    title = f"{pipeline.target_name}, {pipeline.dtype}, {len(haystacks)} × up to {longest} tokens"
-    print_table(title, ["", *names], [[label, *cells] for label, cells in rows])
+    print_table("", ["", *names], [[label, *cells] for label, cells in rows])
 
 
 def tell(answer: Answer) -> None:
