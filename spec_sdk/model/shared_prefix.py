@@ -32,12 +32,14 @@ class SharedPrefixSession(Session):
         del self._prompt[length:]
 
     def prefill(self, tokens: Sequence[int], hidden_layers: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
-        kept = 0 if hidden_layers else self._in_common(tokens)
+        kept = 0 if hidden_layers else common_prefix(self._prompt, tokens)
         self.truncate(kept)
         hidden = super().prefill(tokens[kept:], hidden_layers)
         self._prompt = list(tokens)
         return hidden
 
-    def _in_common(self, tokens: Sequence[int]) -> int:
-        pairs = enumerate(zip(self._prompt, tokens, strict=False))
-        return next((i for i, (old, new) in pairs if old != new), min(len(self._prompt), len(tokens)))
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

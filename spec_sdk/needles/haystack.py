@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.shared_prefix import common_prefix
 from spec_sdk.needles.drawing import Needle, draw_needles
 from spec_sdk.needles.filler import filler_sentences
 from spec_sdk.prompts import encode
@@ -76,7 +77,7 @@ def build_haystack(
 
     ``context`` is in tokens, all of the prompt counted. ``text``: what to hide them in, from its beginning; None makes
     it up. ``chat`` None applies the chat template if there is one. The same arguments give the same haystack; another
-    ``context`` leaves needles, made-up text and the needles' shares of it as they are.
+    ``context`` leaves needles and made-up text as they are.
     Raises UserError if ``context`` is too short for the needles, or longer than ``text`` lasts.
     """
     rng = random.Random(f"needles {seed}")
@@ -107,7 +108,7 @@ def build_haystack(
     questions = []
     for needle, at in zip(needles, places, strict=True):
         prompt = ids(body, needle)
-        before = common(prompt, ids(body[:at].rstrip(), needle))
+        before = common_prefix(prompt, ids(body[:at].rstrip(), needle))
         questions.append(Question(needle, before, tuple(prompt), *right_ids(tokenizer, needle, chat)))
     haystack = Haystack(body, seed, tuple(questions))
     if count == len(sentences) and haystack.tokens < context:
@@ -130,7 +131,7 @@ def right_ids(tokenizer: Tokenizer, needle: Needle, chat: bool | None) -> tuple[
     sentence = needle.sentence if is_chat(tokenizer, chat) else f" {needle.sentence}"
     begin = sentence.index(needle.answer)
     until = tokenizer.encode(sentence[: begin + len(needle.answer)], add_special_tokens=False)
-    lead = common(until, tokenizer.encode(sentence[:begin].rstrip(), add_special_tokens=False))
+    lead = common_prefix(until, tokenizer.encode(sentence[:begin].rstrip(), add_special_tokens=False))
     return tuple(until[:lead]), tuple(until[lead:])
 
 
@@ -182,12 +183,6 @@ def hidden(
         if place < len(sentences):
             text += sentences[place]
     return text.rstrip(), begins
-
-
-def common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many ids both begin with."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def _last(fits: Callable[[int], bool], most: int) -> int:
