@@ -39,7 +39,7 @@ from benchmarks.measuring import (
 from spec_sdk.metrics import request_metrics, summarise
 from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.tasks.generate import encode
+from spec_sdk.prompts import encode
 
 SELF, CUT = "self", "cut"
 WIDTHS, SIZES = (1, 4, 8, 12), (1, 2, 3, 4, 5)

@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 
 from spec_sdk.cli.composing import compose_config
 from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.prompts import encode
 from spec_sdk.registry import Registry
 from spec_sdk.search_path import register_search_path
 from spec_sdk.settings import Settings
-from spec_sdk.tasks.generate import encode
 
 RESULTS = Path(__file__).parent / "results"
 PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "spec_bench.jsonl"

@@ -30,6 +30,7 @@ from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRun
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
+from spec_sdk.model.session import Session
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.ranks import DeviceGroups, Ranks, launched_processes
 from spec_sdk.scheduler import Emit, Scheduler
@@ -118,16 +119,19 @@ class Pipeline:
         max_new_tokens: int,
         ignore_eos: bool = False,
         emit: Emit = lambda event: None,
+        session: Session | None = None,
     ) -> Iterator[list[int]]:
         """Answer one prompt; yields the new tokens of every cycle. Closing the iterator early is allowed.
 
+        ``session``: the target's, to be used in place of a new one; it gets a new runner.
         Raises UserError for an empty prompt, or one that leaves no room in the context.
         """
         if not prompt:
             raise UserError("prompt: it is empty")
         if len(prompt) >= self.context:
             raise UserError(f"prompt: {len(prompt)} tokens do not fit {self.target_name}'s context of {self.context}")
-        target = self.models.session(self.models.target, self.make_target_runner())
+        target = session or self.models.session(self.models.target)
+        target.runner = self.make_target_runner()
         request = Request(
             tokens=list(prompt),
             prompt_length=len(prompt),

@@ -1,4 +1,4 @@
-"""Where prompts come from: the command line, a file, or standard input."""
+"""Where prompts come from: the command line, a file, or standard input; and how a text becomes a prompt's tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import select
 import stat
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded
 from spec_sdk.settings import Settings
+
+if TYPE_CHECKING:
+    from spec_sdk.model.tokenizer import Tokenizer
 
 DEFAULT_PROMPT = "Explain in a few sentences why the sky is blue during the day and red at sunset."
 STDIN = "-"
@@ -43,28 +46,31 @@ def read_prompts(settings: Settings) -> list[str]:
     return texts[: settings.prompt_limit]
 
 
-def read_prompt_file(name: str) -> list[str]:
-    """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text."""
+def read_prompt_file(name: str, option: str = "prompt_file") -> list[str]:
+    """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text.
+
+    Raises UserError, naming ``option``, for what cannot be read.
+    """
     if name == STDIN:
         return [_stdin_text()]
-    path = expanded(name, "prompt_file")
+    path = expanded(name, option)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"prompt_file: {name} does not exist") from None
+        raise UserError(f"{option}: {name} does not exist") from None
     except OSError as error:
-        raise UserError(f"prompt_file: {name} cannot be read: {error.strerror}") from error
+        raise UserError(f"{option}: {name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"prompt_file: {name} is no UTF-8 text (byte {error.start})") from error
+        raise UserError(f"{option}: {name} is no UTF-8 text (byte {error.start})") from error
     if path.suffix.lower() != ".jsonl":
         return [text.rstrip("\n")]
     prompts = [
-        _from_line(line, f"prompt_file: {name} line {number}")
+        _from_line(line, f"{option}: {name} line {number}")
         for number, line in enumerate(text.split("\n"), start=1)
         if line.strip()
     ]
     if not prompts:
-        raise UserError(f"prompt_file: {name} has no lines")
+        raise UserError(f"{option}: {name} has no lines")
     return prompts
 
 
@@ -87,6 +93,18 @@ def _from_line(line: str, where: str) -> str:
     if not prompt.strip():
         raise UserError(f"{where}: its prompt is empty")
     return prompt
+
+
+def encode(tokenizer: Tokenizer, text: str, chat: bool | None) -> list[int]:
+    """The token ids of a prompt; ``chat`` None applies the chat template if there is one.
+
+    Raises UserError for ``chat`` without a template.
+    """
+    if chat and not tokenizer.has_chat_template:
+        raise UserError("chat: this model has no chat template; use chat=false")
+    if chat or (chat is None and tokenizer.has_chat_template):
+        return tokenizer.chat([{"role": "user", "content": text}])
+    return tokenizer.encode(text)
 
 
 @functools.cache

@@ -24,6 +24,7 @@ OPTIONS = (
     ("task=plugins", "list every plugin with its package, guarantee and options (json=true: as JSON)"),
     ("task=tune_layers", "find the layers that easyspec should run in parallel, for this draft model and machine"),
     ("task=show_tree", "print the first token trees of a run, what was kept marked, and draw them (SVG)"),
+    ("task=needle", "hide hashes and facts in a long text (task.context=N tokens), and count what the pipeline finds"),
     (
         "task=estimate",
         "would ALSpec pay? tokens/s from a table of latencies (task.latencies=h100, n150, PATH or measure)",

@@ -10,8 +10,9 @@ from spec_sdk.hookspecs import hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.estimate import EstimateLatency
     from spec_sdk.tasks.generate import Generate
+    from spec_sdk.tasks.needle import FindNeedles
     from spec_sdk.tasks.plugins import ListPlugins
     from spec_sdk.tasks.show_tree import ShowTree
     from spec_sdk.tasks.tune_layers import TuneLayers
 
-    return [EstimateLatency, Generate, ListPlugins, ShowTree, TuneLayers]
+    return [EstimateLatency, FindNeedles, Generate, ListPlugins, ShowTree, TuneLayers]

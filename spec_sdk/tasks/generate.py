@@ -15,7 +15,7 @@ from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
-from spec_sdk.prompts import read_prompts
+from spec_sdk.prompts import encode, read_prompts
 from spec_sdk.ranks import launched_processes, launched_rank
 from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
@@ -23,7 +23,6 @@ from spec_sdk.run_output import RunOutput, check_writable
 from spec_sdk.settings import Settings
 
 if TYPE_CHECKING:
-    from spec_sdk.model.tokenizer import Tokenizer
     from spec_sdk.pipeline import Pipeline
 
 NO_GUESS = "attention: no guess was made; contexts were short (predictor.size), or no layer speculates"
@@ -171,18 +170,6 @@ class Counts:
             self.seconds += event["draft_s"] + event["verify_s"] + event["recover_s"]
         elif event["event"] == "request_end":
             self.reason = event["finish_reason"]
-
-
-def encode(tokenizer: Tokenizer, text: str, chat: bool | None) -> list[int]:
-    """The token ids of a prompt; ``chat`` None applies the chat template if there is one.
-
-    Raises UserError for ``chat`` without a template.
-    """
-    if chat and not tokenizer.has_chat_template:
-        raise UserError("chat: this model has no chat template; use chat=false")
-    if chat or (chat is None and tokenizer.has_chat_template):
-        return tokenizer.chat([{"role": "user", "content": text}])
-    return tokenizer.encode(text)
 
 
 def check_length(prompt: int, new: int, context: int, index: int, prompts: int) -> None:

@@ -1,0 +1,214 @@
+"""``task=needle``: does a pipeline still find what stands somewhere in a long text? (ALSpec, App. G)"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from spec_sdk.contracts import Task
+from spec_sdk.errors import UserError
+from spec_sdk.events import finite
+from spec_sdk.files import write_atomically, write_json
+from spec_sdk.prompts import STDIN, read_prompt_file
+from spec_sdk.registry import Registry
+from spec_sdk.report import number, percent, print_table
+from spec_sdk.run_output import CONFIG, check_writable
+from spec_sdk.settings import Settings
+
+if TYPE_CHECKING:
+    from spec_sdk.needles import Answer, Haystack, NeedleScore
+    from spec_sdk.pipeline import Pipeline
+
+SCHEMA_VERSION = 1
+RESULT = "needle.json"
+
+
+@dataclass
+class NeedleConfig:
+    """Options of ``task=needle``.
+
+    ``context``: most tokens of a prompt, chat template included; the answer comes on top
+    ``hashes``: how many MD5 hashes to hide in the text
+    ``facts``: how many made-up facts to hide in it
+    ``seed``: of needles, places and made-up text; the next text has the next seed
+    ``texts``: how many texts, each with needles and places of its own
+    ``text``: the file to hide them in, text or .jsonl (its prompts, one after the other); null: made-up sentences
+    ``max_new_tokens``: per answer
+    """
+
+    context: int = 1024
+    hashes: int = 7
+    facts: int = 3
+    seed: int = 0
+    texts: int = 1
+    text: str | None = None
+    max_new_tokens: int = 48
+
+
+class FindNeedles(Task):
+    """Hides hashes and facts in a long text and asks for them: how many a pipeline finds, how likely it holds them."""
+
+    name = "needle"
+    Config = NeedleConfig
+    config: NeedleConfig
+
+    def run(self, app: Settings) -> int:
+        """Every answer and a table go to stderr, ``needle.json`` and the config into the run's directory; returns 0.
+
+        ``compare=true`` asks plain decoding too. Raises UserError for bad input, before anything is asked.
+        """
+        text = self._check(app)
+        check_writable(app.output_dir)
+
+        from spec_sdk.needles import build_haystack, check_fit
+        from spec_sdk.pipeline import build_pipeline
+
+        config = self.config
+        pipeline = build_pipeline(app, Registry.discover())
+        room = pipeline.context - config.max_new_tokens
+        if config.context > room:
+            raise UserError(
+                f"task.context: {config.context} and task.max_new_tokens={config.max_new_tokens} exceed "
+                f"{pipeline.target_name}'s context of {pipeline.context}; use task.context={max(room, 1)} or less"
+            )
+        haystacks = [
+            build_haystack(
+                pipeline.tokenizer,
+                config.context,
+                hashes=config.hashes,
+                facts=config.facts,
+                seed=config.seed + i,
+                text=text,
+                chat=app.chat,
+            )
+            for i in range(config.texts)
+        ]
+        for haystack in haystacks:
+            check_fit(pipeline, haystack, config.max_new_tokens)
+        scores = {pipe.name: self._ask(pipe, haystacks) for pipe in asked_pipelines(pipeline, app.compare)}
+        show(list(scores), [total(parts) for parts in scores.values()])
+        app.output_dir.mkdir(parents=True, exist_ok=True)
+        write_json(app.output_dir / RESULT, self._result(pipeline, haystacks, list(scores.values())))
+        config_text = yaml.safe_dump(dict(app.resolved), sort_keys=False, allow_unicode=True)
+        write_atomically(app.output_dir / CONFIG, config_text)
+        say(f"results in {app.output_dir}")
+        return 0
+
+    def _check(self, app: Settings) -> str | None:
+        """The text to hide needles in, if one is given. Raises UserError for values out of range."""
+        config = self.config
+        for option, value, least in (
+            ("context", config.context, 1),
+            ("hashes", config.hashes, 0),
+            ("facts", config.facts, 0),
+            ("seed", config.seed, 0),
+            ("texts", config.texts, 1),
+            ("max_new_tokens", config.max_new_tokens, 1),
+        ):
+            if value < least:
+                raise UserError(f"task.{option}: {value} must be {least} or more")
+        if config.hashes + config.facts == 0:
+            raise UserError("task.hashes: with task.facts=0 there is nothing to ask for; use 1 or more")
+        if app.prompt is not None or app.prompt_file is not None:
+            given = "prompt" if app.prompt is not None else "prompt_file"
+            raise UserError(
+                f"{given}: task=needle asks its own questions; the text to hide needles in is task.text=FILE"
+            )
+        if app.sampling.temperature:
+            raise UserError(f"sampling.temperature: {app.sampling.temperature} must be 0: task=needle answers greedily")
+        if config.text is None:
+            return None
+        if config.text == STDIN:
+            raise UserError("task.text: - is not read; give a file")
+        text = "\n\n".join(read_prompt_file(config.text, "task.text"))
+        if not text.strip():
+            raise UserError(f"task.text: {config.text} is empty")
+        return text
+
+    def _ask(self, pipeline: Pipeline, haystacks: Sequence[Haystack]) -> list[NeedleScore]:
+        from spec_sdk.needles import measure
+
+        scores = []
+        for i, haystack in enumerate(haystacks):
+            say(f"{pipeline.name}, text {i + 1} of {len(haystacks)}: {haystack.tokens} tokens")
+            scores.append(measure(pipeline, haystack, max_new_tokens=self.config.max_new_tokens, tell=tell))
+        return scores
+
+    def _result(
+        self,
+        pipeline: Pipeline,
+        haystacks: Sequence[Haystack],
+        scores: Sequence[Sequence[NeedleScore]],
+    ) -> dict[str, Any]:
+        result = {
+            "schema_version": SCHEMA_VERSION,
+            "pipeline": pipeline.name,
+            "guarantee": pipeline.guarantee,
+            "target": pipeline.target_name,
+            "backend": pipeline.backend.name,
+            "dtype": pipeline.dtype,
+            "machine": pipeline.backend.describe(),
+            "task": asdict(self.config),
+            **recorded(haystacks, scores[0]),
+        }
+        if len(scores) > 1:
+            result["comparison"] = {"vanilla": recorded(haystacks, scores[1])}
+        return result
+
+
+def asked_pipelines(pipeline: Pipeline, compare: bool) -> list[Pipeline]:
+    """The pipeline, and plain decoding beside it if that is another and it is asked for."""
+    baseline = pipeline.vanilla()
+    return [pipeline, baseline] if compare and pipeline.name != baseline.name else [pipeline]
+
+
+def total(scores: Sequence[NeedleScore]) -> NeedleScore:
+    """All texts' answers as one score."""
+    return sum(scores[1:], scores[0])
+
+
+def recorded(haystacks: Sequence[Haystack], scores: Sequence[NeedleScore]) -> dict[str, Any]:
+    """The summary over all texts, and every answer of each."""
+    return {
+        "summary": finite(total(scores).as_json()),
+        "texts": [
+            {
+                "seed": haystack.seed,
+                "prompt_tokens": haystack.tokens,
+                "answers": [finite(answer.as_json()) for answer in score.answers],
+            }
+            for haystack, score in zip(haystacks, scores, strict=True)
+        ],
+    }
+
+
+def show(names: Sequence[str], scores: Sequence[NeedleScore]) -> None:
+    """The closing table: a column per pipeline."""
+    hashes, facts = [score.of("hash") for score in scores], [score.of("fact") for score in scores]
+    rows: list[tuple[str, list[str]]] = []
+    for name, parts in (("hashes", hashes), ("facts", facts)):
+        if not parts[0].asked:
+            continue
+        rows.append((f"{name} found", [f"{part.found}/{part.asked}" for part in parts]))
+        rows.append((f"NLL of {name}, nats per token", [number(part.nll_per_token, 3) for part in parts]))
+        rows.append((f"NLL of {name}, nats each", [number(part.nll, 2) for part in parts]))
+    if any(score.scoring.predicted for score in scores):
+        rows.append(("attention hit rate, own answers", [percent(score.answering.rate) for score in scores]))
+        rows.append(("attention hit rate, right answers", [percent(score.scoring.rate) for score in scores]))
+    print_table("", ["", *names], [[label, *cells] for label, cells in rows])
+
+
+def tell(answer: Answer) -> None:
+    """One line about one answer."""
+    needle, place = answer.question.needle, f"{100 * answer.question.share:.0f} %"
+    found = "found" if answer.found else "not found"
+    told = " ".join(answer.text.split())
+    say(f"  {needle.question} at {place}, {found}, NLL {answer.nll_per_token:.3f} per token: {told[:80]}")
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
