@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import alspec_quality, levels
+from benchmarks.measuring import Prompt, answer, build
 from tests.support.tiny_checkpoints import write_checkpoint
 
 
@@ -62,6 +63,13 @@ def test_the_trade_off_goes_from_exact_to_pure_prediction(
         assert len(row["layers"]) == max(1, int(5 * dynamic["approximated"]))
     page = (tmp_path / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>") and "predictions hit" in page
+
+
+def test_the_exact_answers_are_those_of_the_vanilla_pipeline(files: list[str]) -> None:
+    options = [option for option in files if option.startswith("model.")]
+    prompt = Prompt("a b c d e f g h", "summarization")
+    answered = alspec_quality.answered(build("pipeline=alspec", *options), prompt, 6)
+    assert answered.passage.after == answer(build("pipeline=vanilla", *options), [prompt], 6)[0].tokens
 
 
 def test_all_levels_side_by_side(files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
