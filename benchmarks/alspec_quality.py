@@ -39,6 +39,7 @@ from benchmarks.measuring import (
     same_beginning,
     shown,
     spread,
+    tokens_of,
     write_report,
 )
 from benchmarks.support.fidelity import Fidelity, Passage, hit_rates, nll, perplexity
@@ -47,7 +48,6 @@ from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.tasks.generate import encode
 
 THRESHOLDS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, math.inf)
 KINDS = ("answers", "text")
@@ -83,8 +83,7 @@ def reference(pipeline: Pipeline, before: Sequence[int], after: Sequence[int]) -
 
 def answered(pipeline: Pipeline, prompt: Prompt, new_tokens: int) -> Reference:
     """A prompt with the exact model's own greedy answer."""
-    tokens = encode(pipeline.tokenizer, prompt.text, chat=None)
-    passage = Passage(pipeline.models.session(pipeline.models.target), tokens)
+    passage = Passage(pipeline.models.session(pipeline.models.target), tokens_of(pipeline, prompt))
     passage.after = passage.greedy(SequentialRunner(), new_tokens, pipeline.tokenizer.stop_ids)
     return Reference(passage, passage.score(SequentialRunner())[0])
 
@@ -239,7 +238,7 @@ def main() -> int:
         "dtype": first.dtype,
         "overrides": arguments.overrides,
         "size": arguments.size,
-        "prompts": [{"task": p.task, "tokens": len(encode(first.tokenizer, p.text, chat=None))} for p in measured],
+        "prompts": [{"task": p.task, "tokens": len(tokens_of(first, p))} for p in measured],
         "articles": [len(first.tokenizer.encode(article)) for article in articles],
         "calibration_prompts": len(others),
         "new_tokens": arguments.new_tokens,

@@ -30,13 +30,13 @@ from benchmarks.measuring import (
     same_beginning,
     shown,
     spread,
+    tokens_of,
     write_report,
 )
 from benchmarks.support.fidelity import Passage
 from benchmarks.support.kernel_counts import counted_kernels
 from spec_sdk.metrics import summarise
 from spec_sdk.model.runners.sequential import SequentialRunner
-from spec_sdk.tasks.generate import encode
 
 ALONE: Mapping[str, tuple[str, ...]] = {
     "token": ("pipeline=sd_chain", "verifier=multi_step", "drafter.width=4"),
@@ -119,11 +119,7 @@ def main() -> int:
     expected = answer(vanilla, prompts, arguments.new_tokens)
     baseline = summarise(events_of(expected))
     passages = [
-        Passage(
-            vanilla.models.session(vanilla.models.target),
-            encode(vanilla.tokenizer, prompt.text, chat=None),
-        )
-        for prompt in prompts
+        Passage(vanilla.models.session(vanilla.models.target), tokens_of(vanilla, prompt)) for prompt in prompts
     ]
     report: dict[str, Any] = {
         "schema_version": 1,

@@ -42,7 +42,12 @@ def spread_prompts(path: Path, count: int, longest: int | None = None) -> list[P
 def long_prompts(pipeline: Pipeline, path: Path, shortest: int, longest: int) -> list[Prompt]:
     """Those of the file's prompts that bring a text along and have ``shortest`` to ``longest`` tokens."""
     every = [prompt for prompt in spread_prompts(path, 10**6) if prompt.task in LONG_TASKS]
-    return [p for p in every if shortest <= len(encode(pipeline.tokenizer, p.text, chat=None)) <= longest]
+    return [prompt for prompt in every if shortest <= len(tokens_of(pipeline, prompt)) <= longest]
+
+
+def tokens_of(pipeline: Pipeline, prompt: Prompt) -> list[int]:
+    """The prompt's tokens: as a chat, where the model has a chat template."""
+    return encode(pipeline.tokenizer, prompt.text, chat=None)
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
@@ -72,8 +77,9 @@ def answer(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> li
     answers = []
     for i, prompt in enumerate(prompts):
         events: list[dict[str, Any]] = []
-        tokens = encode(pipeline.tokenizer, prompt.text, chat=None)
-        stream = pipeline.stream(tokens, request_id=i, max_new_tokens=new_tokens, emit=events.append)
+        stream = pipeline.stream(
+            tokens_of(pipeline, prompt), request_id=i, max_new_tokens=new_tokens, emit=events.append
+        )
         answers.append(Answer(prompt, [token for step in stream for token in step], events))
     return answers
 

@@ -24,10 +24,10 @@ from benchmarks.measuring import (
     events_of,
     long_prompts,
     spread,
+    tokens_of,
     write_report,
 )
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.tasks.generate import encode
 
 PREDICTORS = ("attention_sink", "quest", "h2o")
 SPACES = ("heads", "residual")
@@ -53,7 +53,7 @@ def main() -> int:
         "target": first.target_name,
         "dtype": first.dtype,
         "overrides": arguments.overrides,
-        "prompts": [{"task": prompt.task, "tokens": _length(first, prompt)} for prompt in prompts],
+        "prompts": [{"task": prompt.task, "tokens": len(tokens_of(first, prompt))} for prompt in prompts],
         "new_tokens": arguments.new_tokens,
         "measured": "along plain decoding: nothing accepted, every layer and token counts once",
         "predictors": [],
@@ -100,10 +100,6 @@ def _measure(
         "mean_error_per_layer": [sum(layer) / len(layer) for layer in layers],
         "measured": len(errors),
     }
-
-
-def _length(pipeline: Pipeline, prompt: Prompt) -> int:
-    return len(encode(pipeline.tokenizer, prompt.text, chat=None))
 
 
 if __name__ == "__main__":
