@@ -1,6 +1,6 @@
 """What the threshold λ of attention-level speculation costs in quality, and what it buys in hits.
 
-    python -m benchmarks.alspec_quality                                     # about 12 minutes on two cores
+    python -m benchmarks.alspec_quality                                     # 31 minutes on two cores with other work
     python -m benchmarks.alspec_quality --count 2 --new-tokens 8 --text-tokens 8 --calibration 1    # a smoke run
 
 Relaxed, not lossless: from λ = 0 (nothing accepted) to ∞ (every prediction taken) the target strays from the exact one.
