@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
@@ -18,7 +18,10 @@ from spec_sdk.search_path import register_search_path
 from spec_sdk.settings import Settings
 
 RESULTS = Path(__file__).parent / "results"
+LONG_TASKS = ("rag", "summarization")
 PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "spec_bench.jsonl"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,24 @@ def spread_prompts(path: Path, count: int, longest: int | None = None) -> list[P
     """``count`` prompts evenly spread over the file (which is sorted by task), of at most ``longest`` characters."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     prompts = [Prompt(line["turns"][0], line.get("task", "all")) for line in lines]
-    prompts = [prompt for prompt in prompts if longest is None or len(prompt.text) <= longest]
-    step = max(1.0, len(prompts) / count)
-    return [prompts[int(i * step)] for i in range(min(count, len(prompts)))]
+    return spread([prompt for prompt in prompts if longest is None or len(prompt.text) <= longest], count)
+
+
+def long_prompts(pipeline: Pipeline, path: Path, shortest: int, longest: int) -> list[Prompt]:
+    """Those of the file's prompts that bring a text along and have ``shortest`` to ``longest`` tokens."""
+    every = [prompt for prompt in spread_prompts(path, 10**6) if prompt.task in LONG_TASKS]
+    return [prompt for prompt in every if shortest <= len(tokens_of(pipeline, prompt)) <= longest]
+
+
+def tokens_of(pipeline: Pipeline, prompt: Prompt) -> list[int]:
+    """The prompt's tokens: as a chat, where the model has a chat template."""
+    return encode(pipeline.tokenizer, prompt.text, chat=None)
+
+
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """At most ``count`` of ``items``, evenly spread."""
+    step = max(1.0, len(items) / max(1, count))
+    return [items[int(i * step)] for i in range(min(count, len(items)))]
 
 
 def build(*overrides: str) -> Pipeline:
@@ -59,8 +77,9 @@ def answer(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> li
     answers = []
     for i, prompt in enumerate(prompts):
         events: list[dict[str, Any]] = []
-        tokens = encode(pipeline.tokenizer, prompt.text, chat=None)
-        stream = pipeline.stream(tokens, request_id=i, max_new_tokens=new_tokens, emit=events.append)
+        stream = pipeline.stream(
+            tokens_of(pipeline, prompt), request_id=i, max_new_tokens=new_tokens, emit=events.append
+        )
         answers.append(Answer(prompt, [token for step in stream for token in step], events))
     return answers
 
@@ -68,6 +87,12 @@ def answer(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> li
 def events_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """All their events, in order: what ``spec_sdk.metrics.summarise`` takes."""
     return [event for answer in answers for event in answer.events]
+
+
+def same_beginning(first: Sequence[int], second: Sequence[int]) -> int:
+    """Tokens before the first difference."""
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def shown(value: float | None, form: str) -> str:

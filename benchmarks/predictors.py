@@ -15,13 +15,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import PROMPTS, RESULTS, Prompt, answer, build, events_of, spread_prompts, write_report
+from benchmarks.measuring import (
+    PROMPTS,
+    RESULTS,
+    Prompt,
+    answer,
+    build,
+    events_of,
+    long_prompts,
+    spread,
+    tokens_of,
+    write_report,
+)
 from spec_sdk.pipeline import Pipeline
 
 PREDICTORS = ("attention_sink", "quest", "h2o")
 SPACES = ("heads", "residual")
 THRESHOLDS = (0.05, 0.1, 0.2)
-TASKS = ("rag", "summarization", "summary")
 
 
 def main() -> int:
@@ -36,13 +46,14 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     first = build("pipeline=alspec", *arguments.overrides)
-    prompts = _prompts(first, arguments)
+    fitting = long_prompts(first, arguments.prompts, arguments.shortest, arguments.longest)
+    prompts = spread(fitting, arguments.count)
     report: dict[str, Any] = {
         "machine": first.backend.describe(),
         "target": first.target_name,
         "dtype": first.dtype,
         "overrides": arguments.overrides,
-        "prompts": [{"task": prompt.task, "tokens": _length(first, prompt)} for prompt in prompts],
+        "prompts": [{"task": prompt.task, "tokens": len(tokens_of(first, prompt))} for prompt in prompts],
         "new_tokens": arguments.new_tokens,
         "measured": "along plain decoding: nothing accepted, every layer and token counts once",
         "predictors": [],
@@ -89,17 +100,6 @@ def _measure(
         "mean_error_per_layer": [sum(layer) / len(layer) for layer in layers],
         "measured": len(errors),
     }
-
-
-def _length(pipeline: Pipeline, prompt: Prompt) -> int:
-    return len(pipeline.tokenizer.chat([{"role": "user", "content": prompt.text}]))
-
-
-def _prompts(pipeline: Pipeline, arguments: argparse.Namespace) -> list[Prompt]:
-    every = [prompt for prompt in spread_prompts(arguments.prompts, 10**6) if prompt.task in TASKS]
-    fitting = [p for p in every if arguments.shortest <= _length(pipeline, p) <= arguments.longest]
-    step = max(1.0, len(fitting) / arguments.count)
-    return [fitting[int(i * step)] for i in range(min(arguments.count, len(fitting)))]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,17 @@ from typing import Any
 
 from rouge_score.rouge_scorer import RougeScorer
 
-from benchmarks.measuring import PROMPTS, RESULTS, Answer, Prompt, answer, build, events_of, write_report
+from benchmarks.measuring import (
+    PROMPTS,
+    RESULTS,
+    Answer,
+    Prompt,
+    answer,
+    build,
+    events_of,
+    same_beginning,
+    write_report,
+)
 from spec_sdk.metrics import summarise
 
 SCALES = (1e1, 1e2, 1e3, 1e4, 1e5)
@@ -33,12 +43,6 @@ def articles(path: Path, count: int, longest: int) -> list[Prompt]:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     texts = [line["turns"][0] for line in lines if line.get("task") == "summarization"]
     return [Prompt(text, "summarization") for text in texts if len(text) <= longest][:count]
-
-
-def same_beginning(first: list[int], second: list[int]) -> int:
-    """Tokens before the first difference."""
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def main() -> int:

@@ -1,4 +1,7 @@
-"""The directory of one run: metrics.json, config.yaml and events.jsonl, each whole or not there."""
+"""The directory of one run: metrics.json, config.yaml and events.jsonl, each whole or not there.
+
+A run that speculates on attention adds attention.html.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import yaml
 from spec_sdk.errors import UserError
 from spec_sdk.files import StagedFile, json_text, missing_directories, remove_empty
 
-METRICS, CONFIG, EVENTS = "metrics.json", "config.yaml", "events.jsonl"
+METRICS, CONFIG, EVENTS, ATTENTION = "metrics.json", "config.yaml", "events.jsonl", "attention.html"
 
 
 def check_writable(directory: Path) -> None:
@@ -53,14 +56,21 @@ class RunOutput:
         self.events = self._stage(EVENTS).file
         return self
 
-    def save(self, metrics: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-        """Write all three files whole, then put them in place. Raises OSError, before anything is in place."""
+    def save(self, metrics: Mapping[str, Any], config: Mapping[str, Any], attention: str | None = None) -> None:
+        """Write all files whole, then put them in place. Raises OSError, before anything is in place.
+
+        ``attention``: the page of shaded text, if there is one; that of an earlier run does not stay beside this one's.
+        """
+        if attention is not None:
+            self._stage(ATTENTION).file.write(attention)
         self._stage(CONFIG).file.write(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         self._stage(METRICS).file.write(json_text(metrics))
         for staged in self._staged:
             staged.finish()
         for staged in self._staged:
             staged.publish()
+        if attention is None:
+            (self.directory / ATTENTION).unlink(missing_ok=True)
 
     def __exit__(self, *_: object) -> None:
         for staged in self._staged:

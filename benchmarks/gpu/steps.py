@@ -86,6 +86,21 @@ STEPS = (
         needs_model=True,
     ),
     Step(
+        "levels",
+        (
+            "-m",
+            "benchmarks.levels",
+            "--prompts={prompts}",
+            "--count=2",
+            "--output={results}/levels.json",
+            *ON_KIT_MODEL,
+            "model.draft_layers=smollm2-135m-24",
+        ),
+        120,
+        needs=HYDRA,
+        needs_model=True,
+    ),
+    Step(
         "easyspec",
         (
             "benchmarks/easyspec.py",

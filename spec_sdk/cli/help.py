@@ -20,7 +20,7 @@ OPTIONS = (
     ("sampling.temperature=T", "0 (the default) is greedy; also sampling.top_k, top_p, min_p and seed"),
     ("chat=auto", "apply the model's chat template: true, false, or auto (if it has one)"),
     ("ignore_eos=true", "go on after the model's end token"),
-    ("output_dir=DIR", "metrics.json, config.yaml and events.jsonl; outputs/<date>/<time>-<pipeline> by default"),
+    ("output_dir=DIR", "where metrics, config and events go; outputs/<date>/<time>-<pipeline> by default"),
     ("task=plugins", "list every plugin with its package, guarantee and options (json=true: as JSON)"),
     ("task=tune_layers", "find the layers that easyspec should run in parallel, for this draft model and machine"),
     ("task=show_tree", "print the first token trees of a run, what was kept marked, and draw them (SVG)"),

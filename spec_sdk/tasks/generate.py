@@ -6,11 +6,12 @@ import contextlib
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk import __version__
+from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
 from spec_sdk.events import Event, EventLog
@@ -65,7 +66,7 @@ class Generate(Task):
                     run.answer(prompts, app, shown)
             finally:
                 if runs[0].log.events:
-                    output.save(metrics_of(runs, app), app.resolved)
+                    output.save(metrics_of(runs, app), app.resolved, attention_of(runs[0], texts, app))
                     closing_table(*(run.column() for run in runs))
                     attention = runs[0].summary()["attention"]
                     if attention is not None and attention["hit_rate"] is None:
@@ -213,3 +214,33 @@ def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
         compared = comparison(metrics["summary"], runs[1].summary())
         metrics["comparison"] = {**compared, "prompts": runs[1].records()}
     return metrics
+
+
+def attention_of(run: Run, texts: Sequence[str], app: Settings) -> str | None:
+    """The page of the answers shaded by hit rate; None of a run that does not speculate on attention."""
+    records = run.records()
+    if all(record["attention"] is None for record in records):
+        return None
+    answers = [
+        ShadedAnswer(
+            texts[request],
+            shaded_pieces(run.log.of_request(request), run.pipeline.tokenizer),
+            (record["attention"] or {}).get("hit_rate"),
+        )
+        for request, record in enumerate(records)
+    ]
+    facts = {
+        "target": f"{run.pipeline.target_name}, {run.pipeline.dtype}",
+        "guarantee": run.pipeline.guarantee,
+        "predictor": options_of(app.predictor),
+        "attention verifier": options_of(app.attention_verifier),
+    }
+    if "threshold" in app.attention_verifier:
+        facts["λ"] = str(app.attention_verifier["threshold"])
+    return attention_page(f"{run.pipeline.name}: tokens by attention hit rate", facts, answers)
+
+
+def options_of(node: Mapping[str, Any]) -> str:
+    """A plugin's name and its options, for people to read."""
+    options = [f"{key}={value}" for key, value in node.items() if key != "name"]
+    return f"{node['name']} ({', '.join(options)})" if options else str(node["name"])

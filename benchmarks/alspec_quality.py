@@ -1,0 +1,302 @@
+"""What the threshold λ of attention-level speculation costs in quality, and what it buys in hits.
+
+    python -m benchmarks.alspec_quality                                     # 31 minutes on two cores with other work
+    python -m benchmarks.alspec_quality --count 2 --new-tokens 8 --text-tokens 8 --calibration 1    # a smoke run
+
+Relaxed, not lossless: from λ = 0 (nothing accepted) to ∞ (every prediction taken) the target strays from the exact one.
+For each λ, by teacher forcing (the exact model's own greedy answers, and articles as they were written, fed one token
+per pass after a plain prefill): hit rate, KL divergence and top-1 agreement with the exact model, perplexity. By free
+generation: answers equal to plain decoding's. Then the same for static layers (ALSpec, §2) that replace as many
+attentions as the dynamic verdicts do: those accepted most often on other prompts (the paper's choice), those of the
+least mean error there, and layers evenly spread.
+
+Writes results/alspec_quality.json, a plot (.svg) beside it, and one answer shaded by hit rate (.html, Fig. 8).
+Needs ``pip install 'spec-sdk[benchmarks]'`` for the plot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measuring import (
+    PROMPTS,
+    RESULTS,
+    Prompt,
+    answer,
+    build,
+    long_prompts,
+    same_beginning,
+    shown,
+    spread,
+    tokens_of,
+    write_report,
+)
+from benchmarks.support.fidelity import Fidelity, Passage, hit_rates, nll, perplexity
+from benchmarks.support.quality_plot import can_plot, plot_svg
+from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
+from spec_sdk.metrics import request_metrics
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.pipeline import Pipeline
+
+THRESHOLDS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, math.inf)
+KINDS = ("answers", "text")
+SUMMARIZE = "Summarize: "
+"""What Spec-Bench puts before its articles."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A passage and the exact model's logits [N, V] for it."""
+
+    passage: Passage
+    exact_NV: torch.Tensor
+
+
+@dataclass
+class Material:
+    """What every setting is measured on: passages of each kind, and the exact model's free answers."""
+
+    kinds: dict[str, list[Reference]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    def exact(self, kind: str) -> dict[str, Any]:
+        """The exact model on the passages of one kind."""
+        every = [loss for r in self.kinds[kind] for loss in nll(r.exact_NV, r.passage.after)]
+        return {"positions": len(every), "perplexity": perplexity(every)}
+
+
+def reference(pipeline: Pipeline, before: Sequence[int], after: Sequence[int]) -> Reference:
+    """``after`` scored by the exact model."""
+    passage = Passage(pipeline.models.session(pipeline.models.target), before, after)
+    return Reference(passage, passage.score(SequentialRunner())[0])
+
+
+def answered(pipeline: Pipeline, prompt: Prompt, new_tokens: int) -> Reference:
+    """A prompt with the exact model's own greedy answer."""
+    passage = Passage(pipeline.models.session(pipeline.models.target), tokens_of(pipeline, prompt))
+    passage.after = passage.greedy(SequentialRunner(), new_tokens, pipeline.tokenizer.stop_ids)
+    return Reference(passage, passage.score(SequentialRunner())[0])
+
+
+def measure(pipeline: Pipeline, material: Material, new_tokens: int) -> dict[str, Any]:
+    """One setting's row: every passage scored, and every prompt answered freely."""
+    row: dict[str, Any] = {}
+    reports = []
+    for kind, references in material.kinds.items():
+        fidelity, told = Fidelity(), []
+        for each in references:
+            logits_NV, attention = each.passage.score(pipeline.make_target_runner())
+            fidelity.add(each.exact_NV, logits_NV, each.passage.after)
+            told += attention
+        row[kind] = {**fidelity.summary(), "hit_rate": hit_rates(told)["hit_rate"]}
+        reports += told
+    passages = [each.passage for each in material.kinds["answers"]]
+    stop_ids = pipeline.tokenizer.stop_ids
+    pairs = [(p.greedy(pipeline.make_target_runner(), new_tokens, stop_ids), p.after) for p in passages]
+    free = {
+        "prompts": len(pairs),
+        "prompts_with_equal_tokens": sum(ours == exact for ours, exact in pairs),
+        "tokens_before_first_difference": statistics.fmean(same_beginning(*pair) for pair in pairs),
+        "new_tokens": statistics.fmean(len(exact) for _, exact in pairs),
+    }
+    return {**hit_rates(reports), **row, "free": free}
+
+
+def tradeoff(first: Pipeline, predictor: Sequence[str], material: Material, arguments: Any) -> list[dict[str, Any]]:
+    """One row per λ."""
+    rows = []
+    for threshold in THRESHOLDS:
+        pipeline = chosen(first, *predictor, f"attention_verifier.threshold={threshold}")
+        row = measure(pipeline, material, arguments.new_tokens)
+        row = {"threshold": "inf" if math.isinf(threshold) else threshold, **row}
+        # The needle test's score of ``pipeline`` joins the row here, as row["needle"]; the table has a column for it.
+        rows.append(row)
+        print_row(f"λ = {threshold:g}", row)
+    return rows
+
+
+def static(
+    first: Pipeline,
+    predictor: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    errors: Sequence[Sequence[float]],
+    material: Material,
+    arguments: Any,
+) -> list[dict[str, Any]]:
+    """Static layers in the place of verdicts: per λ as many layers as the dynamic run replaced, rounded down."""
+    layers = len(errors)
+    found = []
+    for threshold in arguments.static:
+        dynamic = next(row for row in rows if row["threshold"] == threshold)
+        count = max(1, math.floor(layers * dynamic["approximated"]))
+        measured: dict[tuple[int, ...], dict[str, Any]] = {}
+        for rule, picked in picks(errors, threshold, count).items():
+            options = ("attention_verifier=static", f"attention_verifier.layers={picked}")
+            # two rules often pick the same layers
+            row = measured.get(tuple(picked)) or measure(
+                chosen(first, *predictor, *options), material, arguments.new_tokens
+            )
+            measured[tuple(picked)] = row
+            found.append({"rule": rule, "threshold": threshold, "layers": picked, **row})
+            print_row(f"{count} layers, {rule}", row)
+    return found
+
+
+def picks(errors: Sequence[Sequence[float]], threshold: float, count: int) -> dict[str, list[int]]:
+    """``count`` layers by each rule, from every layer's errors on calibration prompts."""
+    layers = range(len(errors))
+    mean = [statistics.fmean(errors[layer]) for layer in layers]
+    # where no prediction is accepted the error says which comes closest
+    accepted = [(-sum(error < threshold for error in errors[layer]), mean[layer]) for layer in layers]
+    spread = [int((i + 0.5) * len(errors) / count) for i in range(count)]
+    return {
+        "most accepted": sorted(sorted(layers, key=accepted.__getitem__)[:count]),
+        "least error": sorted(sorted(layers, key=mean.__getitem__)[:count]),
+        "evenly spread": spread,
+    }
+
+
+def calibration_errors(first: Pipeline, predictor: Sequence[str], prompts: Sequence[Reference]) -> list[list[float]]:
+    """Per layer the relative errors along plain decoding: nothing is accepted, so all layers meet the exact states."""
+    pipeline = chosen(first, *predictor, "attention_verifier.threshold=0")
+    reports = [report for each in prompts for report in each.passage.score(pipeline.make_target_runner())[1]]
+    return [[error for error in layer if error is not None] for layer in zip(*(r.error for r in reports), strict=True)]
+
+
+def chosen(first: Pipeline, *overrides: str) -> Pipeline:
+    """The attention level that these overrides name, on ``first``'s loaded weights."""
+    return dataclasses.replace(first, make_target_runner=build("pipeline=alspec", *overrides).make_target_runner)
+
+
+def print_row(name: str, row: Mapping[str, Any]) -> None:
+    """One line under :func:`print_head`'s columns."""
+    columns = [f"{row['approximated']:.1%}"]
+    for kind in KINDS:
+        part = row[kind]
+        columns += [f"{part['kl_mean']:.4f}", f"{part['top1_agreement']:.1%}", f"{part['perplexity']:.3f}"]
+    columns += [f"{row['free']['prompts_with_equal_tokens']}/{row['free']['prompts']}"]
+    columns += [f"{row['free']['tokens_before_first_difference']:.1f}", shown(row.get("needle"), ".2f")]
+    print(f"{name:26}" + "".join(f"{column:>9}" for column in columns), flush=True)
+
+
+def print_head() -> None:
+    """Names of the columns: those of the answers, then those of the articles, then free generation's."""
+    names = ["hits", *("KL", "top-1", "ppl") * 2, "equal", "common", "needle"]
+    print(f"{'':26}" + "".join(f"{name:>9}" for name in names), flush=True)
+
+
+def prompts_of(pipeline: Pipeline, arguments: argparse.Namespace) -> tuple[list[Prompt], list[Prompt], list[str]]:
+    """Prompts to answer, others to calibrate on, and articles, none of which is calibrated on."""
+    every = long_prompts(pipeline, arguments.prompts, arguments.shortest, arguments.longest)
+    wanted = arguments.count + arguments.calibration
+    if len(every) < wanted:
+        raise SystemExit(f"error: {arguments.prompts} has {len(every)} prompts of that length; {wanted} are needed")
+    taken = spread(every, wanted)
+    calibration = spread(taken, arguments.calibration)
+    measured = [prompt for prompt in taken if prompt not in calibration]
+    articles = [p.text.removeprefix(SUMMARIZE) for p in every if p.task == "summarization" and p not in calibration]
+    return measured, calibration, spread(articles, arguments.count)
+
+
+def shaded(pipeline: Pipeline, prompt: Prompt, new_tokens: int, threshold: float) -> str:
+    """The page of one answer, every token shaded by its hit rate."""
+    [given] = answer(pipeline, [prompt], new_tokens)
+    hit_rate = request_metrics(given.events)["attention"]["hit_rate"]
+    page = ShadedAnswer(prompt.text, shaded_pieces(given.events, pipeline.tokenizer), hit_rate)
+    facts = {"target": f"{pipeline.target_name}, {pipeline.dtype}", "guarantee": pipeline.guarantee, "λ": threshold}
+    return attention_page("alspec: tokens by attention hit rate", facts, [page])
+
+
+def main() -> int:
+    arguments = parsed()
+    began = time.monotonic()
+    first = build("pipeline=alspec", *arguments.overrides)
+    measured, calibration, articles = prompts_of(first, arguments)
+    material = Material()
+    material.kinds["answers"] = [answered(first, prompt, arguments.new_tokens) for prompt in measured]
+    for article in articles:
+        tokens = first.tokenizer.encode(article)
+        at = len(tokens) - arguments.text_tokens
+        material.kinds["text"].append(reference(first, tokens[:at], tokens[at:]))
+    others = [answered(first, prompt, arguments.new_tokens) for prompt in calibration]
+    report: dict[str, Any] = {
+        "schema_version": 1,
+        "benchmark": "alspec_quality",
+        "guarantee": "relaxed",
+        "machine": first.backend.describe(),
+        "target": first.target_name,
+        "dtype": first.dtype,
+        "overrides": arguments.overrides,
+        "size": arguments.size,
+        "prompts": [{"task": p.task, "tokens": len(tokens_of(first, p))} for p in measured],
+        "articles": [len(first.tokenizer.encode(article)) for article in articles],
+        "calibration_prompts": len(others),
+        "new_tokens": arguments.new_tokens,
+        "text_tokens": arguments.text_tokens,
+        "exact": {kind: material.exact(kind) for kind in KINDS},
+        "predictors": {},
+    }
+    print(
+        f"{report['machine']}; {report['target']}, {report['dtype']}; {len(measured)} prompts, {len(articles)} articles"
+    )
+    for name in arguments.predictors:
+        predictor = [*arguments.overrides, f"predictor={name}", f"predictor.size={arguments.size}"]
+        print(f"\n{name}, 2 x {arguments.size} keys; exact perplexity: ", end="")
+        print(", ".join(f"{kind} {report['exact'][kind]['perplexity']:.3f}" for kind in KINDS))
+        print_head()
+        rows = tradeoff(first, predictor, material, arguments)
+        errors = calibration_errors(first, predictor, others)
+        found = static(first, predictor, rows, errors, material, arguments) if name in arguments.static_for else []
+        mean = [statistics.fmean(layer) for layer in errors]
+        report["predictors"][name] = {"thresholds": rows, "static": found, "calibration_mean_error_per_layer": mean}
+    report["seconds"] = round(time.monotonic() - began)
+    write_report(arguments.output, report)
+    if can_plot():
+        arguments.output.with_suffix(".svg").write_text(plot_svg(report), encoding="utf-8")
+    else:
+        print("no plot: matplotlib is not installed", file=sys.stderr)
+    shading = chosen(
+        first,
+        *arguments.overrides,
+        f"predictor={arguments.predictors[0]}",
+        f"predictor.size={arguments.size}",
+        f"attention_verifier.threshold={arguments.shade}",
+    )
+    page = shaded(shading, measured[-1], 2 * arguments.new_tokens, arguments.shade)
+    arguments.output.with_suffix(".html").write_text(page, encoding="utf-8")
+    return 0
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
+    parser.add_argument("--count", type=int, default=8, help="prompts, and articles, taken")
+    parser.add_argument("--calibration", type=int, default=4, help="other prompts, on which static layers are chosen")
+    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--text-tokens", type=int, default=32, help="of each article's end")
+    parser.add_argument("--shortest", type=int, default=600, help="tokens of the shortest prompt taken")
+    parser.add_argument("--longest", type=int, default=1200, help="tokens of the longest prompt taken")
+    parser.add_argument("--size", type=int, default=64, help="predictor.size: half the keys read")
+    parser.add_argument("--predictors", nargs="+", default=["attention_sink"], help="attention_sink, quest, h2o …")
+    parser.add_argument(
+        "--static", type=float, nargs="*", default=[0.1, 0.2, 0.25], help="λs to match by static layers"
+    )
+    parser.add_argument("--static-for", nargs="*", default=["attention_sink"], help="predictors to do that with")
+    parser.add_argument("--shade", type=float, default=0.2, help="λ of the shaded answer")
+    parser.add_argument("--output", type=Path, default=RESULTS / "alspec_quality.json")
+    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
+    return parser.parse_intermixed_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
