@@ -6,7 +6,8 @@
 Relaxed, not lossless: from λ = 0 (nothing accepted) to ∞ (every prediction taken) the target strays from the exact one.
 For each λ, by teacher forcing (the exact model's own greedy answers, and articles as they were written, fed one token
 per pass after a plain prefill): hit rate, KL divergence and top-1 agreement with the exact model, perplexity. By free
-generation: answers equal to plain decoding's. Then the same for static layers (ALSpec, §2) that replace as many
+generation: answers equal to plain decoding's, and the needle test (docs/needle.md): needles found, and the negative
+log-likelihood of the right answers. Then the same for static layers (ALSpec, §2) that replace as many
 attentions as the dynamic verdicts do: those accepted most often on other prompts (the paper's choice), those of the
 least mean error there, and layers evenly spread.
 
@@ -37,7 +38,6 @@ from benchmarks.measuring import (
     build,
     long_prompts,
     same_beginning,
-    shown,
     spread,
     tokens_of,
     write_report,
@@ -47,6 +47,8 @@ from benchmarks.support.quality_plot import can_plot, plot_svg
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.needles import Haystack, build_haystack
+from spec_sdk.needles import measure as measure_needles
 from spec_sdk.pipeline import Pipeline
 
 THRESHOLDS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, math.inf)
@@ -65,9 +67,10 @@ class Reference:
 
 @dataclass
 class Material:
-    """What every setting is measured on: passages of each kind, and the exact model's free answers."""
+    """What every setting is measured on: passages of each kind, the exact model's free answers, texts with needles."""
 
     kinds: dict[str, list[Reference]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    haystacks: list[Haystack] = field(default_factory=list)
 
     def exact(self, kind: str) -> dict[str, Any]:
         """The exact model on the passages of one kind."""
@@ -119,10 +122,17 @@ def tradeoff(first: Pipeline, predictor: Sequence[str], material: Material, argu
         pipeline = chosen(first, *predictor, f"attention_verifier.threshold={threshold}")
         row = measure(pipeline, material, arguments.new_tokens)
         row = {"threshold": "inf" if math.isinf(threshold) else threshold, **row}
-        # The needle test's score of ``pipeline`` joins the row here, as row["needle"]; the table has a column for it.
+        if material.haystacks:
+            row["needle"] = needle_score(pipeline, material.haystacks)
         rows.append(row)
         print_row(f"λ = {threshold:g}", row)
     return rows
+
+
+def needle_score(pipeline: Pipeline, haystacks: Sequence[Haystack]) -> dict[str, Any]:
+    """Needles found, and nats per token of the right answers, over all texts."""
+    first, *others = [measure_needles(pipeline, haystack) for haystack in haystacks]
+    return sum(others, first).as_json()["all"]
 
 
 def static(
@@ -185,13 +195,15 @@ def print_row(name: str, row: Mapping[str, Any]) -> None:
         part = row[kind]
         columns += [f"{part['kl_mean']:.4f}", f"{part['top1_agreement']:.1%}", f"{part['perplexity']:.3f}"]
     columns += [f"{row['free']['prompts_with_equal_tokens']}/{row['free']['prompts']}"]
-    columns += [f"{row['free']['tokens_before_first_difference']:.1f}", shown(row.get("needle"), ".2f")]
+    columns += [f"{row['free']['tokens_before_first_difference']:.1f}"]
+    if needle := row.get("needle"):
+        columns += [f"{needle['found']}/{needle['asked']}", f"{needle['nll_per_token']:.3f}"]
     print(f"{name:26}" + "".join(f"{column:>9}" for column in columns), flush=True)
 
 
 def print_head() -> None:
     """Names of the columns: those of the answers, then those of the articles, then free generation's."""
-    names = ["hits", *("KL", "top-1", "ppl") * 2, "equal", "common", "needle"]
+    names = ["hits", *("KL", "top-1", "ppl") * 2, "equal", "common", "needles", "nll"]
     print(f"{'':26}" + "".join(f"{name:>9}" for name in names), flush=True)
 
 
@@ -229,6 +241,9 @@ def main() -> int:
         at = len(tokens) - arguments.text_tokens
         material.kinds["text"].append(reference(first, tokens[:at], tokens[at:]))
     others = [answered(first, prompt, arguments.new_tokens) for prompt in calibration]
+    material.haystacks = [
+        build_haystack(first.tokenizer, arguments.needle_context, seed=seed) for seed in range(arguments.needle_texts)
+    ]
     report: dict[str, Any] = {
         "schema_version": 1,
         "benchmark": "alspec_quality",
@@ -243,6 +258,7 @@ def main() -> int:
         "calibration_prompts": len(others),
         "new_tokens": arguments.new_tokens,
         "text_tokens": arguments.text_tokens,
+        "needle_texts": [haystack.tokens for haystack in material.haystacks],
         "exact": {kind: material.exact(kind) for kind in KINDS},
         "predictors": {},
     }
@@ -292,6 +308,8 @@ def parsed() -> argparse.Namespace:
         "--static", type=float, nargs="*", default=[0.1, 0.2, 0.25], help="λs to match by static layers"
     )
     parser.add_argument("--static-for", nargs="*", default=["attention_sink"], help="predictors to do that with")
+    parser.add_argument("--needle-texts", type=int, default=2, help="texts with ten needles each; 0: no needle test")
+    parser.add_argument("--needle-context", type=int, default=1024, help="tokens of such a prompt")
     parser.add_argument("--shade", type=float, default=0.2, help="λ of the shaded answer")
     parser.add_argument("--output", type=Path, default=RESULTS / "alspec_quality.json")
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")

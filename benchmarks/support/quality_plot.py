@@ -21,29 +21,40 @@ PANELS = (
     ),
 )
 
+NEEDLE_PANELS = (
+    ("needles found (%)", lambda row: 100 * row["needle"]["found"] / row["needle"]["asked"]),
+    ("right answers, nats per token", lambda row: row["needle"]["nll_per_token"]),
+)
+
 
 def plot_svg(report: Mapping[str, Any]) -> str:
-    """Five figures over λ, one line per predictor; and KL over the share replaced, dynamic against static layers."""
+    """Five figures over λ, one line per predictor; KL over the share replaced, dynamic against static layers; and the
+    needle test over λ, where it was made.
+    """
     import matplotlib
 
     matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"  # the same report gives the same file
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 7.5), layout="constrained")
+    needles = bool(report["needle_texts"])
+    figure = Figure(figsize=(17 if needles else 13, 7.5), layout="constrained")
     figure.suptitle(
         f"Attention-level speculation is relaxed, not lossless: {report['target']}, {report['dtype']}, "
         f"2 x {report['size']} keys; {len(report['prompts'])} prompts x {report['new_tokens']}, "
         f"{len(report['articles'])} articles x {report['text_tokens']} tokens",
         fontsize=10,
     )
-    axes = figure.subplots(2, 3)
-    for axis, (label, value) in zip(axes.flat, PANELS, strict=False):
+    axes = figure.subplots(2, 4 if needles else 3)
+    for axis, (label, value) in zip(axes[:, :3].flat, PANELS, strict=False):
         _over_threshold(axis, report, label, value)
     axes[0, 1].set_yscale("symlog", linthresh=1e-3)
     axes[0, 1].set_ylim(bottom=0)
     axes[1, 0].axhline(report["exact"]["text"]["perplexity"], color="grey", linestyle=":", label="exact")
     axes[1, 0].legend()
     _dynamic_and_static(axes[1, 2], report)
+    if needles:
+        for axis, (label, value) in zip(axes[:, 3], NEEDLE_PANELS, strict=True):
+            _over_threshold(axis, report, label, value)
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()

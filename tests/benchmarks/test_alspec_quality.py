@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from benchmarks import alspec_quality, levels
 from benchmarks.measuring import Prompt, answer, build
+from spec_sdk.needles import build_haystack, measure
+from spec_sdk.pipeline import Pipeline
+from tests.support.text_checkpoints import write_text_checkpoint
 from tests.support.tiny_checkpoints import write_checkpoint
 
 
@@ -41,7 +45,7 @@ def report_of(tmp_path: Path) -> dict[str, Any]:
 def test_the_trade_off_goes_from_exact_to_pure_prediction(
     files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--calibration=1", "--text-tokens=4", "--static", "0.25"]
+    options = ["--calibration=1", "--text-tokens=4", "--needle-texts=0", "--static", "0.25"]
     monkeypatch.setattr("sys.argv", ["alspec_quality", *files, *options])
     assert alspec_quality.main() == 0
     report = report_of(tmp_path)
@@ -63,6 +67,22 @@ def test_the_trade_off_goes_from_exact_to_pure_prediction(
         assert len(row["layers"]) == max(1, int(5 * dynamic["approximated"]))
     page = (tmp_path / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>") and "predictions hit" in page
+
+
+def test_the_needle_test_of_two_texts_adds_up(tmp_path: Path) -> None:
+    write_text_checkpoint(tmp_path)
+
+    def pipeline(threshold: float) -> Pipeline:
+        options = ("predictor.size=8", f"attention_verifier.threshold={threshold}", f"model.target={tmp_path}")
+        return build("pipeline=alspec", *options)
+
+    exact = pipeline(0)
+    texts = [build_haystack(exact.tokenizer, 512, hashes=1, facts=1, seed=seed) for seed in (0, 1)]
+    scores = [alspec_quality.needle_score(pipeline(threshold), texts) for threshold in (0, math.inf)]
+    vanilla = measure(exact.vanilla(), texts[0]) + measure(exact.vanilla(), texts[1])
+    assert [score["asked"] for score in scores] == [4, 4]
+    assert scores[0]["nll_per_token"] == pytest.approx(vanilla.nll_per_token, abs=1e-4)
+    assert abs(scores[1]["nll_per_token"] - vanilla.nll_per_token) > 1e-3
 
 
 def test_the_exact_answers_are_those_of_the_vanilla_pipeline(files: list[str]) -> None:
