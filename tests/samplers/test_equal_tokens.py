@@ -68,9 +68,7 @@ def decided_together(
     return answers
 
 
-def differing_trees(
-    cases: Sequence[TreeCase], answers: Callable[[TreeCase], list[list[int]]]
-) -> tuple[int, int, int]:
+def differing_trees(cases: Sequence[TreeCase], answers: Callable[[TreeCase], list[list[int]]]) -> tuple[int, int, int]:
     """Trees, how many differ from the reference's, and drafted tokens accepted. AssertionError for one that float64
     does not allow.
     """
@@ -185,7 +183,9 @@ def test_every_draw_is_judged_by_what_the_ones_before_left(plan: str, kernels: s
             continue
         q_V = {"n": left_V, "r": law.q_V, "g": given_V}[kind]
         token = int((q_V * (p_V > 0) * (p_V < 0.9 * q_V)).argmax())
-        builder.add(0, token, "without_replacement" if kind == "n" else "with_replacement", given_V if kind == "g" else law)
+        builder.add(
+            0, token, "without_replacement" if kind == "n" else "with_replacement", given_V if kind == "g" else law
+        )
         borders.append(float(p_V[token] / q_V[token]))
         p_V = reference.residual(p_V, q_V)
         if kind == "n":

@@ -155,7 +155,12 @@ def test_the_host_reads_a_tree_s_verdict_and_nothing_else(
     sampler = ExactSampler(ExactConfig("triton"), case.params)
     tree = case.tree(0, case.laws(0, sampler))
     right = torch.Tensor.tolist
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: reads.append(f"tolist {self.numel()}") or right(self))
+
+    def counted(self: torch.Tensor) -> Any:
+        reads.append(f"tolist {self.numel()}")
+        return right(self)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counted)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy to the host"))
     with Watch():
         decided = sampler.rejection(tree, case.target_BNV[0], case.uniform_BD[0])

@@ -110,7 +110,9 @@ def gather_trees(
     offsets += [offset if law in read else -1 for law, offset in enumerate(laws.offsets)]
     numbers = [*offsets, *(field for draw in draws for field in draw), *(field for root in roots for field in root)]
     packed = _to_device(torch.tensor(numbers, dtype=torch.int64), device)
-    row_offset_R, draw_DF, root_B4 = packed.split([len(offsets), kernels.FIELDS.value * len(draws), 4 * len(roots)])
+    row_offset_R, draw_DF, root_B4 = torch.split(
+        packed, [len(offsets), kernels.FIELDS.value * len(draws), 4 * len(roots)]
+    )
     least_R: torch.Tensor | None = None
     last_R: torch.Tensor | None = None
     if filters(params):
@@ -263,11 +265,9 @@ def _fault(tree: TokenTree, fault: int, rows: int) -> Exception:
     return UnusableLogits(nodes[list(order)[fault - tree.size]], "draft, ")
 
 
-def _cuts(
-    logits_BNV: Sequence[torch.Tensor], laws: _Laws, params: SamplingParams
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _cuts(logits_BNV: Sequence[torch.Tensor], laws: _Laws, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`least_kept` of every row; of probabilities, which are cut already, what nobody reads."""
-    parts = [least_kept(rows, params) for rows_NV in logits_BNV for rows in rows_NV.split(ROWS_AT_ONCE)]
+    parts = [least_kept(rows, params) for rows_NV in logits_BNV for rows in torch.split(rows_NV, ROWS_AT_ONCE)]
     parts += [
         least_kept(row[None], params) if is_law else (row.new_zeros(1), row.new_zeros(1, dtype=torch.int32))
         for row, is_law in zip(laws.rows, laws.from_logits, strict=True)

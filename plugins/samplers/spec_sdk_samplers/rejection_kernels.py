@@ -14,12 +14,12 @@ Three kernels, one after the other on a stream, whatever the tree: no host decis
 
 The verdict is three integers a tree (last accepted node, next token, fault), which the host reads in one transfer.
 
-**What is left of p** after j rejections at a node is never written down. It is worked out anew, tile by tile, from p and
-the j draws before: max(0, · − q/left), or · without a chosen token, over the sum that this left. So no law is written,
-and where the draws of a node share their law, as draws without replacement do, a sum reads two rows whatever j is;
-a scratch row would be read and written with 4 bytes a token besides. A chosen token of at most one half leaves 1 − p(x),
-which loses nothing to cancellation and reads nothing. What removals leave of q is summed in the same pass; the removed
-tokens need no test there: they were rejected, so p(x) < q(x) and nothing is left of p at them.
+**What is left of p** after j rejections at a node is never written down. It is worked out anew, tile by tile, from p
+and the j draws before: max(0, · − q/left), or · without a chosen token, over the sum that this left. So no law is
+written, and where the draws of a node share their law, as draws without replacement do, a sum reads two rows whatever j
+is; a scratch row would be read and written with 4 bytes a token besides. A chosen token of at most one half leaves
+1 − p(x), which loses nothing to cancellation and reads nothing. What removals leave of q is summed in the same pass.
+Removed tokens need no test when p is worked out: they were rejected, so p(x) < q(x) and nothing is left of p at them.
 
 Bytes moved from device memory per tree of N nodes and S draft laws, with e bytes per logit: (N + S)·V·e for the
 statistics, 2·V·e for each rejection that another draw of its node follows, and 2·V·e for the row that the next token
@@ -142,9 +142,13 @@ def _softmax(score, largest, total):
 
 
 @triton.jit
-def _sigmoid(score, alpha, width):
-    value = 1.0 / (1.0 + tl.exp(-tl.div_rn(score - alpha, width)))
-    return tl.where(score == float("-inf"), 0.0, value)
+def _or_sigmoid(value, score, rule, alpha, width, SIGMOID: tl.constexpr):
+    """The sigmoid of the score where the rule asks for it, else ``value``."""
+    if SIGMOID:
+        sigmoid = 1.0 / (1.0 + tl.exp(-tl.div_rn(score - alpha, width)))
+        sigmoid = tl.where(score == float("-inf"), 0.0, sigmoid)
+        value = tl.where(rule == BY_SIGMOID, sigmoid, value)
+    return value
 
 
 @triton.jit
@@ -160,10 +164,7 @@ def _law_of_logits(
     least, last = _kept(least_ptr, last_ptr, tl.load(draw + LAW_ROW), FILTERED)
     score = _scores(q_ptr, tl.load(draw + Q_OFFSET), token, inside, least, last, temperature, FILTERED)
     q = _softmax(score, largest, total)
-    if SIGMOID:
-        if tl.load(draw + RULE) == BY_SIGMOID:
-            q = _sigmoid(score, alpha, width)
-    return q
+    return _or_sigmoid(q, score, tl.load(draw + RULE), alpha, width, SIGMOID)
 
 
 @triton.jit
@@ -172,7 +173,7 @@ def _draft_law(
     least_ptr, last_ptr, temperature, alpha, width,
     FILTERED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    """q of a drawn token's law, in float32; 0 outside. ``draw`` points to it. ``total`` holds what removals left of q."""
+    """q of the law that ``draw`` points to, in float32; 0 outside. ``total`` holds what removals left of q."""
     if GIVEN:
         if tl.load(draw + RULE) == BY_PROBABILITIES:
             q = tl.load(given_ptr + tl.load(draw + Q_OFFSET) + token, mask=inside, other=0.0)
@@ -279,18 +280,13 @@ def _next_masses(
     plain = _softmax(score, p_max, p_sum)
     mass = plain
     if count > 0:
-        if SIGMOID:
-            if tl.load(draws + RULE) == BY_SIGMOID:
-                mass = _sigmoid(score, alpha, width)
+        mass = _or_sigmoid(mass, score, tl.load(draws + RULE), alpha, width, SIGMOID)
         mass = _left(
             mass, q_ptr, given_ptr, draws, count - 1, token, inside, largest_J, total_J, mass_J,
             least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN, MOST,
         )  # fmt: skip
-        if SIGMOID:
-            if tl.load(draws + RULE) != BY_SIGMOID:
-                plain = mass
-        else:
-            plain = mass
+        # after a sigmoid the softmax, which has lost nothing
+        plain = tl.where(tl.load(draws + RULE) == BY_SIGMOID, plain, mass)
         mass, _ = _rejected(
             mass, q_ptr, given_ptr, draws + (count - 1) * FIELDS, token, inside,
             _at(largest_J, count - 1, MOST), _at(total_J, count - 1, MOST),
@@ -334,8 +330,8 @@ def decide_kernel(
 ):
     """Program (tree, part). Writes the sums of its tiles; part 0 writes where the walk ended and what it learnt there.
 
-    ``root_ptr`` [B, 4]: a tree's root, where its draws begin and end, where those of the tree end. The fault is -1 if there is none, a row that is unusable,
-    or ``rows`` + a draw that by its law could not have been made.
+    ``root_ptr`` [B, 4]: root, where its draws begin and end, where those of the tree end. The fault is -1 if there is
+    none, a row that is unusable, or ``rows`` + a draw that by its law could not have been made.
     """
     b = tl.program_id(0)
     part = tl.program_id(1)
@@ -362,9 +358,7 @@ def decide_kernel(
         p_max, p_sum = _combined(max_ptr, sum_ptr, node, PARTS)
         score = _scores(p_ptr, p_offset, token, token < V, p_least, p_last, temperature, FILTERED)
         p = _softmax(score, p_max, p_sum)
-        if SIGMOID:
-            if rule == BY_SIGMOID:
-                p = _sigmoid(score, alpha, width)
+        p = _or_sigmoid(p, score, rule, alpha, width, SIGMOID)
         p = _left(
             p, q_ptr, given_ptr, draw_ptr + first * FIELDS, d - first, token, token < V, largest_J, total_J, mass_J,
             least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN, MOST,
