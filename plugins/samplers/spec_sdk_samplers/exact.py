@@ -154,7 +154,11 @@ class ExactSampler(ReferenceSampler):
     def _draft_row(self, draw: Draw, device: torch.device) -> torch.Tensor:
         source = draw.source
         assert source is not None
-        return self.row_law(source.logits_V, 0, "q") if isinstance(source, DraftLaw) else source.to(device)
+        given_V = source.made if isinstance(source, DraftLaw) else source
+        if given_V is None:
+            assert isinstance(source, DraftLaw)
+            return self.row_law(source.logits_V, 0, "q")
+        return given_V.to(device)
 
     def _row(self, use: str, like_V: torch.Tensor) -> torch.Tensor:
         """A float32 row [V] to write to, one per use and thread: memory touched for the first time costs more than the

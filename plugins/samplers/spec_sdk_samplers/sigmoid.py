@@ -15,7 +15,7 @@ from spec_sdk.contracts import Guarantee, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.tree import DraftLaw, Draw, TokenTree
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
-from spec_sdk_samplers.support import filters, kept
+from spec_sdk_samplers.support import filters
 
 LARGEST_HALF = 65504.0
 """Where float16 ends."""
@@ -91,7 +91,15 @@ class SigmoidSampler(ExactSampler):
         return None, rest_V if float(rest_V.sum()) > 0 else self.row_law(logits_V, node, "p")
 
     def _keeps(self, logits_V: torch.Tensor, token: int) -> bool:
-        return not filters(self.params) or bool(kept(logits_V, self.params)[token])
+        return not filters(self.params) or bool(self._kept(logits_V)[token])
+
+    def _kept(self, logits_V: torch.Tensor) -> torch.Tensor:
+        """What the filters keep of a row, [V]."""
+        params = self.params
+        if params.top_p < 1 or params.min_p > 0:
+            return self.row_law(logits_V, 0, "p") > 0
+        # a token may be among the k best and yet have a softmax of 0 in float32
+        return logits_V >= logits_V.topk(min(params.top_k, logits_V.shape[0])).values[-1]
 
     def _sigmoid(self, logits: torch.Tensor) -> torch.Tensor:
         alpha, beta = self.config.alpha, self.config.beta
@@ -99,7 +107,7 @@ class SigmoidSampler(ExactSampler):
 
     def _sigmoid_row(self, logits_V: torch.Tensor) -> torch.Tensor:
         value_V = self._sigmoid(logits_V)
-        return torch.where(kept(logits_V, self.params), value_V, 0.0) if filters(self.params) else value_V
+        return torch.where(self._kept(logits_V), value_V, 0.0) if filters(self.params) else value_V
 
 
 def scale_warnings(alpha: float, beta: float, dtype: torch.dtype = torch.float32) -> list[str]:

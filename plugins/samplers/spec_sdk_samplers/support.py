@@ -17,13 +17,6 @@ def filters(params: SamplingParams) -> bool:
     return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
 
-def kept(logits_V: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Whether the filters keep a token, for each of one row [V]: as the kernels see it."""
-    least_1, last_1 = least_kept(logits_V[None], params)
-    token_V = torch.arange(logits_V.shape[0], device=logits_V.device)
-    return (logits_V.float() > least_1) | ((logits_V.float() == least_1) & (token_V <= last_1))
-
-
 def least_kept(logits_RV: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
     """The least kept logit [R] (float32) and the last kept token [R] (int32) among those that equal it.
 
