@@ -25,7 +25,11 @@ def compile_one(kernel: Any, dtype: str, constants: dict[str, Any], capability: 
     types |= dict.fromkeys(FLOATS, "*fp32") | dict.fromkeys(LONGS, "*i64")
     types |= dict.fromkeys(("temperature", "alpha", "width"), "fp32")
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
-    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name.endswith("_ptr")}
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(kernel.arg_names)
+        if name.endswith("_ptr") or name == "V"
+    }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     done = triton_compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
     print(kernel.__name__, len(done.asm["cubin"]), done.metadata.shared)
@@ -33,7 +37,7 @@ def compile_one(kernel: Any, dtype: str, constants: dict[str, Any], capability: 
 
 def main(dtype: str, filtered: bool, sigmoid: bool, capability: int, tree: bool) -> None:
     constants = {
-        "FILTERED": filtered, "SIGMOID": sigmoid, "PARTS": 16, "TILE": 1024, "TILES": 256,
+        "FILTERED": filtered, "SIGMOID": sigmoid, "PARTS": 64, "ALIGNED": True, "TILE": 1024, "TILES": 256,
         "GIVEN": tree, "MOST": 4 if tree else 1, "WIDE": 4096,
     }  # fmt: skip
     for kernel in (row_statistics_kernel, decide_kernel, next_token_kernel):

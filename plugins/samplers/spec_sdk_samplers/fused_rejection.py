@@ -39,7 +39,8 @@ class Trees:
     distinct draft laws' (-1: its statistics are not needed). ``draw_DF``: fields of
     :mod:`~spec_sdk_samplers.rejection_kernels`. ``root_B4``: root, first draw, end of its draws, end of the tree's
     draws. ``uniform_U`` float64: per tree one for each draw, then one. ``least_R``, ``last_R``: of :func:`least_kept`,
-    or None without filters. ``most``: draws of the node that has most. ``rows``: what the offsets lead to, kept alive.
+    or None without filters. ``most``: draws of the node that has most. ``aligned``: whether all offsets
+    are multiples of 16. ``rows``: what the offsets lead to, kept alive.
     """
 
     target: torch.Tensor
@@ -53,6 +54,7 @@ class Trees:
     last_R: torch.Tensor | None
     nodes: int
     most: int
+    aligned: bool
     rows: tuple[torch.Tensor, ...]
 
 
@@ -121,7 +123,7 @@ def gather_trees(
     uniform_U = _to_device(uniform_BD[0] if len(trees) == 1 else torch.cat(list(uniform_BD)), device)
     return Trees(
         base, laws.draft, laws.given, row_offset_R, draw_DF, root_B4, uniform_U, least_R, last_R, nodes, max(1, most),
-        (*logits_BNV, *laws.rows),
+        all(offset % 16 == 0 for offset in offsets if offset >= 0), (*logits_BNV, *laws.rows),
     )  # fmt: skip
 
 
@@ -161,21 +163,18 @@ class _Laws:
         return BY_SOFTMAX if self.from_logits[law] else BY_PROBABILITIES, law, self.offsets[law]
 
 
-def decide(
-    trees: Trees, params: SamplingParams, scales: tuple[float, float] | None = None, parts: int | None = None
-) -> torch.Tensor:
+def decide(trees: Trees, params: SamplingParams, scales: tuple[float, float] | None = None) -> torch.Tensor:
     """Verdicts [B, 3] int64 on the device: last accepted node, next token, and the fault or -1.
 
     Nodes are numbered through all trees. A fault below the number of rows is an unusable row; above, the draw of that
     number more could not have come from its law. Nothing waits for the host and there are three launches whatever
-    the trees, so this may be captured in a graph. ``scales``: α and β of the sigmoid. ``parts``: programs that share a
-    row; None chooses.
+    the trees, so this may be captured in a graph. ``scales``: α and β of the sigmoid.
     """
     device, vocabulary = trees.target.device, trees.target.shape[-1]
     count, rows = trees.root_B4.shape[0] // 4, trees.row_offset_R.shape[0]
     most = triton.next_power_of_2(trees.most)
     tiles = triton.cdiv(vocabulary, TILE)
-    parts = parts or choose_parts(rows, tiles, device)
+    parts = choose_parts(tiles, device)
     max_RS, sum_RS = torch.empty((2, rows, parts), dtype=torch.float32, device=device)
     mass_BT, plain_BT = torch.empty((2, count, tiles), dtype=torch.float32, device=device)
     known_B3J = torch.empty((count, 3, most), dtype=torch.float32, device=device)
@@ -190,7 +189,7 @@ def decide(
     kernels.row_statistics_kernel[(rows, parts)](
         trees.target, trees.draft, trees.row_offset_R, least_R, last_R, max_RS, sum_RS,
         trees.nodes, vocabulary, triton.cdiv(tiles, parts), temperature,
-        FILTERED=filtered, PARTS=parts, TILE=TILE, num_warps=4,
+        FILTERED=filtered, ALIGNED=trees.aligned, PARTS=parts, TILE=TILE, num_warps=4,
     )  # fmt: skip
     inputs = (
         trees.target, trees.draft, given, trees.row_offset_R, least_R, last_R, trees.draw_DF, trees.root_B4,
@@ -200,7 +199,7 @@ def decide(
         "FILTERED": filtered, "SIGMOID": scales is not None, "GIVEN": trees.given is not None, "MOST": most,
         "PARTS": parts, "TILE": TILE,
     }  # fmt: skip
-    walkers = choose_walkers(count, tiles, device) if most > 1 else choose_parts(count, tiles, device)
+    walkers = choose_walkers(count, tiles, most > 1, device)
     kernels.decide_kernel[(count, walkers)](
         *inputs, rows, vocabulary, tiles, triton.cdiv(tiles, walkers), temperature, alpha, width,
         WIDE=WIDE if device.type == "cuda" else TILE, num_warps=16 if most > 1 else 4, **constants,
@@ -212,22 +211,21 @@ def decide(
     return verdict_B3
 
 
-def choose_parts(rows: int, tiles: int, device: torch.device) -> int:
-    """Enough parts for four programs on every multiprocessor, a tile each at least; a power of two. 2 off the GPU."""
-    if device.type != "cuda":
-        return min(2, tiles)
-    wanted = 4 * torch.cuda.get_device_properties(device).multi_processor_count // max(1, rows)
-    most = max(1, min(wanted, tiles, MAX_PARTS))
+def choose_parts(tiles: int, device: torch.device) -> int:
+    """Programs that share the statistics of a row, a power of two; 2 off the GPU.
+
+    It hangs on the vocabulary alone: kernels are compiled for it, and trees of all sizes should share them.
+    """
+    most = min(tiles, MAX_PARTS if device.type == "cuda" else 2)
     return 1 << (most.bit_length() - 1)
 
 
-def choose_walkers(trees: int, tiles: int, device: torch.device) -> int:
-    """Programs to a tree that walk it, each for itself: no more than there are multiprocessors for. 2 off the GPU."""
+def choose_walkers(trees: int, tiles: int, sums: bool, device: torch.device) -> int:
+    """Programs to a tree that walk it, each for itself; 2 off the GPU. ``sums``: a node has several draws."""
     if device.type != "cuda":
         return min(2, tiles)
-    return max(
-        1, min(torch.cuda.get_device_properties(device).multi_processor_count // max(1, trees), tiles, MAX_WALKERS)
-    )
+    wanted = torch.cuda.get_device_properties(device).multi_processor_count * (1 if sums else 4) // trees
+    return max(1, min(wanted, tiles, MAX_WALKERS if sums else MAX_PARTS))
 
 
 def tree_verdict(

@@ -74,7 +74,8 @@ def _scores(row_ptr, offset, token, inside, least, last, temperature, FILTERED: 
     return tl.div_rn(logit, temperature)
 
 
-@triton.jit
+# what changes from tree to tree is not specialised on: a kernel of its own would take seconds to compile
+@triton.jit(do_not_specialize=["p_rows"])
 def row_statistics_kernel(
     p_ptr,
     q_ptr,
@@ -88,6 +89,7 @@ def row_statistics_kernel(
     tiles_per_part,
     temperature,
     FILTERED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     PARTS: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -96,6 +98,9 @@ def row_statistics_kernel(
     part = tl.program_id(1)
     offset = tl.load(row_offset_ptr + row)
     if offset >= 0:
+        if ALIGNED:
+            # so that a thread loads several logits at once
+            offset = tl.multiple_of(offset, 16)
         least, last = _kept(least_ptr, last_ptr, row, FILTERED)
         largest = float("-inf")
         total = 0.0
@@ -295,7 +300,7 @@ def _next_masses(
     return tl.where(inside, mass, 0.0), tl.where(inside, plain, 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["draw_ptr", "root_ptr"])
 def decide_kernel(
     p_ptr,
     q_ptr,
@@ -462,7 +467,7 @@ def _first_beyond(mass, goal, INDEX: tl.constexpr):
     return found, before
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["draw_ptr", "root_ptr"])
 def next_token_kernel(
     p_ptr,
     q_ptr,
