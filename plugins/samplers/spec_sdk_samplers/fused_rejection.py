@@ -82,6 +82,7 @@ def gather_trees(
         begins = _offset(rows_NV, base)
         offsets += [begins + i * rows_NV.stride(0) for i in range(rows_NV.shape[0])]
     nodes = len(offsets)
+    aligned = all(offset % 16 == 0 for offset in (*offsets, *laws.offsets))
     draws: list[list[int]] = []
     roots: list[list[int]] = []
     read = set()
@@ -123,7 +124,7 @@ def gather_trees(
     uniform_U = _to_device(uniform_BD[0] if len(trees) == 1 else torch.cat(list(uniform_BD)), device)
     return Trees(
         base, laws.draft, laws.given, row_offset_R, draw_DF, root_B4, uniform_U, least_R, last_R, nodes, max(1, most),
-        all(offset % 16 == 0 for offset in offsets if offset >= 0), (*logits_BNV, *laws.rows),
+        aligned, (*logits_BNV, *laws.rows),
     )  # fmt: skip
 
 
@@ -196,8 +197,8 @@ def decide(trees: Trees, params: SamplingParams, scales: tuple[float, float] | N
         trees.uniform_U, max_RS, sum_RS, mass_BT, plain_BT, known_B3J, stop_B2, verdict_B3,
     )  # fmt: skip
     constants = {
-        "FILTERED": filtered, "SIGMOID": scales is not None, "GIVEN": trees.given is not None, "MOST": most,
-        "PARTS": parts, "TILE": TILE,
+        "FILTERED": filtered, "ALIGNED": trees.aligned, "SIGMOID": scales is not None,
+        "GIVEN": trees.given is not None, "MOST": most, "PARTS": parts, "TILE": TILE,
     }  # fmt: skip
     walkers = choose_walkers(count, tiles, most > 1, device)
     kernels.decide_kernel[(count, walkers)](

@@ -64,8 +64,11 @@ BY_PROBABILITIES = tl.constexpr(3)
 
 
 @triton.jit
-def _scores(row_ptr, offset, token, inside, least, last, temperature, FILTERED: tl.constexpr):
+def _scores(row_ptr, offset, token, inside, least, last, temperature, FILTERED: tl.constexpr, ALIGNED: tl.constexpr):
     """Logits over temperature, in float32; -inf for what lies outside or is filtered out."""
+    if ALIGNED:
+        # the same number, of which the compiler now sees that a thread may load several logits at once
+        offset = offset // 16 * 16
     logit = tl.load(row_ptr + offset + token, mask=inside, other=float("-inf")).to(tl.float32)
     if FILTERED:
         kept = (logit > least) | ((logit == least) & (token <= last))
@@ -98,9 +101,6 @@ def row_statistics_kernel(
     part = tl.program_id(1)
     offset = tl.load(row_offset_ptr + row)
     if offset >= 0:
-        if ALIGNED:
-            # so that a thread loads several logits at once
-            offset = tl.multiple_of(offset, 16)
         least, last = _kept(least_ptr, last_ptr, row, FILTERED)
         largest = float("-inf")
         total = 0.0
@@ -108,9 +108,9 @@ def row_statistics_kernel(
             token = (part * tiles_per_part + i) * TILE + tl.arange(0, TILE)
             inside = token < V
             if row < p_rows:
-                score = _scores(p_ptr, offset, token, inside, least, last, temperature, FILTERED)
+                score = _scores(p_ptr, offset, token, inside, least, last, temperature, FILTERED, ALIGNED)
             else:
-                score = _scores(q_ptr, offset, token, inside, least, last, temperature, FILTERED)
+                score = _scores(q_ptr, offset, token, inside, least, last, temperature, FILTERED, ALIGNED)
             new = tl.maximum(largest, tl.max(score, 0))
             base = tl.where(new == float("-inf"), 0.0, new)
             total = total * tl.exp(largest - base) + tl.sum(tl.exp(score - base), 0)
@@ -164,10 +164,10 @@ def _at(value_J, j, MOST: tl.constexpr):
 @triton.jit
 def _law_of_logits(
     q_ptr, draw, token, inside, largest, total, least_ptr, last_ptr, temperature, alpha, width,
-    FILTERED: tl.constexpr, SIGMOID: tl.constexpr,
+    FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
     least, last = _kept(least_ptr, last_ptr, tl.load(draw + LAW_ROW), FILTERED)
-    score = _scores(q_ptr, tl.load(draw + Q_OFFSET), token, inside, least, last, temperature, FILTERED)
+    score = _scores(q_ptr, tl.load(draw + Q_OFFSET), token, inside, least, last, temperature, FILTERED, ALIGNED)
     q = _softmax(score, largest, total)
     return _or_sigmoid(q, score, tl.load(draw + RULE), alpha, width, SIGMOID)
 
@@ -176,7 +176,7 @@ def _law_of_logits(
 def _draft_law(
     q_ptr, given_ptr, draw, token, inside, largest, total,
     least_ptr, last_ptr, temperature, alpha, width,
-    FILTERED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr,
+    FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
     """q of the law that ``draw`` points to, in float32; 0 outside. ``total`` holds what removals left of q."""
     if GIVEN:
@@ -186,12 +186,12 @@ def _draft_law(
         else:
             q = _law_of_logits(
                 q_ptr, draw, token, inside, largest, total, least_ptr, last_ptr, temperature, alpha, width,
-                FILTERED, SIGMOID,
+                FILTERED, ALIGNED, SIGMOID,
             )  # fmt: skip
     else:
         q = _law_of_logits(
             q_ptr, draw, token, inside, largest, total, least_ptr, last_ptr, temperature, alpha, width,
-            FILTERED, SIGMOID,
+            FILTERED, ALIGNED, SIGMOID,
         )  # fmt: skip
     return q
 
@@ -200,7 +200,7 @@ def _draft_law(
 def _rejected(
     p, q_ptr, given_ptr, draw, token, inside, largest, total,
     least_ptr, last_ptr, temperature, alpha, width,
-    FILTERED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr,
+    FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
     """What the rejection of one draw leaves of ``p``, not renormalised; and its q, which is 0 of a chosen one."""
     rest = p
@@ -210,7 +210,7 @@ def _rejected(
     else:
         q = _draft_law(
             q_ptr, given_ptr, draw, token, inside, largest, total,
-            least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN,
+            least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN,
         )  # fmt: skip
         rest = tl.maximum(p - q, 0.0)
     return rest, q
@@ -220,7 +220,7 @@ def _rejected(
 def _left(
     p, q_ptr, given_ptr, draws, count, token, inside, largest_J, total_J, mass_J,
     least_ptr, last_ptr, temperature, alpha, width,
-    FILTERED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr, MOST: tl.constexpr,
+    FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """The law ``p`` after the rejection of the first ``count`` draws of a node, at one token or at a tile of them."""
     if MOST > 1:
@@ -228,7 +228,7 @@ def _left(
             rest, _ = _rejected(
                 p, q_ptr, given_ptr, draws + j * FIELDS, token, inside,
                 _at(largest_J, j, MOST), _at(total_J, j, MOST),
-                least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN,
+                least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN,
             )  # fmt: skip
             mass = _at(mass_J, j, MOST)
             # a rejection that leaves nothing is one of rounding: the law stays as it was
@@ -242,7 +242,7 @@ def _sums_after(
     p_ptr, p_offset, p_least, p_last, p_max, p_sum,
     q_ptr, given_ptr, draw_ptr, first, d, largest_J, total_J, mass_J, largest, total,
     least_ptr, last_ptr, V, temperature,
-    FILTERED: tl.constexpr, GIVEN: tl.constexpr, MOST: tl.constexpr, WIDE: tl.constexpr,
+    FILTERED: tl.constexpr, ALIGNED: tl.constexpr, GIVEN: tl.constexpr, MOST: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The sums over V of what the rejection of draw ``d`` leaves: of p; and of q without what is removed from it."""
     mass_W = tl.zeros((WIDE,), dtype=tl.float32)
@@ -251,15 +251,15 @@ def _sums_after(
     for i in range(tl.cdiv(V, WIDE)):
         token = i * WIDE + tl.arange(0, WIDE)
         inside = token < V
-        score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, temperature, FILTERED)
+        score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, temperature, FILTERED, ALIGNED)
         p = _left(
             _softmax(score, p_max, p_sum), q_ptr, given_ptr, draw_ptr + first * FIELDS, d - first,
             token, inside, largest_J, total_J, mass_J,
-            least_ptr, last_ptr, temperature, 0.0, 1.0, FILTERED, False, GIVEN, MOST,
+            least_ptr, last_ptr, temperature, 0.0, 1.0, FILTERED, ALIGNED, False, GIVEN, MOST,
         )  # fmt: skip
         rest, q = _rejected(
             p, q_ptr, given_ptr, draw, token, inside, largest, total,
-            least_ptr, last_ptr, temperature, 0.0, 1.0, FILTERED, False, GIVEN,
+            least_ptr, last_ptr, temperature, 0.0, 1.0, FILTERED, ALIGNED, False, GIVEN,
         )  # fmt: skip
         mass_W += tl.where(inside, rest, 0.0)
         removed = d
@@ -275,27 +275,27 @@ def _next_masses(
     p_ptr, p_offset, p_least, p_last, p_max, p_sum,
     q_ptr, given_ptr, draws, count, token, inside, largest_J, total_J, mass_J,
     least_ptr, last_ptr, temperature, alpha, width,
-    FILTERED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr, MOST: tl.constexpr,
+    FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """What the next token is drawn from, over the tokens of a tile, and the law if that is nothing; 0 outside.
 
     ``draws`` points to the node's draws, all ``count`` of which were rejected.
     """
-    score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, temperature, FILTERED)
+    score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, temperature, FILTERED, ALIGNED)
     plain = _softmax(score, p_max, p_sum)
     mass = plain
     if count > 0:
         mass = _or_sigmoid(mass, score, tl.load(draws + RULE), alpha, width, SIGMOID)
         mass = _left(
             mass, q_ptr, given_ptr, draws, count - 1, token, inside, largest_J, total_J, mass_J,
-            least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN, MOST,
+            least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN, MOST,
         )  # fmt: skip
         # after a sigmoid the softmax, which has lost nothing
         plain = tl.where(tl.load(draws + RULE) == BY_SIGMOID, plain, mass)
         mass, _ = _rejected(
             mass, q_ptr, given_ptr, draws + (count - 1) * FIELDS, token, inside,
             _at(largest_J, count - 1, MOST), _at(total_J, count - 1, MOST),
-            least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN,
+            least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN,
         )  # fmt: skip
     return tl.where(inside, mass, 0.0), tl.where(inside, plain, 0.0)
 
@@ -326,6 +326,7 @@ def decide_kernel(
     alpha,
     width,
     FILTERED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     SIGMOID: tl.constexpr,
     GIVEN: tl.constexpr,
     MOST: tl.constexpr,
@@ -361,12 +362,12 @@ def decide_kernel(
         uniform = tl.load(uniform_ptr + d + b)
         p_least, p_last = _kept(least_ptr, last_ptr, node, FILTERED)
         p_max, p_sum = _combined(max_ptr, sum_ptr, node, PARTS)
-        score = _scores(p_ptr, p_offset, token, token < V, p_least, p_last, temperature, FILTERED)
+        score = _scores(p_ptr, p_offset, token, token < V, p_least, p_last, temperature, FILTERED, ALIGNED)
         p = _softmax(score, p_max, p_sum)
         p = _or_sigmoid(p, score, rule, alpha, width, SIGMOID)
         p = _left(
             p, q_ptr, given_ptr, draw_ptr + first * FIELDS, d - first, token, token < V, largest_J, total_J, mass_J,
-            least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN, MOST,
+            least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN, MOST,
         )  # fmt: skip
         largest = 0.0
         total = 1.0
@@ -384,7 +385,7 @@ def decide_kernel(
                     total = total * kept
             q = _draft_law(
                 q_ptr, given_ptr, draw, token, token < V, largest, total,
-                least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN,
+                least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN,
             )  # fmt: skip
             if MOST > 1:
                 while earlier >= 0:
@@ -420,7 +421,7 @@ def decide_kernel(
                         mass, share = _sums_after(
                             p_ptr, p_offset, p_least, p_last, p_max, p_sum,
                             q_ptr, given_ptr, draw_ptr, first, d, largest_J, total_J, mass_J, largest, total,
-                            least_ptr, last_ptr, V, temperature, FILTERED, GIVEN, MOST, WIDE,
+                            least_ptr, last_ptr, V, temperature, FILTERED, ALIGNED, GIVEN, MOST, WIDE,
                         )  # fmt: skip
                         # q without its only token is q itself: the sign says that nothing was removed
                         after = tl.where(share > 0.0, share * kept, -kept)
@@ -438,7 +439,7 @@ def decide_kernel(
         mass, plain = _next_masses(
             p_ptr, p_offset, p_least, p_last, p_max, p_sum,
             q_ptr, given_ptr, draw_ptr + first * FIELDS, end - first, token, token < V, largest_J, total_J, mass_J,
-            least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN, MOST,
+            least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN, MOST,
         )  # fmt: skip
         if tile < tiles:
             tl.store(mass_ptr + b * tiles + tile, tl.sum(mass, 0))
@@ -491,6 +492,7 @@ def next_token_kernel(
     alpha,
     width,
     FILTERED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     SIGMOID: tl.constexpr,
     GIVEN: tl.constexpr,
     MOST: tl.constexpr,
@@ -522,7 +524,7 @@ def next_token_kernel(
     mass, plain = _next_masses(
         p_ptr, p_offset, p_least, p_last, p_max, p_sum,
         q_ptr, given_ptr, draw_ptr + first * FIELDS, count, token, token < V, largest_J, total_J, mass_J,
-        least_ptr, last_ptr, temperature, alpha, width, FILTERED, SIGMOID, GIVEN, MOST,
+        least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN, MOST,
     )  # fmt: skip
     mass = tl.where(nothing_left, plain, mass)
     place, _ = _first_beyond(mass, goal - before, TILE)
