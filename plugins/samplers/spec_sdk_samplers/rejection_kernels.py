@@ -19,14 +19,16 @@ and the j draws before: max(0, · − q/left), or · without a chosen token, ove
 written, and where the draws of a node share their law, as draws without replacement do, a sum reads two rows whatever j
 is; a scratch row would be read and written with 4 bytes a token besides. A chosen token of at most one half leaves
 1 − p(x), which loses nothing to cancellation and reads nothing. What removals leave of q is summed in the same pass.
-Removed tokens need no test when p is worked out: they were rejected, so p(x) < q(x) and nothing is left of p at them.
+Removed tokens need no test when p is worked out: they were rejected, so p(x) < q(x) and nothing is left of p at them,
+save where a rejection left nothing anywhere and p stayed as it was, which only rounding can bring about.
 
 Bytes moved from device memory per tree of N nodes and S draft laws, with e bytes per logit: (N + S)·V·e for the
-statistics, 2·V·e for each rejection that another draw of its node follows, and 2·V·e for the row that the next token
-comes from (V·e after an accepted leaf), with one tile more. On a chain of γ drawn tokens this is (2γ + 1)·V·e + 2·V·e.
+statistics, (1 + l)·V·e for each rejection that another draw of its node follows, where l is the number of distinct laws
+of the node's draws so far (mostly 1), and as much for the row that the next token comes from (V·e after an accepted
+leaf), with one tile more. On a chain of γ drawn tokens this is (2γ + 1)·V·e + 2·V·e.
 The floor for exact decisions is that each row that a decision reads is read once for its normaliser, and the last one
 once more. All N + S are read because which are needed is only known afterwards; where they hit the L2 cache the second
-reading is free, and so is that of the 2·V·e by several programs at once. Written and read again: 8 bytes per row and
+reading is free, and so is that of a rejection's rows by several programs at once. Written and read again: 8 bytes per row and
 part, 8 per tile. A law that is given as probabilities has no statistics. Nor need draft laws under a sigmoid, which
 also sums nothing between the draws of a node, as it never renormalises: N·V·e + (1 + distinct laws of the node)·V·e.
 
