@@ -28,9 +28,9 @@ of the node's draws so far (mostly 1), and as much for the row that the next tok
 leaf), with one tile more. On a chain of γ drawn tokens this is (2γ + 1)·V·e + 2·V·e.
 The floor for exact decisions is that each row that a decision reads is read once for its normaliser, and the last one
 once more. All N + S are read because which are needed is only known afterwards; where they hit the L2 cache the second
-reading is free, and so is that of a rejection's rows by several programs at once. Written and read again: 8 bytes per row and
-part, 8 per tile. A law that is given as probabilities has no statistics. Nor need draft laws under a sigmoid, which
-also sums nothing between the draws of a node, as it never renormalises: N·V·e + (1 + distinct laws of the node)·V·e.
+reading is free, and so is that of a rejection's rows by several programs at once. Written and read again: 8 bytes per
+row and part, 8 per tile. A law that is given as probabilities has no statistics. Nor need draft laws under a sigmoid,
+which also sums nothing between the draws of a node, as it never renormalises: N·V·e + (1 + l)·V·e.
 
 With top-k, top-p or min-p every row comes with the least kept logit and the last kept token among its equals
 (:func:`spec_sdk_samplers.support.least_kept`), found by sorting: its own passes over the rows, before the first kernel.
