@@ -43,6 +43,11 @@ class DraftLaw:
             self._q_V = self._make(self.logits_V)
         return self._q_V
 
+    @property
+    def made(self) -> torch.Tensor | None:
+        """``q_V`` if somebody has read it, as a drafter must that draws without replacement."""
+        return self._q_V
+
 
 class _LawField:
     """The field ``q_V`` of a draw: given as a distribution or a :class:`DraftLaw`, read as a distribution."""

@@ -55,6 +55,18 @@ STEPS = (
         needs=("transformers", "pluggy", "structlog", "omegaconf"),
     ),
     Step(
+        "sampling_trees",
+        (
+            "benchmarks/sampling.py",
+            "--tree",
+            "--device=cuda",
+            "--seconds=150",
+            "--output={results}/sampling-trees.json",
+        ),
+        300,
+        needs=("pluggy", "structlog", "omegaconf"),
+    ),
+    Step(
         "tree_attention",
         ("benchmarks/tree_attention.py", "--device=cuda", "--output={results}/tree_attention.json"),
         540,

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from benchmarks.sampling import FILTERED, RIVALS, SAMPLED, Step, aims, lines, measure, peak_bytes, rivals
+from benchmarks.sampling import (
+    FILTERED,
+    KINDS,
+    RIVALS,
+    SAMPLED,
+    Step,
+    TreeStep,
+    aims,
+    lines,
+    measure,
+    measure_tree,
+    peak_bytes,
+    rivals,
+)
+from spec_sdk.tree import DrawKind
 
 CPU = torch.device("cpu")
 
@@ -23,6 +38,17 @@ def test_a_case_has_every_rival_and_a_ratio() -> None:
 def test_filtered_cases_leave_transformers_out() -> None:
     """Its function takes logits that a processor has filtered already."""
     assert "transformers" not in rivals([Step(2, 500, torch.float32, CPU, FILTERED, 0)], FILTERED)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tree_case_is_drawn_as_it_says(kind: DrawKind) -> None:
+    case = measure_tree(kind, 500, torch.float32, CPU, SAMPLED, seconds=0.02)
+    assert tuple(case["rivals"]) == ("reference", "exact", "sigmoid") and lines(case)[0].split()[0] == "1.00"
+    assert case["steps_in_which_exact_and_reference_differ"] == 0
+    (judged, _) = aims({"cases": [case], "device": "cpu"})
+    assert judged["result"] in ("met", "missed")
+    step = TreeStep(kind, 500, torch.float32, CPU, SAMPLED, 0)
+    assert len(step.drawn) >= 4 + 4 + 4 and step.target.shape[0] > 12
 
 
 def test_peak_memory_counts_what_is_held_at_once() -> None:

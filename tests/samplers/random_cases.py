@@ -56,13 +56,13 @@ class Case:
         """The tokens that each sequence's step emits, with the case's own random numbers."""
         answers = []
         for b, tree in enumerate(self.trees(sampler)):
-            request = _Given([0], 1, 99, sampler, torch.Generator(), uniform=self.uniform_BR[b])
+            request = Given([0], 1, 99, sampler, torch.Generator(), uniform=self.uniform_BR[b])
             answers.append(MultiStep(None).verify(tree, self.target_BRV[b], request).tokens)
         return answers
 
 
 @dataclass
-class _Given(Request):
+class Given(Request):
     """A request whose next random numbers are given."""
 
     uniform: torch.Tensor | None = None
@@ -107,8 +107,8 @@ def is_at_a_border(case: Case, b: int, first: list[int], second: list[int]) -> b
     """Whether in float64 the first decision on which two answers differ lies within BORDER of its threshold."""
     same = next(i for i, (x, y) in enumerate(zip(first, second, strict=False)) if x != y)
     drafted = case.token_BG[b]
-    laws, near = zip(*(_law(row_V, case.params) for row_V in case.target_BRV[b]), strict=True)
-    q_laws, q_near = zip(*(_law(row_V, case.params) for row_V in case.draft_BGV[b]), strict=True)
+    laws, near = zip(*(law64(row_V, case.params) for row_V in case.target_BRV[b]), strict=True)
+    q_laws, q_near = zip(*(law64(row_V, case.params) for row_V in case.draft_BGV[b]), strict=True)
     if near[same] or (same < len(drafted) and q_near[same]):
         return True
     # the draw at the first difference was accepted by one and rejected by the other, or both drew differently
@@ -133,7 +133,7 @@ def is_at_a_border(case: Case, b: int, first: list[int], second: list[int]) -> b
     return True
 
 
-def _law(logits_V: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, bool]:
+def law64(logits_V: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, bool]:
     """The law in float64, and whether a filter's border is near one."""
     score_V = logits_V.double()
     score_V = (score_V - score_V.max()) / params.temperature

@@ -13,21 +13,23 @@ pytest.importorskip("triton")
 
 
 @pytest.mark.parametrize(
-    ("dtype", "filters", "laws", "capability"),
+    ("dtype", "filters", "laws", "capability", "shape"),
     [
-        ("bf16", "plain", "softmax", 90),
-        pytest.param("fp32", "filtered", "softmax", 90, marks=pytest.mark.full),
-        pytest.param("fp16", "filtered", "sigmoid", 90, marks=pytest.mark.full),
-        pytest.param("fp32", "plain", "sigmoid", 80, marks=pytest.mark.full),
+        ("bf16", "plain", "softmax", 90, "chain"),
+        ("bf16", "plain", "softmax", 90, "tree"),
+        pytest.param("fp32", "filtered", "sigmoid", 90, "tree", marks=pytest.mark.full),
+        pytest.param("fp32", "filtered", "softmax", 90, "chain", marks=pytest.mark.full),
+        pytest.param("fp16", "filtered", "sigmoid", 90, "chain", marks=pytest.mark.full),
+        pytest.param("fp32", "plain", "sigmoid", 80, "tree", marks=pytest.mark.full),
     ],
 )
-def test_machine_code(dtype: str, filters: str, laws: str, capability: int, tmp_path: Path) -> None:
+def test_machine_code(dtype: str, filters: str, laws: str, capability: int, shape: str, tmp_path: Path) -> None:
     """In its own process: the interpreter, once on, stays on."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     script = Path(__file__).parents[1] / "kernels" / "compile_sampling.py"
     done = subprocess.run(
-        [sys.executable, str(script), dtype, filters, laws, str(capability)],
+        [sys.executable, str(script), dtype, filters, laws, str(capability), shape],
         env=environment,
         capture_output=True,
         text=True,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError
@@ -19,8 +20,10 @@ from spec_sdk.tree import DraftLaw, TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler, scale_warnings
+from spec_sdk_samplers.support import filters
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.samplers.random_cases import make_case
+from tests.samplers.random_trees import make_tree_case
 
 SAMPLED = SamplingParams(temperature=1.0)
 NAN, INF = float("nan"), float("inf")
@@ -89,6 +92,81 @@ def test_a_row_that_no_decision_needs_may_be_unusable(kernels: str) -> None:
         tree = TreeBuilder(0)
         tree.add(0, 2, "chosen")
         sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+
+
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+def test_unusable_laws_and_impossible_draws_are_named(kernels: str) -> None:
+    if kernels == "triton":
+        pytest.importorskip("triton")
+    sampler = ExactSampler(ExactConfig(kernels), SAMPLED)
+    logits_NV, uniform_D = torch.zeros(3, 4), torch.tensor([0.9, 0.9, 0.5], dtype=torch.float64)
+    tree = TreeBuilder(0)
+    tree.add(0, 1, "chosen")
+    tree.add(0, 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
+    with pytest.raises(UnusableLogits, match="row 0"):
+        sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+    for law in (sampler.law(torch.tensor([0.0, 0.0, -INF, 0.0])), torch.tensor([0.5, 0.5, 0.0, 0.0])):
+        tree = TreeBuilder(0)
+        tree.add(0, 1, "chosen")
+        tree.add(0, 2, "with_replacement", law, drafter="tables")
+        with pytest.raises(ValueError, match=r"^tree node 2: drafter 'tables' says that it drew token 2 from a"):
+            sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+    law = torch.tensor([0.1, 0.0, 0.0, 0.9])
+    tree = TreeBuilder(0)
+    for _ in range(2):
+        tree.add(0, 3, "without_replacement", law, drafter="tables")
+    with pytest.raises(ValueError, match="^tree node 1: drafter 'tables' says that it drew token 3 from a"):
+        sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+
+
+def test_laws_may_lie_anywhere_in_memory() -> None:
+    """The kernels count their rows from one of them; the last law here lies before the first."""
+    pytest.importorskip("triton")
+    case = make_case(4, 1 << 14, largest=1000)
+    rows_GV = case.draft_BGV[0]
+    answers = []
+    for kernels in ("torch", "triton"):
+        sampler, tree, node = ExactSampler(ExactConfig(kernels), SAMPLED), TreeBuilder(0), 0
+        for token, row_V in zip(case.token_BG[0], reversed(list(rows_GV)), strict=True):
+            tree.add(node, token, "with_replacement", sampler.law(row_V))
+            node = tree.add(node, (token + 1) % 32, "with_replacement", sampler.law(row_V))
+        uniform_D = torch.linspace(0.1, 0.9, 2 * rows_GV.shape[0] + 1, dtype=torch.float64)
+        answers.append(sampler.rejection(tree.build().tree, torch.zeros(tree.size, rows_GV.shape[1]), uniform_D))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(("seed", "filtered"), [(32, False), (53, True)])
+def test_the_host_reads_a_tree_s_verdict_and_nothing_else(
+    seed: int, filtered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way to read a tensor's values is counted: ``tolist``, and the scalars of ``item``, ``float``, ``bool``."""
+    pytest.importorskip("triton")
+    reads: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+                reads.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    case = make_tree_case(seed, 1 << 13, largest=257)
+    assert filters(case.params) == filtered
+    expected = case.answer(0, ReferenceSampler(None, case.params))
+    sampler = ExactSampler(ExactConfig("triton"), case.params)
+    tree = case.tree(0, case.laws(0, sampler))
+    right = torch.Tensor.tolist
+
+    def counted(self: torch.Tensor) -> Any:
+        reads.append(f"tolist {self.numel()}")
+        return right(self)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counted)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy to the host"))
+    with Watch():
+        decided = sampler.rejection(tree, case.target_BNV[0], case.uniform_BD[0])
+    assert decided is not None
+    assert reads == ["tolist 3"], "three integers of eight bytes"
+    assert [*(tree.token_N[node] for node in decided[0][1:]), decided[1]] == expected
 
 
 def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,16 @@ import torch
 
 from spec_sdk_samplers.reference import ReferenceSampler
 from tests.samplers.random_cases import is_at_a_border, make_case
-from tests.samplers.test_equal_tokens import in_one_launch
+from tests.samplers.random_trees import is_allowed, make_tree_case
+from tests.samplers.test_equal_tokens import in_one_launch, trees_in_one_launch
 
 pytest.importorskip("triton")
 
 from spec_sdk.contracts import SamplingParams
-from spec_sdk_samplers.chain_verdicts import decide, gather_chains
+from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_samplers.fused_rejection import decide, gather_trees
+from spec_sdk_verifiers.laws import draws_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,25 +41,50 @@ def test_random_cases_of_all_vocabularies(device: torch.device) -> None:
     assert differing <= 1 + steps // 1000
 
 
-def test_nothing_waits_for_the_host_and_no_law_is_written(device: torch.device) -> None:
-    gamma, vocabulary = 5, 128_256
-    target = torch.randn((gamma + 1, vocabulary), device=device, dtype=torch.bfloat16)
-    draft = torch.randn((gamma, vocabulary), device=device, dtype=torch.bfloat16)
-    uniform = torch.rand((1, gamma + 1), dtype=torch.float64)
-    chains = gather_chains(list(target), list(draft), [1] * gamma, uniform, SAMPLED)
-    expected = decide(chains, SAMPLED).tolist()
+def test_random_trees_of_all_vocabularies(device: torch.device) -> None:
+    differing = steps = 0
+    for seed in range(400):
+        case = make_tree_case(seed, 1 << 21)
+        expected = case.answers(ReferenceSampler(None, case.params))
+        for b, (mine, theirs) in enumerate(zip(trees_in_one_launch(case, device), expected, strict=True)):
+            steps += 1
+            if mine != theirs:
+                assert is_allowed(case, b, mine), f"case {seed}, tree {b}: {mine}, not {theirs}"
+                differing += 1
+    assert differing <= 1 + steps // 1000
+
+
+def drafted(branches: int, depth: int, vocabulary: int, device: torch.device) -> TokenTree:
+    """A chain, or a tree of ``branches`` draws without replacement at every node of the first path."""
+    sampler, builder, node = ExactSampler(ExactConfig("triton"), SAMPLED), TreeBuilder(0), 0
+    for _ in range(depth):
+        law = sampler.law(torch.randn(vocabulary, device=device, dtype=torch.bfloat16))
+        kind: DrawKind = "without_replacement" if branches > 1 else "with_replacement"
+        children = [builder.add(node, token, kind, law) for token in range(1, branches + 1)]
+        node = children[0]
+    return builder.build().tree
+
+
+@pytest.mark.parametrize("branches", [1, 4])
+def test_nothing_waits_for_the_host_and_no_law_is_written(branches: int, device: torch.device) -> None:
+    vocabulary = 128_256
+    tree = drafted(branches, 5, vocabulary, device)
+    target = torch.randn((tree.size, vocabulary), device=device, dtype=torch.bfloat16)
+    uniform_D = torch.rand(draws_of(tree) + 1, dtype=torch.float64)
+    trees = gather_trees([tree], [target], [uniform_D], SAMPLED)
+    expected = decide(trees, SAMPLED).tolist()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        verdict = decide(chains, SAMPLED)
+        verdict = decide(trees, SAMPLED)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.cuda.max_memory_allocated() - before < vocabulary
     assert verdict.tolist() == expected
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = decide(chains, SAMPLED)
+        captured = decide(trees, SAMPLED)
     graph.replay()
     assert captured.tolist() == expected

@@ -1,8 +1,8 @@
 """The fused sampler: the reference's tokens for the same random numbers, from logits, without an N x V tensor.
 
 On the CPU one row at a time is normalised, and only rows that a verdict needs: those of visited nodes, and of a draft
-law whose token was rejected. On a GPU chains go through three kernels (:mod:`spec_sdk_samplers.chain_kernels`), with
-one transfer to the host.
+law whose token was rejected. On a GPU a tree goes through three kernels (:mod:`spec_sdk_samplers.rejection_kernels`),
+with one transfer to the host.
 
 Legend: N tree nodes, D draws, V vocabulary.
 """
@@ -77,10 +77,9 @@ class ExactSampler(ReferenceSampler):
             return None
         if self.uses_triton(logits_NV.device):
             # triton is imported here and not above: machines without a GPU need not have it
-            from spec_sdk_samplers.chain_verdicts import is_fused_chain, tree_verdict
+            from spec_sdk_samplers.fused_rejection import tree_verdict
 
-            if is_fused_chain(tree, logits_NV):
-                return tree_verdict(tree, logits_NV, uniform_D, self.params, self.scales())
+            return tree_verdict(tree, logits_NV, uniform_D, self.params, self.scales())
         return self.walk(tree, logits_NV, uniform_D)
 
     def scales(self) -> tuple[float, float] | None:
@@ -155,7 +154,11 @@ class ExactSampler(ReferenceSampler):
     def _draft_row(self, draw: Draw, device: torch.device) -> torch.Tensor:
         source = draw.source
         assert source is not None
-        return self.row_law(source.logits_V, 0, "q") if isinstance(source, DraftLaw) else source.to(device)
+        given_V = source.made if isinstance(source, DraftLaw) else source
+        if given_V is None:
+            assert isinstance(source, DraftLaw)
+            return self.row_law(source.logits_V, 0, "q")
+        return given_V.to(device)
 
     def _row(self, use: str, like_V: torch.Tensor) -> torch.Tensor:
         """A float32 row [V] to write to, one per use and thread: memory touched for the first time costs more than the

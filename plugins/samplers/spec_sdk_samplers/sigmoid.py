@@ -15,6 +15,7 @@ from spec_sdk.contracts import Guarantee, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.tree import DraftLaw, Draw, TokenTree
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_samplers.support import filters
 
 LARGEST_HALF = 65504.0
 """Where float16 ends."""
@@ -81,30 +82,32 @@ class SigmoidSampler(ExactSampler):
             token = tree.token_N[draw.node]
             p_V = self._sigmoid(logits_V[token]) if rest_V is None else rest_V[token]
             p, q = float(p_V), float(self._sigmoid(source.logits_V[token]))
-            if uniform * q < p and (rest_V is not None or self._keeps(logits_V, token, node)):
+            if uniform * q < p and (rest_V is not None or self._keeps(logits_V, token)):
                 return draw.node, logits_V
             if rest_V is None:
-                rest_V = self._sigmoid_row(logits_V, node)
-            rest_V = (rest_V - self._sigmoid_row(source.logits_V, 0).to(rest_V.device)).clamp_min_(0.0)
+                rest_V = self._sigmoid_row(logits_V)
+            rest_V = (rest_V - self._sigmoid_row(source.logits_V).to(rest_V.device)).clamp_min_(0.0)
         assert rest_V is not None
         return None, rest_V if float(rest_V.sum()) > 0 else self.row_law(logits_V, node, "p")
 
-    def _keeps(self, logits_V: torch.Tensor, token: int, row: int) -> bool:
-        return not self._filters or float(self.row_law(logits_V, row, "p")[token]) > 0
+    def _keeps(self, logits_V: torch.Tensor, token: int) -> bool:
+        return not filters(self.params) or bool(self._kept(logits_V)[token])
 
-    @property
-    def _filters(self) -> bool:
-        return self.params.top_k > 0 or self.params.top_p < 1 or self.params.min_p > 0
+    def _kept(self, logits_V: torch.Tensor) -> torch.Tensor:
+        """What the filters keep of a row, [V]."""
+        params = self.params
+        if params.top_p < 1 or params.min_p > 0:
+            return self.row_law(logits_V, 0, "p") > 0
+        # a token may be among the k best and yet have a softmax of 0 in float32
+        return logits_V >= logits_V.topk(min(params.top_k, logits_V.shape[0])).values[-1]
 
     def _sigmoid(self, logits: torch.Tensor) -> torch.Tensor:
         alpha, beta = self.config.alpha, self.config.beta
         return torch.sigmoid((logits.float() / self.params.temperature - alpha) / (beta - alpha))
 
-    def _sigmoid_row(self, logits_V: torch.Tensor, row: int) -> torch.Tensor:
+    def _sigmoid_row(self, logits_V: torch.Tensor) -> torch.Tensor:
         value_V = self._sigmoid(logits_V)
-        if self._filters:
-            value_V = torch.where(self.row_law(logits_V, row, "p") > 0, value_V, 0.0)
-        return value_V
+        return torch.where(self._kept(logits_V), value_V, 0.0) if filters(self.params) else value_V
 
 
 def scale_warnings(alpha: float, beta: float, dtype: torch.dtype = torch.float32) -> list[str]:

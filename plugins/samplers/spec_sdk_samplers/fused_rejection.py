@@ -1,0 +1,296 @@
+"""Launches the kernels of :mod:`spec_sdk_samplers.rejection_kernels`.
+
+Legend: B trees, D draws, F fields of a draw, J draws of one node, N nodes, R rows, S parts of a row, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton  # type: ignore[import-untyped]
+
+from spec_sdk.contracts import SamplingParams
+from spec_sdk.errors import UnusableLogits
+from spec_sdk.tree import DraftLaw, Draw, TokenTree
+from spec_sdk_samplers import rejection_kernels as kernels
+from spec_sdk_samplers.support import filters, least_kept
+
+TILE = 1024
+MAX_PARTS = 64
+WIDE = 4096
+"""Tokens that a program of the walk reads at once, where it sums over V between the draws of a node."""
+MAX_WALKERS = 16
+"""Programs that share the walk of a tree with several draws at a node: each of them reads the rows of those sums."""
+ROWS_AT_ONCE = 16
+"""Rows that the filters sort at once: sorting takes some 30 bytes a token beside them."""
+CHOSEN, BY_SOFTMAX, BY_SIGMOID, BY_PROBABILITIES = (
+    rule.value for rule in (kernels.CHOSEN, kernels.BY_SOFTMAX, kernels.BY_SIGMOID, kernels.BY_PROBABILITIES)
+)
+
+
+@dataclass(frozen=True)
+class Trees:
+    """B trees on the device, ready to be decided: nothing in here waits for the host.
+
+    ``target``, ``draft``: tensors from whose first element on the offsets of rows of logits count elements;
+    ``given`` the same for probabilities. ``row_offset_R``: the target's rows of all nodes, ``nodes`` of them, then the
+    distinct draft laws' (-1: its statistics are not needed). ``draw_DF``: fields of
+    :mod:`~spec_sdk_samplers.rejection_kernels`. ``root_B4``: root, first draw, end of its draws, end of the tree's
+    draws. ``uniform_U`` float64: per tree one for each draw, then one. ``least_R``, ``last_R``: of :func:`least_kept`,
+    or None without filters. ``most``: draws of the node that has most. ``aligned``: whether all offsets
+    are multiples of 16. ``rows``: what the offsets lead to, kept alive.
+    """
+
+    target: torch.Tensor
+    draft: torch.Tensor
+    given: torch.Tensor | None
+    row_offset_R: torch.Tensor
+    draw_DF: torch.Tensor
+    root_B4: torch.Tensor
+    uniform_U: torch.Tensor
+    least_R: torch.Tensor | None
+    last_R: torch.Tensor | None
+    nodes: int
+    most: int
+    aligned: bool
+    rows: tuple[torch.Tensor, ...]
+
+
+def gather_trees(
+    trees: Sequence[TokenTree],
+    logits_BNV: Sequence[torch.Tensor],
+    uniform_BD: Sequence[torch.Tensor],
+    params: SamplingParams,
+    sigmoid: bool = False,
+) -> Trees:
+    """Trees from logits [N, V] each, of one dtype on one device, and uniforms [draws + 1]; no row there is copied.
+
+    Draft logits and probabilities that lie elsewhere are sent to the device, besides two small copies: integers and
+    random numbers. Raises ValueError for rows of another vocabulary, and for target rows that are not contiguous.
+    """
+    base = _lowest(logits_BNV)
+    device, vocabulary = base.device, base.shape[-1]
+    if any(rows.stride(-1) != 1 or rows.dtype != base.dtype or rows.device != device for rows in logits_BNV):
+        raise ValueError("rows of target logits must be contiguous, on one device and of one dtype")
+    laws = _Laws(trees, base)
+    if any(row.shape != (vocabulary,) for row in laws.rows):
+        raise ValueError(f"a draft law is not one of the target's {vocabulary} tokens")
+    offsets: list[int] = []
+    for rows_NV in logits_BNV:
+        begins = _offset(rows_NV, base)
+        offsets += [begins + i * rows_NV.stride(0) for i in range(rows_NV.shape[0])]
+    nodes = len(offsets)
+    aligned = all(offset % 16 == 0 for offset in (*offsets, *laws.offsets))
+    draws: list[list[int]] = []
+    roots: list[list[int]] = []
+    read = set()
+    root = 0
+    for tree in trees:
+        first_N = [len(draws)]
+        for draws_of_node in tree.draws_N:
+            first_N.append(first_N[-1] + len(draws_of_node))
+        roots.append([root, first_N[0], first_N[1], first_N[-1]])
+        for node, draws_of_node in enumerate(tree.draws_N):
+            by_sigmoid = sigmoid and all(isinstance(draw.source, DraftLaw) for draw in draws_of_node)
+            earlier: dict[int, int] = {}
+            for draw in draws_of_node:
+                rule, law, offset = laws.place(draw)
+                rule = BY_SIGMOID if by_sigmoid and rule == BY_SOFTMAX else rule
+                if rule == BY_SOFTMAX:
+                    read.add(law)
+                before = earlier.get(law, -1) if draw.kind == "without_replacement" else -1
+                if draw.kind == "without_replacement":
+                    earlier[law] = len(draws)
+                draws.append(
+                    [
+                        tree.token_N[draw.node], rule, nodes + law, offsets[root + node], offset,
+                        root + draw.node, first_N[draw.node], first_N[draw.node + 1], before,
+                    ]
+                )  # fmt: skip
+        root += tree.size
+    offsets += [offset if law in read else -1 for law, offset in enumerate(laws.offsets)]
+    numbers = [*offsets, *(field for draw in draws for field in draw), *(field for root in roots for field in root)]
+    packed = _to_device(torch.tensor(numbers, dtype=torch.int64), device)
+    row_offset_R, draw_DF, root_B4 = torch.split(
+        packed, [len(offsets), kernels.FIELDS.value * len(draws), 4 * len(roots)]
+    )
+    least_R: torch.Tensor | None = None
+    last_R: torch.Tensor | None = None
+    if filters(params):
+        least_R, last_R = _cuts(logits_BNV, laws, params)
+    most = max(len(draws_of_node) for tree in trees for draws_of_node in tree.draws_N)
+    uniform_U = _to_device(uniform_BD[0] if len(trees) == 1 else torch.cat(list(uniform_BD)), device)
+    return Trees(
+        base, laws.draft, laws.given, row_offset_R, draw_DF, root_B4, uniform_U, least_R, last_R, nodes, max(1, most),
+        aligned, (*logits_BNV, *laws.rows),
+    )  # fmt: skip
+
+
+class _Laws:
+    """The distinct draft laws of trees, on the device: where each one's row lies.
+
+    ``rows``, ``offsets``: of every distinct law, in the order of their first draw. ``draft``: from whose first element
+    on offsets of logits count; ``given``: of probabilities, None if there are none.
+    """
+
+    def __init__(self, trees: Sequence[TokenTree], target: torch.Tensor) -> None:
+        sources = [draw.source for tree in trees for draws in tree.draws_N for draw in draws]
+        distinct = list({id(source): source for source in sources if source is not None}.values())
+        self._number = {id(source): i for i, source in enumerate(distinct)}
+        self.from_logits = [isinstance(source, DraftLaw) for source in distinct]
+        dtypes = {source.logits_V.dtype for source in distinct if isinstance(source, DraftLaw)}
+        # two draft models may differ in theirs; float32 holds the values of both
+        dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+        self.rows = [
+            _row_on_device(source.logits_V, dtype, target.device)
+            if isinstance(source, DraftLaw)
+            else _row_on_device(source, torch.float32, target.device)
+            for source in distinct
+        ]
+        pairs = list(zip(self.rows, self.from_logits, strict=True))
+        of_logits = [row for row, is_law in pairs if is_law]
+        of_probabilities = [row for row, is_law in pairs if not is_law]
+        self.draft = _lowest(of_logits) if of_logits else target
+        self.given = _lowest(of_probabilities) if of_probabilities else None
+        self.offsets = [_offset(row, self.draft if is_law else self.given) for row, is_law in pairs]
+
+    def place(self, draw: Draw) -> tuple[int, int, int]:
+        """Rule, number and offset of the law of ``draw``; 0 of a chosen one."""
+        if draw.source is None:
+            return CHOSEN, 0, 0
+        law = self._number[id(draw.source)]
+        return BY_SOFTMAX if self.from_logits[law] else BY_PROBABILITIES, law, self.offsets[law]
+
+
+def decide(trees: Trees, params: SamplingParams, scales: tuple[float, float] | None = None) -> torch.Tensor:
+    """Verdicts [B, 3] int64 on the device: last accepted node, next token, and the fault or -1.
+
+    Nodes are numbered through all trees. A fault below the number of rows is an unusable row; above, the draw of that
+    number more could not have come from its law. Nothing waits for the host and there are three launches whatever
+    the trees, so this may be captured in a graph. ``scales``: α and β of the sigmoid.
+    """
+    device, vocabulary = trees.target.device, trees.target.shape[-1]
+    count, rows = trees.root_B4.shape[0] // 4, trees.row_offset_R.shape[0]
+    most = triton.next_power_of_2(trees.most)
+    tiles = triton.cdiv(vocabulary, TILE)
+    parts = choose_parts(tiles, device)
+    max_RS, sum_RS = torch.empty((2, rows, parts), dtype=torch.float32, device=device)
+    mass_BT, plain_BT = torch.empty((2, count, tiles), dtype=torch.float32, device=device)
+    known_B3J = torch.empty((count, 3, most), dtype=torch.float32, device=device)
+    verdict_B3, stop_B2 = (torch.empty((count, fields), dtype=torch.int64, device=device) for fields in (3, 2))
+    filtered = trees.least_R is not None
+    # a tensor that is never read stands for one that there is none of
+    least_R = trees.row_offset_R if trees.least_R is None else trees.least_R
+    last_R = trees.row_offset_R if trees.last_R is None else trees.last_R
+    given = max_RS if trees.given is None else trees.given
+    temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
+    alpha, width = (0.0, 1.0) if scales is None else (float(scales[0]), float(scales[1] - scales[0]))
+    kernels.row_statistics_kernel[(rows, parts)](
+        trees.target, trees.draft, trees.row_offset_R, least_R, last_R, max_RS, sum_RS,
+        trees.nodes, vocabulary, triton.cdiv(tiles, parts), temperature,
+        FILTERED=filtered, ALIGNED=trees.aligned, PARTS=parts, TILE=TILE, num_warps=4,
+    )  # fmt: skip
+    inputs = (
+        trees.target, trees.draft, given, trees.row_offset_R, least_R, last_R, trees.draw_DF, trees.root_B4,
+        trees.uniform_U, max_RS, sum_RS, mass_BT, plain_BT, known_B3J, stop_B2, verdict_B3,
+    )  # fmt: skip
+    constants = {
+        "FILTERED": filtered, "ALIGNED": trees.aligned, "SIGMOID": scales is not None,
+        "GIVEN": trees.given is not None, "MOST": most, "PARTS": parts, "TILE": TILE,
+    }  # fmt: skip
+    walkers = choose_walkers(count, tiles, most > 1, device)
+    kernels.decide_kernel[(count, walkers)](
+        *inputs, rows, vocabulary, tiles, triton.cdiv(tiles, walkers), temperature, alpha, width,
+        WIDE=WIDE if device.type == "cuda" else TILE, num_warps=16 if most > 1 else 4, **constants,
+    )  # fmt: skip
+    kernels.next_token_kernel[(count,)](
+        *inputs, vocabulary, tiles, temperature, alpha, width,
+        TILES=triton.next_power_of_2(tiles), num_warps=4, **constants,
+    )  # fmt: skip
+    return verdict_B3
+
+
+def choose_parts(tiles: int, device: torch.device) -> int:
+    """Programs that share the statistics of a row, a power of two; 2 off the GPU.
+
+    It hangs on the vocabulary alone: kernels are compiled for it, and trees of all sizes should share them.
+    """
+    most = min(tiles, MAX_PARTS if device.type == "cuda" else 2)
+    return 1 << (most.bit_length() - 1)
+
+
+def choose_walkers(trees: int, tiles: int, sums: bool, device: torch.device) -> int:
+    """Programs to a tree that walk it, each for itself; 2 off the GPU. ``sums``: a node has several draws."""
+    if device.type != "cuda":
+        return min(2, tiles)
+    wanted = torch.cuda.get_device_properties(device).multi_processor_count * (1 if sums else 4) // trees
+    return max(1, min(wanted, tiles, MAX_WALKERS if sums else MAX_PARTS))
+
+
+def tree_verdict(
+    tree: TokenTree,
+    logits_NV: torch.Tensor,
+    uniform_D: torch.Tensor,
+    params: SamplingParams,
+    scales: tuple[float, float] | None,
+) -> tuple[list[int], int]:
+    """Accepted path and next token of a tree, with one transfer to the host.
+
+    Raises UnusableLogits, whose row is the tree node, and ValueError for a token that its law could not have given.
+    """
+    logits_NV = logits_NV if logits_NV.stride(-1) == 1 else logits_NV.contiguous()
+    trees = gather_trees([tree], [logits_NV], [uniform_D], params, sigmoid=scales is not None)
+    node, token, fault = decide(trees, params, scales)[0].tolist()
+    if fault >= 0:
+        raise _fault(tree, fault, trees.row_offset_R.shape[0])
+    return tree.path_to(node), token
+
+
+def _fault(tree: TokenTree, fault: int, rows: int) -> Exception:
+    if fault < tree.size:
+        return UnusableLogits(fault)
+    draws = [(node, draw) for node, draws in enumerate(tree.draws_N) for draw in draws]
+    if fault >= rows:
+        draw = draws[fault - rows][1]
+        return ValueError(
+            f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {tree.token_N[draw.node]} "
+            "from a distribution in which that token has probability 0"
+        )
+    # laws are numbered by their first draws
+    nodes = {id(draw.source): node for node, draw in reversed(draws) if draw.source is not None}
+    order = dict.fromkeys(id(draw.source) for _, draw in draws if draw.source is not None)
+    return UnusableLogits(nodes[list(order)[fault - tree.size]], "draft, ")
+
+
+def _cuts(logits_BNV: Sequence[torch.Tensor], laws: _Laws, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`least_kept` of every row; of probabilities, which are cut already, what nobody reads."""
+    parts = [least_kept(rows, params) for rows_NV in logits_BNV for rows in torch.split(rows_NV, ROWS_AT_ONCE)]
+    parts += [
+        least_kept(row[None], params) if is_law else (row.new_zeros(1), row.new_zeros(1, dtype=torch.int32))
+        for row, is_law in zip(laws.rows, laws.from_logits, strict=True)
+    ]
+    least_R, last_R = (torch.cat(column) for column in zip(*parts, strict=True))
+    return least_R, last_R
+
+
+def _row_on_device(row: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    row = row.to(dtype).contiguous()
+    return row if row.device == device else _to_device(row, device)
+
+
+def _lowest(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The one that lies first in memory: offsets from it are not negative, which would mean that there is no row."""
+    return min(rows, key=torch.Tensor.data_ptr)
+
+
+def _offset(row: torch.Tensor, base: torch.Tensor | None) -> int:
+    assert base is not None
+    return (row.data_ptr() - base.data_ptr()) // row.element_size()
+
+
+def _to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if device.type != "cuda" or values.device.type != "cpu":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,213 @@
+"""Random verification steps on trees with branches, and what float64 allows as their answer.
+
+Legend: N tree nodes, S draft laws, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from spec_sdk.contracts import Sampler, SamplingParams
+from spec_sdk.tree import DraftLaw, DrawKind, TokenTree, TreeBuilder
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.laws import first_uniform_N
+from spec_sdk_verifiers.multi_step import MultiStep
+from tests.samplers.random_cases import BORDER, KINDS, SAMPLINGS, VOCABULARIES, Given, law64
+
+WAYS = ("with_replacement", "without_replacement", "chosen", "mixed", "wide")
+DRAFT_NOISE = {"near": 0.3, "equal": 0.0}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One draw: ``law`` counts rows of the draft; ``given``: that law comes as probabilities."""
+
+    parent: int
+    token: int
+    kind: DrawKind
+    law: int = -1
+    given: bool = False
+
+
+@dataclass(frozen=True)
+class TreeCase:
+    """B trees over one vocabulary. ``target_BNV``: rows in tree order. ``way``: how their draws were made."""
+
+    way: str
+    plan_B: list[list[Planned]]
+    target_BNV: list[torch.Tensor]
+    draft_BSV: list[list[torch.Tensor]]
+    uniform_BD: list[torch.Tensor]
+    params: SamplingParams
+
+    def laws(self, b: int, sampler: Sampler) -> dict[tuple[int, bool], DraftLaw | torch.Tensor]:
+        """The laws of tree ``b`` by number and by whether they come as probabilities."""
+        laws: dict[tuple[int, bool], DraftLaw | torch.Tensor] = {}
+        for draw in self.plan_B[b]:
+            if draw.kind != "chosen" and (draw.law, draw.given) not in laws:
+                row_V = self.draft_BSV[b][draw.law]
+                laws[draw.law, draw.given] = (
+                    ReferenceSampler(None, self.params).probabilities(row_V[None])[0]
+                    if draw.given
+                    else sampler.law(row_V)
+                )
+        return laws
+
+    def tree(self, b: int, laws: dict[tuple[int, bool], DraftLaw | torch.Tensor]) -> TokenTree:
+        builder = TreeBuilder(0)
+        for draw in self.plan_B[b]:
+            builder.add(draw.parent, draw.token, draw.kind, laws.get((draw.law, draw.given)))
+        return builder.build().tree
+
+    def answer(self, b: int, sampler: Sampler) -> list[int]:
+        """The tokens that the step emits, with the case's own random numbers."""
+        request = Given([0], 1, 99, sampler, torch.Generator(), uniform=self.uniform_BD[b])
+        return MultiStep(None).verify(self.tree(b, self.laws(b, sampler)), self.target_BNV[b], request).tokens
+
+    def answers(self, sampler: Sampler) -> list[list[int]]:
+        return [self.answer(b, sampler) for b in range(len(self.plan_B))]
+
+
+def make_tree_case(seed: int, most_elements: int, largest: int = VOCABULARIES[-1]) -> TreeCase:
+    """The case of this number: another vocabulary, shape, batch, dtype, way of drawing, kind of laws and sampling."""
+    choose = random.Random(seed)
+    rng = torch.Generator().manual_seed(seed)
+    V = choose.choice([size for size in VOCABULARIES if size <= largest])
+    nodes = max(2, min(choose.randint(2, 24), most_elements // (2 * V)))
+    batch = choose.choice((1, 1, 2, 4)) if nodes * V * 8 <= most_elements else 1
+    kind, dtype = choose.choice(KINDS), choose.choice((torch.float32, torch.bfloat16, torch.float16))
+    params, way = choose.choice(SAMPLINGS), choose.choice(WAYS)
+    spread = choose.choice((0.5, 2.0, 4.0))
+
+    def rows() -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+        base = spread * torch.randn(V, generator=rng)
+
+        def draft() -> torch.Tensor:
+            row = base + DRAFT_NOISE.get(kind, 1.5) * torch.randn(V, generator=rng)
+            if kind == "ruled out":
+                row[torch.rand(V, generator=rng) < 0.3] = float("-inf")
+                row[:8] = 1.0
+            if kind == "disjoint":
+                row[1::2] = float("-inf")
+            if kind == "one-hot":
+                row[choose.choice((V // 3, V // 2))] = 200.0
+            return row.to(dtype)
+
+        target = base.clone()
+        if kind == "ruled out":
+            target[torch.rand(V, generator=rng) < 0.3] = float("-inf")
+            target[0] = 1.0
+        if kind == "disjoint":
+            target[::2] = float("-inf")
+        if kind == "one-hot":
+            target[V // 3] = 200.0
+        return target.to(dtype), draft
+
+    plans, targets, drafts, uniforms = [], [], [], []
+    for _ in range(batch):
+        plan, target_NV, draft_SV = _grow(choose, rng, nodes, way, params, rows)
+        plans.append(plan)
+        targets.append(target_NV)
+        drafts.append(draft_SV)
+        uniforms.append(torch.rand(len(plan) + 1, generator=rng, dtype=torch.float64))
+    return TreeCase(way, plans, targets, drafts, uniforms, params)
+
+
+def _grow(
+    choose: random.Random,
+    rng: torch.Generator,
+    nodes: int,
+    way: str,
+    params: SamplingParams,
+    rows: Callable[[], tuple[torch.Tensor, Callable[[], torch.Tensor]]],
+) -> tuple[list[Planned], torch.Tensor, list[torch.Tensor]]:
+    """A tree drawn as honestly as a drafter draws: the plan, the target's rows in tree order, the draft's rows."""
+    reference = ReferenceSampler(None, params)
+    builder, plan, draft_SV = TreeBuilder(0), list[Planned](), list[torch.Tensor]()
+    target_SV: list[torch.Tensor] = []
+    for parent in range(nodes):
+        if parent >= builder.size:
+            break
+        target_V, draft = rows()
+        target_SV.append(target_V)
+        left = 8 if way == "wide" else choose.choice((1, 2, 3, 4))
+        while left > 0 and builder.size < nodes:
+            count = min(left, choose.choice((1, 2, 3)) if way == "mixed" else left)
+            left -= count
+            kind: DrawKind = "without_replacement"
+            if way in ("with_replacement", "chosen") or (way == "mixed" and choose.random() < 0.6):
+                kind = "chosen" if way == "chosen" or (way == "mixed" and choose.random() < 0.5) else "with_replacement"
+            if kind == "chosen":
+                likely = reference.probabilities(target_V[None])[0].topk(min(6, target_V.shape[0])).indices.tolist()
+                for token in choose.sample(likely, count):
+                    builder.add(parent, token, kind)
+                    plan.append(Planned(parent, token, kind))
+                continue
+            draft_SV.append(draft())
+            given = choose.random() < 0.3
+            q_V = reference.probabilities(draft_SV[-1][None])[0]
+            for _ in range(count):
+                token = reference.draw(q_V, rng)
+                builder.add(parent, token, kind, q_V)
+                plan.append(Planned(parent, token, kind, len(draft_SV) - 1, given))
+                if kind == "without_replacement":
+                    q_V = reference.without(q_V, token)
+    while len(target_SV) < builder.size:
+        target_SV.append(rows()[0])
+    built = builder.build()
+    order = sorted(range(builder.size), key=lambda slot: built.preorder[slot])
+    return plan, torch.stack([target_SV[slot] for slot in order]), draft_SV
+
+
+def is_allowed(case: TreeCase, b: int, answer: list[int]) -> bool:
+    """Whether float64 gives ``answer``, or would if decisions within BORDER of their threshold fell the other way.
+
+    After rejections what is left of p is divided by its sum, and its rounding with it: so is BORDER.
+    """
+    sampler = ReferenceSampler(None, case.params)
+    laws = case.laws(b, sampler)
+    row_of = {id(law): case.draft_BSV[b][number] for (number, _), law in laws.items()}
+    tree, uniforms = case.tree(b, laws), case.uniform_BD[b].tolist()
+    first_N = first_uniform_N(tree)
+
+    def follows(node: int, rest: list[int]) -> bool:
+        p_V, near = law64(case.target_BNV[b][node], case.params)
+        scale, left = 1.0, dict[int, torch.Tensor]()
+        if near:
+            return True
+        for i, draw in enumerate(tree.draws_N[node]):
+            token, u, q = tree.token_N[draw.node], uniforms[first_N[node] + i], 1.0
+            source = id(draw.source)
+            if draw.source is not None:
+                q_V, near = law64(row_of[source], case.params)
+                if near:
+                    return True
+                q_V = left.get(source, q_V) if draw.kind == "without_replacement" else q_V
+                q = float(q_V[token])
+            margin = BORDER * max(q, BORDER) / max(scale, BORDER)
+            gap = u * q - float(p_V[token])
+            if gap < margin and len(rest) > 1 and rest[0] == token and follows(draw.node, rest[1:]):
+                return True
+            if gap < -margin:
+                return False
+            mass_V = (p_V - q_V).clamp_min(0) if draw.source is not None else p_V.clone()
+            if draw.source is None:
+                mass_V[token] = 0
+            mass = float(mass_V.sum())
+            if mass < BORDER:
+                # all that is left is rounding
+                return True
+            p_V, scale = mass_V / mass, scale * mass
+            if draw.kind == "without_replacement":
+                left[source] = sampler.without(q_V, token)
+        if len(rest) != 1:
+            return False
+        cdf_V, border = p_V.cumsum(0), BORDER / max(scale, BORDER)
+        begins = float(cdf_V[rest[0] - 1]) if rest[0] else 0.0
+        return begins - border < uniforms[-1] < float(cdf_V[rest[0]]) + border
+
+    return follows(0, answer)
