@@ -15,6 +15,7 @@ from spec_sdk.contracts import Guarantee, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.tree import DraftLaw, Draw, TokenTree
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
 
 LARGEST_HALF = 65504.0
 """Where float16 ends."""
@@ -68,12 +69,12 @@ class SigmoidSampler(ExactSampler):
 
     def try_draws(
         self, tree: TokenTree, node: int, draws: tuple[Draw, ...], logits_V: torch.Tensor, uniforms: list[float]
-    ) -> tuple[int | None, torch.Tensor]:
+    ) -> tuple[int | None, torch.Tensor, torch.Tensor | None]:
         sources = [draw.source for draw in draws]
         if not sources or not all(isinstance(source, DraftLaw) for source in sources):
             return super().try_draws(tree, node, draws, logits_V, uniforms)
         # a sigmoid would make numbers of infinities, and of NaN anywhere but at the token
-        if not math.isfinite(float(logits_V.amax())):
+        if not math.isfinite(largest(logits_V)):
             raise UnusableLogits(node)
         rest_V: torch.Tensor | None = None
         for draw, source, uniform in zip(draws, sources, uniforms, strict=False):
@@ -82,12 +83,13 @@ class SigmoidSampler(ExactSampler):
             p_V = self._sigmoid(logits_V[token]) if rest_V is None else rest_V[token]
             p, q = float(p_V), float(self._sigmoid(source.logits_V[token]))
             if uniform * q < p and (rest_V is not None or self._keeps(logits_V, token, node)):
-                return draw.node, logits_V
+                return draw.node, logits_V, None
             if rest_V is None:
-                rest_V = self._sigmoid_row(logits_V, node)
-            rest_V = (rest_V - self._sigmoid_row(source.logits_V, 0).to(rest_V.device)).clamp_min_(0.0)
+                rest_V = self._sigmoid_row(logits_V, node, "sigmoid p")
+            less_V = self._sigmoid_row(source.logits_V, 0, "sigmoid q").to(rest_V.device)
+            rest_V = exceeding(rest_V, less_V, rest_V)
         assert rest_V is not None
-        return None, rest_V if float(rest_V.sum()) > 0 else self.row_law(logits_V, node, "p")
+        return None, rest_V if total(rest_V) > 0 else self.row_law(logits_V, node, "p"), None
 
     def _keeps(self, logits_V: torch.Tensor, token: int, row: int) -> bool:
         return not self._filters or float(self.row_law(logits_V, row, "p")[token]) > 0
@@ -100,10 +102,13 @@ class SigmoidSampler(ExactSampler):
         alpha, beta = self.config.alpha, self.config.beta
         return torch.sigmoid((logits.float() / self.params.temperature - alpha) / (beta - alpha))
 
-    def _sigmoid_row(self, logits_V: torch.Tensor, row: int) -> torch.Tensor:
-        value_V = self._sigmoid(logits_V)
+    def _sigmoid_row(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        """In memory that the next call for the same ``use`` writes to."""
+        value_V = self._row(use, logits_V)
+        for value, logits in pieces(value_V, logits_V):
+            value.copy_(self._sigmoid(logits))
         if self._filters:
-            value_V = torch.where(self.row_law(logits_V, row, "p") > 0, value_V, 0.0)
+            value_V.masked_fill_(self.row_law(logits_V, row, "p") == 0, 0.0)
         return value_V
 
 

@@ -1,0 +1,71 @@
+"""Rows of the vocabulary's length in pieces that torch works on without waking its threads.
+
+On the CPU torch hands an elementwise operation to all threads from 32,768 elements on. A row of logits takes 5 to 40 us
+on one thread, and waking a sleeping thread costs more than its half of that: the same operations took three times as
+long on a row of 49,152 as in pieces of it (docs/sampling.md). On other devices a row is one piece.
+
+Legend: V vocabulary, T tiles of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isnan
+
+import torch
+
+TILE = 256
+"""So small that its float32 sum loses nothing that shows: sums of tiles are cumulated in float64."""
+PIECE = 126 * TILE
+"""The most whole tiles that are fewer than 32,768 elements."""
+
+
+def pieces(*rows: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The rows [V], cut alike: views of at most PIECE elements on the CPU, the rows themselves elsewhere."""
+    first = rows[0]
+    if first.shape[0] <= PIECE or first.device.type != "cpu":
+        yield rows
+        return
+    yield from zip(*(row.split(PIECE) for row in rows), strict=True)
+
+
+def exceeding(p_V: torch.Tensor, q_V: torch.Tensor, out_V: torch.Tensor) -> torch.Tensor:
+    """max(p - q, 0), written to ``out_V``, which may be either of them."""
+    for p, q, out in pieces(p_V, q_V, out_V):
+        torch.sub(p, q, out=out).clamp_min_(0.0)
+    return out_V
+
+
+def largest(logits_V: torch.Tensor) -> float:
+    """NaN if there is one."""
+    tops = [float(part.amax()) for (part,) in pieces(logits_V)]
+    # max() would pass over a NaN that is not its first argument
+    return sum(tops) if any(isnan(top) for top in tops) else max(tops)
+
+
+def total(mass_V: torch.Tensor) -> float:
+    return sum(float(mass.sum()) for (mass,) in pieces(mass_V))
+
+
+def tile_sums(mass_V: torch.Tensor, less_V: torch.Tensor | None = None) -> torch.Tensor:
+    """Sums [T] over tiles of ``mass_V``, or of max(mass - less, 0), of which no more than a piece is written."""
+    vocabulary = mass_V.shape[0]
+    whole = vocabulary // TILE
+    sum_T = mass_V.new_empty(-(-vocabulary // TILE))
+    if vocabulary <= PIECE or mass_V.device.type != "cpu":
+        if less_V is not None:
+            mass_V, less_V = (mass_V - less_V).clamp_min_(0.0), None
+        torch.sum(mass_V[: whole * TILE].view(whole, TILE), -1, out=sum_T[:whole])
+    else:
+        step = PIECE // TILE
+        spare = mass_V.new_empty((step, TILE)) if less_V is not None else None
+        rows = [mass_V] if less_V is None else [mass_V, less_V]
+        tiles = (row_V[: whole * TILE].view(whole, TILE).split(step) for row_V in rows)
+        for out, part, *less in zip(sum_T[:whole].split(step), *tiles, strict=True):
+            if spare is not None:
+                part = torch.sub(part, less[0], out=spare[: part.shape[0]]).clamp_min_(0.0)
+            torch.sum(part, -1, out=out)
+    if whole * TILE < vocabulary:
+        last = mass_V[whole * TILE :]
+        sum_T[whole] = last.sum() if less_V is None else (last - less_V[whole * TILE :]).clamp_min_(0.0).sum()
+    return sum_T
