@@ -54,7 +54,7 @@ from benchmarks.support.sampling_rivals import (
     stepper,
     whole_step,
 )
-from benchmarks.support.timing import median_cpu, median_cuda
+from benchmarks.support.timing import median_cpu, median_cuda, own_clock
 from spec_sdk.contracts import SamplingParams
 from spec_sdk_samplers.reference import ReferenceSampler
 
@@ -115,7 +115,7 @@ def measure(
         # each of these calls waits for its verdict, so the time of a call is the time of a step
         _, times = median_cuda(calls, rounds=60)
     else:
-        times = median_cpu(calls, seconds)
+        times = median_cpu(calls, seconds, clock=own_clock(device))
     return {
         "gamma": gamma,
         "vocabulary": vocabulary,
@@ -215,6 +215,7 @@ def main() -> int:
         "benchmark": "sampling",
         **machine.facts(device),
         "load": os.getloadavg(),
+        "clock": "processor time" if own_clock(device) is time.thread_time else "wall time",
         "quick": arguments.quick,
         "cases": [],
         "left_out": [],

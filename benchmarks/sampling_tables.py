@@ -10,7 +10,7 @@ SmolLM2-135M, drafted by its own layers (``model.draft=cut``), answers prompts o
   :mod:`benchmarks.support.sampling_rivals` then decides the same steps, turn by turn: time per step (the paper's Fig. 3
   and Table 6), most memory held (Fig. 4) and realised bandwidth (Table 3): the bytes that a step without loss must
   read (:meth:`Step.needed_bytes`, from the tokens which that method accepted) per time, beside what summing a large
-  tensor reads.
+  tensor reads. Times are processor time where torch has one CPU thread (``OMP_NUM_THREADS=1``, for a busy machine).
 - **Whole runs.** Every method answers the prompts inside the pipeline, prompt by prompt in turn: wall-clock share of
   drafting, target pass and sampling (Table 5), acceptance and time per verdict (Table 8). All from cycle events.
 
@@ -59,6 +59,7 @@ from benchmarks.support.sampling_rivals import (
     stepper,
     whole_step,
 )
+from benchmarks.support.timing import own_clock
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams, Verdict, Verifier
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import Pipeline
@@ -156,6 +157,7 @@ def replay(
 ) -> dict[str, Any]:
     """Every method on the same steps, turn by turn, for ``seconds``."""
     device = steps[0].target_GV1.device
+    clock = own_clock(device)
     steppers = {name: stepper(name, steps, SAMPLED, dict(known)) for name in names}
     for decide in steppers.values():
         decide(0, 0)
@@ -170,9 +172,9 @@ def replay(
             for turn in range(len(names)):
                 name = names[(turn + i + rounds) % len(names)]
                 torch.manual_seed(1000 * rounds + i)
-                start = _clock(device)
+                start = clock()
                 answers[name] = steppers[name](i, 1000 * rounds + i)
-                spent = _clock(device) - start
+                spent = clock() - start
                 taken[name].append(spent)
                 accepted[name].append(len(answers[name]) - 1)
                 bandwidth[name].append(step.needed_bytes(accepted[name][-1]) / spent)
@@ -200,20 +202,14 @@ def replay(
     }
 
 
-def _clock(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def read_bandwidth(device: torch.device, size: int = 2**28) -> float:
     """Bytes per second at which summing a tensor far larger than any cache reads it."""
-    values = torch.ones(size // 4, device=device)
+    values, clock = torch.ones(size // 4, device=device), own_clock(device)
     taken = []
     for _ in range(9):
-        start = _clock(device)
+        start = clock()
         values.sum()
-        taken.append(_clock(device) - start)
+        taken.append(clock() - start)
     return size / statistics.median(taken)
 
 
@@ -352,7 +348,8 @@ def main() -> int:
         steps = record(pipeline, gamma, prompts, arguments.steps)
         if "machine" not in report:
             device = steps[0].target_GV1.device
-            report |= machine.facts(device) | {"vocabulary": steps[0].target_GV1.shape[1]}
+            clock = "processor time" if own_clock(device) is time.thread_time else "wall time"
+            report |= machine.facts(device) | {"clock": clock} | {"vocabulary": steps[0].target_GV1.shape[1]}
             report["read_bytes_per_s"] = read_bandwidth(device)
         report["steps"].append(replay(steps, names, known, arguments.seconds))
         print_steps(report["steps"][-1])

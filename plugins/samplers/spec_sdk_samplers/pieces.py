@@ -26,7 +26,7 @@ def pieces(*rows: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     if first.shape[0] <= PIECE or first.device.type != "cpu":
         yield rows
         return
-    yield from zip(*(row.split(PIECE) for row in rows), strict=True)
+    yield from zip(*(_cut(row, PIECE) for row in rows), strict=True)
 
 
 def exceeding(p_V: torch.Tensor, q_V: torch.Tensor, out_V: torch.Tensor) -> torch.Tensor:
@@ -60,8 +60,8 @@ def tile_sums(mass_V: torch.Tensor, less_V: torch.Tensor | None = None) -> torch
         step = PIECE // TILE
         spare = mass_V.new_empty((step, TILE)) if less_V is not None else None
         rows = [mass_V] if less_V is None else [mass_V, less_V]
-        tiles = (row_V[: whole * TILE].view(whole, TILE).split(step) for row_V in rows)
-        for out, part, *less in zip(sum_T[:whole].split(step), *tiles, strict=True):
+        tiles = (row_V[: whole * TILE].view(whole, TILE) for row_V in rows)
+        for out, part, *less in zip(*(_cut(each, step) for each in (sum_T[:whole], *tiles)), strict=True):
             if spare is not None:
                 part = torch.sub(part, less[0], out=spare[: part.shape[0]]).clamp_min_(0.0)
             torch.sum(part, -1, out=out)
@@ -69,3 +69,7 @@ def tile_sums(mass_V: torch.Tensor, less_V: torch.Tensor | None = None) -> torch
         last = mass_V[whole * TILE :]
         sum_T[whole] = last.sum() if less_V is None else (last - less_V[whole * TILE :]).clamp_min_(0.0).sum()
     return sum_T
+
+
+def _cut(row: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
+    return torch.split(row, size)
