@@ -327,7 +327,7 @@ def main() -> int:
     prompts = spread_prompts(arguments.prompts, arguments.prompt_count, arguments.longest)
     hot = ["sampling.temperature=1.0", "sampling.seed=0"]
     pipeline = build("pipeline=sd_chain", "verifier=chain_rejection", *hot, *arguments.overrides)
-    known = functions(with_compiled=not arguments.not_compiled)
+    known = functions(None if arguments.not_compiled else pipeline.backend.device)
     names = [name for name in (*RIVALS, COMPILED_SIGMOID) if name in OURS or name in known]
     report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,

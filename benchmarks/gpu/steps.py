@@ -55,6 +55,19 @@ STEPS = (
         needs=("transformers", "pluggy", "structlog", "omegaconf"),
     ),
     Step(
+        "sampling_tables",
+        (
+            "benchmarks/sampling_tables.py",
+            "--prompts={prompts}",
+            "--output={results}/sampling_tables.json",
+            *ON_KIT_MODEL,
+            "model.draft_layers=smollm2-135m-24",
+        ),
+        540,
+        needs=("transformers", *HYDRA),
+        needs_model=True,
+    ),
+    Step(
         "tree_attention",
         ("benchmarks/tree_attention.py", "--device=cuda", "--output={results}/tree_attention.json"),
         540,

@@ -64,13 +64,13 @@ def decider(kernel: Kernel) -> Decide:
     return decide
 
 
-def compiled(kernel: Kernel) -> Kernel | None:
+def compiled(kernel: Kernel, device: torch.device) -> Kernel | None:
     """The kernel through ``torch.compile``, for every γ and V; None where it does not compile (no C++ compiler)."""
     try:
         made: Kernel = torch.compile(kernel, dynamic=True)
         # two shapes: the second one must not compile again
         for gamma in (3, 5):
-            made(torch.zeros(gamma, 4096), torch.zeros(gamma + 1, 4096))
+            made(*(torch.zeros(rows, 4096, device=device) for rows in (gamma, gamma + 1)))
     except Exception:
         return None
     return made

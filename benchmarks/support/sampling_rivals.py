@@ -76,14 +76,14 @@ def by_transformers(ids: torch.Tensor, draft_GV: torch.Tensor, target_GV1: torch
     return decided
 
 
-def functions(with_compiled: bool) -> dict[str, Decide]:
-    """The methods that are functions of both models' logits; the compiled one only where it compiles."""
+def functions(compiled_for: torch.device | None) -> dict[str, Decide]:
+    """The methods that are functions of both models' logits; the compiled one if asked for, and only if it compiles."""
     made = {
         TRANSFORMERS: by_transformers,
         PUBLISHED_EXACT: decider(softmax_matrices),
         PUBLISHED_SIGMOID: decider(sigmoid_matrices),
     }
-    kernel = compiled(sigmoid_matrices) if with_compiled else None
+    kernel = None if compiled_for is None else compiled(sigmoid_matrices, compiled_for)
     return made if kernel is None else {**made, COMPILED_SIGMOID: decider(kernel)}
 
 

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, object]:
-    return functions(with_compiled=False)  # type: ignore[return-value]
+    return functions(None)  # type: ignore[return-value]
 
 
 def test_a_case_has_every_rival_and_a_ratio(known) -> None:  # type: ignore[no-untyped-def]
