@@ -22,11 +22,8 @@ PIECE = 126 * TILE
 
 def pieces(*rows: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """The rows [V], cut alike: views of at most PIECE elements on the CPU, the rows themselves elsewhere."""
-    first = rows[0]
-    if first.shape[0] <= PIECE or first.device.type != "cpu":
-        yield rows
-        return
-    yield from zip(*(_cut(row, PIECE) for row in rows), strict=True)
+    count = _count(rows[0])
+    return zip(*(row.chunk(count) for row in rows), strict=True) if count > 1 else iter((rows,))
 
 
 def exceeding(p_V: torch.Tensor, q_V: torch.Tensor, out_V: torch.Tensor) -> torch.Tensor:
@@ -52,16 +49,16 @@ def tile_sums(mass_V: torch.Tensor, less_V: torch.Tensor | None = None) -> torch
     vocabulary = mass_V.shape[0]
     whole = vocabulary // TILE
     sum_T = mass_V.new_empty(-(-vocabulary // TILE))
-    if vocabulary <= PIECE or mass_V.device.type != "cpu":
+    count = _count(mass_V)
+    if count == 1:
         if less_V is not None:
             mass_V, less_V = (mass_V - less_V).clamp_min_(0.0), None
         torch.sum(mass_V[: whole * TILE].view(whole, TILE), -1, out=sum_T[:whole])
     else:
-        step = PIECE // TILE
-        spare = mass_V.new_empty((step, TILE)) if less_V is not None else None
         rows = [mass_V] if less_V is None else [mass_V, less_V]
-        tiles = (row_V[: whole * TILE].view(whole, TILE) for row_V in rows)
-        for out, part, *less in zip(*(_cut(each, step) for each in (sum_T[:whole], *tiles)), strict=True):
+        tiles = [row_V[: whole * TILE].view(whole, TILE).chunk(count) for row_V in rows]
+        spare = mass_V.new_empty(tiles[0][0].shape) if less_V is not None else None
+        for out, part, *less in zip(sum_T[:whole].chunk(count), *tiles, strict=True):
             if spare is not None:
                 part = torch.sub(part, less[0], out=spare[: part.shape[0]]).clamp_min_(0.0)
             torch.sum(part, -1, out=out)
@@ -71,5 +68,5 @@ def tile_sums(mass_V: torch.Tensor, less_V: torch.Tensor | None = None) -> torch
     return sum_T
 
 
-def _cut(row: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
-    return torch.split(row, size)
+def _count(row_V: torch.Tensor) -> int:
+    return -(-row_V.shape[0] // PIECE) if row_V.device.type == "cpu" else 1
