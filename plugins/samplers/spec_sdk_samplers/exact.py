@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from spec_sdk.contracts import Random, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError, did_you_mean
 from spec_sdk.tree import DraftLaw, Draw, TokenTree
+from spec_sdk_samplers.candidates import nucleus, top_k_candidates, top_p_candidates
 from spec_sdk_samplers.inversion import first_beyond
 from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
 from spec_sdk_samplers.reference import ReferenceSampler, uniform
@@ -182,10 +184,9 @@ class ExactSampler(ReferenceSampler):
         Raises UnusableLogits, naming ``row``.
         """
         params = self.params
-        score_V = logits_V
         if 0 < params.top_k < logits_V.shape[0]:
-            kth = logits_V.topk(params.top_k).values[-1]
-            score_V = torch.where(logits_V < kth, float("-inf"), logits_V)
+            return self._top_k_law(logits_V, row, use)
+        score_V = logits_V
         if params.temperature != 1 or score_V.dtype != torch.float32:
             score_V = self._scaled(score_V)
         p_V = torch.softmax(score_V, -1, out=self._row(use, logits_V))
@@ -193,12 +194,35 @@ class ExactSampler(ReferenceSampler):
         if not float(p_V[0]) >= 0:
             raise UnusableLogits(row)
         if params.top_p < 1:
-            p_V = self._nucleus(p_V[None], params.top_p)[0]
+            id_K = top_p_candidates(p_V, params.top_p)
+            return self._spread(self._filtered(p_V[id_K]), id_K, p_V)
         if params.min_p > 0:
             p_V = torch.where(p_V < params.min_p * p_V.amax(), 0.0, p_V)
-        if params.top_p < 1 or params.min_p > 0:
             p_V = p_V.div_(p_V.sum())
         return p_V
+
+    def _top_k_law(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        id_K, top = top_k_candidates(logits_V, self.params.top_k)
+        if not isfinite(top):
+            raise UnusableLogits(row)
+        score_K = (logits_V[id_K].float() - top) / max(self.params.temperature, torch.finfo(torch.float32).tiny)
+        return self._spread(self._filtered(score_K.softmax(-1)), id_K, self._row(use, logits_V))
+
+    def _filtered(self, p_K: torch.Tensor) -> torch.Tensor:
+        """``p_K`` under top-p and min-p, its sum 1 if one of them is on."""
+        params = self.params
+        if params.top_p < 1:
+            p_K = nucleus(p_K, params.top_p)
+        if params.min_p > 0:
+            p_K = p_K.masked_fill_(p_K < params.min_p * p_K.amax(), 0.0)
+        return p_K.div_(p_K.sum()) if params.top_p < 1 or params.min_p > 0 else p_K
+
+    @staticmethod
+    def _spread(p_K: torch.Tensor, id_K: torch.Tensor, out_V: torch.Tensor) -> torch.Tensor:
+        """``p_K`` at its ids in ``out_V``, and 0 elsewhere."""
+        for (out,) in pieces(out_V):
+            out.zero_()
+        return out_V.index_copy_(0, id_K, p_K)
 
     def _scaled(self, logits_V: torch.Tensor) -> torch.Tensor:
         """The logits in float32, divided by the temperature, in a row of our own."""

@@ -22,7 +22,7 @@ PIECE = 126 * TILE
 
 def pieces(*rows: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """The rows [V], cut alike: views of at most PIECE elements on the CPU, the rows themselves elsewhere."""
-    count = _count(rows[0])
+    count = piece_count(rows[0])
     return zip(*(row.chunk(count) for row in rows), strict=True) if count > 1 else iter((rows,))
 
 
@@ -49,7 +49,7 @@ def tile_sums(mass_V: torch.Tensor, less_V: torch.Tensor | None = None) -> torch
     vocabulary = mass_V.shape[0]
     whole = vocabulary // TILE
     sum_T = mass_V.new_empty(-(-vocabulary // TILE))
-    count = _count(mass_V)
+    count = piece_count(mass_V)
     if count == 1:
         if less_V is not None:
             mass_V, less_V = (mass_V - less_V).clamp_min_(0.0), None
@@ -68,5 +68,6 @@ def tile_sums(mass_V: torch.Tensor, less_V: torch.Tensor | None = None) -> torch
     return sum_T
 
 
-def _count(row_V: torch.Tensor) -> int:
+def piece_count(row_V: torch.Tensor) -> int:
+    """How many pieces a row [V] is cut into; ``chunk`` cuts rows of tiles alike."""
     return -(-row_V.shape[0] // PIECE) if row_V.device.type == "cpu" else 1
