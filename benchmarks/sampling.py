@@ -187,13 +187,15 @@ def plot(report: dict[str, Any], path: Path) -> str | None:
     matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"
     cases = [case for case in report["cases"] if not case["filters"] and case["dtype"] == report["cases"][0]["dtype"]]
     sizes = sorted({case["vocabulary"] for case in cases})
-    figure, axes = pyplot.subplots(1, len(sizes), figsize=(4.2 * len(sizes), 3.8), layout="constrained", squeeze=False)
+    figure, axes = pyplot.subplots(
+        1, len(sizes), figsize=(4.2 * len(sizes) + 2, 3.8), layout="constrained", squeeze=False
+    )
     for size, axis in zip(sizes, axes[0], strict=True):
         for name in cases[0]["rivals"]:
             points = [(c["gamma"], c["rivals"][name]["seconds"] * 1e3) for c in cases if c["vocabulary"] == size]
             axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=name)
         axis.set(yscale="log", xlabel="drafted tokens γ", ylabel="ms per step", title=f"V = {size:,}")
-    axes[0][0].legend()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.suptitle(f"{report['machine']}, {report['cases'][0]['dtype']}")
     figure.savefig(path, metadata={"Date": None})
     return None

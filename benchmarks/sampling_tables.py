@@ -293,7 +293,7 @@ def plot(report: Mapping[str, Any], path: Path) -> str | None:
         return "matplotlib is not installed (pip install 'spec-sdk[benchmarks]')"
     matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"
     cases = report["steps"]
-    figure, (times, memory) = pyplot.subplots(1, 2, figsize=(10.5, 4), layout="constrained")
+    figure, (times, memory) = pyplot.subplots(1, 2, figsize=(12.5, 4), layout="constrained")
     gammas = [case["gamma"] for case in cases]
     for name in cases[0]["methods"]:
         ones = [case["methods"][name] for case in cases]
@@ -303,7 +303,7 @@ def plot(report: Mapping[str, Any], path: Path) -> str | None:
         memory.plot(gammas, [one["peak_bytes"] / 2**20 for one in ones], marker="o", markersize=3, label=name)
     times.set(yscale="log", xlabel="drafted tokens γ", ylabel="ms per step (median, quartiles)", title="time")
     memory.set(yscale="log", xlabel="drafted tokens γ", ylabel="MiB", title="most memory held")
-    times.legend(fontsize=8)
+    figure.legend(*times.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.suptitle(f"{report['machine']}; {report['target']}, {report['dtype']}, V = {report['vocabulary']:,}")
     figure.savefig(path, metadata={"Date": None})
     return None
