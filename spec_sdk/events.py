@@ -6,9 +6,10 @@ Every event is a flat dict with ``event`` and ``request`` (the index of the prom
 ``prefill``        ``seconds``; ``drafter_s``: those of them that the drafter took, null if it was not started yet;
                    ``tokens`` (the prompt's, without the pending one), ``draft`` (the draft model's label, or null)
 ``cycle``          ``step`` (from 1), ``prefix`` (committed tokens in the target's cache), ``budget`` (depth asked for;
-                   0 is a plain step), ``draft_s``, ``verify_s``, ``recover_s`` (seconds), ``tree_nodes``, ``drafted``
-                   (depth of the tree), ``accepted`` (drafted tokens kept), ``tokens`` (ids emitted),
-                   ``attention``: null, or what the attention level did:
+                   0 is a plain step), ``draft_s``, ``verify_s``, ``recover_s`` (seconds), ``verdict_s`` (those of
+                   ``verify_s`` that came after the target's pass: the repetition penalty, and the verifier with its
+                   sampler), ``tree_nodes``, ``drafted`` (depth of the tree), ``accepted`` (drafted tokens kept),
+                   ``tokens`` (ids emitted), ``attention``: null, or what the attention level did:
                    per layer ``hit``, ``error`` (relative, of the pass's worst row) and ``difference`` (‖Â − A‖ of the
                    worst row), where null is a layer that made no prediction; ``row_error``, per layer one error per
                    node of the tree, null for a tree of one; ``state_norm`` (the largest norm of a hidden state

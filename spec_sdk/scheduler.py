@@ -131,6 +131,7 @@ class Scheduler:
         tree = self._propose(request, Budget(depth, nodes))
         drafted = self._clock()
         scores = self.target.score(tree, self.drafter.hidden_layers)
+        scored = self._clock()
         verdict = self._verify(tree, scores, request)
         verified = self._clock()
         tokens = clip(verdict, request)
@@ -149,6 +150,7 @@ class Scheduler:
             "budget": depth,
             "draft_s": drafted - began,
             "verify_s": verified - drafted,
+            "verdict_s": verified - scored,
             "recover_s": recovered - verified,
             "tree_nodes": tree.size,
             "drafted": tree.depth,

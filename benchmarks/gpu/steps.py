@@ -55,16 +55,28 @@ STEPS = (
         needs=("transformers", "pluggy", "structlog", "omegaconf"),
     ),
     Step(
-        "sampling_trees",
+        "tree_verdicts",
         (
-            "benchmarks/sampling.py",
-            "--tree",
+            "benchmarks/tree_verdicts.py",
             "--device=cuda",
             "--seconds=150",
-            "--output={results}/sampling-trees.json",
+            "--output={results}/tree_verdicts.json",
         ),
         300,
         needs=("pluggy", "structlog", "omegaconf"),
+    ),
+    Step(
+        "sampling_tables",
+        (
+            "benchmarks/sampling_tables.py",
+            "--prompts={prompts}",
+            "--output={results}/sampling_tables.json",
+            *ON_KIT_MODEL,
+            "model.draft_layers=smollm2-135m-24",
+        ),
+        540,
+        needs=("transformers", *HYDRA),
+        needs_model=True,
     ),
     Step(
         "tree_attention",

@@ -1,54 +1,41 @@
-"""The sampling benchmark measures steps that are what they say, and says what it has not measured."""
+"""The sampling benchmarks measure steps that are what they say, and say what they have not measured."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 import torch
 
-from benchmarks.sampling import (
-    FILTERED,
-    KINDS,
-    RIVALS,
-    SAMPLED,
-    Step,
-    TreeStep,
-    aims,
-    lines,
-    measure,
-    measure_tree,
-    peak_bytes,
-    rivals,
-)
-from spec_sdk.tree import DrawKind
+from benchmarks.sampling import FILTERED, SAMPLED, aims, lines, make_step, measure, rivals
+from benchmarks.sampling_tables import replay, run_entry
+from benchmarks.support.published_sampling import BETA, decider, sigmoid_matrices, softmax_matrices
+from benchmarks.support.sampling_rivals import RIVALS, Step, functions, peak_bytes
 
 CPU = torch.device("cpu")
 
 
-def test_a_case_has_every_rival_and_a_ratio() -> None:
-    case = measure(2, 500, torch.float32, CPU, SAMPLED, seconds=0.05)
+@pytest.fixture(scope="module")
+def known() -> dict[str, object]:
+    return functions(None)  # type: ignore[return-value]
+
+
+def test_a_case_has_every_rival_and_a_ratio(known) -> None:  # type: ignore[no-untyped-def]
+    case = measure(2, 500, torch.float32, CPU, SAMPLED, 0.05, known)
     assert tuple(case["rivals"]) == RIVALS
     assert all(one["seconds"] > 0 and one["peak_bytes"] > 0 for one in case["rivals"].values())
     assert case["steps_in_which_exact_and_reference_differ"] == 0
-    assert len(lines(case)) == 4 and lines(case)[0].split()[:2] == ["1.00", "transformers"]
+    assert len(lines(case)) == len(RIVALS) and lines(case)[0].split()[:2] == ["1.00", "transformers"]
     results = {aim["aim"]: aim["result"] for aim in aims({"cases": [case], "device": "cpu"})}
     assert {result for aim, result in results.items() if aim.startswith("GPU")} == {"not measured here"}
     assert results["cpu: exact is faster than reference"] in ("met", "missed")
+    assert results["cpu: exact is faster than published sigmoid"] in ("met", "missed")
 
 
-def test_filtered_cases_leave_transformers_out() -> None:
-    """Its function takes logits that a processor has filtered already."""
-    assert "transformers" not in rivals([Step(2, 500, torch.float32, CPU, FILTERED, 0)], FILTERED)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_tree_case_is_drawn_as_it_says(kind: DrawKind) -> None:
-    case = measure_tree(kind, 500, torch.float32, CPU, SAMPLED, seconds=0.02)
-    assert tuple(case["rivals"]) == ("reference", "exact", "sigmoid") and lines(case)[0].split()[0] == "1.00"
-    assert case["steps_in_which_exact_and_reference_differ"] == 0
-    (judged, _) = aims({"cases": [case], "device": "cpu"})
-    assert judged["result"] in ("met", "missed")
-    step = TreeStep(kind, 500, torch.float32, CPU, SAMPLED, 0)
-    assert len(step.drawn) >= 4 + 4 + 4 and step.target.shape[0] > 12
+def test_filtered_cases_leave_functions_of_logits_out(known) -> None:  # type: ignore[no-untyped-def]
+    """They take logits that a processor has filtered already."""
+    steps = [make_step(2, 500, torch.float32, CPU, FILTERED, 0)]
+    assert list(rivals(steps, FILTERED, known)) == ["reference", "exact", "sigmoid"]
 
 
 def test_peak_memory_counts_what_is_held_at_once() -> None:
@@ -57,3 +44,66 @@ def test_peak_memory_counts_what_is_held_at_once() -> None:
         return float((first + second).sum())
 
     assert 3 << 20 <= peak_bytes(two_rows, CPU) < 4 << 20
+
+
+def test_recorded_steps_are_replayed_to_every_method(known) -> None:  # type: ignore[no-untyped-def]
+    steps = [make_step(3, 600, torch.float32, CPU, SAMPLED, seed) for seed in range(3)]
+    case = replay(steps, RIVALS, known, seconds=0.0, least_rounds=20)
+    methods = case["methods"]
+    assert case["verdicts_in_which_exact_and_reference_differ"] == 0
+    assert methods["exact"]["acceptance_rate"] == methods["reference"]["acceptance_rate"]
+    assert methods["sigmoid"]["acceptance_rate"] > 0.95 > methods["exact"]["acceptance_rate"] > 0.2
+    assert abs(methods["transformers"]["acceptance_rate"] - methods["exact"]["acceptance_rate"]) < 0.25
+    # what drawing left behind for the reference counts: a distribution for each drafted token
+    assert methods["reference"]["peak_bytes"] >= 3 * 600 * 4 > 0 < methods["exact"]["peak_bytes"]
+
+
+def test_needed_bytes_count_every_needed_row_once() -> None:
+    step = Step(torch.zeros(2, 10), torch.zeros(3, 10), [1, 2], [0.1, 0.1])
+    # rejected at once: a target row and a draft row; all accepted: three target rows
+    assert [step.needed_bytes(accepted) for accepted in (0, 1, 2)] == [80, 120, 120]
+
+
+def law_of_two_tokens(target_GV1: torch.Tensor, draft_V: torch.Tensor, kernel) -> torch.Tensor:  # type: ignore[no-untyped-def]
+    """The law of the first emitted token, with the drafted one drawn from the draft's softmax: many steps."""
+    torch.manual_seed(0)
+    decide, counts = decider(kernel), Counter[int]()
+    drawn = torch.multinomial(draft_V.softmax(-1), 6000, replacement=True)
+    for token in drawn.tolist():
+        counts[decide(torch.tensor([[token]]), draft_V[None], target_GV1)[0]] += 1
+    return torch.tensor([counts[i] / 6000 for i in range(len(draft_V))])
+
+
+def test_the_published_exact_method_keeps_the_law_and_the_sigmoid_one_does_not() -> None:
+    target_GV1, draft_V = (
+        torch.tensor([[2.0, 0.0, 0.0, -1.0], [0.0, 0.0, 0.0, 0.0]]),
+        torch.tensor([0.0, 2.0, 0.0, 0.0]),
+    )
+    p_V = target_GV1[0].softmax(-1)
+    assert (law_of_two_tokens(target_GV1, draft_V, softmax_matrices) - p_V).abs().max() < 0.03
+    # nearly every drafted token is accepted, so that the law is the draft's
+    sigmoid_V = law_of_two_tokens(target_GV1, draft_V, sigmoid_matrices)
+    assert (sigmoid_V - draft_V.softmax(-1)).abs().max() < 0.03 < (sigmoid_V - p_V).abs().max()
+
+
+def test_the_published_sigmoid_is_the_papers_formula() -> None:
+    draft_GV, target_GV1 = 4e3 * torch.randn(2, 5), 4e3 * torch.randn(3, 5)
+    tau_GV, a_GV, b_G, last_V = sigmoid_matrices(draft_GV, target_GV1)
+    p_GV1, q_GV = (torch.sigmoid((logits + BETA) / (2 * BETA)) for logits in (target_GV1, draft_GV))
+    torch.testing.assert_close(tau_GV, torch.minimum(torch.ones(2, 5), p_GV1[:2] / q_GV))
+    torch.testing.assert_close(a_GV, (p_GV1[:2] - q_GV).relu())
+    torch.testing.assert_close(b_G, (p_GV1[:2] - q_GV).relu().sum(-1))
+    torch.testing.assert_close(last_V, p_GV1[2])
+
+
+def test_stages_of_a_run_are_shares_of_its_cycles() -> None:
+    """The verdict is told apart from the target's pass, and the first cycle, which warms up, is not timed."""
+    from benchmarks.measuring import Answer, Prompt
+
+    cycle = {"event": "cycle", "draft_s": 1.0, "verify_s": 2.0, "verdict_s": 0.5, "recover_s": 0.5, "attention": None}
+    cycles = [{**cycle, "step": i, "drafted": 4, "accepted": 1, "tokens": [1, 2]} for i in (1, 2, 3)]
+    cycles[0]["draft_s"] = 100.0
+    start = {"event": "request_start", "prompt_tokens": 3}
+    entry = run_entry([Answer(Prompt("", ""), [1, 2] * 3, [start, *cycles])])
+    assert entry["acceptance_rate"] == 0.25 and entry["mean_accepted_tokens"] == 2.0 and entry["cycles"] == 2
+    assert entry["share"] == pytest.approx({"draft": 2 / 7, "pass": 3 / 7, "verdict": 1 / 7, "recover": 1 / 7})

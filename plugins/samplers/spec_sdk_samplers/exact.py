@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar
 
 import torch
@@ -19,7 +20,9 @@ import torch
 from spec_sdk.contracts import Random, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError, did_you_mean
 from spec_sdk.tree import DraftLaw, Draw, TokenTree
+from spec_sdk_samplers.candidates import nucleus, top_k_candidates, top_p_candidates
 from spec_sdk_samplers.inversion import first_beyond
+from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
 from spec_sdk_samplers.reference import ReferenceSampler, uniform
 
 KERNELS = ("auto", "triton", "torch")
@@ -93,28 +96,31 @@ class ExactSampler(ReferenceSampler):
         while True:
             node = path[-1]
             draws = tree.draws_N[node]
-            child, rest_V = self.try_draws(tree, node, draws, logits_NV[node], uniforms[first[node] :])
+            child, rest_V, less_V = self.try_draws(tree, node, draws, logits_NV[node], uniforms[first[node] :])
             if child is not None:
                 path.append(child)
                 continue
-            token = first_beyond(rest_V, uniforms[-1])
+            token = first_beyond(rest_V, uniforms[-1], less_V)
             if token < 0:
                 raise UnusableLogits(node)
             return path, token
 
     def try_draws(
         self, tree: TokenTree, node: int, draws: tuple[Draw, ...], logits_V: torch.Tensor, uniforms: list[float]
-    ) -> tuple[int | None, torch.Tensor]:
-        """The accepted child of ``node``, or None; and what is left of the target's law, up to a factor."""
+    ) -> tuple[int | None, torch.Tensor, torch.Tensor | None]:
+        """The accepted child of ``node``, or None; and what is left of the target's law, up to a factor.
+
+        What is left are two rows, p and q, of which the next token comes from max(p - q, 0); or p alone.
+        """
         p_V = self.row_law(logits_V, node, "p")
         left: dict[int, torch.Tensor] = {}
         for i, draw in enumerate(draws):
-            token = tree.token_N[draw.node]
+            token, is_last = tree.token_N[draw.node], i + 1 == len(draws)
             p = float(p_V[token])
             if draw.kind == "chosen":
                 if uniforms[i] < p:
-                    return draw.node, p_V
-                _remove(p_V, token)
+                    return draw.node, p_V, None
+                _remove(p_V, token, normalised=not is_last)
                 continue
             source = draw.source
             sequence = id(source) if draw.kind == "without_replacement" else None
@@ -130,26 +136,30 @@ class ExactSampler(ReferenceSampler):
                     f"distribution in which that token has probability {q}"
                 )
             if uniforms[i] * q < p:
-                return draw.node, p_V
+                return draw.node, p_V, None
             q_V = self._draft_row(draw, p_V.device) if q_V is None else q_V
-            p_V = self._residual(p_V, q_V, i + 1 < len(draws))
-            if sequence is not None and i + 1 < len(draws):
+            if is_last:
+                return None, p_V, q_V
+            p_V = self._residual(p_V, q_V)
+            if sequence is not None:
                 if sequence not in left:
                     left[sequence] = q_V.clone()
                 _remove(left[sequence], token)
-        return None, p_V
+        return None, p_V, None
 
-    def _residual(self, p_V: torch.Tensor, q_V: torch.Tensor, normalised: bool) -> torch.Tensor:
-        """max(p - q, 0), in a row of our own; ``p_V``, which is not written to, if that is nothing."""
+    def _residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
+        """norm(max(p - q, 0)), in a row of our own; ``p_V``, which is not written to, if that is nothing."""
         out_V = self._row("rest", p_V)
         if out_V.data_ptr() == p_V.data_ptr():
             # the second rejection at a node: what the first one left gives way
             out_V = self._row("p", p_V)
-        torch.sub(p_V, q_V, out=out_V).clamp_min_(0.0)
-        total = float(out_V.sum())
-        if not total > 0:
+        exceeding(p_V, q_V, out_V)
+        whole = total(out_V)
+        if not whole > 0:
             return p_V
-        return out_V.div_(total) if normalised else out_V
+        for (out,) in pieces(out_V):
+            out.div_(whole)
+        return out_V
 
     def _draft_row(self, draw: Draw, device: torch.device) -> torch.Tensor:
         source = draw.source
@@ -177,27 +187,58 @@ class ExactSampler(ReferenceSampler):
         Raises UnusableLogits, naming ``row``.
         """
         params = self.params
-        score_V = logits_V
         if 0 < params.top_k < logits_V.shape[0]:
-            kth = logits_V.topk(params.top_k).values[-1]
-            score_V = torch.where(logits_V < kth, float("-inf"), logits_V)
+            return self._top_k_law(logits_V, row, use)
+        score_V = logits_V
         if params.temperature != 1 or score_V.dtype != torch.float32:
-            score_V = self._row("score", logits_V).copy_(score_V)
-            if params.temperature < COLDEST_PLAIN:
-                score_V = score_V.sub_(score_V.amax())
-            if params.temperature != 1:
-                score_V = score_V.div_(max(params.temperature, torch.finfo(torch.float32).tiny))
+            score_V = self._scaled(score_V)
         p_V = torch.softmax(score_V, -1, out=self._row(use, logits_V))
         # a softmax is NaN in every place or in none
         if not float(p_V[0]) >= 0:
             raise UnusableLogits(row)
         if params.top_p < 1:
-            p_V = self._nucleus(p_V[None], params.top_p)[0]
+            id_K = top_p_candidates(p_V, params.top_p)
+            return self._spread(self._filtered(p_V[id_K]), id_K, p_V)
         if params.min_p > 0:
             p_V = torch.where(p_V < params.min_p * p_V.amax(), 0.0, p_V)
-        if params.top_p < 1 or params.min_p > 0:
             p_V = p_V.div_(p_V.sum())
         return p_V
+
+    def _top_k_law(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        id_K, top = top_k_candidates(logits_V, self.params.top_k)
+        if not isfinite(top):
+            raise UnusableLogits(row)
+        score_K = (logits_V[id_K].float() - top) / max(self.params.temperature, torch.finfo(torch.float32).tiny)
+        return self._spread(self._filtered(score_K.softmax(-1)), id_K, self._row(use, logits_V))
+
+    def _filtered(self, p_K: torch.Tensor) -> torch.Tensor:
+        """``p_K`` under top-p and min-p, its sum 1 if one of them is on."""
+        params = self.params
+        if params.top_p < 1:
+            p_K = nucleus(p_K, params.top_p)
+        if params.min_p > 0:
+            p_K = p_K.masked_fill_(p_K < params.min_p * p_K.amax(), 0.0)
+        return p_K.div_(p_K.sum()) if params.top_p < 1 or params.min_p > 0 else p_K
+
+    @staticmethod
+    def _spread(p_K: torch.Tensor, id_K: torch.Tensor, out_V: torch.Tensor) -> torch.Tensor:
+        """``p_K`` at its ids in ``out_V``, and 0 elsewhere."""
+        for (out,) in pieces(out_V):
+            out.zero_()
+        return out_V.index_copy_(0, id_K, p_K)
+
+    def _scaled(self, logits_V: torch.Tensor) -> torch.Tensor:
+        """The logits in float32, divided by the temperature, in a row of our own."""
+        temperature = self.params.temperature
+        score_V = self._row("score", logits_V)
+        top = largest(logits_V) if temperature < COLDEST_PLAIN else 0.0
+        for score, logits in pieces(score_V, logits_V):
+            score.copy_(logits)
+            if temperature < COLDEST_PLAIN:
+                score.sub_(top)
+            if temperature != 1:
+                score.div_(max(temperature, torch.finfo(torch.float32).tiny))
+        return score_V
 
 
 def _first_draws(tree: TokenTree) -> list[int]:
@@ -207,12 +248,13 @@ def _first_draws(tree: TokenTree) -> list[int]:
     return first
 
 
-def _remove(p_V: torch.Tensor, token: int) -> None:
+def _remove(p_V: torch.Tensor, token: int, normalised: bool = True) -> None:
     """Take ``token`` from ``p_V`` and renormalise, in place; nothing happens if there is no other token."""
     kept = p_V[token].clone()
     p_V[token] = 0.0
-    total = float(p_V.sum())
-    if total > 0:
-        p_V.div_(total)
-    else:
+    rest = total(p_V)
+    if not rest > 0:
         p_V[token] = kept
+    elif normalised:
+        for (p,) in pieces(p_V):
+            p.div_(rest)

@@ -5,35 +5,37 @@ Legend: V vocabulary, T tiles of it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import torch
 
-TILE = 256
-"""So small that its float32 sum loses nothing that shows: sums of tiles are cumulated in float64."""
+from spec_sdk_samplers.pieces import TILE, tile_sums
 
 
-def first_beyond(mass_V: torch.Tensor, uniform: float) -> int:
+def first_beyond(mass_V: torch.Tensor, uniform: float, less_V: torch.Tensor | None = None) -> int:
     """The first token whose cumulated mass exceeds ``uniform`` times the whole; -1 if there is no mass, or NaN.
 
-    One pass over ``mass_V`` [V] (float32, need not sum to 1) for the sums of tiles, then one tile. Never a token of
-    mass 0, whatever is lost to rounding between the two.
+    ``mass_V`` [V] (float32) need not sum to 1. With ``less_V`` the mass is max(mass - less, 0), or ``mass_V`` itself
+    where that is nothing. One pass for the sums of tiles, then one tile. Never a token of mass 0, whatever is lost to
+    rounding between the two.
     """
-    vocabulary = mass_V.shape[0]
-    whole = vocabulary // TILE * TILE
-    sum_T = mass_V[:whole].view(-1, TILE).sum(-1)
-    if whole < vocabulary:
-        sum_T = torch.cat((sum_T, mass_V[whole:].sum()[None]))
-    cdf_T = sum_T.double().cumsum(0)
-    total = float(cdf_T[-1])
-    if not 0 < total < float("inf"):
+    sum_T = tile_sums(mass_V, less_V)
+    # lists, since a search in one costs less than the calls that torch would need, and on a device one transfer
+    cdf_T: list[float] = sum_T.cumsum(0, dtype=torch.float64).tolist()
+    whole = cdf_T[-1]
+    if less_V is not None and whole == 0:
+        return first_beyond(mass_V, uniform)
+    if not 0 < whole < float("inf"):
         return -1
-    goal = uniform * total
-    tile = int(torch.searchsorted(cdf_T, goal, right=True))
-    if tile >= cdf_T.shape[0]:
+    goal = uniform * whole
+    tile = bisect_right(cdf_T, goal)
+    if tile == len(cdf_T):
         tile = int(sum_T.nonzero()[-1])
-    before = float(cdf_T[tile - 1]) if tile else 0.0
-    part_V = mass_V[tile * TILE : (tile + 1) * TILE]
-    cdf_V = part_V.double().cumsum(0)
-    token = int(torch.searchsorted(cdf_V, goal - before, right=True))
-    if token >= part_V.shape[0] or not float(part_V[token]) > 0:
+    before = cdf_T[tile - 1] if tile else 0.0
+    inside = slice(tile * TILE, (tile + 1) * TILE)
+    part_V = mass_V[inside] if less_V is None else (mass_V[inside] - less_V[inside]).clamp_min_(0.0)
+    # a cdf that exceeds the goal where the one before it does not: that token has mass
+    token = bisect_right(part_V.cumsum(0, dtype=torch.float64).tolist(), goal - before)
+    if token == part_V.shape[0]:
         token = int(part_V.nonzero()[-1])
     return tile * TILE + token

@@ -15,6 +15,7 @@ from spec_sdk.contracts import Guarantee, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.tree import DraftLaw, Draw, TokenTree
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
 from spec_sdk_samplers.support import filters
 
 LARGEST_HALF = 65504.0
@@ -69,12 +70,12 @@ class SigmoidSampler(ExactSampler):
 
     def try_draws(
         self, tree: TokenTree, node: int, draws: tuple[Draw, ...], logits_V: torch.Tensor, uniforms: list[float]
-    ) -> tuple[int | None, torch.Tensor]:
+    ) -> tuple[int | None, torch.Tensor, torch.Tensor | None]:
         sources = [draw.source for draw in draws]
         if not sources or not all(isinstance(source, DraftLaw) for source in sources):
             return super().try_draws(tree, node, draws, logits_V, uniforms)
         # a sigmoid would make numbers of infinities, and of NaN anywhere but at the token
-        if not math.isfinite(float(logits_V.amax())):
+        if not math.isfinite(largest(logits_V)):
             raise UnusableLogits(node)
         rest_V: torch.Tensor | None = None
         for draw, source, uniform in zip(draws, sources, uniforms, strict=False):
@@ -82,22 +83,23 @@ class SigmoidSampler(ExactSampler):
             token = tree.token_N[draw.node]
             p_V = self._sigmoid(logits_V[token]) if rest_V is None else rest_V[token]
             p, q = float(p_V), float(self._sigmoid(source.logits_V[token]))
-            if uniform * q < p and (rest_V is not None or self._keeps(logits_V, token)):
-                return draw.node, logits_V
+            if uniform * q < p and (rest_V is not None or self._keeps(logits_V, token, node)):
+                return draw.node, logits_V, None
             if rest_V is None:
-                rest_V = self._sigmoid_row(logits_V)
-            rest_V = (rest_V - self._sigmoid_row(source.logits_V).to(rest_V.device)).clamp_min_(0.0)
+                rest_V = self._sigmoid_row(logits_V, node, "sigmoid p")
+            less_V = self._sigmoid_row(source.logits_V, 0, "sigmoid q").to(rest_V.device)
+            rest_V = exceeding(rest_V, less_V, rest_V)
         assert rest_V is not None
-        return None, rest_V if float(rest_V.sum()) > 0 else self.row_law(logits_V, node, "p")
+        return None, rest_V if total(rest_V) > 0 else self.row_law(logits_V, node, "p"), None
 
-    def _keeps(self, logits_V: torch.Tensor, token: int) -> bool:
-        return not filters(self.params) or bool(self._kept(logits_V)[token])
+    def _keeps(self, logits_V: torch.Tensor, token: int, row: int) -> bool:
+        return not filters(self.params) or bool(self._kept(logits_V, row)[token])
 
-    def _kept(self, logits_V: torch.Tensor) -> torch.Tensor:
+    def _kept(self, logits_V: torch.Tensor, row: int) -> torch.Tensor:
         """What the filters keep of a row, [V]."""
         params = self.params
         if params.top_p < 1 or params.min_p > 0:
-            return self.row_law(logits_V, 0, "p") > 0
+            return self.row_law(logits_V, row, "p") > 0
         # a token may be among the k best and yet have a softmax of 0 in float32
         return logits_V >= logits_V.topk(min(params.top_k, logits_V.shape[0])).values[-1]
 
@@ -105,9 +107,14 @@ class SigmoidSampler(ExactSampler):
         alpha, beta = self.config.alpha, self.config.beta
         return torch.sigmoid((logits.float() / self.params.temperature - alpha) / (beta - alpha))
 
-    def _sigmoid_row(self, logits_V: torch.Tensor) -> torch.Tensor:
-        value_V = self._sigmoid(logits_V)
-        return torch.where(self._kept(logits_V), value_V, 0.0) if filters(self.params) else value_V
+    def _sigmoid_row(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        """In memory that the next call for the same ``use`` writes to."""
+        value_V = self._row(use, logits_V)
+        for value, logits in pieces(value_V, logits_V):
+            value.copy_(self._sigmoid(logits))
+        if filters(self.params):
+            value_V.masked_fill_(~self._kept(logits_V, row), 0.0)
+        return value_V
 
 
 def scale_warnings(alpha: float, beta: float, dtype: torch.dtype = torch.float32) -> list[str]:

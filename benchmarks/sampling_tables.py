@@ -1,0 +1,374 @@
+"""The tables of "Optimized speculative sampling" on our models: what sampling costs in a step and in a whole run.
+
+    python benchmarks/sampling_tables.py
+    python benchmarks/sampling_tables.py --gammas 2 5 --steps 2 --runs 2 --prompt-count 1 --new-tokens 6  # smoke
+    python benchmarks/sampling_tables.py backend=cuda model.dtype=bfloat16
+
+SmolLM2-135M, drafted by its own layers (``model.draft=cut``), answers prompts of Spec-Bench at temperature 1.
+
+- **Steps.** For each γ both models' logits are recorded in a run, and every method of
+  :mod:`benchmarks.support.sampling_rivals` then decides the same steps, turn by turn: time per step (the paper's Fig. 3
+  and Table 6), most memory held (Fig. 4) and realised bandwidth (Table 3): the bytes that a step without loss must
+  read (:meth:`Step.needed_bytes`, from the tokens which that method accepted) per time, beside what summing a large
+  tensor reads. Times are processor time where torch has one CPU thread (``OMP_NUM_THREADS=1``, for a busy machine).
+- **Whole runs.** Every method answers the prompts inside the pipeline, prompt by prompt in turn: wall-clock share of
+  drafting, target pass and sampling (Table 5), acceptance and time per verdict (Table 8). All from cycle events.
+
+Writes ``results/sampling_tables-<machine>.json`` and a plot beside it. Needs ``pip install 'spec-sdk[benchmarks]'``.
+
+Legend: G = γ drafted tokens, N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measuring import (
+    PROMPTS,
+    RESULTS,
+    Answer,
+    Prompt,
+    answer,
+    build,
+    events_of,
+    spread_prompts,
+    write_report,
+)
+from benchmarks.support import machine
+from benchmarks.support.published_sampling import Decide
+from benchmarks.support.sampling_rivals import (
+    COMPILED_SIGMOID,
+    OURS,
+    PUBLISHED_SIGMOID,
+    RIVALS,
+    TRANSFORMERS,
+    Step,
+    functions,
+    peak_bytes,
+    stepper,
+    whole_step,
+)
+from benchmarks.support.timing import own_clock
+from spec_sdk.contracts import Budget, Policy, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.metrics import summarise
+from spec_sdk.pipeline import Pipeline
+from spec_sdk.tasks.generate import encode
+from spec_sdk.tree import DraftLaw, TokenTree
+from spec_sdk_samplers.exact import ExactSampler
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.chain_rejection import ChainRejection
+
+SCHEMA_VERSION = 1
+SAMPLED = SamplingParams(temperature=1.0)
+IN_RUNS = (TRANSFORMERS, *OURS, PUBLISHED_SIGMOID)
+"""``published exact`` decides as transformers' function does, so its whole runs would repeat that one's."""
+STAGES = ("draft", "pass", "verdict", "recover")
+
+
+class Depth(Policy):
+    """Always the same γ."""
+
+    name = "depth"
+
+    def __init__(self, gamma: int) -> None:
+        super().__init__(None)
+        self.gamma = gamma
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(self.gamma)
+
+
+def draft_logits(tree: TokenTree) -> torch.Tensor:
+    """The logits [γ, V] that the tokens of a drawn chain came from."""
+    sources = [draws[0].source for draws in tree.draws_N if draws]
+    return torch.stack([source.logits_V for source in sources if isinstance(source, DraftLaw)])
+
+
+class Recording(Verifier):
+    """Chain rejection that keeps the inputs of every step with γ drafted tokens."""
+
+    name = "recording"
+    guarantee = "distribution"
+
+    def __init__(self, gamma: int) -> None:
+        super().__init__(None)
+        self.gamma = gamma
+        self.steps: list[Step] = []
+
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        if tree.depth == self.gamma:
+            tokens, sources = list(tree.token_N[1:]), [draws[0].source for draws in tree.draws_N if draws]
+            known: list[Any] = [source.known for source in sources if isinstance(source, DraftLaw)]
+            q_G = [float(row[token]) for row, token in zip(known, tokens, strict=True)]
+            self.steps.append(Step(draft_logits(tree), logits_NV.clone(), tokens, q_G))
+        return ChainRejection(None).verify(tree, logits_NV, request)
+
+
+class ByFunction(Verifier):
+    """A method that is a function of both models' logits, inside a pipeline."""
+
+    name = "function"
+    guarantee = "relaxed"
+
+    def __init__(self, decide: Decide) -> None:
+        super().__init__(None)
+        self._decide = decide
+
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        if tree.depth == 0:
+            return ChainRejection(None).verify(tree, logits_NV, request)
+        ids = torch.tensor([tree.token_N[1:]], device=logits_NV.device)
+        *accepted, token = self._decide(ids, draft_logits(tree), logits_NV)
+        return Verdict(list(range(len(accepted) + 1)), token, tree)
+
+
+def record(pipeline: Pipeline, gamma: int, prompts: Sequence[Prompt], count: int) -> list[Step]:
+    """``count`` steps, as many from each prompt as from the others."""
+    recording = Recording(gamma)
+    pipeline = replace(
+        pipeline, sampler=ExactSampler(None, SAMPLED), verifier=recording, make_policy=lambda: Depth(gamma)
+    )
+    for i, prompt in enumerate(prompts):
+        wanted = count * (i + 1) // len(prompts)
+        tokens = encode(pipeline.tokenizer, prompt.text, chat=None)
+        with closing(_stream(pipeline, tokens, i)) as stream:
+            while len(recording.steps) < wanted and next(stream, None) is not None:
+                pass
+    return recording.steps[:count]
+
+
+def _stream(pipeline: Pipeline, tokens: list[int], request_id: int) -> Any:
+    return pipeline.stream(tokens, request_id=request_id, max_new_tokens=256, ignore_eos=True)
+
+
+def replay(
+    steps: Sequence[Step], names: Sequence[str], known: Mapping[str, Decide], seconds: float, least_rounds: int = 3
+) -> dict[str, Any]:
+    """Every method on the same steps, turn by turn, for ``seconds``."""
+    device = steps[0].target_GV1.device
+    clock = own_clock(device)
+    steppers = {name: stepper(name, steps, SAMPLED, dict(known)) for name in names}
+    for decide in steppers.values():
+        decide(0, 0)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    accepted: dict[str, list[int]] = {name: [] for name in names}
+    bandwidth: dict[str, list[float]] = {name: [] for name in names}
+    rounds = differing = 0
+    began = time.perf_counter()
+    while rounds < least_rounds or time.perf_counter() - began < seconds:
+        for i, step in enumerate(steps):
+            answers = {}
+            for turn in range(len(names)):
+                name = names[(turn + i + rounds) % len(names)]
+                torch.manual_seed(1000 * rounds + i)
+                start = clock()
+                answers[name] = steppers[name](i, 1000 * rounds + i)
+                spent = clock() - start
+                taken[name].append(spent)
+                accepted[name].append(len(answers[name]) - 1)
+                bandwidth[name].append(step.needed_bytes(accepted[name][-1]) / spent)
+            differing += answers["exact"] != answers["reference"]
+        rounds += 1
+    return {
+        "gamma": steps[0].gamma,
+        "steps": len(steps),
+        "rounds": rounds,
+        "verdicts_in_which_exact_and_reference_differ": differing,
+        "methods": {
+            name: {
+                "mean_s": statistics.fmean(taken[name]),
+                "std_s": statistics.pstdev(taken[name]),
+                "median_s": statistics.median(taken[name]),
+                "quartiles_s": statistics.quantiles(taken[name], n=4)[::2],
+                "acceptance_rate": statistics.fmean(accepted[name]) / steps[0].gamma,
+                "bytes_per_s": statistics.median(bandwidth[name]),
+                "peak_bytes": max(
+                    peak_bytes(whole_step(name, step, SAMPLED, dict(known)), device) for step in steps[:3]
+                ),
+            }
+            for name in names
+        },
+    }
+
+
+def read_bandwidth(device: torch.device, size: int = 2**28) -> float:
+    """Bytes per second at which summing a tensor far larger than any cache reads it."""
+    values, clock = torch.ones(size // 4, device=device), own_clock(device)
+    taken = []
+    for _ in range(9):
+        start = clock()
+        values.sum()
+        taken.append(clock() - start)
+    return size / statistics.median(taken)
+
+
+def in_pipeline(pipeline: Pipeline, name: str, gamma: int, known: Mapping[str, Decide]) -> Pipeline:
+    """The pipeline with this method. Functions of logits draft with the reference sampler."""
+    sampler = OURS.get(name, ReferenceSampler)(None, SAMPLED)
+    verifier = ChainRejection(None) if name in OURS else ByFunction(known[name])
+    return replace(pipeline, sampler=sampler, verifier=verifier, make_policy=lambda: Depth(gamma))
+
+
+def whole_runs(
+    pipeline: Pipeline, gamma: int, prompts: Sequence[Prompt], new_tokens: int, known: Mapping[str, Decide]
+) -> dict[str, Any]:
+    """Every method answers every prompt, in turn."""
+    answers: dict[str, list[Answer]] = {name: [] for name in IN_RUNS}
+    torch.manual_seed(0)
+    for i, prompt in enumerate(prompts):
+        for turn in range(len(IN_RUNS)):
+            name = IN_RUNS[(turn + i) % len(IN_RUNS)]
+            answers[name] += answer(in_pipeline(pipeline, name, gamma, known), [prompt], new_tokens)
+    return {"gamma": gamma, "methods": {name: run_entry(answers[name]) for name in IN_RUNS}}
+
+
+def run_entry(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Counts and stages of a method's runs, from their events. The first cycle of each warms up and is not timed."""
+    summary = summarise(events_of(answers))
+    cycles = [event for event in events_of(answers) if event["event"] == "cycle" and event["step"] > 1]
+    seconds = {
+        stage: sum(cycle[f"{stage}_s"] for cycle in cycles) for stage in ("draft", "verify", "verdict", "recover")
+    }
+    seconds["pass"] = seconds.pop("verify") - seconds["verdict"]
+    whole = sum(seconds.values())
+    return {
+        "acceptance_rate": summary["acceptance_rate"],
+        "mean_accepted_tokens": summary["mean_accepted_tokens"],
+        "cycles": len(cycles),
+        "share": {stage: seconds[stage] / whole for stage in STAGES} if whole else None,
+        "median_s": {
+            "cycle": _median(c["draft_s"] + c["verify_s"] + c["recover_s"] for c in cycles),
+            "pass": _median(c["verify_s"] - c["verdict_s"] for c in cycles),
+            **{stage: _median(c[f"{stage}_s"] for c in cycles) for stage in ("draft", "verdict", "recover")},
+        },
+        "new_tokens": summary["new_tokens"],
+        "tokens": [one.tokens for one in answers],
+    }
+
+
+def _median(values: Iterator[float]) -> float | None:
+    listed = list(values)
+    return statistics.median(listed) if listed else None
+
+
+def print_steps(case: Mapping[str, Any]) -> None:
+    base = case["methods"][TRANSFORMERS]["median_s"]
+    for name, one in case["methods"].items():
+        print(
+            f"{case['gamma']:>3}  {name:28}{one['median_s'] * 1e6:>9.0f}{one['mean_s'] * 1e6:>9.0f}"
+            f"{one['std_s'] * 1e6:>9.0f}{base / one['median_s']:>8.2f}{one['peak_bytes'] / 2**20:>8.2f}"
+            f"{one['bytes_per_s'] / 1e9:>7.2f}{one['acceptance_rate']:>8.2f}"
+        )
+
+
+def print_runs(case: Mapping[str, Any]) -> None:
+    for name, one in case["methods"].items():
+        shares = "".join(f"{one['share'][stage]:>9.1%}" for stage in STAGES) if one["share"] else ""
+        verdict = (one["median_s"]["verdict"] or 0.0) * 1e6
+        print(
+            f"{case['gamma']:>3}  {name:28}{one['acceptance_rate']:>8.2f}{one['mean_accepted_tokens']:>7.2f}"
+            f"{verdict:>10.0f}{shares}"
+        )
+
+
+def plot(report: Mapping[str, Any], path: Path) -> str | None:
+    """Time and memory over γ. Returns why there is none, or None when it is written."""
+    try:
+        import matplotlib
+
+        matplotlib.use("svg")
+        from matplotlib import pyplot
+    except ImportError:
+        return "matplotlib is not installed (pip install 'spec-sdk[benchmarks]')"
+    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"
+    cases = report["steps"]
+    figure, (times, memory) = pyplot.subplots(1, 2, figsize=(12.5, 4), layout="constrained")
+    gammas = [case["gamma"] for case in cases]
+    for name in cases[0]["methods"]:
+        ones = [case["methods"][name] for case in cases]
+        (line,) = times.plot(gammas, [one["median_s"] * 1e3 for one in ones], marker="o", markersize=3, label=name)
+        low, high = zip(*(one["quartiles_s"] for one in ones), strict=True)
+        times.fill_between(gammas, [t * 1e3 for t in low], [t * 1e3 for t in high], alpha=0.15, color=line.get_color())
+        memory.plot(gammas, [one["peak_bytes"] / 2**20 for one in ones], marker="o", markersize=3, label=name)
+    times.set(yscale="log", xlabel="drafted tokens γ", ylabel="ms per step (median, quartiles)", title="time")
+    memory.set(yscale="log", xlabel="drafted tokens γ", ylabel="MiB", title="most memory held")
+    figure.legend(*times.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    figure.suptitle(f"{report['machine']}; {report['target']}, {report['dtype']}, V = {report['vocabulary']:,}")
+    figure.savefig(path, metadata={"Date": None})
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
+    parser.add_argument("--prompt-count", type=int, default=4, help="prompts taken, evenly spread over the file")
+    parser.add_argument("--longest", type=int, default=600, help="characters of a prompt")
+    parser.add_argument("--gammas", type=int, nargs="*", default=range(1, 21), help="γ of the recorded steps")
+    parser.add_argument("--steps", type=int, default=8, help="steps recorded for each γ")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of replaying, for each γ")
+    parser.add_argument("--runs", type=int, nargs="*", default=(3, 5, 10, 15), help="γ of the whole runs")
+    parser.add_argument("--new-tokens", type=int, default=32, help="of a whole run, for each prompt")
+    parser.add_argument("--not-compiled", action="store_true", help="leave out what torch.compile must make first")
+    parser.add_argument("--output", type=Path, help="the JSON to write")
+    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as backend=cuda")
+    arguments = parser.parse_intermixed_args()
+    torch.set_grad_enabled(False)
+    prompts = spread_prompts(arguments.prompts, arguments.prompt_count, arguments.longest)
+    hot = ["sampling.temperature=1.0", "sampling.seed=0"]
+    pipeline = build("pipeline=sd_chain", "verifier=chain_rejection", *hot, *arguments.overrides)
+    known = functions(None if arguments.not_compiled else pipeline.backend.device)
+    names = [name for name in (*RIVALS, COMPILED_SIGMOID) if name in OURS or name in known]
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": "sampling_tables",
+        "target": pipeline.target_name,
+        "draft": pipeline.draft_name,
+        "dtype": pipeline.dtype,
+        "overrides": arguments.overrides,
+        "prompts": len(prompts),
+        "new_tokens": arguments.new_tokens,
+        "load": os.getloadavg(),
+        "steps": [],
+        "runs": [],
+    }
+    path = arguments.output
+    print("  γ  method                       median us     mean     std   ratio     MiB   GB/s  accept")
+    for gamma in arguments.gammas:
+        steps = record(pipeline, gamma, prompts, arguments.steps)
+        if "machine" not in report:
+            device = steps[0].target_GV1.device
+            clock = "processor time" if own_clock(device) is time.thread_time else "wall time"
+            report |= machine.facts(device) | {"clock": clock} | {"vocabulary": steps[0].target_GV1.shape[1]}
+            report["read_bytes_per_s"] = read_bandwidth(device)
+        report["steps"].append(replay(steps, names, known, arguments.seconds))
+        print_steps(report["steps"][-1])
+        sys.stdout.flush()
+    print("  γ  method                        accept    MAT  verdict us" + "".join(f"{stage:>9}" for stage in STAGES))
+    for gamma in arguments.runs:
+        report["runs"].append(whole_runs(pipeline, gamma, prompts, arguments.new_tokens, known))
+        print_runs(report["runs"][-1])
+        sys.stdout.flush()
+    report["load_after"] = os.getloadavg()
+    if path is None:
+        path = RESULTS / f"sampling_tables-{machine.slug(str(report.get('machine', 'runs')))}.json"
+    write_report(path, report)
+    if report["steps"]:
+        print(f"reading a large tensor: {report['read_bytes_per_s'] / 1e9:.1f} GB/s")
+        why_not = plot(report, path.with_suffix(".svg"))
+        print(f"no plot: {why_not}" if why_not else f"written: {path.with_suffix('.svg')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

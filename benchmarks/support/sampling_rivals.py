@@ -1,0 +1,144 @@
+"""One verification step on a chain, by every method that the sampling benchmarks compare, from the same inputs.
+
+A step begins where drafting ends: γ tokens are drawn, with what drawing them left behind, and both models' logits are
+there. It ends with tokens on the host. What drawing leaves: ``reference`` has made the distribution of every row and
+keeps it, ``exact`` and ``sigmoid`` keep the logits and each drawn token's q, as ``draw_from`` does in a pipeline.
+transformers' function and the published methods keep the logits and work q out in the step, as they are written.
+
+Legend: G = γ drafted tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.support.published_sampling import Decide, compiled, decider, sigmoid_matrices, softmax_matrices
+from spec_sdk.contracts import Request, Sampler, SamplingParams
+from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_samplers.exact import ExactSampler
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_samplers.sigmoid import SigmoidSampler
+from spec_sdk_verifiers.chain_rejection import ChainRejection
+
+TRANSFORMERS = "transformers"
+PUBLISHED_EXACT, PUBLISHED_SIGMOID = "published exact", "published sigmoid"
+COMPILED_SIGMOID = "published sigmoid, compiled"
+OURS: dict[str, type[ReferenceSampler]] = {
+    "reference": ReferenceSampler,
+    "exact": ExactSampler,
+    "sigmoid": SigmoidSampler,
+}
+RIVALS = (TRANSFORMERS, *OURS, PUBLISHED_EXACT, PUBLISHED_SIGMOID)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Draft logits [γ, V], target logits [γ + 1, V] on one device; the drawn tokens and their draft probabilities."""
+
+    draft_GV: torch.Tensor
+    target_GV1: torch.Tensor
+    tokens: list[int]
+    q_G: list[float]
+
+    @property
+    def gamma(self) -> int:
+        return len(self.tokens)
+
+    def tree(self, sampler: Sampler) -> TokenTree:
+        """The chain as a drafter with this sampler hands it over."""
+        tree, node = TreeBuilder(0), 0
+        for row_V, token, q in zip(self.draft_GV, self.tokens, self.q_G, strict=True):
+            law = sampler.law(row_V)
+            if isinstance(sampler, ExactSampler):
+                law.known = {token: q}
+            else:
+                assert law.q_V is not None
+            node = tree.add(node, token, "with_replacement", law)
+        return tree.build().tree
+
+    def needed_bytes(self, accepted: int) -> int:
+        """The rows that a step without loss must read whole, once: the target's of visited nodes, and of a rejected
+        token the draft's. q of drawn tokens is known from drawing them.
+        """
+        rows = accepted + 1 + (accepted < self.gamma)
+        return rows * self.target_GV1.shape[1] * self.target_GV1.element_size()
+
+
+def by_transformers(ids: torch.Tensor, draft_GV: torch.Tensor, target_GV1: torch.Tensor) -> list[int]:
+    """``_speculative_sampling``, and the reading of what it decided."""
+    from transformers.generation.utils import _speculative_sampling
+
+    tokens, _ = _speculative_sampling(ids, draft_GV[None], ids.shape[1], target_GV1[None])
+    decided: list[int] = tokens[0].tolist()
+    return decided
+
+
+def functions(compiled_for: torch.device | None) -> dict[str, Decide]:
+    """The methods that are functions of both models' logits; the compiled one if asked for, and only if it compiles."""
+    made = {
+        TRANSFORMERS: by_transformers,
+        PUBLISHED_EXACT: decider(softmax_matrices),
+        PUBLISHED_SIGMOID: decider(sigmoid_matrices),
+    }
+    kernel = None if compiled_for is None else compiled(sigmoid_matrices, compiled_for)
+    return made if kernel is None else {**made, COMPILED_SIGMOID: decider(kernel)}
+
+
+Stepper = Callable[[int, int], list[int]]
+"""``stepper(i, seed)`` decides step i by one method and returns the tokens that it emits."""
+
+
+def stepper(name: str, steps: Sequence[Step], params: SamplingParams, known: dict[str, Decide]) -> Stepper:
+    """``name`` of RIVALS. Ours take the same random numbers for the same seed; the others torch's own."""
+    if name in OURS:
+        sampler = OURS[name](None, params)
+        trees, verifier = [step.tree(sampler) for step in steps], ChainRejection(None)
+
+        def verify(step: int, seed: int) -> list[int]:
+            request = Request([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(seed))
+            return verifier.verify(trees[step], steps[step].target_GV1, request).tokens
+
+        return verify
+    decide = known[name]
+    ids = [torch.tensor([step.tokens], device=step.draft_GV.device) for step in steps]
+    return lambda step, seed: decide(ids[step], steps[step].draft_GV, steps[step].target_GV1)
+
+
+def whole_step(name: str, step: Step, params: SamplingParams, known: dict[str, Decide]) -> Callable[[], object]:
+    """For memory: a method that was never used, with the drawing of the tokens where that leaves rows behind."""
+    if name not in OURS:
+        one = stepper(name, [step], params, known)
+        return lambda: one(0, 0)
+    sampler = OURS[name](None, params)
+
+    def draw_and_verify() -> object:
+        for row_V in step.draft_GV if isinstance(sampler, ExactSampler) else ():
+            sampler.draw_from(sampler.law(row_V), 0.5)
+        request = Request([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(0))
+        return ChainRejection(None).verify(step.tree(sampler), step.target_GV1, request).tokens
+
+    return draw_and_verify
+
+
+def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
+    """Most bytes of tensors that the call holds at once, beyond its inputs."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        torch.cuda.synchronize()
+        return int(torch.cuda.max_memory_allocated() - before)
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        call()
+    changes = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most

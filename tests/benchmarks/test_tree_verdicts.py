@@ -1,0 +1,24 @@
+"""The benchmark of verification on trees measures trees that are what they say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.sampling import SAMPLED
+from benchmarks.tree_verdicts import KINDS, TreeStep, aims, lines, measure
+from spec_sdk.tree import DrawKind
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tree_case_is_drawn_as_it_says(kind: DrawKind) -> None:
+    case = measure(kind, 500, torch.float32, CPU, SAMPLED, seconds=0.02)
+    assert tuple(case["rivals"]) == ("reference", "exact", "sigmoid") and lines(case)[0].split()[0] == "1.00"
+    assert case["steps_in_which_exact_and_reference_differ"] == 0
+    judged = aims({"cases": [case], "device": "cpu"})
+    assert [aim["aim"].split()[-1] for aim in judged] == ["reference", "sigmoid"]
+    assert all(aim["result"] in ("met", "missed") for aim in judged)
+    step = TreeStep(kind, 500, torch.float32, CPU, SAMPLED, 0)
+    assert len(step.drawn) >= 4 + 4 + 4 and step.target.shape[0] > 12

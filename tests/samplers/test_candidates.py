@@ -1,0 +1,61 @@
+"""The tokens that top-k and top-p can keep, and the faults of a row, wherever in it they lie."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from spec_sdk.contracts import SamplingParams
+from spec_sdk.errors import UnusableLogits
+from spec_sdk_samplers.candidates import TILE, nucleus, top_k_candidates, top_p_candidates
+from spec_sdk_samplers.exact import ExactSampler
+from spec_sdk_samplers.reference import ReferenceSampler
+
+SIZES = (3 * TILE, 20 * TILE + 5, 40_000)
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("top_k", [1, 2, 7, 150])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_top_k_keeps_the_largest_and_all_that_tie(size: int, top_k: int, dtype: torch.dtype) -> None:
+    """In bfloat16 many logits are equal."""
+    logits_V = torch.randn(size, generator=torch.Generator().manual_seed(size)).mul(3).to(dtype)
+    id_K, top = top_k_candidates(logits_V, top_k)
+    kth = logits_V.sort(descending=True).values[top_k - 1]
+    assert torch.equal(id_K, (logits_V >= kth).nonzero()[:, 0])
+    assert top == float(logits_V.max())
+
+
+@pytest.mark.parametrize("params", [SamplingParams(0.8, 50, 0.9), SamplingParams(1.0, 0, 0.9), SamplingParams(0.7, 5)])
+@pytest.mark.parametrize("at", [0, TILE, 1000, -1])
+def test_the_law_is_the_references_and_its_faults_are_seen(params: SamplingParams, at: int) -> None:
+    logits_V = 2 * torch.randn(20 * TILE + 5, generator=torch.Generator().manual_seed(1))
+    exact, reference = ExactSampler(None, params), ReferenceSampler(None, params)
+    torch.testing.assert_close(exact.row_law(logits_V, 0, "p"), reference.probabilities(logits_V[None])[0])
+    for bad in (NAN, INF):
+        broken_V = logits_V.clone()
+        broken_V[at] = bad
+        with pytest.raises(UnusableLogits, match="row 4"):
+            exact.row_law(broken_V, 4, "p")
+    # one finite logit is a law
+    one_V = torch.full_like(logits_V, -INF)
+    with pytest.raises(UnusableLogits):
+        exact.row_law(one_V, 0, "p")
+    one_V[at] = 3.0
+    assert exact.row_law(one_V, 0, "p")[at] == 1.0
+
+
+def test_the_nucleus_is_the_fewest_tokens_and_the_first_of_equals() -> None:
+    p_K = torch.tensor([0.25, 0.125, 0.25, 0.125, 0.25])
+    assert nucleus(p_K, 0.6).tolist() == [0.25, 0, 0.25, 0, 0.25]
+    assert nucleus(p_K, 0.5).tolist() == [0.25, 0, 0.25, 0, 0]
+    assert nucleus(p_K, 0.8).tolist() == [0.25, 0.125, 0.25, 0, 0.25]
+
+
+def test_what_top_p_leaves_aside_is_no_more_than_it_may() -> None:
+    p_V = torch.randn(40_000, generator=torch.Generator().manual_seed(2)).mul(4).softmax(-1)
+    id_K = top_p_candidates(p_V, 0.95)
+    assert len(id_K) < len(p_V) and math.isclose(float(p_V.sum() - p_V[id_K].sum()), 0, abs_tol=0.05)
