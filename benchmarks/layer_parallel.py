@@ -13,8 +13,8 @@ cache slots) and replayed; ``eager`` gives the same passes uncaptured. On the CP
 variants take turns, and each gets the median of its rounds. Before it is timed, every fused pass is compared with the
 unfused one.
 
-Writes results/layer_parallel-<device>.json. Needs torch, on a GPU triton and pluggy; no network. Run it from a checkout
-without installing: PYTHONPATH=.:plugins/backends python benchmarks/layer_parallel.py
+Writes results/layer_parallel-<machine>-<dtype>.json. Needs torch, on a GPU triton and pluggy; no network. Run it from a
+checkout without installing: PYTHONPATH=.:plugins/backends python benchmarks/layer_parallel.py
 
 Legend: N nodes, M model dim, V vocabulary; g layers of a group, K rows, I and O inputs and outputs of a product.
 """
@@ -25,8 +25,6 @@ import argparse
 import functools
 import json
 import os
-import platform
-import re
 import statistics
 import sys
 import time
@@ -37,6 +35,7 @@ from unittest import mock
 
 import torch
 
+from benchmarks.support import machine
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.checkpoint_shapes import expected_shapes
 from spec_sdk.model.config import ModelConfig
@@ -283,17 +282,6 @@ def show(nodes: int, entry: Mapping[str, Any], sizes: list[int]) -> None:
     print(f"    largest relative difference, fused from unfused: {entry['largest_difference']:.1e}", flush=True)
 
 
-def describe_machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").is_file():
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
-        model = found[1].strip() if found else model
-    return f"{model}, {torch.get_num_threads()} threads"
-
-
 def aims(report: Mapping[str, Any]) -> list[str]:
     """One line per aim: met, missed or not measured."""
     lines = []
@@ -329,7 +317,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=20, help="GPU: passes in a row per round")
     parser.add_argument("--quick", action="store_true", help="a smoke run: one shape, one N, two sizes, few rounds")
-    parser.add_argument("--output", help="default: benchmarks/results/layer_parallel-<device>.json; quick: none")
+    parser.add_argument("--output", help="default: layer_parallel-<machine>-<dtype>.json in results; quick: none")
     options = parser.parse_args()
     options.nodes, options.sizes = [1, 4, 8], [1, 2, 3, 4, 5]
     if options.quick:
@@ -341,7 +329,7 @@ def main() -> int:
     )
     ops = ops_of(device)
     report: dict[str, Any] = {
-        "machine": describe_machine(device),
+        "machine": machine.device_name(device),
         "cpus": os.cpu_count(),
         "torch": torch.__version__,
         "dtype": str(dtype).removeprefix("torch."),
@@ -355,8 +343,8 @@ def main() -> int:
         if device.type == "cuda":
             torch.cuda.empty_cache()
     report["aims"] = aims(report)
-    slug = re.sub(r"[^a-z0-9]+", "-", report["machine"].split(",")[0].lower()).strip("-")
-    default = None if options.quick else Path(__file__).parent / "results" / f"layer_parallel-{slug}.json"
+    name = f"layer_parallel-{machine.slug(report['machine'])}-{report['dtype']}.json"
+    default = None if options.quick else Path(__file__).parent / "results" / name
     output = Path(options.output) if options.output else default
     if output is not None:
         output.write_text(json.dumps(report, indent=1) + "\n")

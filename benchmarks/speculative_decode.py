@@ -38,7 +38,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.layer_parallel import captured, describe_machine, medians
+from benchmarks.layer_parallel import captured, medians
+from benchmarks.support import machine
 from spec_sdk.contracts import SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
@@ -372,10 +373,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     on_gpu = options.device == "cuda"
     if not on_gpu:
         torch.set_num_threads(options.threads)
-    machine = describe_machine(torch.device(options.device))
-    report: dict[str, Any] = {"machine": machine, "cpus": os.cpu_count(), "torch": torch.__version__}
+    name = machine.device_name(torch.device(options.device))
+    report: dict[str, Any] = {"machine": name, "cpus": os.cpu_count(), "torch": torch.__version__}
     report |= {"rounds": options.rounds, "repeats": options.repeats, "attention": [], "attention_mlp": []}
-    print(f"{machine}, torch {torch.__version__}; times over plain flash decode")
+    print(f"{name}, torch {torch.__version__}; times over plain flash decode")
     torch.manual_seed(0)
     for name, dtype, queries in itertools.product(options.shapes, options.dtypes, options.queries):
         shape = SHAPES[name]
@@ -394,8 +395,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             show_mlp(context, entry, options.sizes)
             torch.cuda.empty_cache()
     report["aims"] = aims(report)
-    slug = "".join(c if c.isalnum() else "-" for c in machine.split(",")[0].lower()).strip("-")
-    default = None if options.quick else Path(__file__).parent / "results" / f"speculative_decode-{slug}.json"
+    file = f"speculative_decode-{machine.slug(report['machine'])}.json"
+    default = None if options.quick else Path(__file__).parent / "results" / file
     output = Path(options.output) if options.output else default
     if output is not None:
         output.write_text(json.dumps(report, indent=1) + "\n")
