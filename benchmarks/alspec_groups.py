@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.ranks import start_others
+from benchmarks.support import plots
 from benchmarks.support.critical_path import (
     END,
     RECEIVE,
@@ -195,18 +196,11 @@ def crossover(rows: Sequence[Mapping[str, Any]], name: str, rival: str, by: str)
     return float(contexts[i] + (contexts[i + 1] - contexts[i]) * -ahead[i] / (ahead[i + 1] - ahead[i]))
 
 
-def plot_svg(report: Mapping[str, Any], by: str = "median_alone_s") -> str:
+def plot(report: Mapping[str, Any], path: Path, by: str = "median_alone_s") -> None:
     """Milliseconds per token over context, with the crossovers of ALSpec at full hit rate."""
-    import io
-
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"  # the same report gives the same file
-    from matplotlib.figure import Figure
-
-    rows = report["contexts"]
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axis = figure.subplots()
+    if (figure := plots.new_figure(9, 5.5)) is None:
+        return
+    axis, rows = figure.subplots(), report["contexts"]
     contexts = [row["context"] for row in rows]
     for name in rows[0]["runs"]:
         style = "-" if name.startswith(OWN) else "--"
@@ -234,9 +228,7 @@ def plot_svg(report: Mapping[str, Any], by: str = "median_alone_s") -> str:
     axis.set_title(f"{report['target']}, {report['machine']}; load {report['load_average_1min'][1]:.1f}", fontsize=10)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, loc="lower left")
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    plots.save(figure, path)
 
 
 def main() -> int:
@@ -284,10 +276,7 @@ def main() -> int:
         }
         place = Path(arguments.output)
         place.write_text(json.dumps(report, indent=1) + "\n")
-        try:
-            place.with_suffix(".svg").write_text(plot_svg(report))
-        except ImportError:
-            print("no plot: matplotlib is not installed", file=sys.stderr)
+        plot(report, place.with_suffix(".svg"))
         for entry in report["crossovers"]:  # type: ignore[attr-defined]
             print(f"{entry['faster']} against {entry['than']} by {entry['by']}: {entry['context'] or 'slower'}")
     ranks.close()

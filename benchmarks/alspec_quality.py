@@ -43,7 +43,7 @@ from benchmarks.measuring import (
     write_report,
 )
 from benchmarks.support.fidelity import Fidelity, Passage, hit_rates, nll, perplexity
-from benchmarks.support.quality_plot import can_plot, plot_svg
+from benchmarks.support.quality_plot import plot
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -277,10 +277,7 @@ def main() -> int:
         report["predictors"][name] = {"thresholds": rows, "static": found, "calibration_mean_error_per_layer": mean}
     report["seconds"] = round(time.monotonic() - began)
     write_report(arguments.output, report)
-    if can_plot():
-        arguments.output.with_suffix(".svg").write_text(plot_svg(report), encoding="utf-8")
-    else:
-        print("no plot: matplotlib is not installed", file=sys.stderr)
+    plot(report, arguments.output.with_suffix(".svg"))
     shading = chosen(
         first,
         *arguments.overrides,

@@ -36,6 +36,7 @@ from benchmarks.measuring import (
     spread_prompts,
     write_report,
 )
+from benchmarks.support import plots
 from spec_sdk.metrics import request_metrics, summarise
 from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.pipeline import Pipeline
@@ -227,15 +228,9 @@ def ablation_entry(job: dict[str, Any], vanilla_tokens_per_second: float) -> dic
 
 def plot_ablation(report: dict[str, Any], path: Path) -> None:
     """Fig. 4: tokens/s over vanilla's and acceptance rate over layers per group; dashed without calibration."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        print("plot left out: matplotlib is not installed (pip install 'spec-sdk[benchmarks]')")
+    if (figure := plots.new_figure(10, 4)) is None:
         return
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+    left, right = figure.subplots(1, 2)
     for number, width in enumerate(sorted({job["width"] for job in report["jobs"]})):
         for calibrate, style in ((True, "-o"), (False, "--x")):
             jobs = [job for job in report["jobs"] if (job["width"], job["calibrate"]) == (width, calibrate)]
@@ -250,9 +245,7 @@ def plot_ablation(report: dict[str, Any], path: Path) -> None:
         axis.set_ylim(bottom=0)
     right.legend(fontsize="small")
     figure.suptitle(f"{report['target']}, drafting with {report['draft']}; {report['machine']}", fontsize="small")
-    figure.tight_layout()
-    figure.savefig(path)
-    print(f"written: {path}")
+    plots.save(figure, path)
 
 
 TABLES = {"table2": table2, "table4": table4, "table5": table5, "ablation": ablation}

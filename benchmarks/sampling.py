@@ -41,7 +41,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from benchmarks.support import machine
+from benchmarks.support import machine, plots
 from benchmarks.support.published_sampling import Decide
 from benchmarks.support.sampling_rivals import (
     COMPILED_SIGMOID,
@@ -175,21 +175,13 @@ def aims(report: dict[str, Any]) -> list[dict[str, str]]:
     return found
 
 
-def plot(report: dict[str, Any], path: Path) -> str | None:
-    """Time per step over γ, one panel a vocabulary. Returns why there is none, or None when it is written."""
-    try:
-        import matplotlib
-
-        matplotlib.use("svg")
-        from matplotlib import pyplot
-    except ImportError:
-        return "matplotlib is not installed (pip install 'spec-sdk[benchmarks]')"
-    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Time per step over γ, one panel a vocabulary."""
     cases = [case for case in report["cases"] if not case["filters"] and case["dtype"] == report["cases"][0]["dtype"]]
     sizes = sorted({case["vocabulary"] for case in cases})
-    figure, axes = pyplot.subplots(
-        1, len(sizes), figsize=(4.2 * len(sizes) + 2, 3.8), layout="constrained", squeeze=False
-    )
+    if (figure := plots.new_figure(4.2 * len(sizes) + 2, 3.8)) is None:
+        return
+    axes = figure.subplots(1, len(sizes), squeeze=False)
     for size, axis in zip(sizes, axes[0], strict=True):
         for name in cases[0]["rivals"]:
             points = [(c["gamma"], c["rivals"][name]["seconds"] * 1e3) for c in cases if c["vocabulary"] == size]
@@ -197,8 +189,7 @@ def plot(report: dict[str, Any], path: Path) -> str | None:
         axis.set(yscale="log", xlabel="drafted tokens γ", ylabel="ms per step", title=f"V = {size:,}")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.suptitle(f"{report['machine']}, {report['cases'][0]['dtype']}")
-    figure.savefig(path, metadata={"Date": None})
-    return None
+    plots.save(figure, path)
 
 
 def main() -> int:
@@ -245,8 +236,8 @@ def main() -> int:
     report["aims"] = aims(report)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    why_not = plot(report, path.with_suffix(".svg"))
-    print(f"written: {path}" + (f"; no plot: {why_not}" if why_not else ""))
+    print(f"written: {path}")
+    plot(report, path.with_suffix(".svg"))
     for aim in report["aims"]:
         print(f"{aim['result']:18} {aim['aim']}: {aim['figure']}")
     return 0

@@ -45,7 +45,7 @@ from benchmarks.measuring import (
     spread_prompts,
     write_report,
 )
-from benchmarks.support import machine
+from benchmarks.support import machine, plots
 from benchmarks.support.published_sampling import Decide
 from benchmarks.support.sampling_rivals import (
     COMPILED_SIGMOID,
@@ -282,18 +282,12 @@ def print_runs(case: Mapping[str, Any]) -> None:
         )
 
 
-def plot(report: Mapping[str, Any], path: Path) -> str | None:
-    """Time and memory over γ. Returns why there is none, or None when it is written."""
-    try:
-        import matplotlib
-
-        matplotlib.use("svg")
-        from matplotlib import pyplot
-    except ImportError:
-        return "matplotlib is not installed (pip install 'spec-sdk[benchmarks]')"
-    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Time and memory over γ."""
+    if (figure := plots.new_figure(12.5, 4)) is None:
+        return
     cases = report["steps"]
-    figure, (times, memory) = pyplot.subplots(1, 2, figsize=(12.5, 4), layout="constrained")
+    times, memory = figure.subplots(1, 2)
     gammas = [case["gamma"] for case in cases]
     for name in cases[0]["methods"]:
         ones = [case["methods"][name] for case in cases]
@@ -305,8 +299,7 @@ def plot(report: Mapping[str, Any], path: Path) -> str | None:
     memory.set(yscale="log", xlabel="drafted tokens γ", ylabel="MiB", title="most memory held")
     figure.legend(*times.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.suptitle(f"{report['machine']}; {report['target']}, {report['dtype']}, V = {report['vocabulary']:,}")
-    figure.savefig(path, metadata={"Date": None})
-    return None
+    plots.save(figure, path)
 
 
 def main() -> int:
@@ -365,8 +358,7 @@ def main() -> int:
     write_report(path, report)
     if report["steps"]:
         print(f"reading a large tensor: {report['read_bytes_per_s'] / 1e9:.1f} GB/s")
-        why_not = plot(report, path.with_suffix(".svg"))
-        print(f"no plot: {why_not}" if why_not else f"written: {path.with_suffix('.svg')}")
+        plot(report, path.with_suffix(".svg"))
     return 0
 
 

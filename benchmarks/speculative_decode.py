@@ -14,7 +14,7 @@ cache holds, and replayed. On the CPU: the torch reference op against plain atte
 whose own time is counted. The variants take turns; each gets the median of its rounds. Before it is timed, every
 speculative result is compared with the plain one.
 
-Writes results/speculative_decode-<machine>.json, and the same as .png if matplotlib is there. Needs torch, on a GPU
+Writes results/speculative_decode-<machine>.json, and the same as .svg if matplotlib is there. Needs torch, on a GPU
 triton and pluggy; no network. From a checkout without installing: PYTHONPATH=.:plugins/backends.
 
 Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys, M model dim, P context (committed keys).
@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.layer_parallel import captured, medians
-from benchmarks.support import machine
+from benchmarks.support import machine, plots
 from spec_sdk.contracts import SpeculativeAttention
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
@@ -315,17 +315,12 @@ def aims(report: Mapping[str, Any]) -> list[str]:
     return [f"aim: {what}: worst {worst:.3f}, {'met' if worst <= AIM else 'missed'}"]
 
 
-def plot(report: Mapping[str, Any], path: Path) -> bool:
-    """Duration over context (Fig. 12), a panel per run; False without matplotlib."""
-    try:
-        import matplotlib  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        return False
-    matplotlib.use("agg")
-    from matplotlib import pyplot  # type: ignore[import-not-found,unused-ignore]
-
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Duration over context (Fig. 12), a panel per run."""
     runs = report["attention"]
-    figure, axes = pyplot.subplots(1, len(runs), figsize=(6 * len(runs), 4.5), squeeze=False)
+    if (figure := plots.new_figure(6 * len(runs), 4.5)) is None:
+        return
+    axes = figure.subplots(1, len(runs), squeeze=False)
     for axis, run in zip(axes[0], runs, strict=True):
         contexts = [int(context) for context in run["contexts"]]
         entries = list(run["contexts"].values())
@@ -337,10 +332,7 @@ def plot(report: Mapping[str, Any], path: Path) -> bool:
         axis.set_title(f"{run['label']}, {run['dtype']}, {run['queries']} queries", fontsize=9)
         axis.legend(fontsize=7)
     figure.suptitle(report["machine"], fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=90)
-    pyplot.close(figure)
-    return True
+    plots.save(figure, path)
 
 
 def parse(arguments: Sequence[str] | None) -> Any:
@@ -401,8 +393,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if output is not None:
         output.write_text(json.dumps(report, indent=1) + "\n")
         print(f"\nwritten to {output}")
-        if plot(report, output.with_suffix(".png")):
-            print(f"and {output.with_suffix('.png')}")
+        plot(report, output.with_suffix(".svg"))
     print("\n".join(["", *report["aims"]]))
     return 0
 

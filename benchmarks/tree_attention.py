@@ -206,11 +206,9 @@ def main() -> int:
     )
     report["aims"] += reporting.cpu_aims(report["cases"] if device.type == "cpu" else [], report["memory"])
     report["aims"].append(reporting.mask_aim(report["cases"]))
-    reason = reporting.plot(report, run.path.with_suffix(".svg"))
-    if reason:
-        run.leave_out(f"the plot: {reason}")
     run.write()
-    print(f"written: {run.path}" + ("" if reason else f" and {run.path.with_suffix('.svg').name}"))
+    print(f"written: {run.path}")
+    reporting.plot(report, run.path.with_suffix(".svg"))
     for line in report["aims"]:
         print(f"{line['result']:18} {line['aim']}: {line['figure']}")
     return 0

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.support import plots
+
 Case = dict[str, Any]
 LEAST_NOISE = 0.02
 """A ratio this near to 1 is never called slower; where the same call measured twice differs by more, that counts."""
@@ -173,20 +175,14 @@ def cpu_aims(cases: Sequence[Case], memory: Sequence[Case]) -> list[dict[str, An
     return aims
 
 
-def plot(report: Case, path: Path) -> str | None:
-    """Time and memory over N as an SVG. Returns why there is none, or None when it is written."""
-    try:
-        import matplotlib
-
-        matplotlib.use("svg")
-        from matplotlib import pyplot
-    except ImportError:
-        return "matplotlib is not installed (pip install 'spec-sdk[benchmarks]')"
-    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"
+def plot(report: Case, path: Path) -> None:
+    """Time and memory over N."""
     on_gpu = report["device"] == "cuda"
     dtype = "bfloat16" if on_gpu else "float32"
     batches = [10, 1] if on_gpu else [1]
-    figure, axes = pyplot.subplots(1, len(batches) + 1, figsize=(5.2 * (len(batches) + 1), 4.2), layout="constrained")
+    if (figure := plots.new_figure(5.2 * (len(batches) + 1), 4.2)) is None:
+        return
+    axes = figure.subplots(1, len(batches) + 1)
     for batch, axis in zip(batches, axes, strict=False):
         cases = [
             case for case in report["cases"]
@@ -219,6 +215,4 @@ def plot(report: Case, path: Path) -> str | None:
     for axis in axes:
         axis.set_xscale("log", base=2)
     figure.suptitle(f"Tree attention, H=10, D=64, 10 prompt tokens: {report['machine']}")
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-    return None
+    plots.save(figure, path)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from spec_sdk.latency.plot import can_plot
-
-__all__ = ["can_plot", "plot_svg"]
+from benchmarks.support import plots
 
 PANELS = (
     ("attentions replaced (%)", lambda row: 100 * row["approximated"]),
@@ -27,17 +25,13 @@ NEEDLE_PANELS = (
 )
 
 
-def plot_svg(report: Mapping[str, Any]) -> str:
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Five figures over λ, one line per predictor; KL over the share replaced, dynamic against static layers; and the
     needle test over λ, where it was made.
     """
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"  # the same report gives the same file
-    from matplotlib.figure import Figure
-
     needles = bool(report["needle_texts"])
-    figure = Figure(figsize=(17 if needles else 13, 7.5), layout="constrained")
+    if (figure := plots.new_figure(17 if needles else 13, 7.5)) is None:
+        return
     figure.suptitle(
         f"Attention-level speculation is relaxed, not lossless: {report['target']}, {report['dtype']}, "
         f"2 x {report['size']} keys; {len(report['prompts'])} prompts x {report['new_tokens']}, "
@@ -55,9 +49,7 @@ def plot_svg(report: Mapping[str, Any]) -> str:
     if needles:
         for axis, (label, value) in zip(axes[:, 3], NEEDLE_PANELS, strict=True):
             _over_threshold(axis, report, label, value)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    plots.save(figure, path)
 
 
 def _over_threshold(axis: Any, report: Mapping[str, Any], label: str, value: Any) -> None:
