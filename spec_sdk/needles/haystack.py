@@ -86,7 +86,8 @@ def build_haystack(
     else:
         # a sentence has a token at least
         sentences = list(islice(split_sentences(text), context + 1))
-    needles = draw_needles(rng, hashes, facts, "".join(sentences))
+    # of the user's text also what is left out: the same needles for every context
+    needles = draw_needles(rng, hashes, facts, "".join(sentences) if text is None else text)
     order = rng.sample(range(len(needles)), len(needles))
     shares = [rng.random() for _ in needles]
 
@@ -149,7 +150,8 @@ def split_sentences(text: str) -> Iterator[str]:
 
 def _shorter(sentence: str) -> Iterator[str]:
     while len(sentence) > LONGEST_SENTENCE:
-        cut = re.match(rf".{{1,{LONGEST_SENTENCE}}}\s+", sentence, flags=re.DOTALL)
+        # what has no white space so far ends at the first that comes
+        cut = re.match(rf".{{1,{LONGEST_SENTENCE}}}\s+|\S+\s+", sentence, flags=re.DOTALL)
         if cut is None:
             break
         yield cut[0]
