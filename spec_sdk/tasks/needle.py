@@ -13,7 +13,7 @@ from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
 from spec_sdk.events import finite
 from spec_sdk.files import write_atomically, write_json
-from spec_sdk.prompts import STDIN, read_prompt_file
+from spec_sdk.prompts import STDIN, check_unicode, read_prompt_file
 from spec_sdk.registry import Registry
 from spec_sdk.report import number, percent, print_table
 from spec_sdk.run_output import CONFIG, check_writable
@@ -64,17 +64,12 @@ class FindNeedles(Task):
         text = self._check(app)
         check_writable(app.output_dir)
 
-        from spec_sdk.needles import build_haystack, check_fit
+        from spec_sdk.needles import build_haystack, check_fit, check_room
         from spec_sdk.pipeline import build_pipeline
 
         config = self.config
         pipeline = build_pipeline(app, Registry.discover())
-        room = pipeline.context - config.max_new_tokens
-        if config.context > room:
-            raise UserError(
-                f"task.context: {config.context} and task.max_new_tokens={config.max_new_tokens} exceed "
-                f"{pipeline.target_name}'s context of {pipeline.context}; use task.context={max(room, 1)} or less"
-            )
+        check_room(pipeline, str(config.context), config.context, config.max_new_tokens)
         haystacks = [
             build_haystack(
                 pipeline.tokenizer,
@@ -127,6 +122,7 @@ class FindNeedles(Task):
         text = "\n\n".join(read_prompt_file(config.text, "task.text"))
         if not text.strip():
             raise UserError(f"task.text: {config.text} is empty")
+        check_unicode(text, f"task.text: {config.text}")
         return text
 
     def _ask(self, pipeline: Pipeline, haystacks: Sequence[Haystack]) -> list[NeedleScore]:
