@@ -89,12 +89,6 @@ def events_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     return [event for answer in answers for event in answer.events]
 
 
-def same_beginning(first: Sequence[int], second: Sequence[int]) -> int:
-    """Tokens before the first difference."""
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
-
-
 def shown(value: float | None, form: str) -> str:
     """``value`` for a table; - if there is none."""
     return "-" if value is None else format(value, form)

@@ -44,7 +44,7 @@ def read_prompts(settings: Settings) -> list[str]:
 
 
 def check_unicode(text: str, where: str) -> None:
-    """Raise UserError for half a surrogate pair, which JSON and the command line can bring in and no tokenizer takes."""
+    """Raise UserError for half a surrogate pair: JSON and the command line can have one, no tokenizer takes it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
