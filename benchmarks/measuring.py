@@ -34,6 +34,8 @@ class Prompt:
 
 def spread_prompts(path: Path, count: int, longest: int | None = None) -> list[Prompt]:
     """``count`` prompts evenly spread over the file (which is sorted by task), of at most ``longest`` characters."""
+    if not path.is_file():
+        raise SystemExit(f"error: there is no {path}; give a JSONL of Spec-Bench's layout as --prompts")
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     prompts = [Prompt(line["turns"][0], line.get("task", "all")) for line in lines]
     return spread([prompt for prompt in prompts if longest is None or len(prompt.text) <= longest], count)
