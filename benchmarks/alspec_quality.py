@@ -1,7 +1,7 @@
 """What the threshold λ of attention-level speculation costs in quality, and what it buys in hits.
 
-    python -m benchmarks.alspec_quality                     # on two cores 31 minutes, and the needle test's on top
-    python -m benchmarks.alspec_quality --needle-texts 0 --count 2 --new-tokens 8 --text-tokens 8 --calibration 1 # smoke
+    python -m benchmarks.alspec_quality          # on two cores 31 minutes, and the needle test on top; a smoke run:
+    python -m benchmarks.alspec_quality --needle-texts 0 --count 2 --new-tokens 8 --text-tokens 8 --calibration 1
 
 Relaxed, not lossless: from λ = 0 (nothing accepted) to ∞ (every prediction taken) the target strays from the exact one.
 For each λ, by teacher forcing (the exact model's own greedy answers, and articles as they were written, fed one token
