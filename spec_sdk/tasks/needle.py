@@ -84,10 +84,11 @@ class FindNeedles(Task):
         ]
         for haystack in haystacks:
             check_fit(pipeline, haystack, config.max_new_tokens)
-        scores = {pipe.name: self._ask(pipe, haystacks) for pipe in asked_pipelines(pipeline, app.compare)}
-        show(list(scores), [total(parts) for parts in scores.values()])
+        asked = asked_pipelines(pipeline, app.compare)
+        scores = [self._ask(pipe, haystacks) for pipe in asked]
+        show(asked, [total(parts) for parts in scores])
         app.output_dir.mkdir(parents=True, exist_ok=True)
-        write_json(app.output_dir / RESULT, self._result(pipeline, haystacks, list(scores.values())))
+        write_json(app.output_dir / RESULT, self._result(pipeline, haystacks, scores))
         config_text = yaml.safe_dump(dict(app.resolved), sort_keys=False, allow_unicode=True)
         write_atomically(app.output_dir / CONFIG, config_text)
         say(f"results in {app.output_dir}")
@@ -182,7 +183,7 @@ def recorded(haystacks: Sequence[Haystack], scores: Sequence[NeedleScore]) -> di
     }
 
 
-def show(names: Sequence[str], scores: Sequence[NeedleScore]) -> None:
+def show(pipelines: Sequence[Pipeline], scores: Sequence[NeedleScore]) -> None:
     """The closing table: a column per pipeline."""
     hashes, facts = [score.of("hash") for score in scores], [score.of("fact") for score in scores]
     rows: list[tuple[str, list[str]]] = []
@@ -195,6 +196,8 @@ def show(names: Sequence[str], scores: Sequence[NeedleScore]) -> None:
     if any(score.scoring.predicted for score in scores):
         rows.append(("attention hit rate, own answers", [percent(score.answering.rate) for score in scores]))
         rows.append(("attention hit rate, right answers", [percent(score.scoring.rate) for score in scores]))
+    rows.append(("guarantee", [pipeline.guarantee for pipeline in pipelines]))
+    names = [pipeline.name for pipeline in pipelines]
     print_table("", ["", *names], [[label, *cells] for label, cells in rows])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def test_a_run_with_speculation_beside_plain_decoding(cli: Callable[..., Any], o
         "results in out",
     ):
         assert line in result.err
+    assert re.search(r"guarantee +relaxed +exact", result.err)
 
     kept = json.loads((own_directory / "out" / "needle.json").read_text())
     assert kept["pipeline"] == "alspec" and kept["task"]["context"] == 600 and kept["guarantee"] == "relaxed"
