@@ -1,7 +1,7 @@
 """What the threshold λ of attention-level speculation costs in quality, and what it buys in hits.
 
-    python -m benchmarks.alspec_quality                                     # 31 minutes on two cores with other work
-    python -m benchmarks.alspec_quality --count 2 --new-tokens 8 --text-tokens 8 --calibration 1    # a smoke run
+    python -m benchmarks.alspec_quality          # on two cores 31 minutes, and the needle test on top; a smoke run:
+    python -m benchmarks.alspec_quality --needle-texts 0 --count 2 --new-tokens 8 --text-tokens 8 --calibration 1
 
 Relaxed, not lossless: from λ = 0 (nothing accepted) to ∞ (every prediction taken) the target strays from the exact one.
 For each λ, by teacher forcing (the exact model's own greedy answers, and articles as they were written, fed one token
@@ -37,7 +37,6 @@ from benchmarks.measuring import (
     answer,
     build,
     long_prompts,
-    same_beginning,
     spread,
     tokens_of,
     write_report,
@@ -47,6 +46,7 @@ from benchmarks.support.quality_plot import plot
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.shared_prefix import common_prefix
 from spec_sdk.needles import Haystack, build_haystack
 from spec_sdk.needles import measure as measure_needles
 from spec_sdk.pipeline import Pipeline
@@ -109,7 +109,7 @@ def measure(pipeline: Pipeline, material: Material, new_tokens: int) -> dict[str
     free = {
         "prompts": len(pairs),
         "prompts_with_equal_tokens": sum(ours == exact for ours, exact in pairs),
-        "tokens_before_first_difference": statistics.fmean(same_beginning(*pair) for pair in pairs),
+        "tokens_before_first_difference": statistics.fmean(common_prefix(*pair) for pair in pairs),
         "new_tokens": statistics.fmean(len(exact) for _, exact in pairs),
     }
     return {**hit_rates(reports), **row, "free": free}

@@ -5,7 +5,8 @@
 Times one drafting pass over N nodes (one level of a beam, N = 1, 4, 8) after a prefix, with random weights in the
 shapes of real models: every block in turn (sequential), groups of 1 … 5 layers computed layer by layer (unfused), and
 the same groups as batched operations (fused). ``fused, separate products`` keeps the batched attention but multiplies
-layer by layer: it tells what the batched products themselves are worth. Groups are those of
+layer by layer: it tells what the batched products themselves are worth. (On the CPU packed weights are always
+multiplied layer by layer, so the two are one and the same there.) Groups are those of
 ``spec_sdk/model/layer_groups.py``.
 
 On a GPU everything is bfloat16, and each pass is captured in a CUDA graph of its own (static tokens, positions and

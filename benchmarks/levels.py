@@ -27,7 +27,6 @@ from benchmarks.measuring import (
     build,
     events_of,
     long_prompts,
-    same_beginning,
     shown,
     spread,
     tokens_of,
@@ -37,6 +36,7 @@ from benchmarks.support.fidelity import Passage
 from benchmarks.support.kernel_counts import counted_kernels
 from spec_sdk.metrics import summarise
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.shared_prefix import common_prefix
 
 ALONE: Mapping[str, tuple[str, ...]] = {
     "token": ("pipeline=sd_chain", "verifier=multi_step", "drafter.width=4"),
@@ -78,7 +78,7 @@ def quality(answers: Sequence[Answer], expected: Sequence[Answer], passages: Seq
     pairs = [(a.tokens, b.tokens) for a, b in zip(answers, expected, strict=True)]
     return {
         "prompts_with_equal_tokens": sum(a == b for a, b in pairs),
-        "tokens_before_first_difference": statistics.fmean(same_beginning(a, b) for a, b in pairs),
+        "tokens_before_first_difference": statistics.fmean(common_prefix(a, b) for a, b in pairs),
         "nll": statistics.fmean(ours),
         "nll_of_vanilla": statistics.fmean(theirs),
     }

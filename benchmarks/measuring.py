@@ -34,6 +34,8 @@ class Prompt:
 
 def spread_prompts(path: Path, count: int, longest: int | None = None) -> list[Prompt]:
     """``count`` prompts evenly spread over the file (which is sorted by task), of at most ``longest`` characters."""
+    if not path.is_file():
+        raise SystemExit(f"error: there is no {path}; give a JSONL of Spec-Bench's layout as --prompts")
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     prompts = [Prompt(line["turns"][0], line.get("task", "all")) for line in lines]
     return spread([prompt for prompt in prompts if longest is None or len(prompt.text) <= longest], count)
@@ -87,12 +89,6 @@ def answer(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> li
 def events_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """All their events, in order: what ``spec_sdk.metrics.summarise`` takes."""
     return [event for answer in answers for event in answer.events]
-
-
-def same_beginning(first: Sequence[int], second: Sequence[int]) -> int:
-    """Tokens before the first difference."""
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def shown(value: float | None, form: str) -> str:

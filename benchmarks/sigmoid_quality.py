@@ -30,10 +30,10 @@ from benchmarks.measuring import (
     answer,
     build,
     events_of,
-    same_beginning,
     write_report,
 )
 from spec_sdk.metrics import summarise
+from spec_sdk.model.shared_prefix import common_prefix
 
 SCALES = (1e1, 1e2, 1e3, 1e4, 1e5)
 
@@ -88,7 +88,7 @@ def main() -> int:
         exact = exact or answers
         texts = [[pipeline.tokenizer.decode(one.tokens) for one in many] for many in (exact, answers)]
         rouge = [scorer.score(a, b)["rouge1"].fmeasure for a, b in zip(*texts, strict=True)]
-        same = [same_beginning(a.tokens, b.tokens) for a, b in zip(exact, answers, strict=True)]
+        same = [common_prefix(a.tokens, b.tokens) for a, b in zip(exact, answers, strict=True)]
         summary = summarise(events_of(answers))
         entry = {
             "acceptance_rate": summary["acceptance_rate"],

@@ -79,6 +79,9 @@ def shaded_pieces(events: Sequence[Event], tokenizer: Tokenizer) -> list[ShadedT
             here = ShadedText("", sum(guesses), len(guesses), event["step"], event["step"])
             text = stream.push([token])
             if not text and not tokenizer.decode([token]):
+                if waiting is not None:
+                    pieces.append(replace(waiting, text=stream.flush()))
+                    waiting = None
                 pieces.append(replace(here, text=tokenizer.decode([token], skip_special_tokens=False), special=True))
                 continue
             # half a character waits for the token that completes it

@@ -39,11 +39,16 @@ def read_prompts(settings: Settings) -> list[str]:
     if any(not text.strip() for text in texts):
         raise UserError(f"{where} is empty; give a text, as in prompt='Why is the sky blue?'")
     for text in texts:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UserError(f"prompt: no valid Unicode text (character {error.start})") from error
+        check_unicode(text, "prompt")
     return texts[: settings.prompt_limit]
+
+
+def check_unicode(text: str, where: str) -> None:
+    """Raise UserError for half a surrogate pair: JSON and the command line can have one, no tokenizer takes it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where}: no valid Unicode text (character {error.start})") from error
 
 
 def read_prompt_file(name: str, option: str = "prompt_file") -> list[str]:
@@ -53,6 +58,8 @@ def read_prompt_file(name: str, option: str = "prompt_file") -> list[str]:
     """
     if name == STDIN:
         return [_stdin_text()]
+    if not name:
+        raise UserError(f"{option}: it names no file")
     path = expanded(name, option)
     try:
         text = path.read_text(encoding="utf-8-sig")

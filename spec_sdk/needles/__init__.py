@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spec_sdk.needles.drawing import KINDS, Needle
 from spec_sdk.needles.haystack import Haystack, Question, build_haystack
-from spec_sdk.needles.measuring import Answer, Hits, NeedleScore, check_fit, measure
+from spec_sdk.needles.measuring import Answer, Hits, NeedleScore, check_fit, check_room, measure
 from spec_sdk.needles.scoring import holds
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Question",
     "build_haystack",
     "check_fit",
+    "check_room",
     "holds",
     "measure",
 ]

@@ -82,12 +82,12 @@ FACTS: tuple[tuple[str, str, str], ...] = (
 def draw_needles(rng: random.Random, hashes: int, facts: int, text: str) -> list[Needle]:
     """So many needles, hashes first. No fact's answer or subject stands in ``text``, and no two needles share any.
 
-    Raises UserError if there are no facts of which ``text`` does not have the answer.
+    Raises UserError if there are not so many facts of which neither ``text`` nor another needle has the answer.
     """
     needles = [draw_hash(rng, number) for number in range(1, hashes + 1)]
     known = f" {words(text)} "
     kinds: list[tuple[str, str, str]] = []
-    for _ in range(facts):
+    for drawn in range(facts):
         for _ in range(MOST_DRAWS):
             # all kinds of fact before any comes again
             kinds = kinds or rng.sample(FACTS, len(FACTS))
@@ -95,7 +95,10 @@ def draw_needles(rng: random.Random, hashes: int, facts: int, text: str) -> list
             if f" {words(needle.answer)} " not in known and f" {words(town)} " not in known:
                 break
         else:
-            raise UserError("task.facts: the text has the answers of all facts that can be made up; use task.facts=0")
+            raise UserError(
+                f"task.facts: {facts} facts cannot be made up without an answer that the text or another fact has; "
+                f"use task.facts={drawn}"
+            )
         known += f"{words(needle.sentence)} "
         needles.append(needle)
     return needles

@@ -5,6 +5,7 @@ The length is counted by the model's own tokenizer, with the chat template aroun
 
 from __future__ import annotations
 
+import heapq
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,8 @@ LONGEST_SENTENCE = 400
 """Characters, after which a user's text is cut at white space: a table or a poem may have no full stop at all."""
 FEWEST_TOKENS = 6
 """Tokens that a sentence of the built-in text has at least, whatever the tokenizer: it has more words."""
+MOST_JUDGED = 16
+"""Questions whose prompts are looked at to tell the least context. A thousand needles alone are 40,000 tokens."""
 TASK = "Answer the question from the text above, and give the answer alone. If the text does not tell, say so."
 
 
@@ -86,7 +89,8 @@ def build_haystack(
     else:
         # a sentence has a token at least
         sentences = list(islice(split_sentences(text), context + 1))
-    needles = draw_needles(rng, hashes, facts, "".join(sentences))
+    # of the user's text also what is left out: the same needles for every context
+    needles = draw_needles(rng, hashes, facts, "".join(sentences) if text is None else text)
     order = rng.sample(range(len(needles)), len(needles))
     shares = [rng.random() for _ in needles]
 
@@ -96,13 +100,13 @@ def build_haystack(
     def ids(body: str, needle: Needle) -> list[int]:
         return encode(tokenizer, asked(body, needle, tokenizer, chat), chat)
 
-    # the longest prompt is that of the longest question, but for how its tokens join
-    longest = max(needles, key=lambda needle: len(encode(tokenizer, needle.question, chat)))
-    count = _last(lambda count: len(ids(hide(count)[0], longest)) <= context, len(sentences))
+    # the longest prompt is that of one of the longest questions: how its tokens join may decide
+    longest = heapq.nlargest(MOST_JUDGED, needles, key=lambda needle: len(encode(tokenizer, needle.question, chat)))
+    count = _last(lambda count: len(ids(hide(count)[0], longest[0])) <= context, len(sentences))
     while count >= 0 and max(len(ids(hide(count)[0], needle)) for needle in needles) > context:
         count -= 1
     if count < 0:
-        least = max(len(ids(hide(0)[0], needle)) for needle in needles)
+        least = max(len(ids(hide(0)[0], needle)) for needle in longest)
         raise UserError(f"task.context: {context} is too short for {len(needles)} needles; the least is {least}")
     body, places = hide(count)
     questions = []
@@ -149,7 +153,8 @@ def split_sentences(text: str) -> Iterator[str]:
 
 def _shorter(sentence: str) -> Iterator[str]:
     while len(sentence) > LONGEST_SENTENCE:
-        cut = re.match(rf".{{1,{LONGEST_SENTENCE}}}\s+", sentence, flags=re.DOTALL)
+        # what has no white space so far ends at the first that comes
+        cut = re.match(rf".{{1,{LONGEST_SENTENCE}}}\s+|\S+\s+", sentence, flags=re.DOTALL)
         if cut is None:
             break
         yield cut[0]

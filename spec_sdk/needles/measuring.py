@@ -181,11 +181,19 @@ def check_fit(pipeline: Pipeline, haystack: Haystack, max_new_tokens: int) -> No
     longest = max(len(question.lead) + len(question.answer) for question in haystack.questions)
     if max_new_tokens < longest:
         raise UserError(f"task.max_new_tokens: {max_new_tokens} is too short for a right answer; use {longest} or more")
+    check_room(pipeline, f"a prompt of {haystack.tokens} tokens", haystack.tokens, max_new_tokens)
+
+
+def check_room(pipeline: Pipeline, prompt: str, tokens: int, max_new_tokens: int) -> None:
+    """Raise UserError if a prompt of so many tokens, told as ``prompt``, and its answer do not fit the model."""
     room = pipeline.context - max_new_tokens
-    if haystack.tokens > room:
+    context = f"{pipeline.target_name}'s context of {pipeline.context}"
+    if room < 1:
+        raise UserError(f"task.max_new_tokens: {max_new_tokens} leaves no room for a prompt in {context}")
+    if tokens > room:
         raise UserError(
-            f"task.context: a prompt of {haystack.tokens} tokens and task.max_new_tokens={max_new_tokens} exceed "
-            f"{pipeline.target_name}'s context of {pipeline.context}; use task.context={room} or less"
+            f"task.context: {prompt} and task.max_new_tokens={max_new_tokens} exceed {context}; "
+            f"use task.context={room} or less"
         )
 
 

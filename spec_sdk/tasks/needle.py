@@ -13,7 +13,7 @@ from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
 from spec_sdk.events import finite
 from spec_sdk.files import write_atomically, write_json
-from spec_sdk.prompts import STDIN, read_prompt_file
+from spec_sdk.prompts import STDIN, check_unicode, read_prompt_file
 from spec_sdk.registry import Registry
 from spec_sdk.report import number, percent, print_table
 from spec_sdk.run_output import CONFIG, check_writable
@@ -64,17 +64,12 @@ class FindNeedles(Task):
         text = self._check(app)
         check_writable(app.output_dir)
 
-        from spec_sdk.needles import build_haystack, check_fit
+        from spec_sdk.needles import build_haystack, check_fit, check_room
         from spec_sdk.pipeline import build_pipeline
 
         config = self.config
         pipeline = build_pipeline(app, Registry.discover())
-        room = pipeline.context - config.max_new_tokens
-        if config.context > room:
-            raise UserError(
-                f"task.context: {config.context} and task.max_new_tokens={config.max_new_tokens} exceed "
-                f"{pipeline.target_name}'s context of {pipeline.context}; use task.context={max(room, 1)} or less"
-            )
+        check_room(pipeline, str(config.context), config.context, config.max_new_tokens)
         haystacks = [
             build_haystack(
                 pipeline.tokenizer,
@@ -89,10 +84,11 @@ class FindNeedles(Task):
         ]
         for haystack in haystacks:
             check_fit(pipeline, haystack, config.max_new_tokens)
-        scores = {pipe.name: self._ask(pipe, haystacks) for pipe in asked_pipelines(pipeline, app.compare)}
-        show(list(scores), [total(parts) for parts in scores.values()])
+        asked = asked_pipelines(pipeline, app.compare)
+        scores = [self._ask(pipe, haystacks) for pipe in asked]
+        show(asked, [total(parts) for parts in scores])
         app.output_dir.mkdir(parents=True, exist_ok=True)
-        write_json(app.output_dir / RESULT, self._result(pipeline, haystacks, list(scores.values())))
+        write_json(app.output_dir / RESULT, self._result(pipeline, haystacks, scores))
         config_text = yaml.safe_dump(dict(app.resolved), sort_keys=False, allow_unicode=True)
         write_atomically(app.output_dir / CONFIG, config_text)
         say(f"results in {app.output_dir}")
@@ -127,6 +123,7 @@ class FindNeedles(Task):
         text = "\n\n".join(read_prompt_file(config.text, "task.text"))
         if not text.strip():
             raise UserError(f"task.text: {config.text} is empty")
+        check_unicode(text, f"task.text: {config.text}")
         return text
 
     def _ask(self, pipeline: Pipeline, haystacks: Sequence[Haystack]) -> list[NeedleScore]:
@@ -186,7 +183,7 @@ def recorded(haystacks: Sequence[Haystack], scores: Sequence[NeedleScore]) -> di
     }
 
 
-def show(names: Sequence[str], scores: Sequence[NeedleScore]) -> None:
+def show(pipelines: Sequence[Pipeline], scores: Sequence[NeedleScore]) -> None:
     """The closing table: a column per pipeline."""
     hashes, facts = [score.of("hash") for score in scores], [score.of("fact") for score in scores]
     rows: list[tuple[str, list[str]]] = []
@@ -199,6 +196,8 @@ def show(names: Sequence[str], scores: Sequence[NeedleScore]) -> None:
     if any(score.scoring.predicted for score in scores):
         rows.append(("attention hit rate, own answers", [percent(score.answering.rate) for score in scores]))
         rows.append(("attention hit rate, right answers", [percent(score.scoring.rate) for score in scores]))
+    rows.append(("guarantee", [pipeline.guarantee for pipeline in pipelines]))
+    names = [pipeline.name for pipeline in pipelines]
     print_table("", ["", *names], [[label, *cells] for label, cells in rows])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from benchmarks.alspec_quality import picks
 from benchmarks.levels import row_hit_rate, served
+from benchmarks.measuring import spread_prompts
 from benchmarks.support.fidelity import Fidelity, Passage, hit_rates, kl, nll
 from benchmarks.support.kernel_counts import counted_kernels
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
@@ -80,6 +82,11 @@ def test_greedy_stops_after_a_stop_token() -> None:
 def test_static_layers_are_picked_by_their_rule() -> None:
     errors = [[0.09, 0.5], [0.2, 0.2], [0.01, 0.05], [0.09, 0.9]]
     assert picks(errors, 0.1, 2) == {"most accepted": [0, 2], "least error": [1, 2], "evenly spread": [1, 3]}
+
+
+def test_prompts_that_are_not_there_are_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="error: there is no .*nowhere.jsonl; give a JSONL .* as --prompts"):
+        spread_prompts(tmp_path / "nowhere.jsonl", 3)
 
 
 def test_rows_hit_on_their_own() -> None:

@@ -86,6 +86,12 @@ def test_the_end_token_is_spelled_out() -> None:
     assert end == ShadedText("<|end|>", 1, 1, 1, 1, special=True)
 
 
+def test_half_a_character_stays_before_the_end_token() -> None:
+    pieces = pieces_of(cycle(1, [0, 2], [True]), cycle(2, [END], [False]))
+    assert [piece.text for piece in pieces] == ["<b>", "\N{REPLACEMENT CHARACTER}", "<|end|>"]
+    assert [(piece.first_step, piece.last_step) for piece in pieces] == [(1, 1), (1, 1), (2, 2)]
+
+
 def test_the_page_shades_escapes_and_numbers() -> None:
     given = pieces_of(
         cycle(1, [0], [True, False, False, False]),

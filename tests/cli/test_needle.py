@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def test_a_run_with_speculation_beside_plain_decoding(cli: Callable[..., Any], o
         "results in out",
     ):
         assert line in result.err
+    assert re.search(r"guarantee +relaxed +exact", result.err)
 
     kept = json.loads((own_directory / "out" / "needle.json").read_text())
     assert kept["pipeline"] == "alspec" and kept["task"]["context"] == 600 and kept["guarantee"] == "relaxed"
@@ -82,7 +84,9 @@ def test_a_text_of_the_users(cli: Callable[..., Any], own_directory: Path, model
         ),
         (["task.text=nowhere.txt"], "task.text: nowhere.txt does not exist"),
         (["task.text=-"], "task.text: - is not read; give a file"),
+        (["task.text="], "task.text: it names no file"),
         (["task.text=empty.txt"], "task.text: empty.txt is empty"),
+        (["task.text=half.jsonl"], "task.text: half.jsonl: no valid Unicode text (character 2)"),
         (
             ["prompt=Hi"],
             "prompt: task=needle asks its own questions; the text to hide needles in is task.text=FILE",
@@ -95,6 +99,7 @@ def test_bad_options_are_refused(
     cli: Callable[..., Any], own_directory: Path, options: list[str], message: str
 ) -> None:
     (own_directory / "empty.txt").write_text(" \n")
+    (own_directory / "half.jsonl").write_text('{"prompt": "a \\ud800 b"}\n')
     result = cli("task=needle", "pipeline=vanilla", *options)
     assert result.status == 2 and result.error == message
     assert not (own_directory / "outputs").exists()
@@ -106,5 +111,8 @@ def test_a_context_that_the_model_does_not_have(cli: Callable[..., Any], model: 
     assert result.error == (
         "task.context: 1000 and task.max_new_tokens=60 exceed model's context of 1024; use task.context=964 or less"
     )
+    result = cli("task=needle", "pipeline=vanilla", model, *SHORT, "task.max_new_tokens=1024")
+    assert result.status == 2
+    assert result.error == "task.max_new_tokens: 1024 leaves no room for a prompt in model's context of 1024"
     result = cli("task=needle", "pipeline=vanilla", model, *SHORT, "task.context=50")
     assert result.status == 2 and "task.context: 50 is too short for 3 needles; the least is " in result.error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,7 +101,7 @@ def test_it_can_be_turned_off_and_gives_way_where_it_does_not_work(monkeypatch: 
     assert type(CpuOps().projections(weight_OI[None])) is ProjectionStack
 
 
-def test_a_dtype_that_cannot_be_packed_is_found_by_trying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_dtype_that_cannot_be_packed_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> torch.Tensor:
         raise RuntimeError("not on this machine")
 

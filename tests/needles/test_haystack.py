@@ -11,7 +11,7 @@ import pytest
 from spec_sdk.errors import UserError
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.needles import Haystack, Question, build_haystack
-from spec_sdk.needles.drawing import FIRST, LAST, PHRASES
+from spec_sdk.needles.drawing import FIRST, LAST, PHRASES, draw_needles
 from spec_sdk.needles.filler import filler_sentences
 from spec_sdk.needles.haystack import split_sentences
 
@@ -144,6 +144,24 @@ def test_a_fact_that_the_text_has_is_not_asked_for(chat_tokenizer: Tokenizer) ->
         build_haystack(chat_tokenizer, 3000, text=every_town)
 
 
+def test_more_facts_than_can_be_made_up_are_refused_with_how_many_can() -> None:
+    with pytest.raises(UserError, match=r"task.facts: 500 facts cannot be made up .*; use task.facts=\d+") as refused:
+        draw_needles(random.Random(1), 2, 500, "")
+    most = int(str(refused.value).split("=")[-1])
+    assert 0 < most <= len(FIRST) * len(LAST)
+    assert len(draw_needles(random.Random(1), 2, most, "")) == 2 + most
+
+
+def test_needles_are_those_of_the_whole_text_whatever_the_context(tokenizer: Tokenizer) -> None:
+    # what gives the answers away stands at the end, out of sight of a short context
+    known = " ".join(f"Somebody said: {phrase}!" for blank in PHRASES for phrase in PHRASES[blank][1:])
+    text = "It was late. " * 2000 + known
+    for seed in range(3):
+        short, long = (build_haystack(tokenizer, context, seed=seed, text=text) for context in (700, 2100))
+        assert [q.needle for q in short.questions] == [q.needle for q in long.questions]
+        assert not any(q.needle.answer in known for q in short.questions)
+
+
 def test_made_up_text_repeats_no_sentence_and_has_no_digit() -> None:
     sentences = list(islice(filler_sentences(random.Random(1)), 3000))
     assert len({sentence.strip() for sentence in sentences}) == 3000
@@ -162,6 +180,7 @@ def test_made_up_text_repeats_no_sentence_and_has_no_digit() -> None:
         ("3.14 and e.g.this stay whole.", ["3.14 and e.g.this stay whole."]),
         ("word " * 100, ["word " * 80, "word " * 19 + "word"]),
         ("x" * 500, ["x" * 500]),
+        ("x" * 500 + " word" * 100, ["x" * 500 + " ", "word " * 80, "word " * 19 + "word"]),
     ],
 )
 def test_sentences_of_a_text(text: str, sentences: list[str]) -> None:
