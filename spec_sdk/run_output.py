@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,8 +33,12 @@ def check_writable(directory: Path) -> None:
     existing = next(d for d in (directory, *directory.absolute().parents) if os.path.lexists(d))
     if not existing.is_dir():
         raise UserError(f"output_dir: {existing} is a file, not a directory")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"output_dir: {existing} cannot be written to")
+    # permissions do not tell all: a file system may be read-only, or like /proc hold no files of ours
+    try:
+        with tempfile.TemporaryDirectory(prefix=".spec-sdk-", dir=existing):
+            pass
+    except OSError as error:
+        raise UserError(f"output_dir: {existing} cannot be written to ({error.strerror})") from error
 
 
 class RunOutput:

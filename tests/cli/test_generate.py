@@ -139,7 +139,11 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(cli: Cli) -> Non
 
 @pytest.mark.parametrize(
     ("directory", "message"),
-    [("taken", "output_dir: taken is a file, not a directory"), ("taken/x", "output_dir: ")],
+    [
+        ("taken", "output_dir: taken is a file, not a directory"),
+        ("taken/x", "output_dir: "),
+        ("/proc/x", "output_dir: /proc cannot be written to"),
+    ],
 )
 def test_a_directory_that_cannot_be_made_is_refused_before_any_work(cli: Cli, directory: str, message: str) -> None:
     Path("taken").write_text("")
