@@ -49,7 +49,7 @@ class AdaptiveConfig:
     """
 
     max: int = 10
-    loss: float = 0.02
+    loss: float = 0.025
     margin: float = 0.03
     retry: int = 8
     refresh: int = 32
