@@ -103,8 +103,12 @@ def test_unusable_laws_and_impossible_draws_are_named(kernels: str) -> None:
     tree = TreeBuilder(0)
     tree.add(0, 1, "chosen")
     tree.add(0, 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
-    with pytest.raises(UnusableLogits, match="row 0"):
+    with pytest.raises(UnusableLogits, match="^draft, row 0"):
         sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+    tree = TreeBuilder(0)
+    tree.add(tree.add(0, 1, "chosen"), 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
+    with pytest.raises(UnusableLogits, match="^draft, row 1"):
+        sampler.rejection(tree.build().tree, logits_NV + torch.tensor([0.0, 9.0, 0.0, 0.0]), uniform_D)
     for law in (sampler.law(torch.tensor([0.0, 0.0, -INF, 0.0])), torch.tensor([0.5, 0.5, 0.0, 0.0])):
         tree = TreeBuilder(0)
         tree.add(0, 1, "chosen")
