@@ -69,11 +69,11 @@ def test_a_small_nucleus_of_equals_is_one_token(size: int, top_p: float) -> None
     assert len(top_p_candidates(torch.full((10,), 0.0999), top_p)) == 10
 
 
-@pytest.mark.parametrize("filters", [{"top_p": 1 - 1e-8}, {"top_p": 1 - 1e-8, "min_p": 1e-6}])
-def test_a_nucleus_of_nearly_all_keeps_what_top_k_keeps(filters: dict[str, float]) -> None:
+@pytest.mark.parametrize("min_p", [0.0, 1e-6])
+def test_a_nucleus_of_nearly_all_keeps_what_top_k_keeps(min_p: float) -> None:
     """The sum of what top-k keeps is rounded, and does not reach such a top-p in some of the rows."""
     logits_RV = torch.randn((16, 3000), generator=torch.Generator().manual_seed(3))
-    params = SamplingParams(1.0, 50, **filters)
+    params = SamplingParams(1.0, 50, 1 - 1e-8, min_p)
     least_R, last_R = least_kept(logits_RV, params)
     equals_RV = (logits_RV == least_R[:, None]) & (torch.arange(3000) <= last_R[:, None])
     kept_RV = (logits_RV > least_R[:, None]) | equals_RV
