@@ -27,7 +27,7 @@ def test_a_tree_case_is_drawn_as_it_says(kind: DrawKind) -> None:
 
 
 def test_every_sampler_starts_from_what_its_own_drawing_leaves() -> None:
-    """The reference has made its laws; a fused sampler knows drawn tokens, and makes laws to draw without replacement."""
+    """The reference has made its laws; fused samplers know drawn tokens, or made laws to draw without replacement."""
     samplers = ReferenceSampler(None, SAMPLED), ExactSampler(None, SAMPLED)
     for kind in KINDS[1:]:
         step = TreeStep(kind, 500, torch.float32, CPU, SAMPLED, 0)

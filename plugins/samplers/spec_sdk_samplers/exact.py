@@ -201,10 +201,7 @@ class ExactSampler(ReferenceSampler):
         if params.top_p < 1:
             id_K = top_p_candidates(p_V, params.top_p)
             return self._spread(self._filtered(p_V[id_K]), id_K, p_V)
-        if params.min_p > 0:
-            p_V = torch.where(p_V < params.min_p * p_V.amax(), 0.0, p_V)
-            p_V = p_V.div_(p_V.sum())
-        return p_V
+        return self._filtered(p_V)
 
     def _top_k_law(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
         id_K, top = top_k_candidates(logits_V, self.params.top_k)
@@ -214,7 +211,7 @@ class ExactSampler(ReferenceSampler):
         return self._spread(self._filtered(score_K.softmax(-1)), id_K, self._row(use, logits_V))
 
     def _filtered(self, p_K: torch.Tensor) -> torch.Tensor:
-        """``p_K`` under top-p and min-p, its sum 1 if one of them is on."""
+        """``p_K``, written to, under top-p and min-p; its sum is 1 if one of them is on."""
         params = self.params
         if params.top_p < 1:
             p_K = nucleus(p_K, params.top_p)
