@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,18 @@ def test_the_kernels_in_the_walk(device: torch.device) -> None:
     row_V, u = torch.tensor([[0.0, 1.0, 2.0]], device=device), torch.tensor([0.5], dtype=torch.float64)
     plain: Sampler = ExactSampler(ExactConfig("triton"), SamplingParams(temperature=1.0))
     assert plain.rejection(TokenTree.root_only(0), row_V, u) == ([0], 2)
+
+
+def test_one_sampler_in_several_threads() -> None:
+    """Rows are written to memory that is used again: each thread must have its own."""
+    cases = [make_case(seed, 1 << 16) for seed in (18, 21, 26)]
+    for case in cases:
+        assert case.target_BRV.shape[0] > 1
+        sampler = ExactSampler(ExactConfig("torch"), case.params)
+        expected = case.answers(ReferenceSampler(None, case.params))
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(case.answers, [sampler] * 12))
+        assert answers == [expected] * 12
 
 
 def test_random_trees() -> None:
