@@ -43,6 +43,7 @@ from benchmarks.measuring import (
     build,
     events_of,
     spread_prompts,
+    tokens_of,
     write_report,
 )
 from benchmarks.support import machine, plots
@@ -63,7 +64,6 @@ from benchmarks.support.timing import own_clock
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams, Verdict, Verifier
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.tasks.generate import encode
 from spec_sdk.tree import DraftLaw, TokenTree
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -141,8 +141,7 @@ def record(pipeline: Pipeline, gamma: int, prompts: Sequence[Prompt], count: int
     )
     for i, prompt in enumerate(prompts):
         wanted = count * (i + 1) // len(prompts)
-        tokens = encode(pipeline.tokenizer, prompt.text, chat=None)
-        with closing(_stream(pipeline, tokens, i)) as stream:
+        with closing(_stream(pipeline, tokens_of(pipeline, prompt), i)) as stream:
             while len(recording.steps) < wanted and next(stream, None) is not None:
                 pass
     return recording.steps[:count]

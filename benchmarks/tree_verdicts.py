@@ -5,9 +5,11 @@
 
 Trees of WIDTHS, their children made in each of three ways: chosen, drawn with replacement, without. ``reference``,
 ``exact`` and ``sigmoid`` get the same logits and tokens in one process, turn by turn; on a GPU also ``by nodes``,
-``exact`` without its kernels, in torch on the device, which waits for the host at every decision. Laws of draws without
-replacement are made before the clock starts, as a drafter needs them to draw; laws of draws with replacement are made
-in the step; chosen tokens have none. Figures are medians over steps of several sets of inputs.
+``exact`` without its kernels, in torch on the device, which waits for the host at every decision. A step begins with
+what drawing leaves behind, as :mod:`benchmarks.support.sampling_rivals` has it: made laws for ``reference`` and, of
+draws without replacement, for everybody; of draws with replacement the logits and each drawn token's q for the others.
+Chosen tokens have no law. Figures are medians over steps of several sets of inputs; memory is that of a sampler's first
+step, and so holds the laws that drawing leaves.
 
 Prints a table (ratio first: the reference's time over the rival's) and writes ``results/tree_verdicts-<machine>.json``.
 On a GPU it needs triton.
@@ -40,7 +42,7 @@ from benchmarks.support import machine
 from benchmarks.support.sampling_rivals import peak_bytes
 from benchmarks.support.timing import median_cpu, median_cuda, own_clock
 from spec_sdk.contracts import Request, Sampler, SamplingParams
-from spec_sdk.tree import DrawKind, TreeBuilder
+from spec_sdk.tree import DraftLaw, DrawKind, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidSampler
@@ -70,6 +72,7 @@ class TreeStep:
         self.kind = kind
         builder, level, drawn = TreeBuilder(0), [0], list[tuple[int, int]]()
         rows: dict[int, torch.Tensor] = {}
+        self.q: dict[int, dict[int, float]] = {}
         for width in WIDTHS:
             children = []
             for node in level:
@@ -80,6 +83,7 @@ class TreeStep:
                 else:
                     tokens = torch.multinomial(q_V, width, kind == "with_replacement", generator=rng).tolist()
                 drawn += [(node, token) for token in tokens]
+                self.q[node] = {token: float(q_V[token]) for token in tokens}
                 children += [builder.add(node, token, "chosen") for token in tokens]
             level = list(dict.fromkeys(children))
         self.drawn = drawn
@@ -90,27 +94,26 @@ class TreeStep:
             # so near that about two of three tokens are accepted
             target[place[node]] = row_V.float() + 0.9 * torch.randn(vocabulary, generator=rng)
         self.target = target.to(device, dtype)
-        self._made: dict[int, dict[int, Any]] = {}
+        # by the sampler itself and not by its id, which a later one may get when it is gone
+        self._left: dict[Sampler, dict[int, DraftLaw]] = {}
 
     def by(self, sampler: Sampler, request: Request) -> object:
-        laws: dict[int, Any] = {}
-        if self.kind == "with_replacement":
-            laws = self.laws(sampler)
-        elif self.kind == "without_replacement":
-            if id(sampler) not in self._made:
-                self._made[id(sampler)] = self.laws(sampler)
-                for law in self._made[id(sampler)].values():
-                    _ = law.q_V if hasattr(law, "q_V") else law
-            laws = self._made[id(sampler)]
+        laws = {} if self.kind == "chosen" else self.laws(sampler)
         builder = TreeBuilder(0)
         for node, token in self.drawn:
             builder.add(node, token, self.kind, laws.get(node))
         return MultiStep(None).verify(builder.build().tree, self.target, request).tokens
 
-    def laws(self, sampler: Sampler) -> dict[int, Any]:
-        if type(sampler) is ReferenceSampler:
-            return {node: sampler.probabilities(row_V[None])[0].cpu() for node, row_V in self.draft.items()}
-        return {node: sampler.law(row_V) for node, row_V in self.draft.items()}
+    def laws(self, sampler: Sampler) -> dict[int, DraftLaw]:
+        """What drawing with ``sampler`` leaves behind, the same for every step."""
+        if sampler not in self._left:
+            laws = self._left[sampler] = {node: sampler.law(row_V) for node, row_V in self.draft.items()}
+            for node, law in laws.items():
+                if self.kind == "with_replacement" and isinstance(sampler, ExactSampler):
+                    law.known = self.q[node]
+                else:
+                    assert law.q_V is not None
+        return self._left[sampler]
 
 
 def rivals(steps: Sequence[TreeStep], params: SamplingParams, device: torch.device) -> dict[str, Callable[[], object]]:

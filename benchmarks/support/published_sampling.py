@@ -5,10 +5,10 @@ f = p − q, a = max(0, f) and its row sums b, for all γ drafted positions and 
 q from softmaxes made before; ``sigmoid`` makes them itself, as σ((z − α)/(β − α)) of every logit. Then the first token
 with r > τ(x) is replaced by one from a/b.
 
-The next token is drawn by our inversion, which saves them torch's multinomial (1 ms at V = 49,152 on one core), so that
-what is compared is the work on the matrices. Two readings of ours, where the paper is silent: after a wholly accepted
-path the next token comes from p of the last row, and so does a replacement where nothing of p exceeds q. Arithmetic is
-in float32, since half precision cannot tell sigmoids of this scale apart. The paper's is one CUDA kernel;
+The next token is drawn by our inversion, which saves them torch's multinomial (0.8 ms at V = 49,152 on one core), so
+that what is compared is the work on the matrices. Two readings of ours, where the paper is silent: after a wholly
+accepted path the next token comes from p of the last row, and so does a replacement where nothing of p exceeds q.
+Arithmetic is in float32, since half precision cannot tell sigmoids of this scale apart. The paper's is one CUDA kernel;
 :func:`compiled` makes one of ours as well.
 
 Legend: G = γ drafted tokens, V vocabulary.

@@ -8,6 +8,8 @@ import torch
 from benchmarks.sampling import SAMPLED
 from benchmarks.tree_verdicts import KINDS, TreeStep, aims, lines, measure
 from spec_sdk.tree import DrawKind
+from spec_sdk_samplers.exact import ExactSampler
+from spec_sdk_samplers.reference import ReferenceSampler
 
 CPU = torch.device("cpu")
 
@@ -22,3 +24,17 @@ def test_a_tree_case_is_drawn_as_it_says(kind: DrawKind) -> None:
     assert all(aim["result"] in ("met", "missed") for aim in judged)
     step = TreeStep(kind, 500, torch.float32, CPU, SAMPLED, 0)
     assert len(step.drawn) >= 4 + 4 + 4 and step.target.shape[0] > 12
+
+
+def test_every_sampler_starts_from_what_its_own_drawing_leaves() -> None:
+    """The reference has made its laws; fused samplers know drawn tokens, or made laws to draw without replacement."""
+    samplers = ReferenceSampler(None, SAMPLED), ExactSampler(None, SAMPLED)
+    for kind in KINDS[1:]:
+        step = TreeStep(kind, 500, torch.float32, CPU, SAMPLED, 0)
+        for sampler in samplers:
+            for node, law in step.laws(sampler).items():
+                if kind == "with_replacement" and isinstance(sampler, ExactSampler):
+                    assert law.made is None and isinstance(law.known, dict)
+                    assert {(node, token) for token in law.known} <= set(step.drawn)
+                else:
+                    assert law.made is not None

@@ -12,6 +12,7 @@ from spec_sdk.errors import UnusableLogits
 from spec_sdk_samplers.candidates import TILE, nucleus, top_k_candidates, top_p_candidates
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_samplers.support import least_kept
 
 SIZES = (3 * TILE, 20 * TILE + 5, 40_000)
 NAN, INF = float("nan"), float("inf")
@@ -53,6 +54,30 @@ def test_the_nucleus_is_the_fewest_tokens_and_the_first_of_equals() -> None:
     assert nucleus(p_K, 0.6).tolist() == [0.25, 0, 0.25, 0, 0.25]
     assert nucleus(p_K, 0.5).tolist() == [0.25, 0, 0.25, 0, 0]
     assert nucleus(p_K, 0.8).tolist() == [0.25, 0.125, 0.25, 0, 0.25]
+
+
+@pytest.mark.parametrize("size", [1000, 49_152])
+@pytest.mark.parametrize("top_p", [1e-9, 1e-6])
+def test_a_small_nucleus_of_equals_is_one_token(size: int, top_p: float) -> None:
+    """None of them may be above (1 - top_p) / V, once that is rounded."""
+    params, logits_V = SamplingParams(1.0, 0, top_p), torch.full((size,), 3.0)
+    for p_V in (
+        ReferenceSampler(None, params).probabilities(logits_V[None])[0],
+        ExactSampler(None, params).row_law(logits_V, 0, "p"),
+    ):
+        assert p_V.nonzero().tolist() == [[0]] and p_V[0] == 1.0
+    assert len(top_p_candidates(torch.full((10,), 0.0999), top_p)) == 10
+
+
+@pytest.mark.parametrize("min_p", [0.0, 1e-6])
+def test_a_nucleus_of_nearly_all_keeps_what_top_k_keeps(min_p: float) -> None:
+    """The sum of what top-k keeps is rounded, and does not reach such a top-p in some of the rows."""
+    logits_RV = torch.randn((16, 3000), generator=torch.Generator().manual_seed(3))
+    params = SamplingParams(1.0, 50, 1 - 1e-8, min_p)
+    least_R, last_R = least_kept(logits_RV, params)
+    equals_RV = (logits_RV == least_R[:, None]) & (torch.arange(3000) <= last_R[:, None])
+    kept_RV = (logits_RV > least_R[:, None]) | equals_RV
+    assert torch.equal(kept_RV, ReferenceSampler(None, params).probabilities(logits_RV) > 0)
 
 
 def test_what_top_p_leaves_aside_is_no_more_than_it_may() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
-from tests.samplers.random_cases import KINDS, Case, is_at_a_border, make_case
+from tests.samplers.random_cases import KINDS, Case, is_at_a_border, law64, make_case
 from tests.samplers.random_trees import WAYS, TreeCase, is_allowed, make_tree_case
 
 FEW = 1e-3
@@ -121,6 +122,18 @@ def test_the_kernels_in_the_walk(device: torch.device) -> None:
     assert plain.rejection(TokenTree.root_only(0), row_V, u) == ([0], 2)
 
 
+def test_one_sampler_in_several_threads() -> None:
+    """Rows are written to memory that is used again: each thread must have its own."""
+    cases = [make_case(seed, 1 << 16) for seed in (18, 21, 26)]
+    for case in cases:
+        assert case.target_BRV.shape[0] > 1
+        sampler = ExactSampler(ExactConfig("torch"), case.params)
+        expected = case.answers(ReferenceSampler(None, case.params))
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(case.answers, [sampler] * 12))
+        assert answers == [expected] * 12
+
+
 def test_random_trees() -> None:
     def on_the_cpu(case: TreeCase) -> list[list[int]]:
         return case.answers(ExactSampler(ExactConfig("torch"), case.params))
@@ -196,6 +209,25 @@ def test_every_draw_is_judged_by_what_the_ones_before_left(plan: str, kernels: s
         uniforms = [border * (0.999 if i == accepted else 1.001) for i, border in enumerate(borders)]
         decided = sampler.rejection(tree, logits_NV, torch.tensor([*uniforms, 0.5], dtype=torch.float64))
         assert decided is not None and decided[0] == [0, accepted + 1], borders
+
+
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+@pytest.mark.parametrize("temperature", [1e-38, 1e-3, 0.011, 0.3])
+def test_a_low_temperature_loses_no_digits(temperature: float, kernels: str) -> None:
+    """Logits near 20, each judged as a chosen token a little below and above its probability in float64."""
+    if kernels == "triton":
+        pytest.importorskip("triton")
+    params = SamplingParams(temperature=temperature)
+    row_V = 20 + 1.5 * temperature * torch.randn(33, generator=torch.Generator().manual_seed(5))
+    p_V, _ = law64(row_V, params)
+    sampler = ExactSampler(ExactConfig(kernels), params)
+    likely = [token for token in range(33) if p_V[token] > 0.01]
+    assert len(likely) > 5
+    for token in likely:
+        tree = TokenTree.chain(0, [token])
+        for uniform, accepted in ((float(p_V[token]) * (1 - 3e-6), 2), (float(p_V[token]) * (1 + 3e-6), 1)):
+            decided = sampler.rejection(tree, row_V.repeat(2, 1), torch.tensor([uniform, 0.5], dtype=torch.float64))
+            assert decided is not None and len(decided[0]) == accepted, token
 
 
 def test_a_tree_that_float64_refuses_is_not_excused() -> None:

@@ -103,8 +103,12 @@ def test_unusable_laws_and_impossible_draws_are_named(kernels: str) -> None:
     tree = TreeBuilder(0)
     tree.add(0, 1, "chosen")
     tree.add(0, 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
-    with pytest.raises(UnusableLogits, match="row 0"):
+    with pytest.raises(UnusableLogits, match="^draft, row 0"):
         sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+    tree = TreeBuilder(0)
+    tree.add(tree.add(0, 1, "chosen"), 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
+    with pytest.raises(UnusableLogits, match="^draft, row 1"):
+        sampler.rejection(tree.build().tree, logits_NV + torch.tensor([0.0, 9.0, 0.0, 0.0]), uniform_D)
     for law in (sampler.law(torch.tensor([0.0, 0.0, -INF, 0.0])), torch.tensor([0.5, 0.5, 0.0, 0.0])):
         tree = TreeBuilder(0)
         tree.add(0, 1, "chosen")
@@ -117,6 +121,17 @@ def test_unusable_laws_and_impossible_draws_are_named(kernels: str) -> None:
         tree.add(0, 3, "without_replacement", law, drafter="tables")
     with pytest.raises(ValueError, match="^tree node 1: drafter 'tables' says that it drew token 3 from a"):
         sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_the_sigmoid_draws_from_no_law_that_nan_has_spoilt(at: int) -> None:
+    """At the drawn token, or at another one, which a rejection makes it read."""
+    sampler, law_V = SigmoidSampler(SigmoidConfig("torch", -10.0, 10.0), SAMPLED), torch.tensor([0.0, 0.0, 9.0, 0.0])
+    law_V[at] = NAN
+    tree = TreeBuilder(0)
+    tree.add(0, 2, "with_replacement", sampler.law(law_V))
+    with pytest.raises(UnusableLogits, match="^draft, row 0"):
+        sampler.rejection(tree.build().tree, torch.zeros(2, 4), torch.tensor([0.99, 0.5], dtype=torch.float64))
 
 
 def test_laws_may_lie_anywhere_in_memory() -> None:

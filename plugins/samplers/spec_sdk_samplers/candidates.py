@@ -9,7 +9,7 @@ from math import isnan
 
 import torch
 
-from spec_sdk_samplers.pieces import piece_count, pieces
+from spec_sdk_samplers.pieces import largest, piece_count, pieces
 
 TILE = 64
 
@@ -38,8 +38,10 @@ def top_k_candidates(logits_V: torch.Tensor, top_k: int) -> tuple[torch.Tensor, 
 
 
 def top_p_candidates(p_V: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Ids [K], ascending: the others, of at most (1 - top_p) / V each, sum to at most 1 - top_p and lie outside."""
-    return _ids_of_at_least(p_V, (1 - top_p) / p_V.shape[0])
+    """Ids [K], ascending: the others, of less than (1 - top_p) / V each, sum to less than 1 - top_p and lie outside."""
+    id_K = _ids_of_at_least(p_V, (1 - top_p) / p_V.shape[0])
+    # all alike, and rounded down: then each of them is the likeliest
+    return id_K if len(id_K) else _ids_of_at_least(p_V, largest(p_V))
 
 
 def nucleus(p_K: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -49,7 +51,7 @@ def nucleus(p_K: torch.Tensor, top_p: float) -> torch.Tensor:
     return torch.zeros_like(p_K).scatter_(0, order_K, sorted_K.masked_fill_(before_K >= top_p, 0.0))
 
 
-def _ids_of_at_least(value_V: torch.Tensor, least: torch.Tensor | float) -> torch.Tensor:
+def _ids_of_at_least(value_V: torch.Tensor, least: float) -> torch.Tensor:
     found, start = [], 0
     for (part,) in pieces(value_V):
         found.append((part >= least).nonzero()[:, 0].add_(start))

@@ -26,8 +26,6 @@ from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
 from spec_sdk_samplers.reference import ReferenceSampler, uniform
 
 KERNELS = ("auto", "triton", "torch")
-COLDEST_PLAIN = 1e-2
-"""Temperatures below it are applied to differences from the row's maximum, so that nothing overflows."""
 
 
 @dataclass
@@ -128,7 +126,7 @@ class ExactSampler(ReferenceSampler):
             known = source.known if isinstance(source, DraftLaw) and q_V is None else None
             q = known.get(token) if isinstance(known, dict) else None
             if q is None:
-                q_V = self._draft_row(draw, p_V.device) if q_V is None else q_V
+                q_V = self._draft_row(draw, node, p_V.device) if q_V is None else q_V
                 q = float(q_V[token])
             if not q > 0:
                 raise ValueError(
@@ -137,7 +135,7 @@ class ExactSampler(ReferenceSampler):
                 )
             if uniforms[i] * q < p:
                 return draw.node, p_V, None
-            q_V = self._draft_row(draw, p_V.device) if q_V is None else q_V
+            q_V = self._draft_row(draw, node, p_V.device) if q_V is None else q_V
             if is_last:
                 return None, p_V, q_V
             p_V = self._residual(p_V, q_V)
@@ -161,14 +159,18 @@ class ExactSampler(ReferenceSampler):
             out.div_(whole)
         return out_V
 
-    def _draft_row(self, draw: Draw, device: torch.device) -> torch.Tensor:
+    def _draft_row(self, draw: Draw, node: int, device: torch.device) -> torch.Tensor:
+        """q [V] of ``draw``, made at ``node``, on ``device``: not to be written to."""
         source = draw.source
         assert source is not None
-        given_V = source.made if isinstance(source, DraftLaw) else source
-        if given_V is None:
+        q_V = source.made if isinstance(source, DraftLaw) else source
+        if q_V is None:
             assert isinstance(source, DraftLaw)
-            return self.row_law(source.logits_V, 0, "q")
-        return given_V.to(device)
+            try:
+                q_V = self.row_law(source.logits_V, 0, "q")
+            except UnusableLogits as error:
+                raise UnusableLogits(node, "draft, ") from error
+        return q_V.to(device)
 
     def _row(self, use: str, like_V: torch.Tensor) -> torch.Tensor:
         """A float32 row [V] to write to, one per use and thread: memory touched for the first time costs more than the
@@ -199,10 +201,7 @@ class ExactSampler(ReferenceSampler):
         if params.top_p < 1:
             id_K = top_p_candidates(p_V, params.top_p)
             return self._spread(self._filtered(p_V[id_K]), id_K, p_V)
-        if params.min_p > 0:
-            p_V = torch.where(p_V < params.min_p * p_V.amax(), 0.0, p_V)
-            p_V = p_V.div_(p_V.sum())
-        return p_V
+        return self._filtered(p_V)
 
     def _top_k_law(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
         id_K, top = top_k_candidates(logits_V, self.params.top_k)
@@ -212,7 +211,7 @@ class ExactSampler(ReferenceSampler):
         return self._spread(self._filtered(score_K.softmax(-1)), id_K, self._row(use, logits_V))
 
     def _filtered(self, p_K: torch.Tensor) -> torch.Tensor:
-        """``p_K`` under top-p and min-p, its sum 1 if one of them is on."""
+        """``p_K``, written to, under top-p and min-p; its sum is 1 if one of them is on."""
         params = self.params
         if params.top_p < 1:
             p_K = nucleus(p_K, params.top_p)
@@ -228,16 +227,18 @@ class ExactSampler(ReferenceSampler):
         return out_V.index_copy_(0, id_K, p_K)
 
     def _scaled(self, logits_V: torch.Tensor) -> torch.Tensor:
-        """The logits in float32, divided by the temperature, in a row of our own."""
+        """The logits in float32, divided by the temperature up to a constant, in a row of our own.
+
+        What is divided are differences from the largest: quotients of the logits themselves would be so large that
+        float32 rounds away what tells them apart, or end as infinities.
+        """
         temperature = self.params.temperature
         score_V = self._row("score", logits_V)
-        top = largest(logits_V) if temperature < COLDEST_PLAIN else 0.0
+        top = largest(logits_V) if temperature != 1 else 0.0
         for score, logits in pieces(score_V, logits_V):
             score.copy_(logits)
-            if temperature < COLDEST_PLAIN:
-                score.sub_(top)
             if temperature != 1:
-                score.div_(max(temperature, torch.finfo(torch.float32).tiny))
+                score.sub_(top).div_(max(temperature, torch.finfo(torch.float32).tiny))
         return score_V
 
 

@@ -80,9 +80,11 @@ class ReferenceSampler(Sampler):
     def _nucleus(p_NV: torch.Tensor, top_p: float) -> torch.Tensor:
         """Zero all but the fewest most probable tokens whose sum reaches ``top_p``.
 
-        Tokens of at most (1 - top_p) / V sum to at most 1 - top_p, so all of them lie outside and need no sorting.
+        Tokens below (1 - top_p) / V sum to less than 1 - top_p, so all of them lie outside and need no sorting. The
+        likeliest are never below, but for rounding, where all are alike.
         """
-        count = int((p_NV > (1 - top_p) / p_NV.shape[-1]).sum(-1).max())
+        least_N1 = p_NV.amax(-1, keepdim=True).clamp_max((1 - top_p) / p_NV.shape[-1])
+        count = int((p_NV >= least_N1).sum(-1).max())
         candidate_NK = p_NV.topk(count).indices.sort(-1).values
         p_NK, order_NK = p_NV.gather(-1, candidate_NK).sort(dim=-1, descending=True, stable=True)
         before_NK = p_NK.double().cumsum(-1) - p_NK

@@ -3,8 +3,8 @@
 Three kernels, one after the other on a stream, whatever the tree: no host decision, so they may be captured in a graph.
 
 1. ``row_statistics_kernel``: per row of logits, the target's of every node and each draft law's once, the largest
-   score and the sum of exp(score − largest), online, by parts of the row that as many programs work on
-   (FlashDecoding's split).
+   score and the sum of exp((score − largest) / temperature), online, by parts of the row that as many programs work
+   on (FlashDecoding's split).
 2. ``decide_kernel``: every program walks the tree from the root and tries each node's draws in order. p and q at a
    token are two gathered logits and two pairs of statistics. After a rejection the node's next draw is judged by what
    is left of p, for which its sum over V must be known: each program then reads the rows itself, so that none has to
@@ -66,8 +66,8 @@ BY_PROBABILITIES = tl.constexpr(3)
 
 
 @triton.jit
-def _scores(row_ptr, offset, token, inside, least, last, temperature, FILTERED: tl.constexpr, ALIGNED: tl.constexpr):
-    """Logits over temperature, in float32; -inf for what lies outside or is filtered out."""
+def _scores(row_ptr, offset, token, inside, least, last, FILTERED: tl.constexpr, ALIGNED: tl.constexpr):
+    """Logits in float32; -inf for what lies outside or is filtered out."""
     if ALIGNED:
         # the same number, of which the compiler now sees that a thread may load several logits at once
         offset = offset // 16 * 16
@@ -76,7 +76,15 @@ def _scores(row_ptr, offset, token, inside, least, last, temperature, FILTERED: 
         kept = (logit > least) | ((logit == least) & (token <= last))
         # NaN compares false, and must not vanish
         logit = tl.where(kept | (logit != logit), logit, float("-inf"))
-    return tl.div_rn(logit, temperature)
+    return logit
+
+
+@triton.jit
+def _weights(score, largest, temperature):
+    """exp of the score's distance from the largest over the temperature: the distance is divided, not the logits,
+    whose quotients may be so large that float32 rounds away what tells them apart, or end as infinities.
+    """
+    return tl.exp(tl.div_rn(score - largest, temperature))
 
 
 # what changes from tree to tree is not specialised on: a kernel of its own would take seconds to compile
@@ -110,12 +118,12 @@ def row_statistics_kernel(
             token = (part * tiles_per_part + i) * TILE + tl.arange(0, TILE)
             inside = token < V
             if row < p_rows:
-                score = _scores(p_ptr, offset, token, inside, least, last, temperature, FILTERED, ALIGNED)
+                score = _scores(p_ptr, offset, token, inside, least, last, FILTERED, ALIGNED)
             else:
-                score = _scores(q_ptr, offset, token, inside, least, last, temperature, FILTERED, ALIGNED)
+                score = _scores(q_ptr, offset, token, inside, least, last, FILTERED, ALIGNED)
             new = tl.maximum(largest, tl.max(score, 0))
             base = tl.where(new == float("-inf"), 0.0, new)
-            total = total * tl.exp(largest - base) + tl.sum(tl.exp(score - base), 0)
+            total = total * _weights(largest, base, temperature) + tl.sum(_weights(score, base, temperature), 0)
             largest = new
         tl.store(max_ptr + row * PARTS + part, largest)
         tl.store(sum_ptr + row * PARTS + part, total)
@@ -133,26 +141,26 @@ def _kept(least_ptr, last_ptr, row, FILTERED: tl.constexpr):
 
 
 @triton.jit
-def _combined(max_ptr, sum_ptr, row, PARTS: tl.constexpr):
-    """Largest score of a row and the sum of exp(score − largest), from its parts; NaN or 0 if it is unusable."""
+def _combined(max_ptr, sum_ptr, row, temperature, PARTS: tl.constexpr):
+    """Largest score of a row and the sum of its weights, from its parts; NaN or 0 if it is unusable."""
     part = tl.arange(0, PARTS)
     largest_S = tl.load(max_ptr + row * PARTS + part)
     sum_S = tl.load(sum_ptr + row * PARTS + part)
     largest = tl.max(largest_S, 0)
     base = tl.where(largest == float("-inf"), 0.0, largest)
-    return base, tl.sum(sum_S * tl.exp(largest_S - base), 0)
+    return base, tl.sum(sum_S * _weights(largest_S, base, temperature), 0)
 
 
 @triton.jit
-def _softmax(score, largest, total):
-    return tl.div_rn(tl.exp(score - largest), total)
+def _softmax(score, largest, total, temperature):
+    return tl.div_rn(_weights(score, largest, temperature), total)
 
 
 @triton.jit
-def _or_sigmoid(value, score, rule, alpha, width, SIGMOID: tl.constexpr):
-    """The sigmoid of the score where the rule asks for it, else ``value``."""
+def _or_sigmoid(value, score, rule, temperature, alpha, width, SIGMOID: tl.constexpr):
+    """The sigmoid of the score over the temperature where the rule asks for it, else ``value``."""
     if SIGMOID:
-        sigmoid = 1.0 / (1.0 + tl.exp(-tl.div_rn(score - alpha, width)))
+        sigmoid = 1.0 / (1.0 + tl.exp(-tl.div_rn(tl.div_rn(score, temperature) - alpha, width)))
         sigmoid = tl.where(score == float("-inf"), 0.0, sigmoid)
         value = tl.where(rule == BY_SIGMOID, sigmoid, value)
     return value
@@ -169,9 +177,9 @@ def _law_of_logits(
     FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
     least, last = _kept(least_ptr, last_ptr, tl.load(draw + LAW_ROW), FILTERED)
-    score = _scores(q_ptr, tl.load(draw + Q_OFFSET), token, inside, least, last, temperature, FILTERED, ALIGNED)
-    q = _softmax(score, largest, total)
-    return _or_sigmoid(q, score, tl.load(draw + RULE), alpha, width, SIGMOID)
+    score = _scores(q_ptr, tl.load(draw + Q_OFFSET), token, inside, least, last, FILTERED, ALIGNED)
+    q = _softmax(score, largest, total, temperature)
+    return _or_sigmoid(q, score, tl.load(draw + RULE), temperature, alpha, width, SIGMOID)
 
 
 @triton.jit
@@ -253,9 +261,9 @@ def _sums_after(
     for i in range(tl.cdiv(V, WIDE)):
         token = i * WIDE + tl.arange(0, WIDE)
         inside = token < V
-        score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, temperature, FILTERED, ALIGNED)
+        score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, FILTERED, ALIGNED)
         p = _left(
-            _softmax(score, p_max, p_sum), q_ptr, given_ptr, draw_ptr + first * FIELDS, d - first,
+            _softmax(score, p_max, p_sum, temperature), q_ptr, given_ptr, draw_ptr + first * FIELDS, d - first,
             token, inside, largest_J, total_J, mass_J,
             least_ptr, last_ptr, temperature, 0.0, 1.0, FILTERED, ALIGNED, False, GIVEN, MOST,
         )  # fmt: skip
@@ -283,11 +291,11 @@ def _next_masses(
 
     ``draws`` points to the node's draws, all ``count`` of which were rejected.
     """
-    score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, temperature, FILTERED, ALIGNED)
-    plain = _softmax(score, p_max, p_sum)
+    score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, FILTERED, ALIGNED)
+    plain = _softmax(score, p_max, p_sum, temperature)
     mass = plain
     if count > 0:
-        mass = _or_sigmoid(mass, score, tl.load(draws + RULE), alpha, width, SIGMOID)
+        mass = _or_sigmoid(mass, score, tl.load(draws + RULE), temperature, alpha, width, SIGMOID)
         mass = _left(
             mass, q_ptr, given_ptr, draws, count - 1, token, inside, largest_J, total_J, mass_J,
             least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN, MOST,
@@ -363,10 +371,10 @@ def decide_kernel(
         p_offset = tl.load(draw + P_OFFSET)
         uniform = tl.load(uniform_ptr + d + b)
         p_least, p_last = _kept(least_ptr, last_ptr, node, FILTERED)
-        p_max, p_sum = _combined(max_ptr, sum_ptr, node, PARTS)
-        score = _scores(p_ptr, p_offset, token, token < V, p_least, p_last, temperature, FILTERED, ALIGNED)
-        p = _softmax(score, p_max, p_sum)
-        p = _or_sigmoid(p, score, rule, alpha, width, SIGMOID)
+        p_max, p_sum = _combined(max_ptr, sum_ptr, node, temperature, PARTS)
+        score = _scores(p_ptr, p_offset, token, token < V, p_least, p_last, FILTERED, ALIGNED)
+        p = _softmax(score, p_max, p_sum, temperature)
+        p = _or_sigmoid(p, score, rule, temperature, alpha, width, SIGMOID)
         p = _left(
             p, q_ptr, given_ptr, draw_ptr + first * FIELDS, d - first, token, token < V, largest_J, total_J, mass_J,
             least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN, MOST,
@@ -377,7 +385,7 @@ def decide_kernel(
         q = tl.full((), 1.0, tl.float32)
         if rule != CHOSEN:
             if rule == BY_SOFTMAX:
-                largest, total = _combined(max_ptr, sum_ptr, law_row, PARTS)
+                largest, total = _combined(max_ptr, sum_ptr, law_row, temperature, PARTS)
                 if (total > 0.0) == 0:
                     fault = law_row
             if MOST > 1:
@@ -432,7 +440,7 @@ def decide_kernel(
             d += 1
     p_offset = tl.load(row_offset_ptr + node)
     p_least, p_last = _kept(least_ptr, last_ptr, node, FILTERED)
-    p_max, p_sum = _combined(max_ptr, sum_ptr, node, PARTS)
+    p_max, p_sum = _combined(max_ptr, sum_ptr, node, temperature, PARTS)
     if ((p_sum > 0.0) == 0) & (fault < 0):
         fault = node
     for i in range(tiles_per_part):
@@ -513,7 +521,7 @@ def next_token_kernel(
     mass_J = tl.load(known_ptr + (b * 3 + 2) * MOST + place_J)
     p_offset = tl.load(row_offset_ptr + node)
     p_least, p_last = _kept(least_ptr, last_ptr, node, FILTERED)
-    p_max, p_sum = _combined(max_ptr, sum_ptr, node, PARTS)
+    p_max, p_sum = _combined(max_ptr, sum_ptr, node, temperature, PARTS)
     tile_T = tl.arange(0, TILES)
     mass_T = tl.load(mass_ptr + b * tiles + tile_T, mask=tile_T < tiles, other=0.0)
     plain_T = tl.load(plain_ptr + b * tiles + tile_T, mask=tile_T < tiles, other=0.0)

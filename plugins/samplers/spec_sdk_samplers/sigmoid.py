@@ -83,6 +83,8 @@ class SigmoidSampler(ExactSampler):
             token = tree.token_N[draw.node]
             p_V = self._sigmoid(logits_V[token]) if rest_V is None else rest_V[token]
             p, q = float(p_V), float(self._sigmoid(source.logits_V[token]))
+            if math.isnan(q):
+                raise UnusableLogits(node, "draft, ")
             if uniform * q < p and (rest_V is not None or self._keeps(logits_V, token, node)):
                 return draw.node, logits_V, None
             if rest_V is None:
@@ -90,7 +92,10 @@ class SigmoidSampler(ExactSampler):
             less_V = self._sigmoid_row(source.logits_V, 0, "sigmoid q").to(rest_V.device)
             rest_V = exceeding(rest_V, less_V, rest_V)
         assert rest_V is not None
-        return None, rest_V if total(rest_V) > 0 else self.row_law(logits_V, node, "p"), None
+        left = total(rest_V)
+        if math.isnan(left):
+            raise UnusableLogits(node, "draft, ")
+        return None, rest_V if left > 0 else self.row_law(logits_V, node, "p"), None
 
     def _keeps(self, logits_V: torch.Tensor, token: int, row: int) -> bool:
         return not filters(self.params) or bool(self._kept(logits_V, row)[token])

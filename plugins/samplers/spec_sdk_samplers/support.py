@@ -33,9 +33,11 @@ def least_kept(logits_RV: torch.Tensor, params: SamplingParams) -> tuple[torch.T
     if params.top_p < 1:
         sorted_RV, id_RV = score_RV.sort(dim=-1, descending=True, stable=True)
         relative_RV = (sorted_RV - sorted_RV[:, :1]) / temperature
-        p_RV = relative_RV.masked_fill(sorted_RV < least_R[:, None], float("-inf")).softmax(-1)
+        kept_RV = sorted_RV >= least_R[:, None]
+        p_RV = relative_RV.masked_fill(~kept_RV, float("-inf")).softmax(-1)
         before_RV = p_RV.double().cumsum(-1) - p_RV
-        place_R1 = ((before_RV < params.top_p).sum(-1, keepdim=True) - 1).clamp_min(0)
+        # the sum of all that top-k keeps is rounded, and may not reach a top-p near 1
+        place_R1 = ((kept_RV & (before_RV < params.top_p)).sum(-1, keepdim=True) - 1).clamp_min(0)
         least_R = sorted_RV.gather(-1, place_R1)[:, 0]
         last_R = id_RV.gather(-1, place_R1)[:, 0].int()
     if params.min_p > 0:
