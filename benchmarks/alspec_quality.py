@@ -1,6 +1,6 @@
 """What the threshold λ of attention-level speculation costs in quality, and what it buys in hits.
 
-    python -m benchmarks.alspec_quality          # on two cores 31 minutes, and the needle test on top; a smoke run:
+    python -m benchmarks.alspec_quality          # 12 minutes on two idle cores; a smoke run:
     python -m benchmarks.alspec_quality --needle-texts 0 --count 2 --new-tokens 8 --text-tokens 8 --calibration 1
 
 Relaxed, not lossless: from λ = 0 (nothing accepted) to ∞ (every prediction taken) the target strays from the exact one.
