@@ -1,6 +1,6 @@
 """Time per token of ALSpec on two devices, which are two CPU cores here, against one device and tensor parallelism.
 
-    python -m benchmarks.alspec_groups --contexts 256 1024 4096 8192
+    python -m benchmarks.alspec_groups --contexts 256 1024 4096 8000
 
 One process per core, one thread each: a core is a device. Measured in turn, in the same processes, over context length:
 (a) one device; (b) both, tensor parallel; (c) both as two device groups (SGDC), at the verifier's own hit rate and at
