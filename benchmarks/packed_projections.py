@@ -27,7 +27,7 @@ from spec_sdk.model.projection import Projection
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.tasks.generate import encode
+from spec_sdk.prompts import encode
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.cpu import CpuOps
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal, overload
 
 import torch
@@ -125,6 +126,19 @@ class TokenTree:
         while path[-1] != 0:
             path.append(self.parent_N[path[-1]])
         return path[::-1]
+
+    @property
+    def first_draw_N1(self) -> list[int]:
+        """Per node, the number of its first draw among all, node by node and in draw order; and how many there are.
+
+        A step of rejection sampling takes one random number for each draw, in this order, and one more.
+        """
+        return [0, *accumulate(len(draws) for draws in self.draws_N)]
+
+    @property
+    def draw_count(self) -> int:
+        """Draws in the whole tree."""
+        return self.first_draw_N1[-1]
 
     @staticmethod
     def root_only(token: int) -> TokenTree:

@@ -14,7 +14,6 @@ import torch
 from spec_sdk.contracts import Sampler, SamplingParams
 from spec_sdk.tree import DraftLaw, DrawKind, TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
-from spec_sdk_verifiers.laws import first_uniform_N
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.samplers.random_cases import BORDER, KINDS, SAMPLINGS, VOCABULARIES, Given, law64
 
@@ -172,7 +171,7 @@ def is_allowed(case: TreeCase, b: int, answer: list[int]) -> bool:
     laws = case.laws(b, sampler)
     row_of = {id(law): case.draft_BSV[b][number] for (number, _), law in laws.items()}
     tree, uniforms = case.tree(b, laws), case.uniform_BD[b].tolist()
-    first_N = first_uniform_N(tree)
+    first_N = tree.first_draw_N1
 
     def follows(node: int, rest: list[int]) -> bool:
         p_V, near = law64(case.target_BNV[b][node], case.params)

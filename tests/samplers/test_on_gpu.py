@@ -19,7 +19,6 @@ from spec_sdk.contracts import SamplingParams
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.fused_rejection import decide, gather_trees
-from spec_sdk_verifiers.laws import draws_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,7 +69,7 @@ def test_nothing_waits_for_the_host_and_no_law_is_written(branches: int, device:
     vocabulary = 128_256
     tree = drafted(branches, 5, vocabulary, device)
     target = torch.randn((tree.size, vocabulary), device=device, dtype=torch.bfloat16)
-    uniform_D = torch.rand(draws_of(tree) + 1, dtype=torch.float64)
+    uniform_D = torch.rand(tree.draw_count + 1, dtype=torch.float64)
     trees = gather_trees([tree], [target], [uniform_D], SAMPLED)
     expected = decide(trees, SAMPLED).tolist()
     torch.cuda.synchronize()

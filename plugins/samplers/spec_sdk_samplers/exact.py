@@ -90,7 +90,7 @@ class ExactSampler(ReferenceSampler):
     def walk(self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor) -> tuple[list[int], int]:
         """The rule in torch, for trees and draws of every kind: node by node, each row normalised when it is needed."""
         uniforms: list[float] = uniform_D.tolist()
-        path, first = [0], _first_draws(tree)
+        path, first = [0], tree.first_draw_N1
         while True:
             node = path[-1]
             draws = tree.draws_N[node]
@@ -240,13 +240,6 @@ class ExactSampler(ReferenceSampler):
             if temperature != 1:
                 score.sub_(top).div_(max(temperature, torch.finfo(torch.float32).tiny))
         return score_V
-
-
-def _first_draws(tree: TokenTree) -> list[int]:
-    first = [0]
-    for draws in tree.draws_N[:-1]:
-        first.append(first[-1] + len(draws))
-    return first
 
 
 def _remove(p_V: torch.Tensor, token: int, normalised: bool = True) -> None:

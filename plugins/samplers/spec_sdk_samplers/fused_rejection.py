@@ -88,9 +88,7 @@ def gather_trees(
     read = set()
     root = 0
     for tree in trees:
-        first_N = [len(draws)]
-        for draws_of_node in tree.draws_N:
-            first_N.append(first_N[-1] + len(draws_of_node))
+        first_N = [len(draws) + first for first in tree.first_draw_N1]
         roots.append([root, first_N[0], first_N[1], first_N[-1]])
         for node, draws_of_node in enumerate(tree.draws_N):
             by_sigmoid = sigmoid and all(isinstance(draw.source, DraftLaw) for draw in draws_of_node)

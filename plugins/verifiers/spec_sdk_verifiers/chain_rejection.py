@@ -10,7 +10,7 @@ import torch
 from spec_sdk.contracts import Request, Verdict, Verifier
 from spec_sdk.tree import TokenTree
 from spec_sdk_verifiers.greedy import follow_choices
-from spec_sdk_verifiers.laws import draft_probability, draws_of, require_chain, target_law
+from spec_sdk_verifiers.laws import draft_probability, require_chain, target_law
 
 
 class ChainRejection(Verifier):
@@ -34,7 +34,7 @@ class ChainRejection(Verifier):
         sampler = request.sampler
         if sampler.greedy:
             return follow_choices(tree, logits_NV, request)
-        uniform_D = request.uniforms(draws_of(tree) + 1)
+        uniform_D = request.uniforms(tree.draw_count + 1)
         decided = sampler.rejection(tree, logits_NV, uniform_D, request.step)
         if decided is not None:
             return Verdict(*decided, tree)

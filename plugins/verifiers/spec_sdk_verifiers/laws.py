@@ -44,16 +44,3 @@ def require_chain(tree: TokenTree, verifier: str) -> None:
             raise ValueError(
                 f"tree node {node} has {len(draws)} draws; verifier {verifier!r} takes chains, multi_step takes trees"
             )
-
-
-def first_uniform_N(tree: TokenTree) -> list[int]:
-    """Per node, which of the step's random numbers tests the first of its draws; the others follow, in draw order."""
-    first = [0]
-    for draws in tree.draws_N[:-1]:
-        first.append(first[-1] + len(draws))
-    return first
-
-
-def draws_of(tree: TokenTree) -> int:
-    """Draws in the whole tree: a step of rejection sampling takes one random number for each, and one more."""
-    return sum(len(draws) for draws in tree.draws_N)

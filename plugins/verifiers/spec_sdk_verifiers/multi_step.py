@@ -12,7 +12,7 @@ import torch
 from spec_sdk.contracts import Request, Verdict, Verifier
 from spec_sdk.tree import TokenTree
 from spec_sdk_verifiers.greedy import follow_choices
-from spec_sdk_verifiers.laws import draft_probability, draws_of, first_uniform_N, target_law
+from spec_sdk_verifiers.laws import draft_probability, target_law
 
 
 class MultiStep(Verifier):
@@ -36,13 +36,13 @@ class MultiStep(Verifier):
         """
         if request.sampler.greedy:
             return follow_choices(tree, logits_NV, request)
-        uniform_D = request.uniforms(draws_of(tree) + 1)
+        uniform_D = request.uniforms(tree.draw_count + 1)
         # a rule that was changed in a subclass is its own business, of which a sampler knows nothing
         if type(self)._try_children is MultiStep._try_children:
             decided = request.sampler.rejection(tree, logits_NV, uniform_D, request.step)
             if decided is not None:
                 return Verdict(*decided, tree)
-        first_N, uniforms = first_uniform_N(tree), uniform_D.tolist()
+        first_N, uniforms = tree.first_draw_N1, uniform_D.tolist()
         path = [0]
         while True:
             p_V = target_law(request.sampler, logits_NV, path[-1])
