@@ -19,12 +19,12 @@ SPACES: tuple[Space, ...] = ("heads", "residual")
 
 @dataclass(frozen=True)
 class AttentionVerdict:
-    """``hit``: go on with the prediction; a bool tensor without dimensions, so that no device has to be waited for.
+    """``hit_B``: which requests go on with the prediction, bool [B]: a tensor, so that no device has to be waited for.
 
-    ``error_BN``: the relative error ‖Â − A‖ / ‖A‖ per batch row and query.
+    ``error_BN``: the relative error ‖Â − A‖ / ‖A‖ per request and row.
     """
 
-    hit: torch.Tensor
+    hit_B: torch.Tensor
     error_BN: torch.Tensor
 
 
@@ -51,9 +51,9 @@ class AttentionVerifier(Plugin, ABC):
 
     @abstractmethod
     def verify(self, layer: int, difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> AttentionVerdict:
-        """``difference_sq_BN`` is ‖Â − A‖² and ``norm_sq_BN`` ‖A‖², float32, for every live row of the pass.
+        """``difference_sq_BN`` is ‖Â − A‖² and ``norm_sq_BN`` ‖A‖², float32, for every live row of the requests.
 
-        A pass with several rows hits only if every one of them does.
+        A request with several rows hits only if every one of them does. One request's rows say nothing of another's.
         """
 
 

@@ -1,67 +1,78 @@
-"""The contract of a drafter: it grows a tree of drafted tokens.
+"""The contract of a drafter: it grows trees of drafted tokens.
 
-Legend: N tree nodes, M model dim, V vocabulary.
+Legend: N tree nodes, P prompt tokens, M model dim.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from spec_sdk.contracts.plugin import Plugin
 from spec_sdk.contracts.request import Budget, Request
+from spec_sdk.model.models import Models
+from spec_sdk.tree import TokenTree
 
-if TYPE_CHECKING:
-    from spec_sdk.model.models import Models
-    from spec_sdk.ranks import Ranks
-    from spec_sdk.tree import TokenTree
+Hidden = Mapping[int, torch.Tensor]
+"""Layer → hidden states, a row per token."""
 
 
 class Drafter(Plugin, ABC):
-    """Proposes tokens. One instance per request.
+    """Proposes tokens. One instance serves all requests of an engine: what it keeps of one, it keeps by ``request.slot``.
 
-    ``hidden_layers``: target layers (0 = embedding output, i = output of block i) whose hidden states it wants.
-    ``models`` gives access to the draft model (:meth:`Models.draft`), loaded once and shared by all requests.
+    A drafter overrides :meth:`propose_one`, or :meth:`propose` if it drafts for several requests at once.
+
+    ``taps``: target layers (0 = embedding output, i = output of block i) whose hidden states it wants; an empty tuple
+    costs nothing. ``models`` gives access to the draft model (:meth:`Models.draft`), loaded once.
     """
 
     kind = "drafter"
-    hidden_layers: tuple[int, ...] = ()
+    taps: tuple[int, ...] = ()
     draft_name: str | None = None
     """The draft model's label for reports; None for a drafter without a model."""
     branches: bool = False
     """Whether its trees may branch. A verifier that takes chains only is refused beside such a drafter."""
     every_rank: bool = False
-    """With several processes: whether all of them must draft, since drafting itself is spread over them or runs the
-    target (``request.target``). Otherwise the leader drafts alone and the others are told the tree."""
+    """With several processes: whether it must be made on all of them, since its sessions are spread over them
+    (:meth:`Models.session`). Otherwise it is made and asked on the leader alone."""
 
     def __init__(self, config: Any, models: Models) -> None:
         self.config = config
         self.models = models
 
-    def leader_alone(self, ranks: Ranks) -> AbstractContextManager[None]:
-        """What its calls run under: unless it drafts on every rank, an operation of all ranks is an error."""
-        return nullcontext() if self.every_rank else ranks.alone(f"drafter '{self.name}', which is not every_rank,")
+    def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
+        """Prepare for ``requests`` (prefill). ``prompt_hidden``: per request, layer → states [P, M] of all tokens but
+        the pending one.
 
-    def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        """Prepare for ``request`` (prefill). ``prompt_hidden``: layer → states [P, M] of all but the pending token.
-
-        Called with the target's prefill. A drafter without ``hidden_layers`` may instead be started right before its
-        first ``propose``, if the policy begins with plain steps: ``request.tokens`` then holds output too, and
-        ``observe`` was not called for it.
+        Called after the target's prefill. A drafter without ``taps`` may instead be started right before its first
+        ``propose``, if the policy begins with plain steps: ``request.tokens`` then holds output too, and ``observe``
+        was not called for it.
         """
 
-    @abstractmethod
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
-        """Return a tree whose root is the pending token, with a depth of at most ``budget.depth`` (>= 1).
+    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        """One tree per request, whose root is the pending token, of at most ``depth`` (>= 1) and ``nodes`` nodes.
 
-        It has at most ``budget.nodes`` nodes; ``depth`` is less than that, so a chain need not look at it.
+        ``depth`` is less than ``nodes``, so a chain need not look at it. By default one request after the other.
         """
+        return [self.propose_one(request, budget) for request, budget in zip(requests, budgets, strict=True)]
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        """The tree of one request; see :meth:`propose`."""
+        raise NotImplementedError(f"drafter {self.name!r} has neither propose nor propose_one")
 
     def observe(
-        self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None
+        self,
+        requests: Sequence[Request],
+        committed: Sequence[Sequence[int]],
+        path_hidden: Sequence[Hidden] | None = None,
     ) -> None:
-        """``committed`` tokens were just appended to ``request.tokens``. Record only; mend the own cache in propose."""
+        """``committed`` tokens were just appended to each request's tokens. Record only; mend the own cache in propose.
+
+        ``path_hidden``: per request, layer → states [N, M] of the committed path's nodes, the root first.
+        """
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        """These requests have ended (done, cancelled or failed): what is kept of their slots can go."""

@@ -1,35 +1,18 @@
-"""One prompt being answered, and what is decided about it in a cycle.
+"""One prompt being answered, as plugins see it, and what is decided about it in a step.
 
 Legend: N tree nodes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
 
 import torch
 
-if TYPE_CHECKING:
-    from spec_sdk.contracts.sampler import Sampler
-    from spec_sdk.tree import TokenTree
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How logits become probabilities. ``temperature`` 0 is greedy; 0 / 1.0 / 0.0 switch top_k / top_p / min_p off.
-
-    ``repetition_penalty``: before all else, the logits of the tokens that stand before (prompt, output and the drafted
-    tokens of the path) are divided by it where they are positive, and multiplied by it where not; 1.0 is off.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-
+from spec_sdk.contracts.sampler import Sampler
+from spec_sdk.tree import TokenTree
 
 LARGEST_TREE = 4096
 """Most nodes of a tree where nothing else is said."""
@@ -37,7 +20,7 @@ LARGEST_TREE = 4096
 
 @dataclass(frozen=True)
 class Budget:
-    """How much to draft in this cycle: at most ``depth`` tokens on a path; a depth of 0 is a plain decoding step.
+    """How much to draft in this step: at most ``depth`` tokens on a path; a depth of 0 is a plain decoding step.
 
     ``nodes``: most nodes of the tree, the root included: the rows of the target's pass.
     """
@@ -64,13 +47,42 @@ class Verdict:
         return [self.tree.token_N[i] for i in self.path[1:]] + [self.next_token]
 
 
+class TokenView(Sequence[int]):
+    """A list of tokens that grows, to be read only. A slice of it is a list of its own."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        return self._tokens[place]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._tokens)
+
+    def __eq__(self, other: object) -> bool:
+        return list(other) == self._tokens if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TokenView({self._tokens})"
+
+
 @dataclass
-class Request:
-    """One prompt being answered, as plugins see it.
+class RequestState:
+    """What the engine keeps of a request; it alone changes it. Plugins are given :attr:`view`.
 
     ``tokens`` is the prefix: prompt and output so far. The last is the pending token, whose KV is in no cache yet.
-    ``rng`` is the only source of randomness: a CPU generator, seeded per request.
-    ``target`` is the target model's own session (embedding, head, forward, cache) for drafters that draft with it.
+    ``slot``: the request's place in every cache, from when it is admitted on. ``step``: steps done.
     """
 
     tokens: list[int]
@@ -79,17 +91,85 @@ class Request:
     sampler: Sampler
     rng: torch.Generator
     stop_ids: frozenset[int] = frozenset()
-    target: Any = None
+    id: int = 0
+    slot: int = 0
     step: int = 0
+    target: Any = None
+    view: Request = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.view = Request(self)
+
+
+class Request:
+    """One prompt being answered: everything can be read and nothing set.
+
+    ``tokens`` is the prefix: prompt and output so far. The last is the pending token, whose KV is in no cache yet.
+    ``slot``: its place in every cache; another request may have it when this one is finished. ``id``: its number in the
+    run. ``sampler`` holds its sampling parameters. ``rng`` is the only source of randomness: a CPU generator of its own.
+    ``target``: the target model's session, for drafters that draft with it.
+    """
+
+    __slots__ = ("_state", "tokens")
+
+    def __init__(self, state: RequestState) -> None:
+        object.__setattr__(self, "_state", state)
+        object.__setattr__(self, "tokens", TokenView(state.tokens))
+
+    tokens: TokenView
+    _state: RequestState
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a request is the engine's: a plugin cannot set its {name}")
+
+    @property
+    def id(self) -> int:
+        return self._state.id
+
+    @property
+    def slot(self) -> int:
+        return self._state.slot
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt."""
+        return self._state.prompt_length
+
+    @property
+    def max_new_tokens(self) -> int:
+        return self._state.max_new_tokens
+
+    @property
+    def sampler(self) -> Sampler:
+        return self._state.sampler
+
+    @property
+    def rng(self) -> torch.Generator:
+        return self._state.rng
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end the answer."""
+        return self._state.stop_ids
+
+    @property
+    def target(self) -> Any:
+        return self._state.target
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self._state.step
 
     @property
     def pending_token(self) -> int:
-        return self.tokens[-1]
+        return self._state.tokens[-1]
 
     @property
     def new_tokens(self) -> int:
-        return len(self.tokens) - self.prompt_length
+        """Tokens of the answer so far."""
+        return len(self._state.tokens) - self._state.prompt_length
 
     def uniforms(self, count: int) -> torch.Tensor:
         """The next ``count`` random numbers of [0, 1): float64, on the CPU."""
-        return torch.rand(count, generator=self.rng, dtype=torch.float64)
+        return torch.rand(count, generator=self._state.rng, dtype=torch.float64)

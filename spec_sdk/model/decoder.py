@@ -8,23 +8,20 @@ Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.projection import Projection
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
-
-if TYPE_CHECKING:
-    from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.ops.pass_inputs import PassInputs
 
 
 class TensorSource(Protocol):
@@ -53,33 +50,24 @@ class BlockWeights:
 
 @dataclass
 class ForwardPass:
-    """What one forward pass works on: the cache it writes to, who sees whom, rotations, and what to record.
+    """What one forward pass works on: its inputs, the cache it writes to, rotations, and what to record.
 
-    ``hidden`` collects the hidden states [B, N, M] of ``hidden_layers``: 0 is the embedding, i the output of block i
+    ``hidden`` collects the hidden states [B, N, M] of the layers ``taps``: 0 is the embedding, i the output of block i
     (counted from 1).
     """
 
+    inputs: PassInputs
     cache: KVCache
-    write_at: int
-    mask: AttentionMask
-    cos_N1D: torch.Tensor
-    sin_N1D: torch.Tensor
+    cos_BN1D: torch.Tensor
+    sin_BN1D: torch.Tensor
     ops: Ops
-    hidden_layers: frozenset[int] = frozenset()
+    taps: frozenset[int] = frozenset()
     hidden: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def record(self, layer: int, h_BNM: torch.Tensor) -> None:
         """Keep ``h_BNM`` if its layer was asked for."""
-        if layer in self.hidden_layers:
+        if layer in self.taps:
             self.hidden[layer] = h_BNM
-
-
-@dataclass(frozen=True)
-class ForwardOutput:
-    """``logits_BNV``: for every node, or for the last one only. ``hidden``: layer → [B, N, M], as asked."""
-
-    logits_BNV: torch.Tensor
-    hidden: Mapping[int, torch.Tensor]
 
 
 class Decoder:
@@ -159,26 +147,15 @@ class Decoder:
         c = self.config
         return KVCache(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
-    def forward(
-        self,
-        token_BN: torch.Tensor,
-        work: ForwardPass,
-        runner: BlockRunner,
-        last_only: bool = False,
-        head: bool = True,
-    ) -> ForwardOutput:
-        """Run all blocks as ``runner`` decides; K and V land in the cache from ``work.write_at`` on.
-
-        Without ``head`` the logits are left out (a vocabulary of 0).
-        """
-        h_BNM = F.embedding(token_BN, self.embedding_VM)
+    def forward_pass(
+        self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
+    ) -> tuple[torch.Tensor, ForwardPass]:
+        """The embeddings [B, N, M] of a pass's tokens, and what its blocks work on."""
+        cos_BN1D, sin_BN1D = self.rotary.at(inputs.position_BN, cache.capacity)
+        work = ForwardPass(inputs, cache, cos_BN1D, sin_BN1D, ops, frozenset(taps))
+        h_BNM = F.embedding(inputs.token_BN, self.embedding_VM)
         work.record(0, h_BNM)
-        h_BNM = runner.run(self, h_BNM, work)
-        if last_only:
-            h_BNM = h_BNM[:, -1:]
-        if not head:
-            return ForwardOutput(h_BNM[..., :0], work.hidden)
-        return ForwardOutput(self.head(h_BNM), work.hidden)
+        return h_BNM, work
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
         """Final norm and output projection: logits [B, N, V] in the model's dtype."""
@@ -197,17 +174,17 @@ class Decoder:
             q_BNHD = self._norm(qk_BNXD[:, :, :H], w.q_norm_D)
             k_BNGD = self._norm(qk_BNXD[:, :, H:], w.k_norm_D)
             qk_BNXD = torch.cat((q_BNHD, k_BNGD), dim=2)
-        qk_BNXD = rotate(qk_BNXD, work.cos_N1D, work.sin_N1D)
+        qk_BNXD = rotate(qk_BNXD, work.cos_BN1D, work.sin_BN1D)
         return qk_BNXD[:, :, :H], qk_BNXD[:, :, H:], v_BNGD
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
         """Store this pass's K and V of one layer."""
-        work.cache.write(layer, work.write_at, k_BNGD, v_BNGD)
+        work.cache.write(layer, work.inputs, k_BNGD, v_BNGD)
 
     def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """Exact attention over the cache [B, N, H, D]; this pass's K and V must have been written."""
-        k_BGSD, v_BGSD = work.cache.keys_values(layer, work.mask.keys)
-        return work.ops.tree_attention(q_BNHD, k_BGSD, v_BGSD, work.mask)
+        k_1SGCD, v_1SGCD = work.cache.layers(layer, layer + 1)
+        return work.ops.cached_attention(q_BNHD[None], k_1SGCD, v_1SGCD, work.inputs)[0]
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
         """Output projection of the attention sub-layer [B, N, M]."""

@@ -1,6 +1,10 @@
-"""The KV cache: one tensor for K and one for V over all layers, so that a group of layers is written in one operation.
+"""The static KV cache: one tensor for K and one for V over all layers and all requests.
 
-Legend: L layers, B batch, G KV heads, C capacity in slots, D head dim, N new slots, g layers of a group.
+Every request has a slot of its own, with room for ``capacity`` tokens: its committed ones, and after them the rows of
+the pass in progress. How many are committed is the session's business. Memory is taken in :meth:`KVCache.reserve`,
+between passes, and never inside one.
+
+Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, B requests, N rows, g layers of a group.
 """
 
 from __future__ import annotations
@@ -9,81 +13,123 @@ from collections.abc import Sequence
 
 import torch
 
+from spec_sdk.errors import UserError
+from spec_sdk.ops.pass_inputs import PassInputs
+
+GRANULE = 64
+"""Capacities are multiples of this, so that answers of nearly the same length share one cache."""
+
 
 class KVCache:
-    """``length`` committed slots, followed by the slots of the pass in progress, which :meth:`commit` keeps or drops.
-
-    Storage grows by doubling in :meth:`reserve`, which a pass calls before its first layer; never inside one.
-    """
+    """K and V of ``slots`` requests, each up to ``capacity`` tokens long; columns beyond those written are zero."""
 
     def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype, batch: int = 1
+        self, layers: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype, slots: int = 1
     ) -> None:
-        shape = (layers, batch, kv_heads, 0, head_dim)
-        self.k_LBGCD = torch.empty(shape, device=device, dtype=dtype)
-        self.v_LBGCD = torch.empty(shape, device=device, dtype=dtype)
-        self.length = 0
+        shape = (layers, slots, kv_heads, 0, head_dim)
+        self.k_LSGCD = torch.empty(shape, device=device, dtype=dtype)
+        self.v_LSGCD = torch.empty(shape, device=device, dtype=dtype)
+
+    @property
+    def slots(self) -> int:
+        """Requests that it holds."""
+        return self.k_LSGCD.shape[1]
 
     @property
     def capacity(self) -> int:
-        """Slots allocated."""
-        return self.k_LBGCD.shape[3]
+        """Tokens that a slot has room for."""
+        return self.k_LSGCD.shape[3]
 
-    def reserve(self, slots: int) -> None:
-        """Make room for ``slots`` in all; everything stored stays, committed or not."""
-        if slots <= self.capacity:
-            return
-        capacity = max(slots, 2 * self.capacity, 128)
-        self.k_LBGCD = self._grown(self.k_LBGCD, capacity)
-        self.v_LBGCD = self._grown(self.v_LBGCD, capacity)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of K and V together."""
+        return 2 * self.k_LSGCD.numel() * self.k_LSGCD.element_size()
 
-    def write(self, layer: int, at: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor) -> None:
-        """Store N keys and values of one layer in the slots from ``at`` on."""
-        end = at + k_BNGD.shape[1]
-        self.k_LBGCD[layer, :, :, at:end] = k_BNGD.transpose(1, 2)
-        self.v_LBGCD[layer, :, :, at:end] = v_BNGD.transpose(1, 2)
+    def reserve(self, slots: int, capacity: int) -> None:
+        """Have room for ``slots`` requests of ``capacity`` tokens; what is stored stays.
 
-    def write_layers(self, first: int, at: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
-        """Store N keys and values of the g layers from ``first`` on, in the slots from ``at`` on."""
-        last, end = first + k_gBNGD.shape[0], at + k_gBNGD.shape[2]
-        self.k_LBGCD[first:last, :, :, at:end] = k_gBNGD.transpose(2, 3)
-        self.v_LBGCD[first:last, :, :, at:end] = v_gBNGD.transpose(2, 3)
-
-    def keys_values(self, layer: int, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views [B, G, slots, D] of a layer's first ``slots`` keys and values."""
-        return self.k_LBGCD[layer, :, :, :slots], self.v_LBGCD[layer, :, :, :slots]
-
-    def layers_keys_values(self, first: int, end: int, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same for layers ``first`` … ``end - 1``, as further rows of the batch: [(end - first)*B, G, slots, D]."""
-        k_gBGCD, v_gBGCD = self.k_LBGCD[first:end], self.v_LBGCD[first:end]
-        return k_gBGCD.flatten(0, 1)[:, :, :slots], v_gBGCD.flatten(0, 1)[:, :, :slots]
-
-    def commit(self, path: Sequence[int]) -> None:
-        """Keep the uncommitted slots ``path`` (offsets from ``length``, increasing), in that order, and drop the rest.
-
-        Raises ValueError if the path is not increasing or leaves the allocated slots.
+        Raises UserError, with the numbers, if the memory for it is not to be had.
         """
-        kept = len(path)
-        if any(b <= a for a, b in zip(path, path[1:], strict=False)) or (kept and path[0] < 0):
-            raise ValueError(f"a path of cache slots must increase from 0 on: {list(path)}")
-        if kept and self.length + path[-1] >= self.capacity:
-            raise ValueError(f"slot {path[-1]} lies outside the {self.capacity - self.length} slots after the prefix")
-        if kept and path[-1] != kept - 1:
-            source = torch.tensor(path, device=self.k_LBGCD.device) + self.length
-            for storage in (self.k_LBGCD, self.v_LBGCD):
-                # index_select copies first, so a slot may be overwritten that is still to be read
-                storage[:, :, :, self.length : self.length + kept] = storage.index_select(3, source)
-        self.length += kept
+        if slots <= self.slots and capacity <= self.capacity:
+            return
+        slots = max(slots, self.slots)
+        capacity = max(self.capacity, -(-capacity // GRANULE) * GRANULE)
+        try:
+            self.k_LSGCD, self.v_LSGCD = (
+                _enlarged(self.k_LSGCD, slots, capacity),
+                _enlarged(self.v_LSGCD, slots, capacity),
+            )
+        except (RuntimeError, MemoryError) as error:
+            layers, _, heads, _, dim = self.k_LSGCD.shape
+            size = 2 * layers * heads * dim * self.k_LSGCD.element_size() * slots * capacity
+            raise UserError(
+                f"KV cache: no memory for {size / 2**30:.1f} GiB ({slots} requests of {capacity} tokens, {layers} "
+                f"layers, {heads} KV heads of {dim}, {str(self.k_LSGCD.dtype).removeprefix('torch.')}); ask for fewer "
+                "tokens (max_new_tokens, a shorter prompt) or fewer requests at once"
+            ) from error
 
-    def truncate(self, length: int) -> None:
-        """Roll back to the first ``length`` committed slots. Raises ValueError if fewer are committed."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cannot roll back to {length} slots: {self.length} are committed")
-        self.length = length
+    def write(self, layer: int, inputs: PassInputs, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor) -> None:
+        """Store a pass's keys and values of one layer."""
+        self.write_layers(layer, inputs, k_BNGD[None], v_BNGD[None])
 
-    @staticmethod
-    def _grown(storage: torch.Tensor, capacity: int) -> torch.Tensor:
-        layers, batch, heads, old_capacity, dim = storage.shape
-        larger = storage.new_empty((layers, batch, heads, capacity, dim))
-        larger[:, :, :, :old_capacity] = storage
-        return larger
+    def write_layers(self, first: int, inputs: PassInputs, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
+        """Store a pass's keys and values of the g layers from ``first`` on."""
+        last = first + k_gBNGD.shape[0]
+        if self.k_LSGCD.device.type == "cpu":
+            for part in inputs.parts:
+                place = slice(first, last), part.slot, slice(None), slice(part.write_at, part.write_at + part.live)
+                self.k_LSGCD[place] = k_gBNGD[:, part.index, : part.live].transpose(1, 2)
+                self.v_LSGCD[place] = v_gBNGD[:, part.index, : part.live].transpose(1, 2)
+            return
+        # no part of it depends on a value that only the device has; padding repeats a request's last live row, so that
+        # no column outside the pass is written
+        row_N = torch.arange(inputs.width, device=inputs.slot_B.device)
+        row_BN = torch.minimum(row_N, inputs.live_B[:, None] - 1)
+        column_BN = (inputs.write_at_B[:, None] + row_BN).long()
+        slot_B1 = inputs.slot_B[:, None].long()
+        index_BN11 = row_BN.long()[..., None, None]
+        for storage, new_gBNGD in ((self.k_LSGCD, k_gBNGD), (self.v_LSGCD, v_gBNGD)):
+            for layer in range(first, last):
+                new_BNGD = new_gBNGD[layer - first]
+                storage[layer][slot_B1, :, column_BN] = new_BNGD.gather(1, index_BN11.expand_as(new_BNGD))
+
+    def keys_values(self, layer: int, slot: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views [1, G, columns, D] of a request's first keys and values in one layer."""
+        place = slice(layer, layer + 1), slot, slice(None), slice(columns)
+        return self.k_LSGCD[place], self.v_LSGCD[place]
+
+    def layers(self, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views [g, S, G, C, D] of layers ``first`` … ``end - 1``."""
+        return self.k_LSGCD[first:end], self.v_LSGCD[first:end]
+
+    def commit(self, slots: Sequence[int], prefixes: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Move the rows ``paths`` (offsets from the request's prefix, increasing) right behind the prefix, in order.
+
+        One operation for all layers and requests; rows that stand there already are not touched. Raises ValueError for
+        a path that does not increase from 0 on or leaves the slot.
+        """
+        slot, source, target = list[int](), list[int](), list[int]()
+        for request, prefix, path in zip(slots, prefixes, paths, strict=True):
+            if any(b <= a for a, b in zip(path, path[1:], strict=False)) or (path and path[0] < 0):
+                raise ValueError(f"a path of cache rows must increase from 0 on: {list(path)}")
+            if path and prefix + path[-1] >= self.capacity:
+                raise ValueError(f"row {path[-1]} lies outside the {self.capacity - prefix} rows after the prefix")
+            for place, row in enumerate(path):
+                if row != place:
+                    slot.append(request)
+                    source.append(prefix + row)
+                    target.append(prefix + place)
+        if not slot:
+            return
+        slot_K, source_K, target_K = torch.tensor((slot, source, target), device=self.k_LSGCD.device)
+        for storage in (self.k_LSGCD, self.v_LSGCD):
+            # reading by index copies first, so a row may be overwritten that is still to be read
+            storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
+
+
+def _enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+    layers, old_slots, heads, old_capacity, dim = storage.shape
+    # zeros, since a column that nobody wrote may be read under a mask, where garbage could be NaN
+    larger = storage.new_zeros((layers, slots, heads, capacity, dim))
+    larger[:, :old_slots, :, :old_capacity] = storage
+    return larger

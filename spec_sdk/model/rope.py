@@ -37,7 +37,7 @@ def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
 
 
 class RotaryTable:
-    """Cosines and sines of all positions met so far, [C, D] each; it doubles when a later position comes."""
+    """Cosines and sines of all positions that a cache has room for, [C, D] each."""
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
         self._frequency = inverse_frequencies(config).to(device)
@@ -45,18 +45,18 @@ class RotaryTable:
         self._cos_CD = torch.empty(0)
         self._sin_CD = torch.empty(0)
 
-    def at(self, position_N: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines [N, 1, D] at ``position_N``, none of which exceeds ``largest``."""
-        if largest >= self._cos_CD.shape[0]:
-            positions = torch.arange(max(256, 2 * largest), device=self._frequency.device, dtype=torch.float32)
-            angle_CD = torch.outer(positions, self._frequency).repeat(1, 2)
+    def at(self, position_BN: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines [B, N, 1, D] at ``position_BN``, all less than ``positions``."""
+        if positions > self._cos_CD.shape[0]:
+            position_C = torch.arange(positions, device=self._frequency.device, dtype=torch.float32)
+            angle_CD = torch.outer(position_C, self._frequency).repeat(1, 2)
             self._cos_CD = angle_CD.cos().to(self._dtype)
             self._sin_CD = angle_CD.sin().to(self._dtype)
-        return self._cos_CD[position_N][:, None], self._sin_CD[position_N][:, None]
+        return self._cos_CD[position_BN][:, :, None], self._sin_CD[position_BN][:, :, None]
 
 
-def rotate(x_BNHD: torch.Tensor, cos_N1D: torch.Tensor, sin_N1D: torch.Tensor) -> torch.Tensor:
+def rotate(x_BNHD: torch.Tensor, cos_BN1D: torch.Tensor, sin_BN1D: torch.Tensor) -> torch.Tensor:
     """Rotate every head of ``x_BNHD`` by its token's position."""
     half = x_BNHD.shape[-1] // 2
     swapped = torch.cat((-x_BNHD[..., half:], x_BNHD[..., :half]), dim=-1)
-    return x_BNHD * cos_N1D + swapped * sin_N1D
+    return x_BNHD * cos_BN1D + swapped * sin_BN1D

@@ -1,27 +1,28 @@
-"""A model at work on one request: a decoder and its KV cache.
+"""A model at work on several requests: an executor and its KV cache, with a slot for each request.
 
-The target is scored through a session, and a draft model drafts through one; what differs is the block runner.
+The target is scored through a session, and a draft model drafts through one; what differs is the block runner. A
+session works on host integers; what a pass is given is a value (:class:`~spec_sdk.ops.pass_inputs.PassInputs`).
 
-Legend: N tokens or tree nodes, M model dim, V vocabulary.
+Legend: B requests, N tokens or tree nodes, K nodes of a level, M model dim, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from spec_sdk.contracts.executor import Executor, LogitRows, PassOutput, PassPlan
+from spec_sdk.contracts.runner import AttentionReport, BlockRunner
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
-from spec_sdk.model.decoder import Decoder, ForwardOutput, ForwardPass
-from spec_sdk.model.runners.base import AttentionReport, BlockRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
-from spec_sdk.ops import Ops
+from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 PREFILL_CHUNK = 1024
 """Tokens per prefill pass: bounds the memory of its mask and activations."""
+PLAIN = SequentialRunner()
 
 
 @dataclass(frozen=True)
@@ -33,130 +34,205 @@ class Scores:
     """
 
     logits_NV: torch.Tensor
-    hidden: Mapping[int, torch.Tensor]
+    hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
     attention: AttentionReport | None = None
 
 
 class Session:
-    """Feeds tokens and trees to a decoder and keeps its cache in step. Not for use by two requests at once.
+    """Feeds tokens and trees to a model and keeps its cache in step, for requests that each have a slot.
 
-    ``wants_logits`` may be set to False where nobody looks at them: all that are returned have a vocabulary of 0 then.
+    ``runner`` executes the passes of :meth:`score` and :meth:`grow`; :meth:`prefill` and :meth:`feed` are plain.
     """
 
-    def __init__(self, decoder: Decoder, ops: Ops, runner: BlockRunner | None = None) -> None:
-        self.decoder = decoder
-        self.ops = ops
-        self.runner = runner or SequentialRunner()
-        self.cache = decoder.new_cache()
-        self.wants_logits = True
-        self._plain = SequentialRunner()
+    def __init__(self, executor: Executor, runner: BlockRunner | None = None) -> None:
+        self.executor = executor
+        self.runner = runner or PLAIN
+        self.cache = executor.new_cache()
+        self._tokens: dict[int, list[int]] = {}
+        # what the rows after the prefix hold, until some of them are committed
+        self._fed: dict[int, Sequence[int]] = {}
 
     @property
     def context(self) -> int:
         """Most tokens the model can hold."""
-        return self.decoder.config.max_context
+        return self.executor.config.max_context
 
-    @property
-    def length(self) -> int:
-        """Committed tokens, whose K and V are in the cache."""
-        return self.cache.length
+    def length(self, slot: int = 0) -> int:
+        """Committed tokens of a slot, whose K and V are in the cache."""
+        return len(self._tokens.get(slot, ()))
 
-    def reset(self) -> None:
-        """Forget all tokens."""
-        self.truncate(0)
+    def reserve(self, slots: int, tokens: int) -> None:
+        """Have room for ``slots`` requests of ``tokens`` tokens each, trees included, without a larger cache later.
 
-    def truncate(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens."""
-        self.cache.truncate(length)
-        self.runner.truncate(length)
+        Raises UserError if there is no memory for it.
+        """
+        self.cache.reserve(slots, tokens)
 
-    @torch.no_grad()
-    def prefill(self, tokens: Sequence[int], hidden_layers: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
+    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int:
+        """Give ``slot`` to a new request, and return how many of the first of its ``tokens`` are committed already.
+
+        Those are what it has in common with what the slot's last request left; with ``keep`` false there are none.
+        """
+        kept = self.shared(slot, tokens) if keep else 0
+        self.truncate(slot, kept)
+        self.runner.truncate(slot, 0)
+        return kept
+
+    def shared(self, slot: int, tokens: Sequence[int]) -> int:
+        """How many of the first of ``tokens`` the slot's cache holds."""
+        return common_prefix(self._tokens.get(slot, []), tokens)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget all but the first ``length`` tokens of a slot. Raises ValueError if fewer are committed."""
+        if not 0 <= length <= self.length(slot):
+            raise ValueError(f"cannot roll back to {length} tokens: {self.length(slot)} are committed")
+        del self._tokens.setdefault(slot, [])[length:]
+        self.runner.truncate(slot, length)
+
+    def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
         """Commit ``tokens`` in plain passes; return the asked hidden states, layer → [N, M]."""
-        parts: dict[int, list[torch.Tensor]] = {layer: [] for layer in hidden_layers}
+        parts: dict[int, list[torch.Tensor]] = {layer: [] for layer in taps}
         for first in range(0, len(tokens), PREFILL_CHUNK):
-            output = self._chain_pass(tokens[first : first + PREFILL_CHUNK], self._plain, hidden_layers)
+            chunk = tokens[first : first + PREFILL_CHUNK]
+            (output,) = self._chains([slot], [chunk], taps, "none")
             for layer, states in parts.items():
                 states.append(output.hidden[layer][0])
         return {layer: torch.cat(states) for layer, states in parts.items() if states}
 
-    @torch.no_grad()
-    def feed(self, tokens: Sequence[int], runner: BlockRunner | None = None) -> torch.Tensor:
-        """Commit ``tokens`` in one pass and return the logits [V] after the last one."""
-        return self._chain_pass(tokens, runner or self._plain, ()).logits_BNV[0, -1]
+    def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """Commit each slot's ``tokens`` in a plain pass and return the logits [V] after its last one."""
+        outputs = self._chains(slots, tokens, (), "last")
+        return [output.logits_BNV[0, 0] for output in outputs]
 
-    @torch.no_grad()
-    def score(self, tree: TokenTree, hidden_layers: Sequence[int] = ()) -> Scores:
-        """One pass over a whole tree whose root comes after the committed tokens. Nothing is committed.
+    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+        """One pass over the trees, whose roots come after the committed tokens. Nothing is committed.
 
         Raises ValueError, naming the node, for a token that the model does not have.
         """
-        vocabulary = self.decoder.config.vocab_size
-        if max(tree.token_N) >= vocabulary:
-            node = next(i for i, token in enumerate(tree.token_N) if token >= vocabulary)
-            raise ValueError(
-                f"tree node {node}: token {tree.token_N[node]} lies outside the vocabulary of {vocabulary}"
+        for tree in trees:
+            check_tokens(tree, self.executor.config.vocab_size)
+        requests = [
+            RequestRows.tree(slot, self.length(slot), tree.token_N, tree.depth_N, tree.end_N)
+            for slot, tree in zip(slots, trees, strict=True)
+        ]
+        outputs = self._run("tree", requests, PassPlan(self.runner, tuple(taps)))
+        self._fed.update((slot, tree.token_N) for slot, tree in zip(slots, trees, strict=True))
+        return [
+            Scores(
+                output.logits_BNV[0],
+                {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()},
+                output.reports[0] if output.reports else None,
             )
-        device = self.decoder.device
-        mask = AttentionMask.tree(self.length, tree.end_N, device)
-        position_N = torch.tensor(tree.depth_N, device=device) + self.length
-        output = self._forward(tree.token_N, position_N, self.length + tree.depth, mask, self.runner, hidden_layers)
-        hidden = {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()}
-        return Scores(output.logits_BNV[0], hidden, self.runner.report())
+            for output in outputs
+        ]
 
-    @torch.no_grad()
-    def grow(self, tree: TreeBuilder, new_nodes: int, runner: BlockRunner | None = None) -> torch.Tensor:
-        """Feed the ``new_nodes`` youngest nodes of a growing tree; return their logits [new_nodes, V].
+    def grow(
+        self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]. Nothing is committed.
 
-        The tree's root is the last committed token. Node i of the builder lies in slot ``length + i - 1``, so earlier
-        nodes must have been fed in order. Nothing is committed.
+        A tree's root is the last committed token. Node i of the builder lies in row ``i - 1`` after the prefix, so
+        earlier nodes must have been fed in order.
         """
-        device = self.decoder.device
-        start, end = tree.intervals()
-        mask = AttentionMask.growing_tree(self.length, start[1:], end[1:], new_nodes, device)
-        depths = tree.depth[-new_nodes:]
-        position_N = torch.tensor(depths, device=device) + (self.length - 1)
-        largest = self.length - 1 + max(depths)
-        tokens = tree.token[-new_nodes:]
-        return self._forward(tokens, position_N, largest, mask, runner or self._plain, ()).logits_BNV[0]
+        requests = []
+        for slot, tree, new in zip(slots, trees, new_nodes, strict=True):
+            start, end = tree.intervals()
+            prefix = self.length(slot)
+            requests.append(
+                RequestRows(
+                    slot=slot,
+                    prefix=prefix,
+                    write_at=prefix + tree.size - 1 - new,
+                    token=tree.token[-new:],
+                    position=[prefix - 1 + depth for depth in tree.depth[-new:]],
+                    query_start=start[-new:],
+                    key_start=start[1:],
+                    key_end=end[1:],
+                )
+            )
+        outputs = self._run("growing", requests, PassPlan(self.runner))
+        self._fed.update((slot, tree.token[1:]) for slot, tree in zip(slots, trees, strict=True))
+        return [output.logits_BNV[0] for output in outputs]
 
-    def commit(self, path: Sequence[int]) -> None:
-        """Keep these nodes of the tree that was scored last (offsets from the prefix) and drop the others."""
-        self.cache.commit(path)
-        self.runner.commit(path)
+    def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep these rows of each slot's last pass or tree (offsets from its prefix) and drop the others."""
+        self._commit(slots, paths)
+        for slot, path in zip(slots, paths, strict=True):
+            self.runner.commit(slot, path)
 
-    def _chain_pass(self, tokens: Sequence[int], runner: BlockRunner, hidden_layers: Sequence[int]) -> ForwardOutput:
-        count, device = len(tokens), self.decoder.device
-        mask = AttentionMask.chain(self.length, count, device)
-        position_N = torch.arange(self.length, self.length + count, device=device)
-        largest = self.length + count - 1
-        output = self._forward(tokens, position_N, largest, mask, runner, hidden_layers, last_only=True)
-        self.cache.commit(range(count))
-        runner.commit(range(count))
-        return output
+    def _commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        self.cache.commit(slots, [self.length(slot) for slot in slots], paths)
+        for slot, path in zip(slots, paths, strict=True):
+            fed = self._fed.get(slot, ())
+            self._tokens.setdefault(slot, []).extend(fed[row] for row in path)
 
-    def _forward(
-        self,
-        tokens: Sequence[int],
-        position_N: torch.Tensor,
-        largest_position: int,
-        mask: AttentionMask,
-        runner: BlockRunner,
-        hidden_layers: Sequence[int],
-        last_only: bool = False,
-    ) -> ForwardOutput:
-        if largest_position >= self.context:
-            raise UserError(f"position {largest_position} lies outside the model's context of {self.context} tokens")
-        self.cache.reserve(mask.keys)
-        cos_N1D, sin_N1D = self.decoder.rotary.at(position_N, largest_position)
-        work = ForwardPass(
-            cache=self.cache,
-            write_at=mask.keys - len(tokens),
-            mask=mask,
-            cos_N1D=cos_N1D,
-            sin_N1D=sin_N1D,
-            ops=self.ops,
-            hidden_layers=frozenset(hidden_layers),
+    def _chains(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], taps: Sequence[int], logits: LogitRows
+    ) -> list[PassOutput]:
+        requests = [
+            RequestRows.chain(slot, self.length(slot), new) for slot, new in zip(slots, tokens, strict=True)
+        ]
+        outputs = self._run("chain", requests, PassPlan(PLAIN, tuple(taps), logits))
+        self._fed.update(zip(slots, tokens, strict=True))
+        self._commit(slots, [range(len(new)) for new in tokens])
+        return outputs
+
+    def _run(self, kind: PassKind, requests: Sequence[RequestRows], plan: PassPlan) -> list[PassOutput]:
+        """The requests' passes, several in one where they are of about one size; an output of B = 1 for each."""
+        for request in requests:
+            if (largest := max(request.position)) >= self.context:
+                raise UserError(f"position {largest} lies outside the model's context of {self.context} tokens")
+        self.cache.reserve(
+            max(request.slot for request in requests) + 1,
+            max(request.prefix + len(request.key_end) for request in requests),
         )
-        token_BN = torch.tensor([tokens], device=self.decoder.device)
-        return self.decoder.forward(token_BN, work, runner, last_only, self.wants_logits)
+        outputs: dict[int, PassOutput] = {}
+        executor = self.executor
+        for group in groups_of_like_size([len(request.token) for request in requests]):
+            together = [requests[i] for i in group]
+            inputs = PassInputs.of(
+                kind,
+                together,
+                executor.device,
+                rows=executor.rows_of(max(len(request.token) for request in together)),
+                slots=executor.slots_of(max(len(request.key_end) for request in together)),
+            )
+            output = executor.forward(inputs, self.cache, plan)
+            for b, i in enumerate(group):
+                outputs[i] = part_of(output, b, len(requests[i].token))
+        return [outputs[i] for i in range(len(requests))]
+
+
+def part_of(output: PassOutput, request: int, live: int) -> PassOutput:
+    """One request's part of a pass's output, without its padding: B = 1."""
+    own = slice(request, request + 1)
+    return PassOutput(
+        output.logits_BNV[own, :live],
+        {layer: h_BNM[own, :live] for layer, h_BNM in output.hidden.items()},
+        output.reports[own] if output.reports else (),
+    )
+
+
+def groups_of_like_size(sizes: Sequence[int]) -> list[list[int]]:
+    """Indices of ``sizes`` by passes: those between two powers of two go together, so that padding is less than half.
+
+    >>> groups_of_like_size([1, 5, 1, 8, 3])
+    [[0, 2], [4], [1, 3]]
+    """
+    groups: dict[int, list[int]] = {}
+    for i, size in enumerate(sizes):
+        groups.setdefault((size - 1).bit_length(), []).append(i)
+    return [groups[bits] for bits in sorted(groups)]
+
+
+def check_tokens(tree: TokenTree, vocabulary: int) -> None:
+    """Raise ValueError, naming the node, for a token outside the vocabulary."""
+    if max(tree.token_N) >= vocabulary:
+        node = next(i for i, token in enumerate(tree.token_N) if token >= vocabulary)
+        raise ValueError(f"tree node {node}: token {tree.token_N[node]} lies outside the vocabulary of {vocabulary}")
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

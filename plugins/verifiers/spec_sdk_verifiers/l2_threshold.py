@@ -62,7 +62,7 @@ class L2Threshold(AttentionVerifier):
 
     def verify(self, layer: int, difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> AttentionVerdict:
         error_BN = relative_error(difference_sq_BN, norm_sq_BN)
-        return AttentionVerdict((error_BN < self._thresholds.get(layer, self.config.threshold)).all(), error_BN)
+        return AttentionVerdict((error_BN < self._thresholds.get(layer, self.config.threshold)).all(-1), error_BN)
 
 
 def _by_layer(given: Any) -> dict[int, float]:

@@ -51,5 +51,5 @@ class Static(AttentionVerifier):
         return layer in self._layers
 
     def verify(self, layer: int, difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> AttentionVerdict:
-        hit = torch.ones((), dtype=torch.bool, device=norm_sq_BN.device)
-        return AttentionVerdict(hit, relative_error(difference_sq_BN, norm_sq_BN))
+        hit_B = torch.ones(norm_sq_BN.shape[0], dtype=torch.bool, device=norm_sq_BN.device)
+        return AttentionVerdict(hit_B, relative_error(difference_sq_BN, norm_sq_BN))

@@ -1,6 +1,6 @@
-"""What a block runner is, and the measurements it may take.
+"""The contract of a block runner: how the blocks of one forward pass are executed; and what it may measure.
 
-Legend: B batch, N tokens, M model dim.
+Legend: B requests, N rows of a request, n live rows, M model dim.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.contracts import AttentionVerdict, Guarantee, Space
-
-if TYPE_CHECKING:
-    from spec_sdk.model.decoder import Decoder, ForwardPass
-    from spec_sdk.model.lipschitz import LipschitzEstimate
+from spec_sdk.contracts.attention_verifier import AttentionVerdict, Space
+from spec_sdk.contracts.plugin import Guarantee, Plugin
+from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.lipschitz import LipschitzEstimate
+from spec_sdk.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
 class LayerMeasurement:
-    """One layer's verdict, and ‖Â − A‖ [B, n] of its n live rows in the space ``verdict`` was given in."""
+    """One layer's verdict on one request, and ‖Â − A‖ [1, n] of its n live rows in the space ``verdict`` was given in."""
 
     verdict: AttentionVerdict
     difference_Bn: torch.Tensor
@@ -29,7 +29,7 @@ class LayerMeasurement:
 
 @dataclass(frozen=True)
 class AttentionReport:
-    """Attention-level speculation in one pass, per layer; None where nothing was guessed.
+    """Attention-level speculation in one request's part of a pass, per layer; None where nothing was guessed.
 
     ``hit``: the prediction was accepted. ``error``: the largest relative error among the pass's rows, ``row_error``
     that of every live row, in the order of the tree's nodes. ``difference``: the largest ‖Â − A‖, in ``space``.
@@ -54,7 +54,7 @@ class AttentionReport:
     ) -> AttentionReport:
         """The report of a pass, from a measurement per layer and the states' norms. Waits for the device, once."""
         rows = [
-            torch.cat((m.verdict.hit.float()[None], m.difference_Bn.max()[None], m.verdict.error_BN.flatten()))
+            torch.cat((m.verdict.hit_B.float(), m.difference_Bn.max()[None], m.verdict.error_BN.flatten()))
             for m in measured
             if m is not None
         ]
@@ -94,24 +94,39 @@ def _short(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-class BlockRunner(ABC):
+class BlockRunner(Plugin, ABC):
     """Runs all blocks of a decoder in one pass. It writes K and V, and records the hidden states that were asked for.
 
-    ``guarantee``: how the logits relate to those of the plain forward pass.
+    ``guarantee``: how the logits relate to those of the plain forward pass. ``exact_kv``: whether the K and V that it
+    leaves may be kept; a drafter whose runner's may not be feeds accepted tokens once more, in a plain pass.
+
+    One instance serves one model and all requests: what it keeps of a request, it keeps by cache slot.
     """
 
+    kind = "runner"
     guarantee: Guarantee = "exact"
+    exact_kv: bool = True
+    spreads: ClassVar[bool] = False
+    """Whether with several processes it spreads a whole model's work over them, so that all of them must run it."""
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    def prepare(self, layers: int, ranks: Ranks = ALONE) -> None:
+        """Called once, before the first pass of a model of so many layers. Raises UserError for options that it cannot
+        be run with. ``ranks``: the processes to spread the work over, if it does.
+        """
 
     @abstractmethod
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """Hidden states entering block 0 → hidden states leaving the last block, both [B, N, M]."""
 
-    def report(self) -> AttentionReport | None:
-        """Measurements of the last pass, if this runner takes any."""
-        return None
+    def reports(self) -> Sequence[AttentionReport | None]:
+        """Measurements of the last pass, one per request, if this runner takes any."""
+        return ()
 
-    def commit(self, path: Sequence[int]) -> None:  # noqa: B027 - most runners keep nothing
-        """These rows of the last pass were kept, the others dropped."""
+    def commit(self, slot: int, path: Sequence[int]) -> None:
+        """These rows of the request's part in the last pass were kept, the others dropped."""
 
-    def truncate(self, length: int) -> None:  # noqa: B027
-        """The cache was rolled back to its first ``length`` tokens."""
+    def truncate(self, slot: int, length: int) -> None:
+        """The slot was rolled back to its first ``length`` tokens; 0 forgets its request."""

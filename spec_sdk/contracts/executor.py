@@ -1,0 +1,117 @@
+"""The contract of an executor: a loaded model on a device, which runs passes.
+
+Legend: B requests, N rows of a request, M model dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+
+from spec_sdk.contracts.runner import BlockRunner, RunnerReport
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.ops.pass_inputs import PassInputs
+
+LogitRows = Literal["all", "last", "none"]
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """How a pass is executed, apart from its inputs.
+
+    ``runner``: how blocks run. An executor that is not torch goes by the runner's name and options, and refuses what it
+    cannot do, by name. ``taps``: layers whose hidden states are wanted (0 is the embedding, i the output of block i,
+    counted from 1). ``logits``: those of every row, of each request's last live row, or of none.
+    """
+
+    runner: BlockRunner
+    taps: tuple[int, ...] = ()
+    logits: LogitRows = "all"
+
+
+@dataclass(frozen=True)
+class PassOutput:
+    """What a pass returns, on whichever device the executor left it.
+
+    ``logits_BNV``: as the plan asks, [B, N, V], [B, 1, V] or [B, N, 0]; ``hidden``: layer → [B, N, M]; ``reports``: per
+    request, what the runner measured.
+    """
+
+    logits_BNV: torch.Tensor
+    hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    reports: Sequence[RunnerReport | None] = ()
+
+
+class Cache(Protocol):
+    """The K and V of several requests, a slot each, as an executor keeps them."""
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a slot has room for."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def reserve(self, slots: int, capacity: int) -> None:
+        """Have room for so many requests of so many tokens; what is stored stays. Called between passes only.
+
+        Raises UserError, with the numbers, if there is no memory for it.
+        """
+
+    def commit(self, slots: Sequence[int], prefixes: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Move each request's rows ``paths`` (offsets from its prefix, increasing) right behind its prefix."""
+
+
+class Executor(ABC):
+    """A model on a device. What it is given and what it returns are values; all that lasts lies in the cache.
+
+    ``device``: where the inputs of a pass are put, and what it returns may lie. ``vocabulary``: length of the logits,
+    which a checkpoint may have padded.
+    """
+
+    config: ModelConfig
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    @abstractmethod
+    def layers(self) -> int:
+        """Number of blocks."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int: ...
+
+    @abstractmethod
+    def new_cache(self) -> Cache:
+        """An empty cache of this model's shape."""
+
+    @abstractmethod
+    def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
+        """One pass: K and V of every row go to the cache, to the columns that the inputs name. Commits nothing.
+
+        Raises UserError, by name, for a runner that it cannot execute.
+        """
+
+    @abstractmethod
+    def cut(self, layers: Sequence[int]) -> Executor:
+        """The model made of only these blocks, in this order; weights are shared, not copied."""
+
+    def rows_of(self, rows: int) -> int:
+        """The size of pass that ``rows`` rows of a request are padded to: an executor that captures has few sizes."""
+        return rows
+
+    def slots_of(self, slots: int) -> int:
+        """The same for the tree slots that a pass's rows see."""
+        return slots
+
+    def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors in host memory, in one transfer and with one wait for the device."""
+        return [tensor.cpu() for tensor in tensors]

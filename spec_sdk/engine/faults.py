@@ -1,0 +1,60 @@
+"""What a plugin may not hand to the scheduler, and whose request an error is.
+
+Legend: N tree nodes.
+"""
+
+from __future__ import annotations
+
+from spec_sdk.contracts.request import Budget, Verdict
+from spec_sdk.tree import TokenTree
+
+
+def budget_fault(budget: object) -> str | None:
+    """What makes a policy's budget unusable; None if nothing does."""
+    if not isinstance(budget, Budget):
+        return f"{budget!r} is no Budget"
+    for name, value, least in (("depth", budget.depth, 0), ("nodes", budget.nodes, 1)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            return f"a budget's {name} is a whole number of {least} or more, not {value!r}"
+    return None
+
+
+def tree_fault(tree: object, pending_token: int, budget: Budget) -> str | None:
+    """What makes a proposed tree unusable, naming the node; None if nothing does."""
+    if not isinstance(tree, TokenTree):
+        return f"{tree!r} is no TokenTree"
+    if tree.token_N[0] != pending_token:
+        return f"tree node 0 is token {tree.token_N[0]}, the pending token is {pending_token}"
+    if tree.depth > budget.depth:
+        node = next(i for i, depth in enumerate(tree.depth_N) if depth > budget.depth)
+        return f"tree node {node} has depth {tree.depth_N[node]}, the budget is a depth of {budget.depth}"
+    if tree.size > budget.nodes:
+        return f"tree node {budget.nodes}: the tree has {tree.size} nodes, the budget is {budget.nodes} with the root"
+    return None
+
+
+def verdict_fault(verdict: object, tree: TokenTree, vocabulary: int) -> str | None:
+    """What makes a verdict on ``tree`` unusable, naming the node; None if nothing does."""
+    if not isinstance(verdict, Verdict):
+        return f"{verdict!r} is no Verdict"
+    if verdict.tree is not tree:
+        return "the verdict is on another tree"
+    if not verdict.path or verdict.path[0] != 0:
+        return f"the accepted path {verdict.path} does not begin with the root, node 0"
+    for parent, node in zip(verdict.path, verdict.path[1:], strict=False):
+        if not 0 < node < tree.size:
+            return f"the accepted path has node {node}, the tree has {tree.size} nodes"
+        if tree.parent_N[node] != parent:
+            return f"tree node {node} follows node {parent} in the accepted path, its parent is {tree.parent_N[node]}"
+    if not isinstance(verdict.next_token, int) or not 0 <= verdict.next_token < vocabulary:
+        return f"the next token {verdict.next_token!r} lies outside the vocabulary of {vocabulary}"
+    return None
+
+
+class RequestError(Exception):
+    """An error of one request out of several: ``request`` is its id, the cause is what went wrong."""
+
+    def __init__(self, request: int, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.request = request
+        self.__cause__ = cause

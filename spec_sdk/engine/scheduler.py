@@ -1,0 +1,437 @@
+"""The token cycle: propose, score, verify, commit. Every pipeline is this step with other plugins in it.
+
+Legend: M model dim, N tree nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from spec_sdk.contracts.drafter import Drafter, Hidden
+from spec_sdk.contracts.policy import Policy
+from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
+from spec_sdk.contracts.verifier import Verifier
+from spec_sdk.engine.faults import RequestError, budget_fault, tree_fault, verdict_fault
+from spec_sdk.errors import UnusableLogits, UserError
+from spec_sdk.model.session import PREFILL_CHUNK, Scores
+from spec_sdk.tree import TokenTree
+
+HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
+Emit = Callable[[dict[str, Any]], None]
+
+
+class Target(Protocol):
+    """What the scheduler needs of the model whose output counts (a :class:`Session`, or a table in a test)."""
+
+    @property
+    def context(self) -> int: ...
+
+    def length(self, slot: int = 0) -> int: ...
+
+    def shared(self, slot: int, tokens: Sequence[int]) -> int: ...
+
+    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int: ...
+
+    def reserve(self, slots: int, tokens: int) -> None: ...
+
+    def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]: ...
+
+    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]: ...
+
+    def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a step did for one request: its new tokens; how it ended, if it did; and over what, if it failed."""
+
+    request: int
+    tokens: list[int]
+    finish_reason: str | None = None
+    error: Exception | None = None
+
+
+@dataclass
+class _Active:
+    """A request from when it is added until it ends."""
+
+    state: RequestState
+    emit: Emit
+    policy: Policy
+    prefilled: bool = False
+    prefill_s: float = 0.0
+    drafting: bool = False
+    hidden: list[Hidden] = field(default_factory=list)
+
+    @property
+    def view(self) -> Request:
+        return self.state.view
+
+    @property
+    def slot(self) -> int:
+        return self.state.slot
+
+
+@dataclass
+class _Turn:
+    """One request's part of a cycle, filled in stage by stage."""
+
+    active: _Active
+    budget: Budget
+    prefix: int
+    tree: TokenTree
+    scores: Scores = field(init=False)
+    verdict: Verdict = field(init=False)
+    verdict_s: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def path(self) -> list[int]:
+        """The committed nodes: one for each emitted token."""
+        return self.verdict.path[: len(self.tokens)]
+
+
+class Scheduler:
+    """Serves requests together, as many at once as there are ``slots``; the others wait. They join and leave between
+    steps.
+
+    ``synchronize`` waits for the device, so that the stage times in the events mean something.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        verifier: Verifier,
+        policy: Policy,
+        slots: int = 1,
+        synchronize: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.verifier = verifier
+        self.policy = policy
+        self._synchronize = synchronize
+        self._waiting: deque[_Active] = deque()
+        self._active: list[_Active] = []
+        self._free = list(range(slots))
+        self._progress: list[Progress] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._waiting or self._active)
+
+    def add(self, state: RequestState, emit: Emit = lambda event: None) -> None:
+        """Serve a request from the next step on, as soon as a slot is free.
+
+        ``emit`` gets its events: ``request_start`` at once, ``prefill``, ``cycle`` …, ``request_end``.
+        """
+        emit({"event": "request_start", "request": state.id, "prompt_tokens": state.prompt_length})
+        state.target = self.target
+        self._waiting.append(_Active(state, emit, self.policy.for_request()))
+
+    def cancel(self, request: int) -> None:
+        """End a request as ``interrupted``; what was emitted stands. Does nothing if it has ended."""
+        for active in [*self._waiting, *self._active]:
+            if active.state.id == request:
+                self._end(active, "interrupted")
+
+    def run(self, state: RequestState, emit: Emit = lambda event: None) -> Iterator[list[int]]:
+        """Serve one request to its end, with the others that were added; yield its new tokens step by step.
+
+        Closing the iterator cancels the request. What the request fails with is raised.
+        """
+        self.add(state, emit)
+        try:
+            while self.busy:
+                for progress in self.step():
+                    if progress.request != state.id:
+                        continue
+                    if progress.tokens:
+                        yield progress.tokens
+                    if progress.error is not None:
+                        raise progress.error
+                    if progress.finish_reason is not None:
+                        return
+        finally:
+            self.cancel(state.id)
+
+    def step(self) -> list[Progress]:
+        """One chunk of one prompt, and one cycle for all requests whose prompt is done: what became of each.
+
+        An interrupt inside it ends every request as ``interrupted``.
+        """
+        self._progress = []
+        try:
+            self._admit()
+            self._prefill_next()
+            self._cycle([active for active in self._active if active.prefilled])
+        except BaseException:
+            for active in [*self._active, *self._waiting]:
+                self._end(active, "interrupted")
+            raise
+        return self._progress
+
+    def _admit(self) -> None:
+        """Give free slots to those that wait: of each, the one whose cache has most of the prompt."""
+        while self._waiting and self._free:
+            active = self._waiting.popleft()
+            state, prompt = active.state, active.state.tokens[:-1]
+            # hidden states are kept of no token: who asks for them has the whole prompt fed
+            reuse = not self.drafter.taps
+            state.slot = max(self._free, key=lambda slot: (reuse and self.target.shared(slot, prompt), -slot))
+            self._free.remove(state.slot)
+            self._active.append(active)
+            with self._ending([active]):
+                self.target.open(state.slot, prompt, reuse)
+
+    def _prefill_next(self) -> None:
+        """Feed a chunk of the oldest prompt that is not done: more would keep the others waiting."""
+        for active in self._active:
+            if not active.prefilled:
+                with self._ending([active]):
+                    self._prefill(active)
+                return
+
+    def _prefill(self, active: _Active) -> None:
+        """Feed one chunk of the prompt; after the last one, let the drafter prepare."""
+        began = self._clock()
+        state, drafter = active.state, self.drafter
+        # the pending token is the first tree's root
+        done, prompt = self.target.length(state.slot), state.tokens[: state.prompt_length - 1]
+        if chunk := prompt[done : done + PREFILL_CHUNK]:
+            active.hidden.append(self.target.prefill(state.slot, chunk, drafter.taps))
+        active.prefilled = done + len(chunk) == len(prompt)
+        if not active.prefilled:
+            active.prefill_s += self._clock() - began
+            return
+        drafter_s, fed = None, self._clock()
+        # hidden states are not kept for later; any other drafter need not be prepared before it is asked
+        if drafter.taps or self._budgets([active])[0].depth > 0:
+            self._start_drafting([active])
+            drafter_s = self._clock() - fed
+        active.hidden.clear()
+        self._emit(
+            active,
+            event="prefill",
+            seconds=active.prefill_s + self._clock() - began,
+            drafter_s=drafter_s,
+            tokens=state.prompt_length - 1,
+            draft=drafter.draft_name,
+        )
+
+    def _start_drafting(self, requests: Sequence[_Active]) -> None:
+        hidden = [_joined(active.hidden) for active in requests] if self.drafter.taps else None
+        self.drafter.start([active.view for active in requests], hidden)
+        for active in requests:
+            active.drafting = True
+
+    def _cycle(self, requests: Sequence[_Active]) -> None:
+        began = self._clock()
+        turns = self._propose(requests)
+        drafted = self._clock()
+        turns = self._score(turns)
+        scored = self._clock()
+        turns = self._verify(turns)
+        verified = self._clock()
+        turns = self._commit(turns)
+        self._report(turns, drafted - began, scored - drafted, self._clock() - verified)
+
+    def _propose(self, requests: Sequence[_Active]) -> list[_Turn]:
+        """A tree for every request that is granted one; a root alone, a plain decoding step, for the others."""
+        turns: list[_Turn] = []
+        with self._ending(requests):
+            for active, budget in zip(requests, self._budgets(requests), strict=True):
+                root = TokenTree.root_only(active.view.pending_token)
+                turns.append(_Turn(active, budget, self.target.length(active.slot), root))
+        asked = [turn for turn in turns if turn.budget.depth > 0]
+        with self._ending([turn.active for turn in asked]):
+            if late := [turn.active for turn in asked if not turn.active.drafting]:
+                self._start_drafting(late)
+            if asked:
+                self._ask_drafter(asked)
+        return self._going_on(turns)
+
+    def _ask_drafter(self, asked: Sequence[_Turn]) -> None:
+        name = f"drafter {self.drafter.name!r}"
+        try:
+            trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
+        except UnusableLogits as error:
+            raise UserError(f"step {asked[0].active.state.step + 1}, {name}: {error}") from error
+        if len(trees) != len(asked):
+            raise ValueError(f"{name}: it returned {len(trees)} trees for {len(asked)} requests")
+        for turn, tree in zip(asked, trees, strict=True):
+            with self._ending([turn.active]):
+                if fault := tree_fault(tree, turn.active.view.pending_token, turn.budget):
+                    raise ValueError(f"{name}: {fault}")
+                turn.tree = tree
+
+    def _score(self, turns: list[_Turn]) -> list[_Turn]:
+        """The target's logits at every node of every tree."""
+        with self._ending([turn.active for turn in turns]):
+            if turns:
+                scores = self.target.score(
+                    [turn.active.slot for turn in turns], [turn.tree for turn in turns], self.drafter.taps
+                )
+                for turn, of_turn in zip(turns, scores, strict=True):
+                    turn.scores = of_turn
+        return self._going_on(turns)
+
+    def _verify(self, turns: list[_Turn]) -> list[_Turn]:
+        """The accepted path of every tree, and the tokens that it gives."""
+        for turn in turns:
+            began = time.perf_counter()
+            with self._ending([turn.active]):
+                turn.verdict = self._verdict(turn.tree, turn.scores, turn.active.view)
+                turn.tokens = clip(turn.verdict, turn.active.view)
+            turn.verdict_s = time.perf_counter() - began
+        return self._going_on(turns)
+
+    def _verdict(self, tree: TokenTree, scores: Scores, request: Request) -> Verdict:
+        vocabulary = scores.logits_NV.shape[-1]
+        try:
+            verdict = self.verifier.verify(tree, penalised(scores.logits_NV, tree, request), request)
+        except UnusableLogits as error:
+            raise UserError(f"step {request.step + 1}, target: {error} (row = tree node; {HALF_PRECISION})") from error
+        if fault := verdict_fault(verdict, tree, vocabulary):
+            raise ValueError(f"verifier {self.verifier.name!r}: {fault}")
+        return verdict
+
+    def _commit(self, turns: list[_Turn]) -> list[_Turn]:
+        """Keep the accepted paths, tell the drafter."""
+        with self._ending([turn.active for turn in turns]):
+            if turns:
+                self.target.commit([turn.active.slot for turn in turns], [turn.path for turn in turns])
+            for turn in turns:
+                turn.active.state.tokens.extend(turn.tokens)
+                turn.active.state.step += 1
+        told = [turn for turn in self._going_on(turns) if turn.active.drafting]
+        with self._ending([turn.active for turn in told]):
+            if told:
+                hidden = [
+                    {layer: h_NM[turn.path] for layer, h_NM in turn.scores.hidden.items()} for turn in told
+                ]
+                self.drafter.observe([turn.active.view for turn in told], [turn.tokens for turn in told], hidden)
+        return self._going_on(turns)
+
+    def _report(self, turns: Sequence[_Turn], draft_s: float, score_s: float, recover_s: float) -> None:
+        """Emit what happened. A stage's seconds are divided by rows, so that requests add up to the time it took."""
+        rows = sum(turn.tree.size for turn in turns)
+        drafted = sum(turn.tree.size for turn in turns if turn.budget.depth)
+        for turn in turns:
+            active, size = turn.active, turn.tree.size
+            share = (size if turn.budget.depth else 0) / drafted if drafted else size / rows
+            report = turn.scores.attention
+            self._emit(
+                active,
+                event="cycle",
+                step=active.state.step,
+                prefix=turn.prefix,
+                budget=turn.budget.depth,
+                draft_s=draft_s * share,
+                verify_s=score_s * size / rows + turn.verdict_s,
+                verdict_s=turn.verdict_s,
+                recover_s=recover_s / len(turns),
+                tree_nodes=size,
+                drafted=turn.tree.depth,
+                accepted=min(len(turn.verdict.path) - 1, len(turn.tokens)),
+                tokens=turn.tokens,
+                attention=None if report is None else report.event(),
+            )
+            reason = self._finished(active.view)
+            self._progress.append(Progress(active.state.id, turn.tokens, reason))
+            if reason is not None:
+                self._end(active, reason)
+
+    def _budgets(self, requests: Sequence[_Active]) -> list[Budget]:
+        """Depth and nodes that the policy grants and the requests have room for."""
+        if not requests:
+            return []
+        granted = self.policy.budgets([a.view for a in requests], [a.policy for a in requests])
+        if fault := next((fault for budget in granted if (fault := budget_fault(budget))), None):
+            raise ValueError(f"policy {self.policy.name!r}: {fault}")
+        budgets = []
+        for active, budget in zip(requests, granted, strict=True):
+            request = active.view
+            # the last of the remaining tokens is always the target's own, so drafting it would be wasted
+            room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1
+            budgets.append(Budget(max(0, min(budget.depth, budget.nodes - 1, room)), budget.nodes))
+        return budgets
+
+    def _finished(self, request: Request) -> str | None:
+        if request.new_tokens and request.tokens[-1] in request.stop_ids:
+            return "stop"
+        if request.new_tokens >= request.max_new_tokens or len(request.tokens) >= self.target.context:
+            return "length"
+        return None
+
+    def _emit(self, active: _Active, **event: Any) -> None:
+        about = {"event": event.pop("event"), "request": active.state.id}
+        active.policy.observe(about | event)
+        active.emit(about | event)
+
+    @contextlib.contextmanager
+    def _ending(self, requests: Sequence[_Active]) -> Iterator[None]:
+        """An error inside ends these requests, or the one that it names, and no others."""
+        try:
+            yield
+        except Exception as error:
+            named = error.request if isinstance(error, RequestError) else None
+            ended = [active for active in requests if named in (None, active.state.id)]
+            for active in ended:
+                self._end(active, "error", error)
+
+    def _going_on(self, turns: Sequence[_Turn]) -> list[_Turn]:
+        """Those whose request has not ended."""
+        return [turn for turn in turns if turn.active in self._active]
+
+    def _end(self, active: _Active, reason: str, error: Exception | None = None) -> None:
+        if active in self._waiting:
+            self._waiting.remove(active)
+        elif active in self._active:
+            self._active.remove(active)
+            self._free.append(active.slot)
+            if active.drafting:
+                self.drafter.finish([active.view])
+        else:
+            return
+        if error is not None:
+            self._progress.append(Progress(active.state.id, [], reason, error))
+        active.emit({"event": "request_end", "request": active.state.id, "finish_reason": reason})
+
+    def _clock(self) -> float:
+        self._synchronize()
+        return time.perf_counter()
+
+
+def penalised(logits_NV: torch.Tensor, tree: TokenTree, request: Request) -> torch.Tensor:
+    """The target's logits of a tree with the repetition penalty, written into ``logits_NV``: one path per node."""
+    if request.sampler.params.repetition_penalty == 1:
+        return logits_NV
+    paths: list[list[int]] = [[]]
+    for node in range(1, tree.size):
+        paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])
+    return request.sampler.penalise(logits_NV, request.tokens, paths)
+
+
+def clip(verdict: Verdict, request: Request) -> list[int]:
+    """The verdict's tokens up to the first stop token (which is kept) and the request's remaining length."""
+    tokens = verdict.tokens[: request.max_new_tokens - request.new_tokens]
+    for i, token in enumerate(tokens):
+        if token in request.stop_ids:
+            return tokens[: i + 1]
+    return tokens
+
+
+def _joined(chunks: Sequence[Hidden]) -> Hidden:
+    """The hidden states of a prompt's chunks, one after the other."""
+    layers = chunks[0] if chunks else {}
+    return {layer: torch.cat([chunk[layer] for chunk in chunks]) for layer in layers}

@@ -1,0 +1,61 @@
+"""The reference executor: a decoder in torch, whose blocks a runner executes.
+
+Legend: B requests, N rows of a request, M model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from spec_sdk.contracts.executor import Cache, Executor, PassOutput, PassPlan
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.ops import Ops
+from spec_sdk.ops.pass_inputs import PassInputs
+
+
+class TorchExecutor(Executor):
+    """Runs a :class:`Decoder` with the kernels ``ops``, on whichever device its weights are."""
+
+    def __init__(self, decoder: Decoder, ops: Ops) -> None:
+        self.decoder = decoder
+        self.ops = ops
+        self.config = decoder.config
+        self.device = decoder.device
+        self.dtype = decoder.dtype
+
+    @property
+    def layers(self) -> int:
+        return self.decoder.layers
+
+    @property
+    def vocabulary(self) -> int:
+        return self.decoder.vocabulary
+
+    def new_cache(self) -> KVCache:
+        return self.decoder.new_cache()
+
+    @torch.no_grad()
+    def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
+        assert isinstance(cache, KVCache)
+        h_BNM, work = self.decoder.forward_pass(inputs, cache, self.ops, plan.taps)
+        h_BNM = plan.runner.run(self.decoder, h_BNM, work)
+        reports = plan.runner.reports()
+        if plan.logits == "none":
+            return PassOutput(h_BNM[..., :0], work.hidden, reports)
+        if plan.logits == "last":
+            h_BNM = last_live_row(h_BNM, inputs)
+        return PassOutput(self.decoder.head(h_BNM), work.hidden, reports)
+
+    def cut(self, layers: Sequence[int]) -> TorchExecutor:
+        return TorchExecutor(self.decoder.subset(layers), self.ops)
+
+
+def last_live_row(h_BNM: torch.Tensor, inputs: PassInputs) -> torch.Tensor:
+    """Each request's last row that is no padding [B, 1, M]."""
+    if inputs.batch == 1 and inputs.width == 1:
+        return h_BNM
+    row_B11 = (inputs.live_B - 1).long()[:, None, None]
+    return h_BNM.gather(1, row_B11.expand(-1, 1, h_BNM.shape[-1]))
