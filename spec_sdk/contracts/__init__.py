@@ -8,16 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spec_sdk.contracts.attention_verifier import SPACES, AttentionVerdict, AttentionVerifier, Space, relative_error
+from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend
 from spec_sdk.contracts.drafter import Drafter
-from spec_sdk.contracts.plugin import GUARANTEES, Guarantee, NoOptions, Plugin, Random, weakest
+from spec_sdk.contracts.plugin import NoOptions, Plugin, Random
 from spec_sdk.contracts.policy import Policy
-from spec_sdk.contracts.predictor import Announce, PartialAttention, Predictor, SpeculativeAttention
-from spec_sdk.contracts.request import LARGEST_TREE, Budget, Request, SamplingParams, Verdict
+from spec_sdk.contracts.predictor import Predictor
+from spec_sdk.contracts.request import LARGEST_TREE, Budget, Request, Verdict
 from spec_sdk.contracts.sampler import Sampler
+from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.contracts.task import Task
 from spec_sdk.contracts.verifier import Verifier
+from spec_sdk.guarantees import GUARANTEES, Guarantee, weakest
+from spec_sdk.ops.types import (
+    SPACES,
+    Announce,
+    AttentionVerdict,
+    PartialAttention,
+    Space,
+    SpeculativeAttention,
+    relative_error,
+)
 
 __all__ = [
     "Announce",

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
-from spec_sdk.model.projection import Projection
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.linear import Projection
 
 if TYPE_CHECKING:
     from spec_sdk.model.runners.base import BlockRunner

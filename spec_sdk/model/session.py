@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.decoder import Decoder, ForwardOutput, ForwardPass
 from spec_sdk.model.runners.base import AttentionReport, BlockRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 PREFILL_CHUNK = 1024

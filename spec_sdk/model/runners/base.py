@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spec_sdk.contracts import AttentionVerdict, Guarantee, Space
+from spec_sdk.guarantees import Guarantee
+from spec_sdk.ops.types import AttentionVerdict, Space
 
 if TYPE_CHECKING:
     from spec_sdk.model.decoder import Decoder, ForwardPass

@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import Announce, PartialAttention, SpeculativeAttention
-from spec_sdk.cpu_attention import speculative_attention_on_cpu
-from spec_sdk.model.attention_mask import AttentionMask
-from spec_sdk.model.projection import Projection, ProjectionStack
+from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
+from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
 
 # Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
 # their square
