@@ -37,16 +37,16 @@ from unittest import mock
 import torch
 
 from benchmarks.support import machine
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.checkpoint_shapes import expected_shapes
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
 from spec_sdk.model.layer_groups import describe_groups, easyspec_groups
-from spec_sdk.model.projection import Projection, ProjectionStack
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.linear import Projection, ProjectionStack
 
 AIM = 1.3
 """A drafted token of the 1B shape on a GPU, N = 4 layers per group: fused at least so many times faster than

@@ -23,9 +23,9 @@ import torch
 
 from benchmarks.measuring import PROMPTS, RESULTS, build, spread_prompts, write_report
 from benchmarks.support import timing
-from spec_sdk.model.projection import Projection
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
+from spec_sdk.ops.linear import Projection
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.prompts import encode
 from spec_sdk.tree import TokenTree

@@ -41,8 +41,8 @@ import torch.nn.functional as F
 from benchmarks.layer_parallel import captured, medians
 from benchmarks.support import machine, plots
 from spec_sdk.contracts import SpeculativeAttention
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 
 AIM = 1.02
 AIM_FROM = 8192

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 Groups = list[list[int]]

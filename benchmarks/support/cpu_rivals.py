@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from benchmarks.support.attention_inputs import Inputs, Shape, nbytes
 from benchmarks.support.flex_rival import flex_rival
 from benchmarks.support.timing import median_cpu
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 
 Call = Callable[[], torch.Tensor]
 

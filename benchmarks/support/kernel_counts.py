@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.ops.attention_mask import AttentionMask
 
 FUSED = {
-    "torch, one pass (CPU)": ("spec_sdk.ops", "speculative_attention_on_cpu"),
+    "torch, one pass (CPU)": ("spec_sdk.ops.attention", "speculative_attention_on_cpu"),
     "Triton": ("spec_sdk_backends.triton_ops", "speculative_attention"),
 }
 """Name of a fused kernel → module and name by which the ops call it."""

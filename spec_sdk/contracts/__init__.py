@@ -8,35 +8,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spec_sdk.contracts.attention_verifier import SPACES, AttentionVerdict, AttentionVerifier, Space, relative_error
+from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend
 from spec_sdk.contracts.drafter import Drafter
-from spec_sdk.contracts.plugin import GUARANTEES, Guarantee, NoOptions, Plugin, Random, weakest
 from spec_sdk.contracts.policy import Policy
-from spec_sdk.contracts.predictor import Announce, PartialAttention, Predictor, SpeculativeAttention
-from spec_sdk.contracts.request import LARGEST_TREE, Budget, Request, SamplingParams, Verdict
+from spec_sdk.contracts.predictor import Predictor
+from spec_sdk.contracts.request import LARGEST_TREE, Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.sampler import Sampler
+from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.contracts.task import Task
 from spec_sdk.contracts.verifier import Verifier
+from spec_sdk.guarantees import GUARANTEES, Guarantee, weakest
+from spec_sdk.model.block_runner import AttentionReport, BlockRunner
+from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
+from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.types import (
+    SPACES,
+    Announce,
+    AttentionVerdict,
+    PartialAttention,
+    Space,
+    SpeculativeAttention,
+    relative_error,
+)
+from spec_sdk.plugin import NoOptions, Plugin, Random
 
 __all__ = [
     "Announce",
+    "AttentionReport",
     "AttentionVerdict",
     "AttentionVerifier",
     "Backend",
+    "BlockRunner",
     "Budget",
+    "Cache",
     "Drafter",
+    "Executor",
     "GUARANTEES",
     "Guarantee",
     "LARGEST_TREE",
     "NoOptions",
     "PLUGIN_KINDS",
     "PartialAttention",
+    "PassInputs",
+    "PassOutput",
+    "PassPlan",
     "Plugin",
     "Policy",
     "Predictor",
     "Random",
     "Request",
+    "RequestState",
     "SPACES",
     "Sampler",
     "SamplingParams",
@@ -50,5 +72,5 @@ __all__ = [
 ]
 
 PLUGIN_KINDS: Mapping[str, type[Plugin]] = {
-    base.kind: base for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Policy, Backend, Task)
+    base.kind: base for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Policy, BlockRunner, Backend, Task)
 }

@@ -6,26 +6,13 @@ Legend: B batch, N tree nodes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.contracts.plugin import Guarantee, Plugin
-
-Space = Literal["heads", "residual"]
-SPACES: tuple[Space, ...] = ("heads", "residual")
-
-
-@dataclass(frozen=True)
-class AttentionVerdict:
-    """``hit_B``: which requests go on with the prediction, bool [B]: a tensor, so that no device has to be waited for.
-
-    ``error_BN``: the relative error ‖Â − A‖ / ‖A‖ per request and row.
-    """
-
-    hit_B: torch.Tensor
-    error_BN: torch.Tensor
+from spec_sdk.plugin import Plugin
+from spec_sdk.guarantees import Guarantee
+from spec_sdk.ops.types import AttentionVerdict, Space
 
 
 class AttentionVerifier(Plugin, ABC):
@@ -55,8 +42,3 @@ class AttentionVerifier(Plugin, ABC):
 
         A request with several rows hits only if every one of them does. One request's rows say nothing of another's.
         """
-
-
-def relative_error(difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> torch.Tensor:
-    """‖Â − A‖ / ‖A‖ from the two squared norms. 0 where both are zero."""
-    return (difference_sq_BN / norm_sq_BN.clamp_min(torch.finfo(torch.float32).tiny)).sqrt()

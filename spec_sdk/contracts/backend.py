@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from spec_sdk.contracts.plugin import Plugin
-
-if TYPE_CHECKING:
-    from spec_sdk.ops import Ops
-    from spec_sdk.ranks import Ranks
+from spec_sdk.plugin import Plugin
+from spec_sdk.ops import Ops
+from spec_sdk.ranks import ALONE, Ranks
 
 
 class Backend(Plugin, ABC):
@@ -37,8 +35,6 @@ class Backend(Plugin, ABC):
     @property
     def ranks(self) -> Ranks:
         """The processes that compute together: the device group that holds the target. This one alone by default."""
-        from spec_sdk.ranks import ALONE
-
         return ALONE
 
     def synchronize(self) -> None:

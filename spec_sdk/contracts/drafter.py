@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts.plugin import Plugin
+from spec_sdk.plugin import Plugin
 from spec_sdk.contracts.request import Budget, Request
 from spec_sdk.model.models import Models
 from spec_sdk.tree import TokenTree

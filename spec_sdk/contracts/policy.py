@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spec_sdk.contracts.plugin import Plugin
+from spec_sdk.plugin import Plugin
 from spec_sdk.contracts.request import Budget, Request
 
 
@@ -26,6 +26,13 @@ class Policy(Plugin, ABC):
         count its calls; what a policy learns, it learns in ``observe``. It may depend on anything that is past, and
         on no random number that is yet to be drawn: then adapting leaves the law of the output as it is.
         """
+
+    def budgets(self, requests: Sequence[Request], policies: Sequence[Policy]) -> list[Budget]:
+        """The budgets of requests that make a step together, each of which has a policy (:meth:`for_request`).
+
+        The run's policy is asked. By default every request's own says what it would get alone.
+        """
+        return [policy.budget(request) for policy, request in zip(policies, requests, strict=True)]
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """The ``prefill`` event, then each ``cycle`` event as it ends (see events.py), for policies that adapt."""

@@ -1,4 +1,4 @@
-"""The contract of an attention predictor, and what one speculative attention call yields.
+"""The contract of an attention predictor.
 
 Legend: B batch, N tree nodes, H query heads, G KV heads, D head dim, S cache slots, C chunks of keys.
 """
@@ -6,67 +6,14 @@ Legend: B batch, N tree nodes, H query heads, G KV heads, D head dim, S cache sl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from spec_sdk.contracts.plugin import Plugin
-
-if TYPE_CHECKING:
-    from spec_sdk.model.attention_mask import AttentionMask
-    from spec_sdk.ops import Ops
-
-
-@dataclass(frozen=True)
-class PartialAttention:
-    """Attention over part of the keys, with the softmax statistics that let it be combined with the rest.
-
-    ``o_BNHD`` normalised output over the keys seen, ``m_BNH`` their largest score, ``l_BNH`` sum of exp(score - m).
-    """
-
-    o_BNHD: torch.Tensor
-    m_BNH: torch.Tensor
-    l_BNH: torch.Tensor
-
-
-@dataclass(frozen=True)
-class SpeculativeAttention:
-    """What one speculative attention call yields: the prediction, the exact attention, and how far they are apart.
-
-    ``predicted_BNHD``, ``exact_BNHD``: normalised attention, in the dtype of the queries.
-    ``difference_sq_BN``, ``norm_sq_BN``: ‖Â − A‖² and ‖A‖² in float32, over the H heads of a query together.
-    ``chunk_lse_BNHC``: for predictors that learn, the log-sum-exp of the scaled scores over each chunk of *committed*
-    keys (:attr:`Predictor.chunk` keys each, the last one maybe fewer); tree slots belong to none.
-    """
-
-    predicted_BNHD: torch.Tensor
-    exact_BNHD: torch.Tensor
-    difference_sq_BN: torch.Tensor
-    norm_sq_BN: torch.Tensor
-    chunk_lse_BNHC: torch.Tensor | None = None
-
-    @staticmethod
-    def measured(
-        predicted_BNHD: torch.Tensor,
-        exact_BNHD: torch.Tensor,
-        dtype: torch.dtype,
-        chunk_lse_BNHC: torch.Tensor | None = None,
-    ) -> SpeculativeAttention:
-        """Both attentions as ``dtype``, with the two squared norms taken in float32 before they are rounded to it."""
-        exact = exact_BNHD.float()
-        return SpeculativeAttention(
-            predicted_BNHD=predicted_BNHD.to(dtype),
-            exact_BNHD=exact_BNHD.to(dtype),
-            difference_sq_BN=(predicted_BNHD.float() - exact).square().sum((-1, -2)),
-            norm_sq_BN=exact.square().sum((-1, -2)),
-            chunk_lse_BNHC=chunk_lse_BNHC,
-        )
-
-
-Announce = Callable[[torch.Tensor], None]
-"""Called once, with a prediction [B, N, H, D], as soon as there is one: another device may go on with it already."""
+from spec_sdk.plugin import Plugin
+from spec_sdk.ops import AttentionMask, Ops
+from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
 
 
 class Predictor(Plugin, ABC):

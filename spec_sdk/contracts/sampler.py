@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.contracts.plugin import Guarantee, Plugin, Random
-from spec_sdk.contracts.request import SamplingParams
-
-if TYPE_CHECKING:
-    from spec_sdk.tree import DraftLaw, TokenTree
+from spec_sdk.plugin import Plugin, Random
+from spec_sdk.contracts.sampling_params import SamplingParams
+from spec_sdk.guarantees import Guarantee
+from spec_sdk.tree import DraftLaw, TokenTree
 
 
 class Sampler(Plugin, ABC):
@@ -82,8 +81,6 @@ class Sampler(Plugin, ABC):
 
     def law(self, logits_V: torch.Tensor) -> DraftLaw:
         """The law of a token drawn from these draft logits [V], which are kept as they are. Worked out when read."""
-        from spec_sdk.tree import DraftLaw
-
         return DraftLaw(logits_V, lambda row_V: self.probabilities(row_V[None])[0].cpu())
 
     def draw_from(self, law: DraftLaw, random: Random) -> int:

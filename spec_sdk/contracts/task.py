@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from spec_sdk.contracts.plugin import Plugin
+from spec_sdk.plugin import Plugin
 
 
 class Task(Plugin, ABC):

@@ -6,15 +6,15 @@ Legend: N tree nodes, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.contracts.plugin import Guarantee, Plugin
-from spec_sdk.contracts.request import Request, SamplingParams, Verdict
-
-if TYPE_CHECKING:
-    from spec_sdk.tree import TokenTree
+from spec_sdk.plugin import Plugin
+from spec_sdk.contracts.request import Request, Verdict
+from spec_sdk.contracts.sampling_params import SamplingParams
+from spec_sdk.guarantees import Guarantee
+from spec_sdk.tree import TokenTree
 
 
 class Verifier(Plugin, ABC):

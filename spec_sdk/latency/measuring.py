@@ -30,9 +30,9 @@ import yaml
 from spec_sdk.contracts import AttentionVerifier
 from spec_sdk.errors import UserError
 from spec_sdk.latency.table import show_context
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.decoder import ForwardPass
 from spec_sdk.model.session import Session
+from spec_sdk.ops.attention_mask import AttentionMask
 
 FIRST_CONTEXT = 1024
 DEFAULT_CONTEXTS = 4

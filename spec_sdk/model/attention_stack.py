@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.model.projection import ProjectionStack
+from spec_sdk.ops.linear import ProjectionStack
 
 
 @dataclass(frozen=True)

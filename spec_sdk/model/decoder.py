@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
-from spec_sdk.model.projection import Projection
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
+from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs
 
 

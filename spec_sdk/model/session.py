@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spec_sdk.contracts.executor import Executor, LogitRows, PassOutput, PassPlan
-from spec_sdk.contracts.runner import AttentionReport, BlockRunner
+from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
+from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.errors import UserError
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows

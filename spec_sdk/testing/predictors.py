@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts import PartialAttention, Predictor
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.tree import TreeBuilder
 
 KV_HEADS, QUERIES_PER_KV_HEAD = 2, 3

@@ -17,7 +17,6 @@ import torch
 
 from spec_sdk.app import main
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.decoder import ForwardPass, load_decoder
 from spec_sdk.model.models import Models
@@ -25,6 +24,7 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.layer_parallel_ranks import RanksLayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.ops.attention_mask import AttentionMask
 from tests.support.tiny_decoder import ModelTensors
 
 pytest.importorskip("triton")

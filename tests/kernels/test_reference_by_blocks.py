@@ -13,8 +13,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spec_sdk.model.attention_mask import AttentionMask
-from spec_sdk.ops import QUERY_BLOCK, Ops
+from spec_sdk.ops import Ops
+from spec_sdk.ops.attention import QUERY_BLOCK
+from spec_sdk.ops.attention_mask import AttentionMask
 from tests.kernels.dense_attention import (
     ancestors,
     case,

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from spec_sdk.contracts import SpeculativeAttention
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from tests.kernels.dense_attention import (
     Case,
     ancestors,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.ops.attention_mask import AttentionMask
 from tests.kernels.dense_attention import (
     ancestors,
     case,

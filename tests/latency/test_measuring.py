@@ -19,10 +19,10 @@ from spec_sdk.latency.measuring import (
 )
 from spec_sdk.latency.model import StepTimes
 from spec_sdk.latency.table import parse_table
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.decoder import ForwardPass
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from tests.support.tiny_decoder import tiny_decoder
 
 

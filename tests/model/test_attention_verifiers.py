@@ -12,11 +12,11 @@ import torch
 
 from spec_sdk.error_bounds import error_bounds
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.lipschitz import EstimateOfRun, stretch
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.session import Scores, Session
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_predictors.h2o import H2O, H2OConfig

@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.attention_stack import runs
 from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.tree import TreeBuilder
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder

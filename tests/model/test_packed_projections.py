@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from spec_sdk.model.decoder import Decoder, load_decoder
-from spec_sdk.model.projection import Projection, ProjectionStack
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
+from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends import cpu
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps

@@ -10,8 +10,8 @@ import torch
 
 from spec_sdk.contracts import PartialAttention, Predictor
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.testing import check_predictor
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_predictors.h2o import H2O, H2OConfig

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_sdk.contracts import PartialAttention
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.tree import TreeBuilder
 from tests.tree.random_trees import ancestors_or_self, builders
 

@@ -11,8 +11,8 @@ import torch
 
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
-from spec_sdk.model.projection import Projection, ProjectionStack
 from spec_sdk.ops import Ops
+from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk_backends.packed_projections import PackedProjection, PackedProjectionStack, can_pack
 
 MOST_THREADS_PER_CORE = 4

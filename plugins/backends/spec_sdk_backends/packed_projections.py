@@ -14,7 +14,7 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.model.projection import Projection, ProjectionStack
+from spec_sdk.ops.linear import Projection, ProjectionStack
 
 
 class PackedProjection(Projection):

@@ -10,8 +10,8 @@ import dataclasses
 import torch
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import tree_attention
 

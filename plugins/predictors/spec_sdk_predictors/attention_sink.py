@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.contracts import Announce, PartialAttention, SpeculativeAttention
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk_predictors.budget import BudgetedPredictor
 
 

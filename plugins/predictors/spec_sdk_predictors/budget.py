@@ -11,8 +11,8 @@ import torch
 
 from spec_sdk.contracts import PartialAttention, Predictor
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 
 
 class BudgetedPredictor(Predictor):

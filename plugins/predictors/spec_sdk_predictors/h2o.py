@@ -16,8 +16,8 @@ import torch.nn.functional as F
 
 from spec_sdk.contracts import PartialAttention
 from spec_sdk.errors import UserError
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.ops import Ops
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk_predictors.budget import BudgetedPredictor, attention_over_picked, chunk_slots, largest
 
 

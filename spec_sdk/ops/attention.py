@@ -3,7 +3,7 @@
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
 Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, S keys, T tree slots, Q = R*N;
-n, t, s queries, slots and keys of one block; C chunks of keys.
+n, t, s queries, slots and keys of one block; C chunks of keys, or capacity of a cache slot; g layers of a group.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import Announce, PartialAttention, SpeculativeAttention
-from spec_sdk.cpu_attention import speculative_attention_on_cpu
-from spec_sdk.model.attention_mask import AttentionMask
-from spec_sdk.model.projection import Projection, ProjectionStack
+from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
+from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
 
 # Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
 # their square
@@ -39,6 +40,26 @@ class Ops:
     def projections(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> ProjectionStack:
         """The same for L layers of one shape, which layer-parallel drafting multiplies at once."""
         return ProjectionStack(weight_LOI, bias_LO)
+
+    def cached_attention(
+        self, q_gBNHD: torch.Tensor, k_gSGCD: torch.Tensor, v_gSGCD: torch.Tensor, inputs: PassInputs
+    ) -> torch.Tensor:
+        """Attention of a pass's rows over the cache of g layers, which a group of layers reads at once: [g, B, N, H, D].
+
+        ``k_gSGCD``, ``v_gSGCD``: the layers' caches, a slot for each request, the pass's own keys written. Rows of
+        padding get 0. One request after the other: what a request gets does not depend on those beside it.
+        """
+        outputs = []
+        for part in inputs.parts:
+            keys = slice(part.mask.keys)
+            o_gNHD = self.tree_attention(
+                q_gBNHD[:, part.index, : part.live],
+                k_gSGCD[:, part.slot, :, keys],
+                v_gSGCD[:, part.slot, :, keys],
+                part.mask,
+            )
+            outputs.append(F.pad(o_gNHD, (0, 0, 0, 0, 0, inputs.width - part.live)) if part.live < inputs.width else o_gNHD)
+        return outputs[0][:, None] if len(outputs) == 1 else torch.stack(outputs, 1)
 
     def tree_attention(
         self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask

@@ -1,4 +1,4 @@
-"""The contract of an executor: a loaded model on a device, which runs passes.
+"""What an executor is: a loaded model on a device, which runs passes.
 
 Legend: B requests, N rows of a request, M model dim, V vocabulary.
 """
@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import torch
 
-from spec_sdk.contracts.runner import BlockRunner, RunnerReport
+from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -43,7 +43,7 @@ class PassOutput:
 
     logits_BNV: torch.Tensor
     hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    reports: Sequence[RunnerReport | None] = ()
+    reports: Sequence[AttentionReport | None] = ()
 
 
 class Cache(Protocol):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import Announce, SpeculativeAttention
-from spec_sdk.model.attention_mask import AttentionMask
+from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.types import Announce, SpeculativeAttention
 
 
 def speculative_attention_on_cpu(

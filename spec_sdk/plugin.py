@@ -1,21 +1,14 @@
-"""What all kinds of plugin share: a name, options, and how the guarantees of parts add up."""
+"""What all kinds of plugin share: a name and options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
 Random = float | torch.Generator
 """A random number of [0, 1), or the generator to take one from."""
-Guarantee = Literal["exact", "distribution", "relaxed"]
-GUARANTEES: tuple[Guarantee, ...] = ("exact", "distribution", "relaxed")
-
-
-def weakest(*guarantees: Guarantee) -> Guarantee:
-    """The guarantee of a whole is the weakest of its parts': exact > distribution > relaxed."""
-    return max(guarantees, key=GUARANTEES.index)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The contract of a block runner: how the blocks of one forward pass are executed; and what it may measure.
+"""What a block runner is: how the blocks of one forward pass are executed; and what it may measure.
 
 Legend: B requests, N rows of a request, n live rows, M model dim.
 """
@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.contracts.attention_verifier import AttentionVerdict, Space
-from spec_sdk.contracts.plugin import Guarantee, Plugin
+from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate
+from spec_sdk.ops.types import AttentionVerdict, Space
+from spec_sdk.plugin import Plugin
 from spec_sdk.ranks import ALONE, Ranks
 
 

@@ -1,0 +1,176 @@
+"""One forward pass as a value: what a model is fed, where it goes in the cache, and who sees whom.
+
+A pass serves B requests at once. Request b has ``prefix_b`` committed tokens, whose keys all of its rows see, and after
+them the slots of a token tree (or of a causal chain, which is a tree without branches). The key in tree slot ``s`` is
+visible to a row with pre-order number ``x`` iff ``key_start[s] <= x < key_end[s]`` (FlashSpecInfer's interval mask). In
+a closed tree a slot's start is its own index; while a tree grows, older slots that are not queried change their
+intervals, so keys have starts and ends of their own.
+
+Legend: B requests, N rows of a request, T tree slots of a request, M width of what a drafter feeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from spec_sdk.ops.attention_mask import AttentionMask
+
+PassKind = Literal["chain", "tree", "growing"]
+"""``chain``: a causal chain. ``tree``: closed trees in pre-order. ``growing``: slots in creation order."""
+
+
+@dataclass(frozen=True)
+class RequestRows:
+    """One request's part of a pass, before padding: host integers.
+
+    ``slot`` of the cache; ``prefix`` committed tokens; ``write_at``: the cache column of the first row; token, absolute
+    position and pre-order number per row; first and last-but-one pre-order number that sees it per tree slot, of which
+    the last ones are this pass's rows.
+    """
+
+    slot: int
+    prefix: int
+    write_at: int
+    token: Sequence[int]
+    position: Sequence[int]
+    query_start: Sequence[int]
+    key_start: Sequence[int]
+    key_end: Sequence[int]
+
+    @staticmethod
+    def chain(slot: int, prefix: int, tokens: Sequence[int]) -> RequestRows:
+        """``tokens`` in order after the prefix, each of which sees those before it."""
+        count = len(tokens)
+        order = range(count)
+        return RequestRows(
+            slot, prefix, prefix, tokens, range(prefix, prefix + count), order, order, [count] * count
+        )
+
+    @staticmethod
+    def tree(
+        slot: int, prefix: int, token_N: Sequence[int], depth_N: Sequence[int], end_N: Sequence[int]
+    ) -> RequestRows:
+        """A closed tree in pre-order, whose root comes right after the prefix."""
+        order = range(len(token_N))
+        position = [prefix + depth for depth in depth_N]
+        return RequestRows(slot, prefix, prefix, token_N, position, order, order, end_N)
+
+
+@dataclass(frozen=True)
+class PassInputs:
+    """The inputs of one pass over B requests of N rows, padded; int32 tensors on the executor's device.
+
+    ``token_BN``, ``position_BN``: what is fed, and its absolute position. ``slot_B``: the cache slot of each request,
+    ``prefix_B``: its committed tokens, ``write_at_B``: the cache column of its first row; row i goes to the i-th column
+    after. ``query_start_BN``, ``key_start_BT``, ``key_end_BT``: who sees whom, see above. ``live_B``: rows that are no
+    padding; tree slots that are none are ``write_at + live - prefix``. Padded rows see the prefix at most, padded slots
+    are seen by nobody. ``features_BNM``: what a drafter feeds besides tokens, such as a target's hidden states.
+    """
+
+    kind: PassKind
+    token_BN: torch.Tensor
+    position_BN: torch.Tensor
+    slot_B: torch.Tensor
+    prefix_B: torch.Tensor
+    write_at_B: torch.Tensor
+    query_start_BN: torch.Tensor
+    key_start_BT: torch.Tensor
+    key_end_BT: torch.Tensor
+    live_B: torch.Tensor
+    features_BNM: torch.Tensor | None = None
+
+    @staticmethod
+    def of(
+        kind: PassKind,
+        requests: Sequence[RequestRows],
+        device: torch.device,
+        rows: int = 0,
+        slots: int = 0,
+        features_BNM: torch.Tensor | None = None,
+    ) -> PassInputs:
+        """The inputs of these requests, padded to at least ``rows`` rows and ``slots`` tree slots each.
+
+        Everything travels to the device as one tensor.
+        """
+        N = max(rows, *(len(request.token) for request in requests))
+        T = max(slots, *(len(request.key_end) for request in requests))
+
+        def padded(values: Sequence[int], length: int, fill: int = 0) -> list[int]:
+            return [*values, *[fill] * (length - len(values))]
+
+        tables: tuple[tuple[int, list[int]], ...] = (
+            (N, [x for r in requests for x in padded(r.token, N)]),
+            (N, [x for r in requests for x in padded(r.position, N, r.prefix)]),
+            # no slot's interval holds -1, so that padding sees the prefix alone
+            (N, [x for r in requests for x in padded(r.query_start, N, -1)]),
+            (T, [x for r in requests for x in padded(r.key_start, T)]),
+            (T, [x for r in requests for x in padded(r.key_end, T)]),
+            (1, [r.slot for r in requests]),
+            (1, [r.prefix for r in requests]),
+            (1, [r.write_at for r in requests]),
+            (1, [len(r.token) for r in requests]),
+        )
+        flat = torch.tensor([x for _, values in tables for x in values], dtype=torch.int32)
+        if device.type != "cpu":
+            flat = flat.pin_memory().to(device, non_blocking=True)
+        parts = flat.split([len(values) for _, values in tables])
+        token_BN, position_BN, query_start_BN, key_start_BT, key_end_BT, slot, prefix, write_at, live = (
+            part.view(len(requests), width) for part, (width, _) in zip(parts, tables, strict=True)
+        )
+        return PassInputs(
+            kind=kind,
+            token_BN=token_BN,
+            position_BN=position_BN,
+            slot_B=slot[:, 0],
+            prefix_B=prefix[:, 0],
+            write_at_B=write_at[:, 0],
+            query_start_BN=query_start_BN,
+            key_start_BT=key_start_BT,
+            key_end_BT=key_end_BT,
+            live_B=live[:, 0],
+            features_BNM=features_BNM,
+        )
+
+    @property
+    def batch(self) -> int:
+        """Number of requests B."""
+        return self.token_BN.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Rows N of every request, padding included."""
+        return self.token_BN.shape[1]
+
+    @cached_property
+    def parts(self) -> tuple[PassPart, ...]:
+        """Every request's part without its padding, as host integers: waits for the device. For operations that take
+        one request after the other; a kernel reads the tensors.
+        """
+        numbers = torch.stack((self.slot_B, self.prefix_B, self.write_at_B, self.live_B), 1).tolist()
+        return tuple(PassPart(self, b, *row) for b, row in enumerate(numbers))
+
+
+class PassPart:
+    """One request's part of a pass: ``index`` in the batch, cache ``slot``, first cache column ``write_at``, ``live``
+    rows, and its ``mask``, over ``mask.keys`` columns.
+    """
+
+    def __init__(self, inputs: PassInputs, index: int, slot: int, prefix: int, write_at: int, live: int) -> None:
+        self.index = index
+        self.slot = slot
+        self.write_at = write_at
+        self.live = live
+        slots = write_at + live - prefix
+        self.mask = AttentionMask(
+            prefix,
+            inputs.key_start_BT[index, :slots],
+            inputs.key_end_BT[index, :slots],
+            inputs.query_start_BN[index, :live],
+            is_preorder=inputs.kind != "growing",
+            is_chain=inputs.kind == "chain",
+        )

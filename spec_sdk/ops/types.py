@@ -1,0 +1,81 @@
+"""What one attention call on part of the keys yields, and how predicted attention compares with the exact one.
+
+Legend: B batch, N queries, H query heads, D head dim, C chunks of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Space = Literal["heads", "residual"]
+SPACES: tuple[Space, ...] = ("heads", "residual")
+
+
+@dataclass(frozen=True)
+class PartialAttention:
+    """Attention over part of the keys, with the softmax statistics that let it be combined with the rest.
+
+    ``o_BNHD`` normalised output over the keys seen, ``m_BNH`` their largest score, ``l_BNH`` sum of exp(score - m).
+    """
+
+    o_BNHD: torch.Tensor
+    m_BNH: torch.Tensor
+    l_BNH: torch.Tensor
+
+
+@dataclass(frozen=True)
+class SpeculativeAttention:
+    """What one speculative attention call yields: the prediction, the exact attention, and how far they are apart.
+
+    ``predicted_BNHD``, ``exact_BNHD``: normalised attention, in the dtype of the queries.
+    ``difference_sq_BN``, ``norm_sq_BN``: ‖Â − A‖² and ‖A‖² in float32, over the H heads of a query together.
+    ``chunk_lse_BNHC``: for predictors that learn, the log-sum-exp of the scaled scores over each chunk of *committed*
+    keys (``Predictor.chunk`` keys each, the last one maybe fewer); tree slots belong to none.
+    """
+
+    predicted_BNHD: torch.Tensor
+    exact_BNHD: torch.Tensor
+    difference_sq_BN: torch.Tensor
+    norm_sq_BN: torch.Tensor
+    chunk_lse_BNHC: torch.Tensor | None = None
+
+    @staticmethod
+    def measured(
+        predicted_BNHD: torch.Tensor,
+        exact_BNHD: torch.Tensor,
+        dtype: torch.dtype,
+        chunk_lse_BNHC: torch.Tensor | None = None,
+    ) -> SpeculativeAttention:
+        """Both attentions as ``dtype``, with the two squared norms taken in float32 before they are rounded to it."""
+        exact = exact_BNHD.float()
+        return SpeculativeAttention(
+            predicted_BNHD=predicted_BNHD.to(dtype),
+            exact_BNHD=exact_BNHD.to(dtype),
+            difference_sq_BN=(predicted_BNHD.float() - exact).square().sum((-1, -2)),
+            norm_sq_BN=exact.square().sum((-1, -2)),
+            chunk_lse_BNHC=chunk_lse_BNHC,
+        )
+
+
+Announce = Callable[[torch.Tensor], None]
+"""Called once, with a prediction [B, N, H, D], as soon as there is one: another device may go on with it already."""
+
+
+@dataclass(frozen=True)
+class AttentionVerdict:
+    """``hit_B``: which requests go on with the prediction, bool [B]: a tensor, so that no device has to be waited for.
+
+    ``error_BN``: the relative error ‖Â − A‖ / ‖A‖ per request and row.
+    """
+
+    hit_B: torch.Tensor
+    error_BN: torch.Tensor
+
+
+def relative_error(difference_sq_BN: torch.Tensor, norm_sq_BN: torch.Tensor) -> torch.Tensor:
+    """‖Â − A‖ / ‖A‖ from the two squared norms. 0 where both are zero."""
+    return (difference_sq_BN / norm_sq_BN.clamp_min(torch.finfo(torch.float32).tiny)).sqrt()
