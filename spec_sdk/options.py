@@ -6,7 +6,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -18,11 +18,14 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 LISTED = {int: "whole numbers", float: "numbers", str: "texts", dict: "{option: value}"}
 
 
-def merge_options(config_class: type, options: Mapping[str, Any], where: str, owner: str) -> Any:
+def merge_options(
+    config_class: type, options: Mapping[str, Any], where: str, owner: str, others: Collection[str] = ()
+) -> Any:
     """Return an instance of the dataclass ``config_class`` with ``options`` put over its defaults.
 
     ``where`` is the option path before each key (``drafter``, or "" at the top level), ``owner`` what an unknown
-    option is said to be unknown to (``drafter 'easyspec'``). Interpolations are resolved already: a ``${`` is text.
+    option is said to be unknown to (``drafter 'easyspec'``), ``others`` what else it could have been meant to be.
+    Interpolations are resolved already: a ``${`` is text.
     Raises UserError for an unknown option or a wrong type.
     """
     fields = {f.name for f in dataclasses.fields(config_class)}
@@ -30,7 +33,7 @@ def merge_options(config_class: type, options: Mapping[str, Any], where: str, ow
     for key, value in options.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in fields:
-            hint = did_you_mean(str(key), fields) if fields else " (it has no options)"
+            hint = did_you_mean(str(key), {*fields, *others}) if fields or others else " (it has no options)"
             raise UserError(f"{path}: unknown option of {owner}{hint}")
         try:
             merged = OmegaConf.merge(merged, {key: literal(value)})

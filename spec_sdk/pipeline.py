@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from spec_sdk.contracts import (
     AttentionVerifier,
     Backend,
+    BlockRunner,
     Budget,
     Drafter,
     Guarantee,
@@ -23,46 +25,41 @@ from spec_sdk.contracts import (
     Verifier,
     weakest,
 )
+from spec_sdk.engine.engine import Engine
+from spec_sdk.engine.scheduler import Emit
 from spec_sdk.errors import UserError
 from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
-from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
-from spec_sdk.model.session import Session
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.parallel.spread_session import follow
 from spec_sdk.ranks import DeviceGroups, Ranks, launched_processes
-from spec_sdk.scheduler import Emit, Scheduler
+from spec_sdk.registry import Registry
+from spec_sdk.settings import Settings
 from spec_sdk.tree import TokenTree
 
-if TYPE_CHECKING:
-    from spec_sdk.registry import Registry
-    from spec_sdk.settings import Settings
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-SEED_STRIDE = 1_000_003
-"""Distance between the seeds of successive requests, so that prompts of one run draw different numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
     """Loaded models and chosen plugins, ready to answer prompts.
 
-    ``make_drafter`` and ``make_target_runner`` give new ones per request, ``make_policy`` a policy, which may share
-    with those of earlier requests what it learned; verifier and sampler serve all. ``guarantee`` is the weakest of
-    verifier's, sampler's and target runner's under these sampling parameters.
+    ``make_drafter`` and ``make_target_runner`` give new ones per engine, ``make_sampler`` one per sampling parameters.
+    ``guarantee`` is the weakest of verifier's, sampler's and target runner's under the run's sampling parameters.
     """
 
     name: str
     models: Models
     backend: Backend
-    sampler: Sampler
+    sampling: SamplingParams
+    make_sampler: Callable[[SamplingParams], Sampler]
     verifier: Verifier
+    policy: Policy
     make_drafter: Callable[[], Drafter]
-    make_policy: Callable[[], Policy]
     make_target_runner: Callable[[], BlockRunner]
-    draft_name: str | None
 
     @property
     def ranks(self) -> Ranks:
@@ -76,16 +73,18 @@ class Pipeline:
 
     @property
     def guarantee(self) -> Guarantee:
-        runner = self.make_target_runner()
-        return weakest(self.verifier.guarantee_under(self.sampling), self.sampler.guarantee, runner.guarantee)
-
-    @property
-    def sampling(self) -> SamplingParams:
-        return self.sampler.params
+        sampler = self.make_sampler(self.sampling)
+        runner = self.engine.target.runner
+        return weakest(self.verifier.guarantee_under(self.sampling), sampler.guarantee, runner.guarantee)
 
     @property
     def target_name(self) -> str:
         return self.models.target.name
+
+    @property
+    def draft_name(self) -> str | None:
+        """The draft model's label; None without one."""
+        return self.engine.drafter.draft_name
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -98,7 +97,29 @@ class Pipeline:
     @property
     def context(self) -> int:
         """Most tokens, prompt and output together, that the target can hold."""
-        return self.models.target.decoder.config.max_context
+        return self.models.target.executor.config.max_context
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        """The engine of :meth:`stream`, which answers one prompt at a time."""
+        return self.new_engine()
+
+    def new_engine(self, slots: int = 1) -> Engine:
+        """An engine with caches of its own, which answers up to ``slots`` prompts at once.
+
+        With several processes all of them make the same engines in the same order.
+        """
+        return Engine(
+            target=self.models.session(self.models.target, self.make_target_runner(), spread=True),
+            drafter=self.make_drafter(),
+            verifier=self.verifier,
+            policy=self.policy,
+            make_sampler=self.make_sampler,
+            sampling=self.sampling,
+            stop_ids=self.tokenizer.stop_ids if self.tokenizer is not None else frozenset(),
+            slots=slots,
+            synchronize=self.backend.synchronize,
+        )
 
     def vanilla(self) -> Pipeline:
         """Plain decoding with the same target, sampler and backend: the baseline of every comparison."""
@@ -106,9 +127,8 @@ class Pipeline:
             self,
             name="vanilla",
             make_drafter=lambda: NoDrafting(None, self.models),
-            make_policy=lambda: NeverSpeculate(None),
+            policy=NeverSpeculate(None),
             make_target_runner=SequentialRunner,
-            draft_name=None,
         )
 
     def stream(
@@ -119,32 +139,18 @@ class Pipeline:
         max_new_tokens: int,
         ignore_eos: bool = False,
         emit: Emit = lambda event: None,
-        session: Session | None = None,
     ) -> Iterator[list[int]]:
-        """Answer one prompt; yields the new tokens of every cycle. Closing the iterator early is allowed.
+        """Answer one prompt; yields the new tokens of every step. Closing the iterator early is allowed.
 
-        ``session``: the target's, to be used in place of a new one; it gets a new runner.
         Raises UserError for an empty prompt, or one that leaves no room in the context.
         """
-        if not prompt:
-            raise UserError("prompt: it is empty")
-        if len(prompt) >= self.context:
-            raise UserError(f"prompt: {len(prompt)} tokens do not fit {self.target_name}'s context of {self.context}")
-        target = session or self.models.session(self.models.target)
-        target.runner = self.make_target_runner()
-        request = Request(
-            tokens=list(prompt),
-            prompt_length=len(prompt),
-            max_new_tokens=max_new_tokens,
-            sampler=self.sampler,
-            rng=torch.Generator().manual_seed(self.sampling.seed + SEED_STRIDE * request_id),
-            stop_ids=frozenset() if ignore_eos else self.tokenizer.stop_ids,
-            target=target,
+        return self.engine.stream(
+            prompt, request_id=request_id, max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, emit=emit
         )
-        target.cache.reserve(min(len(prompt) + max_new_tokens, self.context))
-        return Scheduler(
-            target, self.make_drafter(), self.verifier, self.make_policy(), self.backend.synchronize, self.ranks
-        ).run(request, emit, request_id)
+
+    def follow(self) -> None:
+        """Take part, as one of several processes, in what the leader does with the engines, until it has done all."""
+        follow(self.ranks, self.models.spread)
 
 
 class NoDrafting(Drafter):
@@ -152,7 +158,7 @@ class NoDrafting(Drafter):
 
     name = "none"
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.root_only(request.pending_token)
 
 
@@ -177,9 +183,13 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     make_policy, policy_config = choose("policy", settings.policy)
     make_backend, backend_config = choose("backend", settings.backend)
     verifier: Verifier = make_verifier(verifier_config)
-    sampler: Sampler = make_sampler(sampler_config, settings.sampling)
+
+    def new_sampler(params: SamplingParams) -> Sampler:
+        sampler: Sampler = make_sampler(sampler_config, params)
+        return sampler
+
     verifier.guarantee_under(settings.sampling)
-    for caution in sampler.cautions(DTYPES[settings.model.dtype]):
+    for caution in new_sampler(settings.sampling).cautions(DTYPES[settings.model.dtype]):
         print(f"warning: {caution}", file=sys.stderr)
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
@@ -202,6 +212,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         settings.model.target,
         settings.model.draft,
         settings.model.draft_layers,
+        backend.load,
         backend.ops,
         backend.device,
         DTYPES[settings.model.dtype],
@@ -209,51 +220,51 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         None if groups is None else groups.group,
     )
     if attention is not None:
-        attention.verifier.check(models.target.decoder.layers)
+        attention.verifier.check(models.target.executor.layers)
 
     def new_drafter() -> Drafter:
-        drafter: Drafter = make_drafter(drafter_config, models)
+        # where the leader drafts alone the others need no draft model
+        drafter: Drafter = make_drafter(drafter_config, models) if ranks.is_leader else NoDrafting(None, models)
+        if ranks.decide(lambda: drafter.every_rank) and not ranks.is_leader:
+            drafter = make_drafter(drafter_config, models)
         return drafter
 
-    # built once here so that a bad draft model or option is refused before the first prompt; where the leader drafts
-    # alone the others need no draft model
-    drafter = new_drafter() if ranks.is_leader else NoDrafting(None, models)
-    if ranks.decide(lambda: drafter.every_rank) and not ranks.is_leader:
-        drafter = new_drafter()
-    drafts = ranks.is_leader or drafter.every_rank
+    pipeline = Pipeline(
+        name=settings.pipeline.name,
+        models=models,
+        backend=backend,
+        sampling=settings.sampling,
+        make_sampler=new_sampler,
+        verifier=verifier,
+        policy=policy,
+        make_drafter=new_drafter,
+        make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
+    )
+    # made here so that a bad draft model or option is refused before the first prompt
+    drafter = pipeline.engine.drafter
     if verifier.chains_only and drafter.branches:
         raise UserError(
             f"verifier '{verifier.name}' takes chains, and drafter '{drafter.name}' drafts trees with these options; "
             "use verifier=multi_step, or make it a chain (drafter.width=1)"
         )
-    return Pipeline(
-        name=settings.pipeline.name,
-        models=models,
-        backend=backend,
-        sampler=sampler,
-        verifier=verifier,
-        make_drafter=new_drafter if drafts else lambda: NoDrafting(None, models),
-        make_policy=policy.for_request,
-        make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
-        draft_name=drafter.draft_name,
-    )
+    return pipeline
 
 
 @dataclasses.dataclass(frozen=True)
 class _AttentionLevel:
-    """The plugins that speculate on attention. A predictor serves one request, as its runner does."""
+    """The plugins that speculate on attention. A predictor serves one request."""
 
     make_predictor: Callable[[], Predictor]
     verifier: AttentionVerifier
     estimate: EstimateOfRun
 
     def runner(self, groups: DeviceGroups | None) -> BlockRunner:
-        """The target's runner for one request: over two device groups, or on one device without any."""
+        """The target's runner: over two device groups, or on one device without any."""
         if groups is None:
-            return AttentionSpeculativeRunner(self.make_predictor(), self.verifier, estimate=self.estimate)
+            return AttentionSpeculativeRunner(self.make_predictor, self.verifier, estimate=self.estimate)
         # the derivatives that it takes do not go through a sum over processes
         estimate = self.estimate if groups.group.size == 1 else None
-        return SpeculativeGroupsRunner(self.make_predictor(), self.verifier, groups, estimate)
+        return SpeculativeGroupsRunner(self.make_predictor, self.verifier, groups, estimate)
 
 
 def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,3 +24,5 @@ class Plugin:
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     Config: ClassVar[type] = NoOptions
+    parts: ClassVar[Mapping[str, str]] = {}
+    """Options that choose plugins of other kinds, option → kind; the options of those stand beside this one's own."""

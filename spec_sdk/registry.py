@@ -130,14 +130,43 @@ class Registry:
     def configure(self, kind: str, node: Mapping[str, Any]) -> tuple[type[Plugin], Any]:
         """The class that ``node`` (``{name: …, option: value, …}``) chooses, and its typed config.
 
-        Raises UserError for a missing or unknown name, an unknown option or a wrong type.
+        A plugin's parts (:attr:`Plugin.parts`) are made of the options that are theirs, and take the place of their
+        names in the config. Options of parts that were not chosen are passed over. Raises UserError for a missing or
+        unknown name, an unknown option or a wrong type.
         """
         name = node.get("name")
         if not isinstance(name, str):
             raise UserError(f"{kind}.name: {name!r} is not the name of a {kind}{did_you_mean('', self.names(kind))}")
         plugin = self.get(kind, name)
-        options = {key: value for key, value in node.items() if key != "name"}
-        return plugin, merge_options(plugin.Config, options, kind, f"{kind} '{name}'")
+        own = {field.name for field in dataclasses.fields(plugin.Config)}
+        elsewhere = self._options_of_parts(plugin) - own
+        options = {key: value for key, value in node.items() if key != "name" and key not in elsewhere}
+        config = merge_options(plugin.Config, options, kind, f"{kind} '{name}'", elsewhere)
+        for option, part_kind in plugin.parts.items():
+            chosen = getattr(config, option)
+            if not isinstance(chosen, str):
+                raise UserError(f"{kind}.{option}: {chosen!r} is not the name of a {part_kind}")
+            try:
+                part: Any = self.get(part_kind, chosen)
+            except UserError as error:
+                raise UserError(f"{kind}.{option}: {str(error).partition(': ')[2]}") from error
+            theirs = {field.name for field in dataclasses.fields(part.Config)} - own
+            values = {key: value for key, value in node.items() if key in theirs}
+            setattr(config, option, part(merge_options(part.Config, values, kind, f"{part_kind} '{chosen}'")))
+        return plugin, config
+
+    def part(self, kind: str, chosen: Any) -> Any:
+        """A plugin's part: what its config has, or, of a name alone, that plugin with its defaults."""
+        if not isinstance(chosen, str):
+            return chosen
+        plugin: Any = self.get(kind, chosen)
+        return plugin(plugin.Config())
+
+    def _options_of_parts(self, plugin: type[Plugin]) -> set[str]:
+        """The options of all plugins that could be one of its parts."""
+        kinds = set(plugin.parts.values())
+        offered = [offer.plugin for (kind, _), offer in self._offers.items() if kind in kinds]
+        return {field.name for part in offered for field in dataclasses.fields(part.Config)}
 
     def listing(self) -> list[dict[str, Any]]:
         """All plugins, by kind and name, as plain data: what ``task=plugins`` prints."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend
-from spec_sdk.contracts.drafter import Drafter
+from spec_sdk.contracts.drafter import Drafter, Hidden
+from spec_sdk.contracts.growth import Growing, Growth
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.predictor import Predictor
 from spec_sdk.contracts.request import LARGEST_TREE, Budget, Request, RequestState, Verdict
@@ -45,7 +46,10 @@ __all__ = [
     "Drafter",
     "Executor",
     "GUARANTEES",
+    "Growing",
+    "Growth",
     "Guarantee",
+    "Hidden",
     "LARGEST_TREE",
     "NoOptions",
     "PLUGIN_KINDS",
@@ -72,5 +76,5 @@ __all__ = [
 ]
 
 PLUGIN_KINDS: Mapping[str, type[Plugin]] = {
-    base.kind: base for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Policy, BlockRunner, Backend, Task)
+    base.kind: base for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Growth, BlockRunner, Policy, Backend, Task)
 }

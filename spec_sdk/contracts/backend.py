@@ -1,4 +1,4 @@
-"""The contract of a backend: where tensors live and which kernels run."""
+"""The contract of a backend: where a model runs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from typing import Any
 
 import torch
 
-from spec_sdk.plugin import Plugin
+from spec_sdk.model.decoder import TensorSource, load_decoder
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.plugin import Plugin
 from spec_sdk.ranks import ALONE, Ranks
 
 
 class Backend(Plugin, ABC):
-    """Where tensors live and which kernels run."""
+    """Loads models onto a device. By default a decoder in torch runs there, with the backend's kernels.
+
+    One that is not torch overrides :meth:`load`; its ``device`` is then where the inputs of a pass are put (the CPU),
+    and its ``ops`` are not used.
+    """
 
     kind = "backend"
 
@@ -31,6 +38,10 @@ class Backend(Plugin, ABC):
     @abstractmethod
     def describe(self) -> str:
         """The machine in a few words, for reports: CPU or GPU name, cores or memory."""
+
+    def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        """The model of a checkpoint, ready to run."""
+        return TorchExecutor(load_decoder(checkpoint, self.device, dtype, self.ops), self.ops)
 
     @property
     def ranks(self) -> Ranks:

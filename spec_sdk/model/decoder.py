@@ -77,6 +77,9 @@ class Decoder:
     once; ``sources[i]`` is block i's layer in it. A decoder of separate blocks has none.
     """
 
+    head_is_collective: bool = False
+    """Whether several processes compute the logits together."""
+
     def __init__(
         self,
         config: ModelConfig,

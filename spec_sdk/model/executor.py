@@ -79,6 +79,8 @@ class Executor(ABC):
     config: ModelConfig
     device: torch.device
     dtype: torch.dtype
+    head_is_collective: bool = False
+    """Whether several processes compute the logits together, so that all of them must ask for them."""
 
     @property
     @abstractmethod

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.ops.pass_inputs import PassPart
 
 STEPS = 4
 """Of power iteration; each costs about two passes over the sub-layer's weights."""
@@ -41,19 +42,20 @@ class TokenStates:
     attended: list[torch.Tensor]
 
 
-def estimate(decoder: Decoder, states: TokenStates, work: ForwardPass) -> LipschitzEstimate:
-    """The constants of every layer at the first token of the pass ``work``, whose prefix must still be in the cache.
+def estimate(decoder: Decoder, states: TokenStates, work: ForwardPass, part: PassPart) -> LipschitzEstimate:
+    """The constants of every layer at the root of one request in ``work``, whose prefix must still be in the cache.
 
     Costs as much as about a dozen passes over one token.
     """
-    first = replace(work, cos_N1D=work.cos_N1D[:1], sin_N1D=work.sin_N1D[:1])
+    own = slice(part.index, part.index + 1)
+    first = replace(work, cos_BN1D=work.cos_BN1D[own, :1], sin_BN1D=work.sin_BN1D[own, :1])
 
     def mlp(layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         return decoder.post_attention(layer, h_BNM, torch.zeros_like(h_BNM)) - h_BNM
 
     def attention(layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, first)
-        k_BGPD, v_BGPD = first.cache.keys_values(layer, first.mask.prefix)
+        k_BGPD, v_BGPD = first.cache.keys_values(layer, part.slot, part.mask.prefix)
         k_BGSD = torch.cat((k_BGPD, k_BNGD.transpose(1, 2)), 2)
         v_BGSD = torch.cat((v_BGPD, v_BNGD.transpose(1, 2)), 2)
         B, N, H, D = q_BNHD.shape
@@ -100,7 +102,9 @@ class EstimateOfRun:
     def __init__(self) -> None:
         self._made: LipschitzEstimate | None = None
 
-    def __call__(self, decoder: Decoder, states: TokenStates, work: ForwardPass) -> LipschitzEstimate:
+    def __call__(
+        self, decoder: Decoder, states: TokenStates, work: ForwardPass, part: PassPart
+    ) -> LipschitzEstimate:
         if self._made is None:
-            self._made = estimate(decoder, states, work)
+            self._made = estimate(decoder, states, work, part)
         return self._made

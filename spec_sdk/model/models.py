@@ -5,41 +5,47 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
-from spec_sdk.model.decoder import Decoder, load_decoder
+from spec_sdk.model.decoder import Decoder, TensorSource, load_decoder
 from spec_sdk.model.draft_cut import resolve_cut
-from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.executor import Executor
 from spec_sdk.model.session import Session
 from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.parallel.spread_session import SpreadSession
 from spec_sdk.ranks import ALONE, Ranks
 
 CUT_DRAFT = "cut"
 """The draft reference that means: no model of its own, but a subset of the target's layers."""
+Load = Callable[[TensorSource, torch.dtype], Executor]
+"""Makes a checkpoint's model ready to run in a dtype: :meth:`Backend.load`."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model: a label for reports, its decoder and its tokenizer."""
+    """A loaded model: a label for reports, what runs it, and its tokenizer."""
 
     name: str
-    decoder: Decoder
+    executor: Executor
     tokenizer: Tokenizer
 
 
 class Models:
     """Loads the target at once and draft models when first asked for.
 
-    ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. Over several
-    ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on each; a
-    draft model is whole wherever it is loaded.
+    ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. ``load`` makes a
+    checkpoint's model ready to run. Over several ``ranks`` the target is spread over this rank's device ``group`` (all
+    of them, if left out), a shard on each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it
+    is loaded.
     """
 
     ranks: Ranks = ALONE
@@ -49,17 +55,21 @@ class Models:
         target_reference: str,
         draft_reference: str,
         draft_layers: str | Sequence[int],
+        load: Load,
         ops: Ops,
         device: torch.device,
         dtype: torch.dtype,
         ranks: Ranks = ALONE,
         group: Ranks | None = None,
     ) -> None:
+        self.load = load
         self.ops = ops
         self.device = device
         self.dtype = dtype
         self.ranks = ranks
         self.group = group or ranks
+        self.spread: list[SpreadSession] = []
+        """The sessions that all ranks have, in the order in which they were made."""
         self._draft_reference = draft_reference
         self._draft_layers = draft_layers
         self._loaded: dict[str, Model] = {}
@@ -71,10 +81,10 @@ class Models:
                 shard = TensorParallelDecoder(self._whole, self._whole.vocabulary, ranks, self.group, ops)
             else:
                 shard = load_shard(self._target_checkpoint, ranks, self.group, device, dtype, ops)
-            self.target = Model(self._target_checkpoint.name, shard, self._target_checkpoint.tokenizer)
+            executor = TorchExecutor(shard, ops)
+            self.target = Model(self._target_checkpoint.name, executor, self._target_checkpoint.tokenizer)
         else:
             self.target = self._load(target_reference, self._target_checkpoint)
-            self._whole = self.target.decoder
 
     @property
     def device_groups(self) -> list[int]:
@@ -96,9 +106,13 @@ class Models:
         check_vocabularies(self.target, model)
         return model
 
-    def session(self, model: Model, runner: BlockRunner | None = None) -> Session:
-        """A new session of ``model`` on this run's device and kernels."""
-        return Session(model.decoder, self.ops, runner)
+    def session(self, model: Model, runner: BlockRunner | None = None, spread: bool = False) -> Session:
+        """A new session of ``model``. ``spread``: all ranks have it, and do what the leader's is asked to do."""
+        if not spread or self.ranks.size == 1:
+            return Session(model.executor, runner)
+        session = SpreadSession(model.executor, runner, self.ranks, len(self.spread))
+        self.spread.append(session)
+        return session
 
     def _open(self, reference: str) -> Checkpoint:
         # the leader first, since opening may download and convert, and shows its progress
@@ -107,30 +121,31 @@ class Models:
     def _load(self, reference: str, checkpoint: Checkpoint | None = None) -> Model:
         if reference not in self._loaded:
             checkpoint = checkpoint or self._open(reference)
-            decoder = load_decoder(checkpoint, self.device, self.dtype, self.ops)
-            self._loaded[reference] = Model(checkpoint.name, decoder, checkpoint.tokenizer)
+            executor = self.load(checkpoint, self.dtype)
+            self._loaded[reference] = Model(checkpoint.name, executor, checkpoint.tokenizer)
         return self._loaded[reference]
 
     def _cut(self, draft_layers: str | Sequence[int]) -> Model:
         key = f"{CUT_DRAFT}:{draft_layers}"
         if key not in self._loaded:
-            layers = resolve_cut(draft_layers, self.target.name, self.target.decoder.layers)
-            name = f"{self.target.name}, {len(layers)} of {self.target.decoder.layers} layers"
-            self._loaded[key] = Model(name, self._target_layers(layers), self.target.tokenizer)
+            target = self.target
+            layers = resolve_cut(draft_layers, target.name, target.executor.layers)
+            name = f"{target.name}, {len(layers)} of {target.executor.layers} layers"
+            self._loaded[key] = Model(name, self._target_layers(layers), target.tokenizer)
         return self._loaded[key]
 
-    def _target_layers(self, layers: Sequence[int]) -> Decoder:
-        """The target's own layers as a decoder: its very weights, or a whole copy of them beside a shard."""
+    def _target_layers(self, layers: Sequence[int]) -> Executor:
+        """The target's own layers as a model: its very weights, or a whole copy of them beside a shard."""
+        target = self.target.executor
+        if self.ranks.size == 1:
+            return target.cut(layers)
         if self._whole is not None:
-            return self._whole.subset(layers)
+            return TorchExecutor(self._whole.subset(layers), self.ops)
+        assert isinstance(target, TorchExecutor)
         # the embedding is whole in a shard too: one copy is enough
-        return load_decoder(
-            LayersOf(self._target_checkpoint, layers),
-            self.device,
-            self.dtype,
-            self.ops,
-            embedding_VM=self.target.decoder.embedding_VM,
-        )
+        embedding_VM = target.decoder.embedding_VM
+        source = LayersOf(self._target_checkpoint, layers)
+        return TorchExecutor(load_decoder(source, self.device, self.dtype, self.ops, embedding_VM), self.ops)
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:

@@ -9,7 +9,7 @@ Legend: B requests, N tokens or tree nodes, K nodes of a level, M model dim, V v
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -42,11 +42,13 @@ class Session:
     """Feeds tokens and trees to a model and keeps its cache in step, for requests that each have a slot.
 
     ``runner`` executes the passes of :meth:`score` and :meth:`grow`; :meth:`prefill` and :meth:`feed` are plain.
+    ``wants_logits`` may be set to False where nobody looks at them: all that are returned have a vocabulary of 0 then.
     """
 
     def __init__(self, executor: Executor, runner: BlockRunner | None = None) -> None:
         self.executor = executor
         self.runner = runner or PLAIN
+        self.wants_logits = True
         self.cache = executor.new_cache()
         self._tokens: dict[int, list[int]] = {}
         # what the rows after the prefix hold, until some of them are committed
@@ -74,7 +76,7 @@ class Session:
         Those are what it has in common with what the slot's last request left; with ``keep`` false there are none.
         """
         kept = self.shared(slot, tokens) if keep else 0
-        self.truncate(slot, kept)
+        self._truncate(slot, kept)
         self.runner.truncate(slot, 0)
         return kept
 
@@ -84,6 +86,9 @@ class Session:
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget all but the first ``length`` tokens of a slot. Raises ValueError if fewer are committed."""
+        self._truncate(slot, length)
+
+    def _truncate(self, slot: int, length: int) -> None:
         if not 0 <= length <= self.length(slot):
             raise ValueError(f"cannot roll back to {length} tokens: {self.length(slot)} are committed")
         del self._tokens.setdefault(slot, [])[length:]
@@ -186,6 +191,8 @@ class Session:
             max(request.slot for request in requests) + 1,
             max(request.prefix + len(request.key_end) for request in requests),
         )
+        if not self.wants_logits:
+            plan = replace(plan, logits="none")
         outputs: dict[int, PassOutput] = {}
         executor = self.executor
         for group in groups_of_like_size([len(request.token) for request in requests]):

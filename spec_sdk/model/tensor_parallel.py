@@ -122,6 +122,8 @@ class TensorParallelDecoder(Decoder):
     spread over the ranks ``group``; the head over all ``ranks``, also where those are several groups.
     """
 
+    head_is_collective = True
+
     def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks, group: Ranks, ops: Ops) -> None:
         head = shard.output_head
         if head.outputs == vocabulary:

@@ -25,6 +25,7 @@ class TorchExecutor(Executor):
         self.config = decoder.config
         self.device = decoder.device
         self.dtype = decoder.dtype
+        self.head_is_collective = decoder.head_is_collective
 
     @property
     def layers(self) -> int:

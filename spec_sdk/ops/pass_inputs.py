@@ -118,7 +118,7 @@ class PassInputs:
         flat = torch.tensor([x for _, values in tables for x in values], dtype=torch.int32)
         if device.type != "cpu":
             flat = flat.pin_memory().to(device, non_blocking=True)
-        parts = flat.split([len(values) for _, values in tables])
+        parts = torch.split(flat, [len(values) for _, values in tables])
         token_BN, position_BN, query_start_BN, key_start_BT, key_end_BT, slot, prefix, write_at, live = (
             part.view(len(requests), width) for part, (width, _) in zip(parts, tables, strict=True)
         )
@@ -134,6 +134,26 @@ class PassInputs:
             key_end_BT=key_end_BT,
             live_B=live[:, 0],
             features_BNM=features_BNM,
+        )
+
+    def request(self, index: int) -> PassInputs:
+        """The pass of one of the requests alone, without padding. Waits for the device."""
+        if self.batch == 1 and self.parts[0].live == self.width:
+            return self
+        own, part = slice(index, index + 1), self.parts[index]
+        rows, slots = slice(part.live), slice(part.slots)
+        return PassInputs(
+            kind=self.kind,
+            token_BN=self.token_BN[own, rows],
+            position_BN=self.position_BN[own, rows],
+            slot_B=self.slot_B[own],
+            prefix_B=self.prefix_B[own],
+            write_at_B=self.write_at_B[own],
+            query_start_BN=self.query_start_BN[own, rows],
+            key_start_BT=self.key_start_BT[own, slots],
+            key_end_BT=self.key_end_BT[own, slots],
+            live_B=self.live_B[own],
+            features_BNM=None if self.features_BNM is None else self.features_BNM[own, rows],
         )
 
     @property
@@ -157,7 +177,7 @@ class PassInputs:
 
 class PassPart:
     """One request's part of a pass: ``index`` in the batch, cache ``slot``, first cache column ``write_at``, ``live``
-    rows, and its ``mask``, over ``mask.keys`` columns.
+    rows, tree ``slots`` that they see, and its ``mask``, over ``mask.keys`` columns.
     """
 
     def __init__(self, inputs: PassInputs, index: int, slot: int, prefix: int, write_at: int, live: int) -> None:
@@ -165,7 +185,7 @@ class PassPart:
         self.slot = slot
         self.write_at = write_at
         self.live = live
-        slots = write_at + live - prefix
+        self.slots = slots = write_at + live - prefix
         self.mask = AttentionMask(
             prefix,
             inputs.key_start_BT[index, :slots],

@@ -1,7 +1,4 @@
-"""Several drafters, one tree: SpecInfer's merging of token sequences and trees by common prefix.
-
-Legend: M model dim.
-"""
+"""Several drafters, one tree: SpecInfer's merging of token sequences and trees by common prefix."""
 
 from __future__ import annotations
 
@@ -9,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from spec_sdk.contracts import Budget, Drafter, Request
+from spec_sdk.contracts import Budget, Drafter, Hidden, Request
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
-from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -42,51 +36,45 @@ class MergedDrafter(Drafter):
             raise UserError("drafter.members: no drafter is listed; give at least one, such as {name: prompt_lookup}")
         super().__init__(config, models)
         self.members = [_member(i, node, models) for i, node in enumerate(config.members)]
-        self.hidden_layers = tuple(sorted({layer for member in self.members for layer in member.hidden_layers}))
+        self.taps = tuple(sorted({layer for member in self.members for layer in member.taps}))
         names = [member.draft_name for member in self.members if member.draft_name is not None]
         self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None
         self.every_rank = any(member.every_rank for member in self.members)
 
-    @property
-    def _drafting(self) -> list[Drafter]:
-        """The members that draft on this rank."""
-        return [member for member in self.members if self.models.ranks.is_leader or member.every_rank]
+    def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
+        for member in self.members:
+            member.start(requests, prompt_hidden)
 
-    def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        for member in self._drafting:
-            with member.leader_alone(self.models.ranks):
-                member.start(request, prompt_hidden)
-
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
-        ranks = self.models.ranks
-        trees, room = [], budget.nodes - 1
+    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        rooms = [budget.nodes - 1 for budget in budgets]
+        trees: list[list[TokenTree]] = [[] for _ in requests]
         for waiting in range(len(self.members), 0, -1):
-            member = self.members[-waiting]
-            if not (ranks.is_leader or member.every_rank):
-                continue
             # an equal share of what the members before have left, so that no draw must be dropped for what it gave
-            share = -(-room // waiting)
-            if member.every_rank:
-                share = share_of_all(ranks, share)
-            if share:
-                with member.leader_alone(ranks):
-                    tree = member.propose(request, Budget(min(budget.depth, share), share + 1))
-                trees.append(tree)
-                room -= tree.size - 1
-        return merge(trees) if trees else TokenTree.root_only(request.pending_token)
+            shares = [-(-room // waiting) for room in rooms]
+            asked = [i for i, share in enumerate(shares) if share]
+            granted = [Budget(min(budgets[i].depth, shares[i]), shares[i] + 1) for i in asked]
+            proposed = self.members[-waiting].propose([requests[i] for i in asked], granted) if asked else []
+            for i, tree in zip(asked, proposed, strict=True):
+                trees[i].append(tree)
+                rooms[i] -= tree.size - 1
+        return [
+            merge(own) if own else TokenTree.root_only(request.pending_token)
+            for request, own in zip(requests, trees, strict=True)
+        ]
 
     def observe(
-        self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None
+        self,
+        requests: Sequence[Request],
+        committed: Sequence[Sequence[int]],
+        path_hidden: Sequence[Hidden] | None = None,
     ) -> None:
-        for member in self._drafting:
-            with member.leader_alone(self.models.ranks):
-                member.observe(request, committed, path_hidden)
+        for member in self.members:
+            member.observe(requests, committed, path_hidden)
 
-
-def share_of_all(ranks: Ranks, share: int) -> int:
-    """The leader's ``share``: the other ranks do not hear what members that draft on the leader alone gave."""
-    return ranks.decide(lambda: share)
+    def finish(self, requests: Sequence[Request]) -> None:
+        for member in self.members:
+            member.finish(requests)
 
 
 def merge(trees: Sequence[TokenTree]) -> TokenTree:

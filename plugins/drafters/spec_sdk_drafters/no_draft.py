@@ -11,5 +11,5 @@ class NoDraft(Drafter):
 
     name = "none"
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.root_only(request.pending_token)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from spec_sdk.contracts import Budget, Drafter, Request
+from spec_sdk.contracts import Budget, Drafter, Hidden, Request
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
 from spec_sdk.tree import TokenTree
@@ -38,25 +36,37 @@ class PromptLookup(Drafter):
                 f"drafter.min_ngram: {config.min_ngram} must lie between 1 and drafter.max_ngram ({config.max_ngram})"
             )
         super().__init__(config, models)
-        self._follows: dict[tuple[int, ...], int] = {}
-        self._indexed = 0
+        self._indices: dict[int, _Index] = {}
 
-    def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        self._follows.clear()
-        self._indexed = 0
+    def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
+        for request in requests:
+            self._indices[request.slot] = _Index(self.config)
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
-        tokens = request.tokens
-        self._index(tokens)
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        tokens, index = request.tokens, self._indices[request.slot]
+        index.take_in(tokens)
         for n in range(min(self.config.max_ngram, len(tokens)), self.config.min_ngram - 1, -1):
-            position = self._follows.get(tuple(tokens[-n:]))
+            position = index.follows.get(tuple(tokens[-n:]))
             if position is not None:
                 return TokenTree.chain(tokens[-1], tokens[position : position + budget.depth], drafter=self.name)
         return TokenTree.root_only(tokens[-1])
 
-    def _index(self, tokens: list[int]) -> None:
-        """Note where each n-gram that ends before the last token is followed; the latest occurrence wins."""
+    def finish(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._indices.pop(request.slot, None)
+
+
+class _Index:
+    """Where each n-gram of one request's tokens is followed."""
+
+    def __init__(self, config: PromptLookupConfig) -> None:
+        self.follows: dict[tuple[int, ...], int] = {}
+        self._config = config
+        self._indexed = 0
+
+    def take_in(self, tokens: Sequence[int]) -> None:
+        """Note every n-gram that ends before the last token; the latest occurrence wins."""
         for end in range(self._indexed + 1, len(tokens)):
-            for n in range(self.config.min_ngram, min(self.config.max_ngram, end) + 1):
-                self._follows[tuple(tokens[end - n : end])] = end
+            for n in range(self._config.min_ngram, min(self._config.max_ngram, end) + 1):
+                self.follows[tuple(tokens[end - n : end])] = end
         self._indexed = max(self._indexed, len(tokens) - 1)

@@ -3,36 +3,74 @@
 The attention sub-layers of a group share one input, so here they are one batched computation: fewer, larger operations
 where drafting is bound by launches. The definition, layer by layer, is :func:`attention_by_layer`.
 
-Legend: g layers of a group, B batch, N tokens, K = B*N rows, Z = g*B, M model dim, H query heads, G KV heads, D head
-dim, Y = H*D, S keys, X heads of Q, K and V together (or their dims).
+Legend: g layers of a group, B requests, N rows of a request, K = B*N rows, M model dim, H query heads, G KV heads, D
+head dim, Y = H*D, S cache slots, C capacity of a slot, X heads of Q, K and V together (or their dims).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import Guarantee
+from spec_sdk.guarantees import Guarantee
+from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.layer_groups import EASYSPEC, resolve_groups
 from spec_sdk.model.rope import rotate
-from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.runners.layer_parallel_ranks import attention_over_ranks
+from spec_sdk.ranks import ALONE, Ranks
+
+
+@dataclass
+class LayerParallelConfig:
+    """Which layers run in parallel.
+
+    ``groups``: ``easyspec`` is EasySpec's Table 6 for this depth and size, and elsewhere the rule that continues it; or
+    an explicit list of groups, such as [[0], [1, 2, 3], [4]] (``task=tune_layers`` finds one).
+    ``size``: most layers in a group of ``easyspec``, first and last layer alone; 1 is plain drafting.
+    ``calibrate``: bonus calibration; false keeps the fuzzy K and V of accepted tokens, for the ablation.
+    """
+
+    groups: Any = EASYSPEC
+    size: int = 4
+    calibrate: bool = True
 
 
 class LayerParallelRunner(BlockRunner):
     """Within a group of blocks, every attention sub-layer takes the hidden state that enters the group.
 
     Attention outputs and MLPs are then applied in the original order: h' = h + Attn_i(h_1), h = h' + MLP_i(h'). Each
-    block keeps its own norm gains. A group of one block is the plain computation. ``groups`` must be consecutive blocks
-    in order. ``fused``: a group's attention as one batched computation; false computes it layer by layer.
+    block keeps its own norm gains. A group of one block is the plain computation. Over several processes the layers of
+    a group are spread over them.
     """
 
+    name = "layer_parallel"
+    Config = LayerParallelConfig
+    config: LayerParallelConfig
     guarantee: Guarantee = "relaxed"
+    spreads = True
 
-    def __init__(self, groups: Sequence[Sequence[int]], fused: bool = True) -> None:
-        self.groups = tuple(tuple(group) for group in groups)
+    def __init__(self, config: LayerParallelConfig, fused: bool = True) -> None:
+        super().__init__(config)
+        self.exact_kv = not config.calibrate
+        self.groups: list[list[int]] = []
         self.fused = fused
+        self._ranks = ALONE
+
+    @staticmethod
+    def of(groups: Sequence[Sequence[int]], fused: bool = True) -> LayerParallelRunner:
+        """A runner of these groups. ``fused`` false computes a group's attention layer by layer."""
+        runner = LayerParallelRunner(LayerParallelConfig(groups=[list(group) for group in groups]), fused)
+        runner.groups = [list(group) for group in groups]
+        return runner
+
+    def prepare(self, layers: int, ranks: Ranks = ALONE) -> None:
+        self.groups = resolve_groups(self.config.groups, self.config.size, layers, "drafter")
+        self._ranks = ranks
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for group in self.groups:
@@ -45,6 +83,9 @@ class LayerParallelRunner(BlockRunner):
         self, decoder: Decoder, group: Sequence[int], h_BNM: torch.Tensor, work: ForwardPass
     ) -> Sequence[torch.Tensor]:
         """The attention outputs [B, N, M] of a group's blocks, all on ``h_BNM``."""
+        if self._ranks.size > 1 and len(group) > 1:
+            # K and V that are kept are needed on every rank
+            return attention_over_ranks(decoder, group, h_BNM, work, self._ranks, shares_kv=self.exact_kv)
         batched = self.fused and decoder.stack is not None and len(group) > 1
         return (attention_fused if batched else attention_by_layer)(decoder, group, h_BNM, work)
 
@@ -66,8 +107,8 @@ def attention_fused(
 ) -> Sequence[torch.Tensor]:
     """The same, all layers of the group at once.
 
-    One norm, one batched QKV product, one rotation, one write into the cache, one attention call in which the layers
-    are further rows of the batch, one batched output projection. A group that skips layers of the model it was cut from
+    One norm, one batched QKV product, one rotation, one write into the cache, one attention call over the caches of
+    all its layers, one batched output projection. A group that skips layers of the model it was cut from
     takes one product for each run of consecutive ones.
     """
     config, (B, N, M) = decoder.config, h_BNM.shape
@@ -83,13 +124,12 @@ def attention_fused(
         qk_gBNXD = F.rms_norm(qk_gBNXD, (D,), None, config.rms_norm_eps)
         qk_gBNXD[..., :H, :] *= _joined([stack.q_norm_LD for stack in stacks])[:, None, None, None]
         qk_gBNXD[..., H:, :] *= _joined([stack.k_norm_LD for stack in stacks])[:, None, None, None]
-    qk_gBNXD = rotate(qk_gBNXD, work.cos_N1D, work.sin_N1D)
-    work.cache.write_layers(first, work.write_at, qk_gBNXD[..., H:, :], v_gBNGD)
+    qk_gBNXD = rotate(qk_gBNXD, work.cos_BN1D, work.sin_BN1D)
+    work.cache.write_layers(first, work.inputs, qk_gBNXD[..., H:, :], v_gBNGD)
 
-    q_ZNHD = qk_gBNXD[..., :H, :].flatten(0, 1)
-    k_ZGSD, v_ZGSD = work.cache.layers_keys_values(first, end, work.mask.keys)
-    o_ZNHD = work.ops.tree_attention(q_ZNHD, k_ZGSD, v_ZGSD, work.mask)
-    o_gKY = o_ZNHD.reshape(g, B * N, H * D).to(h_BNM.dtype)
+    k_gSGCD, v_gSGCD = work.cache.layers(first, end)
+    o_gBNHD = work.ops.cached_attention(qk_gBNXD[..., :H, :], k_gSGCD, v_gSGCD, work.inputs)
+    o_gKY = o_gBNHD.reshape(g, B * N, H * D).to(h_BNM.dtype)
     outputs, row = [], 0
     for stack in stacks:
         outputs.append(stack.output(o_gKY[row : row + stack.depth]))

@@ -1,18 +1,20 @@
 """The plain forward pass: block after block.
 
-Legend: B batch, N tokens, M model dim.
+Legend: B requests, N rows of a request, M model dim.
 """
 
 from __future__ import annotations
 
 import torch
 
+from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.runners.base import BlockRunner
 
 
 class SequentialRunner(BlockRunner):
     """Runs every block on the output of the one before. Stateless."""
+
+    name = "sequential"
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for layer in range(decoder.layers):

@@ -43,14 +43,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
-from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, Predictor
+from spec_sdk.contracts import AttentionReport, AttentionVerdict, AttentionVerifier, Predictor
+from spec_sdk.model.block_runner import LayerMeasurement
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import TokenStates
-from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner, Estimate
-from spec_sdk.model.runners.base import AttentionReport, LayerMeasurement
+from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner, Estimate, padded
 from spec_sdk.ranks import DeviceGroups, Wait
 
 SKIP, AHEAD, RIGHT = 0, 1, 2
@@ -61,38 +62,60 @@ class SpeculativeGroupsRunner(AttentionSpeculativeRunner):
     """What :class:`AttentionSpeculativeRunner` computes, with exact attention and what follows it side by side.
 
     ``groups``: the two device groups, of which one holds ``decoder``, or this rank's shard of it, and the other a copy.
+    Which group is ahead is one request's business, so requests that make a pass together take turns.
     """
+
+    name = "speculative_groups"
 
     def __init__(
         self,
-        predictor: Predictor,
+        make_predictor: Callable[[], Predictor],
         verifier: AttentionVerifier,
         groups: DeviceGroups,
         estimate: Estimate | None = None,
     ) -> None:
-        super().__init__(predictor, verifier, groups.group.all_reduce, estimate)
+        super().__init__(make_predictor, verifier, groups.group.all_reduce, estimate)
         self.groups = groups
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
-        if self.predictor.always_exact(work.mask.prefix):
+        states, reports = [], []
+        for part in work.inputs.parts:
+            own, rows = slice(part.index, part.index + 1), slice(part.live)
+            alone = replace(
+                work,
+                inputs=work.inputs.request(part.index),
+                cos_BN1D=work.cos_BN1D[own, rows],
+                sin_BN1D=work.sin_BN1D[own, rows],
+                hidden={},
+            )
+            states.append((self._run_one(decoder, h_BNM[own, rows], alone), alone))
+            reports += self._reports
+        self._reports = reports
+        width = work.inputs.width
+        for layer in work.taps - {0}:
+            work.record(layer, padded([alone.hidden[layer] for _, alone in states], width))
+        return padded([state_BNM for state_BNM, _ in states], width)
+
+    def _run_one(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        (part,) = work.inputs.parts
+        if self.predictor(part.slot).always_exact(part.mask.prefix):
             return super().run(decoder, h_BNM, work)
         done = _Pass(self, decoder, work, h_BNM)
         states = done.run(h_BNM)
         for layer, state_BNM in enumerate(states[1:], 1):
             work.record(layer, state_BNM)
         constants = None
-        if self._estimate is not None:
+        if self._estimate is not None and part.slot not in self._estimated:
             first = TokenStates([state_BNM[:1, :1].contiguous() for state_BNM in states[:-1]], [])
-            constants = functools.partial(self._estimate, decoder, first, work)
-            self._estimate = None
-        live_LBnM = torch.stack([state_BNM[:, : work.mask.live_queries] for state_BNM in states]).float()
-        norms = torch.linalg.vector_norm(live_LBnM, dim=-1).flatten(1).amax(1)
-        self._report = AttentionReport.of(done.measured, list(norms), self.verifier.space, constants)
+            constants = functools.partial(self._estimate, decoder, first, work, part)
+            self._estimated.add(part.slot)
+        norms = torch.linalg.vector_norm(torch.stack(states).float(), dim=-1).flatten(1).amax(1)
+        self._reports = [AttentionReport.of(done.measured, list(norms), self.verifier.space, constants)]
         return states[-1]
 
 
 class _Pass:
-    """One pass over all layers, as one group sees it.
+    """One request's pass over all layers, as one group sees it.
 
     ``measured``: per layer what its verdict was made of, on both groups; None where nothing was guessed.
     """
@@ -104,6 +127,8 @@ class _Pass:
         self._runner = runner
         self._decoder = decoder
         self._work = work
+        (self._part,) = work.inputs.parts
+        self._predictor = runner.predictor(self._part.slot)
         self._shape = h_BNM.shape
         self._like = h_BNM
         self._peer = runner.groups.peer
@@ -176,19 +201,25 @@ class _Pass:
         if not runner.verifier.speculates(layer):
             self._set(RIGHT, SKIP)
             return decoder.project(layer, decoder.attend(layer, q_BNHD, work))
-        k_BGSD, v_BGSD = work.cache.keys_values(layer, work.mask.keys)
-        attention = runner.predictor.speculate(
-            layer, q_BNHD, k_BGSD, v_BGSD, work.mask, work.ops, lambda predicted: self._post(predicted.contiguous())
+        k_BGSD, v_BGSD = work.cache.keys_values(layer, self._part.slot, self._part.mask.keys)
+        attention = self._predictor.speculate(
+            layer,
+            q_BNHD,
+            k_BGSD,
+            v_BGSD,
+            self._part.mask,
+            work.ops,
+            lambda predicted: self._post(predicted.contiguous()),
         )
-        measured, projected = runner.measure(decoder, layer, attention, work.mask.live_queries)
+        measured, projected = runner.measure(decoder, layer, attention)
         self.measured[layer] = measured
-        hit = bool(measured.verdict.hit)
+        hit = bool(measured.verdict.hit_B)
         self._set(SKIP if hit else RIGHT, AHEAD)
         errors = measured.difference_Bn.flatten(), measured.verdict.error_BN.flatten()
         self._post(torch.cat((errors[0].new_full((1,), SKIP if hit else RIGHT), *errors)).float())
         if attention.chunk_lse_BNHC is not None:
             self._post(attention.chunk_lse_BNHC.contiguous())
-            runner.predictor.learn(layer, attention.chunk_lse_BNHC)
+            self._predictor.learn(layer, attention.chunk_lse_BNHC)
         if hit:
             return None
         return projected[1] if projected is not None else decoder.project(layer, attention.exact_BNHD)
@@ -198,7 +229,7 @@ class _Pass:
 
         All of the layer's messages are asked for at once: one that is awaited travels without being announced first.
         """
-        decoder, runner, work, peer = self._decoder, self._runner, self._work, self._peer
+        decoder, runner, peer = self._decoder, self._runner, self._peer
         config, guessed = decoder.config, runner.verifier.speculates(layer)
         B, N, M = self._shape
         G, D = config.num_kv_heads, config.head_dim
@@ -212,12 +243,12 @@ class _Pass:
             return state_BNX[..., :M], None
         predicted_BNHD = self._like.new_empty((B, N, config.num_heads, D))
         prediction = peer.receive(predicted_BNHD)
-        outcome = torch.empty(1 + 2 * B * work.mask.live_queries, device=self._like.device)
+        outcome = torch.empty(1 + 2 * B * N, device=self._like.device)
         told = peer.receive(outcome)
-        if runner.predictor.chunk:
-            chunks = -(-work.mask.prefix // runner.predictor.chunk)
+        if self._predictor.chunk:
+            chunks = -(-self._part.mask.prefix // self._predictor.chunk)
             lse_BNHC = torch.empty((B, N, config.num_heads, chunks), device=self._like.device)
-            self._last += [peer.receive(lse_BNHC), functools.partial(runner.predictor.learn, layer, lse_BNHC)]
+            self._last += [peer.receive(lse_BNHC), functools.partial(self._predictor.learn, layer, lse_BNHC)]
         # its own entry; the sender's is not known before _agree
         self._priority[self._me] = AHEAD
         self._outcome = outcome, told
@@ -235,7 +266,7 @@ class _Pass:
 
     def _note(self, layer: int, outcome: torch.Tensor) -> None:
         difference_Bn, error_Bn = outcome[1:].view(2, self._shape[0], -1)
-        self.measured[layer] = LayerMeasurement(AttentionVerdict(outcome[0] == SKIP, error_Bn), difference_Bn)
+        self.measured[layer] = LayerMeasurement(AttentionVerdict(outcome[:1] == SKIP, error_Bn), difference_Bn)
 
     def _write_kv(self, layer: int, state_BNX: torch.Tensor) -> None:
         B, N, M = self._shape

@@ -1,0 +1,54 @@
+"""The default growth: chosen or drawn, whichever is accepted more often at this temperature.
+
+Legend: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from spec_sdk.contracts import Growing, Growth, Request
+from spec_sdk.tree import TreeBuilder
+from spec_sdk_growth.beam import grow_beam
+from spec_sdk_growth.options import check_children, check_width, children_of
+from spec_sdk_growth.static import grow_static
+
+
+@dataclass
+class AutoConfig:
+    """``width``: paths per level; 1 drafts a chain.
+
+    ``children``: ``top_k`` takes the most probable tokens; ``with_replacement`` and ``without_replacement`` draw from
+    the draft model; ``auto`` draws at a temperature above 0 and takes the top k otherwise.
+    """
+
+    width: int = 1
+    children: str = "auto"
+
+
+class AutoGrowth(Growth):
+    """``beam`` where children are chosen, and ``width`` drawn paths that part at the root where they are drawn."""
+
+    name = "auto"
+    Config = AutoConfig
+    config: AutoConfig
+
+    def __init__(self, config: AutoConfig) -> None:
+        check_width(config.width)
+        check_children(config.children)
+        super().__init__(config)
+
+    @property
+    def branches(self) -> bool:
+        return self.config.width > 1
+
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        width = self.config.width
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
+        if children == "top_k":
+            return grow_beam(fed, root_logits_V, depth, width, drafter)
+        return grow_static(fed, root_logits_V, depth, [width, 1], children, request, drafter)

@@ -1,0 +1,104 @@
+"""Static growth: as many children per node as a list of widths says.
+
+Legend: K frontier nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from spec_sdk.contracts import LARGEST_TREE, Growing, Growth, Request
+from spec_sdk.errors import UserError
+from spec_sdk.tree import DraftLaw, TreeBuilder
+from spec_sdk_growth.options import Children, affordable_depth, check_children, children_of
+
+
+@dataclass
+class StaticConfig:
+    """``widths``: children per node, level by level, the last entry for all deeper levels.
+
+    ``children``: ``top_k`` takes the most probable tokens; ``with_replacement`` and ``without_replacement`` draw from
+    the draft model; ``auto`` draws at a temperature above 0 and takes the top k otherwise.
+    """
+
+    widths: list[int] = field(default_factory=lambda: [2, 2, 1])
+    children: str = "auto"
+
+
+class StaticGrowth(Growth):
+    """Every node of level d gets ``widths[d]`` children, as many whole levels as the budget has nodes for."""
+
+    name = "static"
+    Config = StaticConfig
+    config: StaticConfig
+
+    def __init__(self, config: StaticConfig) -> None:
+        widths = config.widths
+        if not widths or not 1 <= min(widths) <= max(widths) < LARGEST_TREE:
+            raise UserError(f"drafter.widths: {widths} must list 1 … {LARGEST_TREE - 1} children for every level")
+        check_children(config.children)
+        super().__init__(config)
+
+    @property
+    def branches(self) -> bool:
+        return any(width > 1 for width in self.config.widths)
+
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
+        return grow_static(fed, root_logits_V, depth, self.config.widths, children, request, drafter)
+
+
+def grow_static(
+    fed: TreeBuilder,
+    root_logits_V: torch.Tensor,
+    depth: int,
+    widths: Sequence[int],
+    children: Children,
+    request: Request,
+    drafter: str,
+) -> Growing:
+    """Children are the most probable ones, or drawn with the request's sampler and random numbers.
+
+    Draws with replacement may coincide, and a distribution may have fewer tokens than are asked for without
+    replacement: then there are fewer children. Widths of 1, drawn, are the chain of ordinary speculative sampling.
+    """
+    depth = min(depth, max(1, affordable_depth(widths, fed.max_nodes)))
+    frontier = [0]
+    logits_KV = root_logits_V[None]
+    for level in range(depth):
+        if level:
+            logits_KV = yield len(frontier)
+        first_new, count = fed.size, widths[min(level, len(widths) - 1)]
+        if children == "top_k":
+            tokens_KW = logits_KV.topk(min(count, logits_KV.shape[-1])).indices.tolist()
+            for node, tokens in zip(frontier, tokens_KW, strict=True):
+                for token in tokens[: fed.room]:
+                    fed.add(node, token, "chosen", drafter=drafter)
+        else:
+            for node, logits_V in zip(frontier, logits_KV, strict=True):
+                _draw_children(fed, node, request.sampler.law(logits_V), count, children, request, drafter)
+        frontier = list(range(first_new, fed.size))
+    return fed.build().tree
+
+
+def _draw_children(
+    fed: TreeBuilder, node: int, law: DraftLaw, count: int, children: Children, request: Request, drafter: str
+) -> None:
+    sampler, rng = request.sampler, request.rng
+    if children == "with_replacement":
+        for _ in range(count):
+            # before the draw: whether it counts must not depend on what it gives
+            if fed.room:
+                fed.add(node, sampler.draw_from(law, rng), "with_replacement", law, drafter)
+        return
+    remaining_V = law.q_V
+    for left in range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1):
+        token = sampler.draw(remaining_V, rng)
+        fed.add(node, token, "without_replacement", law, drafter)
+        if left > 1:
+            remaining_V = sampler.without(remaining_V, token)

@@ -1,0 +1,52 @@
+"""The contract of a growth: which nodes a drafter with a model expands next.
+
+Legend: K nodes that are fed together, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from typing import Any
+
+import torch
+
+from spec_sdk.contracts.request import Request
+from spec_sdk.plugin import Plugin
+from spec_sdk.tree import TokenTree, TreeBuilder
+
+Growing = Generator[int, torch.Tensor, TokenTree]
+"""A tree that grows: ``logits_KV = yield K`` feeds the tree's K youngest nodes to the draft model. Returns the tree."""
+
+
+class Growth(Plugin, ABC):
+    """Grows one request's tree, level by level; the drafter feeds the levels of all its requests together.
+
+    Its options stand beside the drafter's own: ``drafter.growth=beam drafter.width=4``.
+    """
+
+    kind = "growth"
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @property
+    @abstractmethod
+    def branches(self) -> bool:
+        """Whether its trees may branch."""
+
+    @abstractmethod
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        """Grow ``fed`` to at most ``depth`` levels below its root and return the closed tree.
+
+        ``fed`` holds the nodes that are fed, in the order of their cache rows: add nodes to it, then yield how many of
+        the youngest to feed, and get their logits [K, V], the repetition penalty applied; ``root_logits_V`` are the
+        root's. The closed tree may have more nodes (children that were never fed) or fewer (pruned ones). Neither may
+        have more than ``fed.max_nodes``. ``drafter`` is the name to note with every draw.
+
+        A token chosen by a rule is ``chosen``. One drawn at random is drawn with ``request.sampler`` and
+        ``request.rng``, and keeps its distribution; what was drawn is never pruned, and whether a draw is made depends
+        on nothing that it gives.
+        """

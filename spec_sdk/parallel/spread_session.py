@@ -1,0 +1,92 @@
+"""Sessions that several processes share: the leader's is used like any other, and those of the other ranks follow it.
+
+The leader announces every call before it makes it, and the other ranks make the same call on a session of the same
+number, whose passes meet the leader's in their collective operations. Only calls travel, as JSON.
+
+Legend: N tokens, M model dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from spec_sdk.model.block_runner import BlockRunner
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.session import Scores, Session
+from spec_sdk.ranks import Ranks
+from spec_sdk.tree import TokenTree, TreeBuilder
+
+
+class SpreadSession(Session):
+    """One rank's part of a session of all ``ranks``; ``number`` is its place among those of the run."""
+
+    def __init__(self, executor: Executor, runner: BlockRunner | None, ranks: Ranks, number: int) -> None:
+        super().__init__(executor, runner)
+        self._ranks = ranks
+        self._number = number
+        # the leader alone samples, so an output head that is whole on every rank is for it alone
+        self.wants_logits = ranks.is_leader or executor.head_is_collective
+
+    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int:
+        self._announce("open", slot, list(tokens), keep)
+        return super().open(slot, tokens, keep)
+
+    def reserve(self, slots: int, tokens: int) -> None:
+        self._announce("reserve", slots, tokens)
+        super().reserve(slots, tokens)
+
+    def truncate(self, slot: int, length: int) -> None:
+        self._announce("truncate", slot, length)
+        super().truncate(slot, length)
+
+    def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
+        self._announce("prefill", slot, list(tokens), list(taps))
+        return super().prefill(slot, tokens, taps)
+
+    def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        self._announce("feed", list(slots), [list(new) for new in tokens])
+        return super().feed(slots, tokens)
+
+    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+        self._announce("score", list(slots), [[tree.token_N, tree.parent_N] for tree in trees], list(taps))
+        return super().score(slots, trees, taps)
+
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
+        self._announce("grow", list(slots), [[tree.token, tree.parent] for tree in trees], list(new_nodes))
+        return super().grow(slots, trees, new_nodes)
+
+    def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        self._announce("commit", list(slots), [list(path) for path in paths])
+        super().commit(slots, paths)
+
+    def follow(self, call: str, arguments: Sequence[Any]) -> None:
+        """Make a call that the leader announced."""
+        if call == "score":
+            slots, trees, taps = arguments
+            arguments = [slots, [grown(*tree).build().tree for tree in trees], taps]
+        elif call == "grow":
+            slots, trees, new_nodes = arguments
+            arguments = [slots, [grown(*tree) for tree in trees], new_nodes]
+        getattr(self, call)(*arguments)
+
+    def _announce(self, call: str, *arguments: Any) -> None:
+        if self._ranks.is_leader:
+            self._ranks.decide(lambda: [self._number, call, arguments])
+
+
+def grown(token: Sequence[int], parent: Sequence[int]) -> TreeBuilder:
+    """The tree of these nodes in their order, without what only a verifier needs to know of it."""
+    tree = TreeBuilder(token[0])
+    for node in range(1, len(token)):
+        tree.add(parent[node], token[node], "chosen")
+    return tree
+
+
+def follow(ranks: Ranks, sessions: Sequence[SpreadSession]) -> None:
+    """Make every call that the leader announces, until it is done with the run."""
+    while (message := ranks.decide(lambda: None)) is not None:
+        number, call, arguments = message
+        sessions[number].follow(call, arguments)
