@@ -22,8 +22,9 @@ import torch
 
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
+from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.prompts import read_prompt_file

@@ -19,7 +19,8 @@ from spec_sdk.app import main
 from spec_sdk.errors import UserError
 from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.decoder import ForwardPass, load_decoder
+from spec_sdk.model.decoder import ForwardPass
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.layer_parallel_ranks import RanksLayerParallelRunner

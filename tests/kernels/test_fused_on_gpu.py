@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from spec_sdk.model.attention_mask import AttentionMask
-from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
+from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from tests.support.tiny_decoder import ModelTensors
 
