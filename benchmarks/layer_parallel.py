@@ -37,10 +37,11 @@ from unittest import mock
 import torch
 
 from benchmarks.support import machine
-from spec_sdk.model.checkpoint_shapes import expected_shapes
+from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
+from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.layer_groups import describe_groups, easyspec_groups
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -101,7 +102,7 @@ class RandomTensors:
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
         self.config = config
-        self._shapes = expected_shapes(config)
+        self._shapes = weights_of(config).shapes
         self._device, self._dtype = device, dtype
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -226,7 +227,7 @@ def largest_difference(static: StaticPass, runners: Mapping[str, BlockRunner]) -
 def measure_shape(name: str, device: torch.device, dtype: torch.dtype, ops: Ops, options: Any) -> dict[str, Any]:
     """All of one shape's figures: nodes → variant → milliseconds."""
     label, fields = SHAPES[name]
-    config = ModelConfig.from_hf({**COMMON, **fields}, f"shape {name}")
+    config = read_config({**COMMON, **fields}, f"shape {name}")
     torch.manual_seed(0)
     decoder = load_decoder(RandomTensors(config, device, dtype), device, dtype, ops)
     on_gpu = device.type == "cuda"

@@ -18,7 +18,7 @@ import torch
 from spec_sdk.app import main
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.decoder import load_decoder
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.session import Scores, Session
