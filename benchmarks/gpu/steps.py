@@ -72,7 +72,7 @@ STEPS = ordered(
         Step(
             "ceilings",
             ("-m", "benchmarks.gpu.ceilings", "--output", "{results}/ceilings.json"),
-            value=50,
+            value=30,
             expected_s=15,
             least_s=10,
             limit_s=60,
