@@ -37,7 +37,9 @@ class ModelQForChosen(MultiStep):
         def as_if_drawn(node: int, draw: Draw) -> Draw:
             path = [tree.token_N[i] for i in tree.path_to(node)]
             logits_V = self.table.logits([*request.tokens[:-1], *path])
-            return replace(draw, kind="with_replacement", q_V=request.sampler.probabilities(logits_V[None])[0])
+            return replace(
+                draw, kind="with_replacement", sequence=None, q_V=request.sampler.probabilities(logits_V[None])[0]
+            )
 
         verdict = super().verify(with_draws(tree, as_if_drawn), logits_NV, request)
         return replace(verdict, tree=tree)
@@ -70,7 +72,7 @@ class DraftLawNotUpdated(MultiStep):
 
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         def independent(node: int, draw: Draw) -> Draw:
-            return draw if draw.q_V is None else replace(draw, kind="with_replacement")
+            return draw if draw.q_V is None else replace(draw, kind="with_replacement", sequence=None)
 
         return super().verify(with_draws(tree, independent), logits_NV, request)
 

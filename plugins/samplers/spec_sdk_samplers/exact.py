@@ -120,8 +120,7 @@ class ExactSampler(ReferenceSampler):
                     return draw.node, p_V, None
                 _remove(p_V, token, normalised=not is_last)
                 continue
-            source = draw.source
-            sequence = id(source) if draw.kind == "without_replacement" else None
+            source, sequence = draw.source, draw.sequence
             q_V = left.get(sequence) if sequence is not None else None
             known = source.known if isinstance(source, DraftLaw) and q_V is None else None
             q = known.get(token) if isinstance(known, dict) else None

@@ -98,9 +98,10 @@ def gather_trees(
                 rule = BY_SIGMOID if by_sigmoid and rule == BY_SOFTMAX else rule
                 if rule == BY_SOFTMAX:
                     read.add(law)
-                before = earlier.get(law, -1) if draw.kind == "without_replacement" else -1
-                if draw.kind == "without_replacement":
-                    earlier[law] = len(draws)
+                before = -1
+                if draw.sequence is not None:
+                    before = earlier.get(draw.sequence, -1)
+                    earlier[draw.sequence] = len(draws)
                 draws.append(
                     [
                         tree.token_N[draw.node], rule, nodes + law, offsets[root + node], offset,
@@ -134,9 +135,8 @@ class _Laws:
     """
 
     def __init__(self, trees: Sequence[TokenTree], target: torch.Tensor) -> None:
-        sources = [draw.source for tree in trees for draws in tree.draws_N for draw in draws]
-        distinct = list({id(source): source for source in sources if source is not None}.values())
-        self._number = {id(source): i for i, source in enumerate(distinct)}
+        self._number = {source: i for i, (source, _) in enumerate(_first_reads(trees))}
+        distinct = list(self._number)
         self.from_logits = [isinstance(source, DraftLaw) for source in distinct]
         dtypes = {source.logits_V.dtype for source in distinct if isinstance(source, DraftLaw)}
         # two draft models may differ in theirs; float32 holds the values of both
@@ -158,7 +158,7 @@ class _Laws:
         """Rule, number and offset of the law of ``draw``; 0 of a chosen one."""
         if draw.source is None:
             return CHOSEN, 0, 0
-        law = self._number[id(draw.source)]
+        law = self._number[draw.source]
         return BY_SOFTMAX if self.from_logits[law] else BY_PROBABILITIES, law, self.offsets[law]
 
 
@@ -256,10 +256,21 @@ def _fault(tree: TokenTree, fault: int, rows: int) -> Exception:
             f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {tree.token_N[draw.node]} "
             "from a distribution in which that token has probability 0"
         )
-    # laws are numbered by their first draws
-    nodes = {id(draw.source): node for node, draw in reversed(draws) if draw.source is not None}
-    order = dict.fromkeys(id(draw.source) for _, draw in draws if draw.source is not None)
-    return UnusableLogits(nodes[list(order)[fault - tree.size]], "draft, ")
+    return UnusableLogits(_first_reads([tree])[fault - tree.size][1], "draft, ")
+
+
+def _first_reads(trees: Sequence[TokenTree]) -> list[tuple[torch.Tensor | DraftLaw, int]]:
+    """The rows that draws come from, each once, with the node of its first draw, in the order of their first draws.
+
+    Only so that no row is sent twice: which draws belong together, they say themselves. Tensors are hashed by object.
+    """
+    first: dict[torch.Tensor | DraftLaw, int] = {}
+    for tree in trees:
+        for node, draws in enumerate(tree.draws_N):
+            for draw in draws:
+                if draw.source is not None:
+                    first.setdefault(draw.source, node)
+    return list(first.items())
 
 
 def _cuts(logits_BNV: Sequence[torch.Tensor], laws: _Laws, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
