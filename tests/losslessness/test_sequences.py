@@ -7,7 +7,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request, SamplingParams
 from spec_sdk.testing import TableModel, joint_law
-from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk.tree import DraftLaw, TokenTree, TreeBuilder
 from spec_sdk_drafters.merged import merge
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -34,13 +34,14 @@ class InForms(Drafter):
     def propose(self, request: Request, budget: Budget) -> TokenTree:
         sampler = request.sampler
         law = sampler.law(self.table.logits(request.tokens))
+        given: dict[str, torch.Tensor | DraftLaw] = {"law": law, "q_V": law.q_V}
         trees = []
         for _ in range(self.trees):
             builder, left_V = TreeBuilder(request.pending_token), law.q_V
             for form in self.forms:
                 token = sampler.draw(left_V, request.rng)
-                given = {"law": law, "q_V": law.q_V, "view": law.q_V[:]}[form]
-                builder.add(0, token, "without_replacement", given, self.name)
+                source = law.q_V[:] if form == "view" else given[form]
+                builder.add(0, token, "without_replacement", source, self.name)
                 left_V = sampler.without(left_V, token)
             trees.append(builder.build().tree)
         return merge(trees)

@@ -37,7 +37,7 @@ def test_draws_without_replacement_at_a_node_are_one_sequence() -> None:
 @pytest.mark.parametrize("second", ["law", "its q_V", "a view"])
 def test_every_form_of_one_distribution_is_the_same(first: str, second: str) -> None:
     law = draft_law()
-    forms = {"law": law, "its q_V": law.q_V, "a view": law.q_V[:]}
+    forms: dict[str, torch.Tensor | DraftLaw] = {"law": law, "its q_V": law.q_V, "a view": law.q_V[:]}
     builder = TreeBuilder(0)
     builder.add(0, 1, "without_replacement", forms[first])
     builder.add(0, 2, "without_replacement", forms[second])
