@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Request, Verdict, Verifier
-from spec_sdk.model.attention_mask import AttentionMask
 from spec_sdk.model.session import Session
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.testing import plain_logits, step_beyond_rounding
 from spec_sdk.tree import TokenTree
