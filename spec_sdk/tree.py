@@ -20,7 +20,7 @@ import torch
 DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
 
 
-class DraftLaw:
+class DraftDistribution:
     """A draft distribution that is worked out when it is first read.
 
     ``logits_V``: the draft model's logits [V], the repetition penalty applied, wherever the draft model left them: all
@@ -50,8 +50,8 @@ class DraftLaw:
         return self._q_V
 
 
-class _LawField:
-    """The field ``q_V`` of a draw: given as a distribution or a :class:`DraftLaw`, read as a distribution."""
+class _DistributionField:
+    """The field ``q_V`` of a draw: given as a distribution or a :class:`DraftDistribution`, read as a distribution."""
 
     @overload
     def __get__(self, draw: None, owner: type) -> None: ...
@@ -59,9 +59,9 @@ class _LawField:
     def __get__(self, draw: Draw, owner: type) -> torch.Tensor | None: ...
     def __get__(self, draw: Draw | None, owner: type) -> torch.Tensor | None:
         source = None if draw is None else draw.source
-        return source.q_V if isinstance(source, DraftLaw) else source
+        return source.q_V if isinstance(source, DraftDistribution) else source
 
-    def __set__(self, draw: Draw, value: torch.Tensor | DraftLaw | None) -> None:
+    def __set__(self, draw: Draw, value: torch.Tensor | DraftDistribution | None) -> None:
         draw.__dict__["_source"] = value
 
 
@@ -75,7 +75,7 @@ class Draw:
         ``with_replacement`` / ``without_replacement``: drawn at random from ``q_V``.
     ``q_V``
         The distribution at the parent, after the sampling transforms and *before* any removal; None for ``chosen``.
-        It may be given as a :class:`DraftLaw`, which is worked out when ``q_V`` is first read.
+        It may be given as a :class:`DraftDistribution`, which is worked out when ``q_V`` is first read.
     ``sequence``
         Of a draw without replacement: the number, among those at its parent, of the sequence that it belongs to. The
         i-th draw of a sequence is drawn from q with the tokens before it in that sequence removed. None for others.
@@ -85,7 +85,7 @@ class Draw:
 
     node: int
     kind: DrawKind
-    q_V: _LawField = _LawField()
+    q_V: _DistributionField = _DistributionField()
     drafter: str = ""
     sequence: int | None = None
 
@@ -94,9 +94,9 @@ class Draw:
             raise ValueError(f"tree node {self.node}: {_misnumbered(self.kind, self.sequence)}")
 
     @property
-    def source(self) -> torch.Tensor | DraftLaw | None:
+    def source(self) -> torch.Tensor | DraftDistribution | None:
         """``q_V`` as it was given: a law that nobody has asked for yet is not worked out by this."""
-        source: torch.Tensor | DraftLaw | None = self.__dict__["_source"]
+        source: torch.Tensor | DraftDistribution | None = self.__dict__["_source"]
         return source
 
 
@@ -176,7 +176,7 @@ class BuiltTree:
 class _Sequence:
     """Draws without replacement at one node that belong together: where they come from, and the tokens so far."""
 
-    source: torch.Tensor | DraftLaw
+    source: torch.Tensor | DraftDistribution
     drafter: str
     tokens: set[int]
 
@@ -215,7 +215,7 @@ class TreeBuilder:
         parent: int,
         token: int,
         kind: DrawKind,
-        q_V: torch.Tensor | DraftLaw | None = None,
+        q_V: torch.Tensor | DraftDistribution | None = None,
         drafter: str = "",
         sequence: int | None = None,
     ) -> int:
@@ -223,8 +223,8 @@ class TreeBuilder:
 
         All draws without replacement at one node are one sequence, number 0, unless ``sequence`` says otherwise. They
         are of different tokens, by one drafter and from one distribution: each time the same object, the same memory,
-        or a :class:`DraftLaw` once and its own ``q_V`` another time. A second sequence must be asked for by number,
-        so that a drafter that gives copies of its distribution is refused and not misread.
+        or a :class:`DraftDistribution` once and its own ``q_V`` another time. A second sequence must be asked for by
+        number, so that a drafter that gives copies of its distribution is refused and not misread.
 
         Raises ValueError, naming the node, for an unknown parent, a negative token, a drawn token without its ``q_V``
         or outside it, a draw that cannot belong to its sequence, and a node more than ``max_nodes``.
@@ -309,14 +309,14 @@ class TreeBuilder:
         return BuiltTree(tree, tuple(start))
 
 
-def same_distribution(one: torch.Tensor | DraftLaw, other: torch.Tensor | DraftLaw) -> bool:
-    """Whether two draws come from one distribution [V]: the same object or memory, or a law and its own ``q_V``.
+def same_distribution(one: torch.Tensor | DraftDistribution, other: torch.Tensor | DraftDistribution) -> bool:
+    """Whether two draws come from one distribution [V]: one object or memory, or a draft distribution and its ``q_V``.
 
-    Equal numbers elsewhere in memory are not the same: two distributions may well be equal. Works out no law.
+    Equal numbers elsewhere in memory are not the same: two distributions may well be equal. Works out nothing.
     """
     if one is other:
         return True
-    made, other_made = (source.made if isinstance(source, DraftLaw) else source for source in (one, other))
+    made, other_made = (source.made if isinstance(source, DraftDistribution) else source for source in (one, other))
     if made is None or other_made is None:
         return False
     return made is other_made or _memory(made) == _memory(other_made)
@@ -332,7 +332,9 @@ def _misnumbered(kind: str, sequence: int | None) -> str:
     return f"only draws without replacement form sequences, this one is {kind!r} and has sequence {sequence}"
 
 
-def _misfit(sequence: _Sequence, token: int, source: torch.Tensor | DraftLaw | None, drafter: str) -> str | None:
+def _misfit(
+    sequence: _Sequence, token: int, source: torch.Tensor | DraftDistribution | None, drafter: str
+) -> str | None:
     """Why a draw cannot belong to ``sequence``; None if it can."""
     if source is None or not same_distribution(sequence.source, source):
         return (

@@ -9,7 +9,7 @@ from typing import get_args
 
 import torch
 
-from spec_sdk.tree import DraftLaw, Draw, DrawKind, TokenTree, same_distribution
+from spec_sdk.tree import DraftDistribution, Draw, DrawKind, TokenTree, same_distribution
 
 MASS_TOLERANCE = 1e-4
 """How far the sum of a declared ``q_V`` may be from 1: float32 over a large vocabulary, with room."""
@@ -41,7 +41,7 @@ def check_tree(tree: TokenTree) -> None:
 
 def _check_draws(tree: TokenTree, node: int, draws: tuple[Draw, ...], checked: set[torch.Tensor]) -> None:
     removed: dict[int, set[int]] = {}
-    sources: dict[int, torch.Tensor | DraftLaw] = {}
+    sources: dict[int, torch.Tensor | DraftDistribution] = {}
     for i, draw in enumerate(draws):
         where = f"node {node}, draw {i} (drafter {draw.drafter!r})"
         token = tree.token_N[draw.node]

@@ -16,7 +16,7 @@ from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.statistics import DeepestPolicy, cell_of, joint_law
 from spec_sdk.testing.tables import TableModel
-from spec_sdk.tree import DraftLaw, TokenTree
+from spec_sdk.tree import DraftDistribution, TokenTree
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 
@@ -109,7 +109,7 @@ class EnumeratingExact(EnumeratingSampler, ExactSampler):
 
     name = "enumerating exact"
 
-    def draw_from(self, law: DraftLaw, random: Random) -> int:
+    def draw_from(self, law: DraftDistribution, random: Random) -> int:
         number: Any = Undecided(self.chooser)
         return super().draw_from(law, number)
 

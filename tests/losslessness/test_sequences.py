@@ -7,7 +7,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request, SamplingParams
 from spec_sdk.testing import TableModel, joint_law
-from spec_sdk.tree import DraftLaw, TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, TokenTree, TreeBuilder
 from spec_sdk_drafters.merged import merge
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -16,7 +16,7 @@ from tests.losslessness.enumeration import EnumeratingExact, EnumeratingSampler,
 
 VOCABULARY, TOKENS, PROMPT = 4, 2, (2, 0)
 SAMPLED = SamplingParams(temperature=1.0)
-FORMS = [("law", "q_V", "law"), ("q_V", "law", "q_V"), ("view", "view", "view"), ("law", "view", "q_V")]
+FORMS = [("lazy", "q_V", "lazy"), ("q_V", "lazy", "q_V"), ("view", "view", "view"), ("lazy", "view", "q_V")]
 
 
 class InForms(Drafter):
@@ -34,7 +34,7 @@ class InForms(Drafter):
     def propose(self, request: Request, budget: Budget) -> TokenTree:
         sampler = request.sampler
         law = sampler.law(self.table.logits(request.tokens))
-        given: dict[str, torch.Tensor | DraftLaw] = {"law": law, "q_V": law.q_V}
+        given: dict[str, torch.Tensor | DraftDistribution] = {"lazy": law, "q_V": law.q_V}
         trees = []
         for _ in range(self.trees):
             builder, left_V = TreeBuilder(request.pending_token), law.q_V
@@ -65,11 +65,11 @@ def test_one_sequence_in_several_forms(forms: tuple[str, ...], sampler: type[Enu
 @pytest.mark.parametrize("sampler", [EnumeratingSampler, EnumeratingExact], ids=["multi_step", "exact"])
 def test_two_sequences_from_one_distribution(sampler: type[EnumeratingSampler]) -> None:
     """As two drafters draw that share a draft model: neither removes what the other drew."""
-    assert largest_error(("law", "law"), 2, sampler) < 1e-6
+    assert largest_error(("lazy", "lazy"), 2, sampler) < 1e-6
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
-@pytest.mark.parametrize(("forms", "trees"), [*((forms, 1) for forms in FORMS), (("law", "q_V"), 2)], ids=str)
+@pytest.mark.parametrize(("forms", "trees"), [*((forms, 1) for forms in FORMS), (("lazy", "q_V"), 2)], ids=str)
 def test_the_kernels_see_the_same_sequences(forms: tuple[str, ...], trees: int, kernels: str) -> None:
     """Verdicts of the kernels and of the reference, for the same random numbers. The target likes best what the draft
     likes least, so that many draws are rejected.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.contracts import Sampler, SamplingParams
-from spec_sdk.tree import DraftLaw, DrawKind, TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, DrawKind, TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.samplers.random_cases import BORDER, KINDS, SAMPLINGS, VOCABULARIES, Given, law64
@@ -43,9 +43,9 @@ class TreeCase:
     uniform_BD: list[torch.Tensor]
     params: SamplingParams
 
-    def laws(self, b: int, sampler: Sampler) -> dict[tuple[int, bool], DraftLaw | torch.Tensor]:
+    def laws(self, b: int, sampler: Sampler) -> dict[tuple[int, bool], DraftDistribution | torch.Tensor]:
         """The laws of tree ``b`` by number and by whether they come as probabilities."""
-        laws: dict[tuple[int, bool], DraftLaw | torch.Tensor] = {}
+        laws: dict[tuple[int, bool], DraftDistribution | torch.Tensor] = {}
         for draw in self.plan_B[b]:
             if draw.kind != "chosen" and (draw.law, draw.given) not in laws:
                 row_V = self.draft_BSV[b][draw.law]
@@ -56,7 +56,7 @@ class TreeCase:
                 )
         return laws
 
-    def tree(self, b: int, laws: dict[tuple[int, bool], DraftLaw | torch.Tensor]) -> TokenTree:
+    def tree(self, b: int, laws: dict[tuple[int, bool], DraftDistribution | torch.Tensor]) -> TokenTree:
         builder = TreeBuilder(0)
         for draw in self.plan_B[b]:
             sequence = draw.law if draw.kind == "without_replacement" else None

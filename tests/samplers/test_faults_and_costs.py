@@ -16,7 +16,7 @@ from spec_sdk.testing import TableDrafter, TableModel
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.statistics import DeepestPolicy
 from spec_sdk.testing.tables import PlannedDraw
-from spec_sdk.tree import DraftLaw, Draw, TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler, scale_warnings
@@ -210,7 +210,7 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_law_is_worked_out_when_it_is_read() -> None:
     made: list[int] = []
-    law = DraftLaw(torch.zeros(4), lambda row_V: made.append(1) or row_V.softmax(-1))  # type: ignore[func-returns-value]
+    law = DraftDistribution(torch.zeros(4), lambda row_V: made.append(1) or row_V.softmax(-1))  # type: ignore[func-returns-value]
     tree = TreeBuilder(0)
     tree.add(0, 3, "with_replacement", law)
     draw = tree.build().tree.draws_N[0][0]

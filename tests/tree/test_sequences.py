@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from spec_sdk.testing import check_tree
-from spec_sdk.tree import DraftLaw, Draw, TreeBuilder
+from spec_sdk.tree import DraftDistribution, Draw, TreeBuilder
 
 Q_4V = torch.tensor([0.4, 0.3, 0.2, 0.1]).repeat(4, 1)
 
 
-def draft_law() -> DraftLaw:
-    return DraftLaw(torch.zeros(4), lambda row_V: row_V.softmax(-1))
+def draft_distribution() -> DraftDistribution:
+    return DraftDistribution(torch.zeros(4), lambda row_V: row_V.softmax(-1))
 
 
 def numbers(builder: TreeBuilder, node: int = 0) -> list[int | None]:
@@ -33,11 +33,11 @@ def test_draws_without_replacement_at_a_node_are_one_sequence() -> None:
     check_tree(builder.build().tree)
 
 
-@pytest.mark.parametrize("first", ["law", "its q_V", "a view"])
-@pytest.mark.parametrize("second", ["law", "its q_V", "a view"])
+@pytest.mark.parametrize("first", ["lazy", "its q_V", "a view"])
+@pytest.mark.parametrize("second", ["lazy", "its q_V", "a view"])
 def test_every_form_of_one_distribution_is_the_same(first: str, second: str) -> None:
-    law = draft_law()
-    forms: dict[str, torch.Tensor | DraftLaw] = {"law": law, "its q_V": law.q_V, "a view": law.q_V[:]}
+    lazy = draft_distribution()
+    forms: dict[str, torch.Tensor | DraftDistribution] = {"lazy": lazy, "its q_V": lazy.q_V, "a view": lazy.q_V[:]}
     builder = TreeBuilder(0)
     builder.add(0, 1, "without_replacement", forms[first])
     builder.add(0, 2, "without_replacement", forms[second])
@@ -47,15 +47,15 @@ def test_every_form_of_one_distribution_is_the_same(first: str, second: str) -> 
 
 
 def test_a_second_sequence_is_asked_for() -> None:
-    builder, law, q_V = TreeBuilder(0), draft_law(), Q_4V[1]
+    builder, lazy, q_V = TreeBuilder(0), draft_distribution(), Q_4V[1]
     assert builder.next_sequence(0) == 0
-    builder.add(0, 1, "without_replacement", law, "one")
+    builder.add(0, 1, "without_replacement", lazy, "one")
     assert builder.next_sequence(0) == 1
     for token in (1, 2):
         builder.add(0, token, "without_replacement", q_V, "other", sequence=7)
-    builder.add(0, 3, "without_replacement", law, "one")
+    builder.add(0, 3, "without_replacement", lazy, "one")
     assert numbers(builder) == [0, 7, 7, 0] and builder.next_sequence(0) == 8
-    assert law.made is None, "no law is worked out to tell distributions apart"
+    assert lazy.made is None, "nothing is worked out to tell distributions apart"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_second_sequence_is_asked_for() -> None:
         # rows of equal numbers: copies, as a drafter makes them that works its distribution out anew for every draw
         ((2, "without_replacement", Q_4V[1]), "it comes from another distribution than the draws before it"),
         ((2, "without_replacement", Q_4V[0].clone()), "it comes from another distribution"),
-        ((2, "without_replacement", draft_law()), "it comes from another distribution"),
+        ((2, "without_replacement", draft_distribution()), "it comes from another distribution"),
         ((2, "without_replacement", Q_4V[0], "b"), "it is drawn by 'b', those before it by ''"),
         (
             (1, "without_replacement", Q_4V[0]),

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from spec_sdk.contracts import Request
-from spec_sdk.tree import DraftLaw, TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, TokenTree, TreeBuilder
 
 Score = Callable[[int], torch.Tensor]
 """Feeds the given number of youngest nodes of the fed tree to the draft model; returns their logits [K, V]."""
@@ -131,7 +131,7 @@ def _best_children(logits_KV: torch.Tensor, joint_K: torch.Tensor, width: int) -
 
 
 def _draw_children(
-    fed: TreeBuilder, node: int, law: DraftLaw, count: int, children: Children, request: Request, drafter: str
+    fed: TreeBuilder, node: int, law: DraftDistribution, count: int, children: Children, request: Request, drafter: str
 ) -> None:
     sampler, rng = request.sampler, request.rng
     if children == "with_replacement":

@@ -13,7 +13,7 @@ import triton  # type: ignore[import-untyped]
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UnusableLogits
-from spec_sdk.tree import DraftLaw, Draw, TokenTree
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree
 from spec_sdk_samplers import rejection_kernels as kernels
 from spec_sdk_samplers.support import filters, least_kept
 
@@ -91,7 +91,7 @@ def gather_trees(
         first_N = [len(draws) + first for first in tree.first_draw_N1]
         roots.append([root, first_N[0], first_N[1], first_N[-1]])
         for node, draws_of_node in enumerate(tree.draws_N):
-            by_sigmoid = sigmoid and all(isinstance(draw.source, DraftLaw) for draw in draws_of_node)
+            by_sigmoid = sigmoid and all(isinstance(draw.source, DraftDistribution) for draw in draws_of_node)
             earlier: dict[int, int] = {}
             for draw in draws_of_node:
                 rule, law, offset = laws.place(draw)
@@ -137,13 +137,13 @@ class _Laws:
     def __init__(self, trees: Sequence[TokenTree], target: torch.Tensor) -> None:
         self._number = {source: i for i, (source, _) in enumerate(_first_reads(trees))}
         distinct = list(self._number)
-        self.from_logits = [isinstance(source, DraftLaw) for source in distinct]
-        dtypes = {source.logits_V.dtype for source in distinct if isinstance(source, DraftLaw)}
+        self.from_logits = [isinstance(source, DraftDistribution) for source in distinct]
+        dtypes = {source.logits_V.dtype for source in distinct if isinstance(source, DraftDistribution)}
         # two draft models may differ in theirs; float32 holds the values of both
         dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
         self.rows = [
             _row_on_device(source.logits_V, dtype, target.device)
-            if isinstance(source, DraftLaw)
+            if isinstance(source, DraftDistribution)
             else _row_on_device(source, torch.float32, target.device)
             for source in distinct
         ]
@@ -259,12 +259,12 @@ def _fault(tree: TokenTree, fault: int, rows: int) -> Exception:
     return UnusableLogits(_first_reads([tree])[fault - tree.size][1], "draft, ")
 
 
-def _first_reads(trees: Sequence[TokenTree]) -> list[tuple[torch.Tensor | DraftLaw, int]]:
+def _first_reads(trees: Sequence[TokenTree]) -> list[tuple[torch.Tensor | DraftDistribution, int]]:
     """The rows that draws come from, each once, with the node of its first draw, in the order of their first draws.
 
     Only so that no row is sent twice: which draws belong together, they say themselves. Tensors are hashed by object.
     """
-    first: dict[torch.Tensor | DraftLaw, int] = {}
+    first: dict[torch.Tensor | DraftDistribution, int] = {}
     for tree in trees:
         for node, draws in enumerate(tree.draws_N):
             for draw in draws:
