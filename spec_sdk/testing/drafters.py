@@ -63,9 +63,7 @@ def check_drafter(
             for first in range(0, len(prompts), 2):
                 pair = (first, (first + 1) % len(prompts))
                 turn = number + first // 2
-                states = [
-                    request_for(prompts[i], sampler, seed + i, slot=(k + turn) % 2) for k, i in enumerate(pair)
-                ]
+                states = [request_for(prompts[i], sampler, seed + i, slot=(k + turn) % 2) for k, i in enumerate(pair)]
                 for i, trees in zip(pair, service.serve(states, budget, apart=turn % 2), strict=True):
                     fault = "beside another request it got another tree than alone"
                     _check_equal(alone[i], trees, f"prompt {i}, {budget}", fault)
@@ -93,7 +91,7 @@ class _Service:
         self._accept: dict[int, random.Random] = {}
 
     def serve(self, states: Sequence[RequestState], budget: Budget, apart: int = 0) -> list[list[TokenTree]]:
-        """The trees of a few cycles of each request, which join so many cycles ``apart`` and leave when they are done."""
+        """The trees of a few cycles of each request; they join so many cycles ``apart``, and leave when they are done."""
         trees: list[list[TokenTree]] = [[] for _ in states]
         first = [apart * i for i in range(len(states))]
         for cycle in range(CYCLES + first[-1]):

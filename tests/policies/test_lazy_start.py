@@ -31,9 +31,7 @@ class Watched(DraftModelDrafter):
         self.calls += [f"start at {request.new_tokens}" for request in requests]
         super().start(requests, prompt_hidden)
 
-    def observe(
-        self, requests: Sequence[Request], committed: Sequence[Sequence[int]], path_hidden: Any = None
-    ) -> None:
+    def observe(self, requests: Sequence[Request], committed: Sequence[Sequence[int]], path_hidden: Any = None) -> None:
         self.calls.append("observe")
         super().observe(requests, committed, path_hidden)
 
