@@ -40,7 +40,7 @@ import torch
 from benchmarks.sampling import FILTERED, SAMPLED, VOCABULARIES
 from benchmarks.support import machine
 from benchmarks.support.sampling_rivals import peak_bytes
-from benchmarks.support.timing import median_cpu, median_cuda, own_clock
+from benchmarks.support.timing import median_cpu, median_wall, own_clock
 from spec_sdk.contracts import Request, Sampler, SamplingParams
 from spec_sdk.tree import DraftLaw, DrawKind, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
@@ -144,7 +144,7 @@ def measure(
         differing += one["reference"]() != one["exact"]()
     calls = rivals(steps, params, device)
     if device.type == "cuda":
-        _, times = median_cuda(calls, rounds=60)
+        times = median_wall(calls, rounds=60)
     else:
         times = median_cpu(calls, seconds, clock=own_clock(device))
     return {

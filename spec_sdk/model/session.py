@@ -63,6 +63,10 @@ class Session:
         """Committed tokens of a slot, whose K and V are in the cache."""
         return len(self._tokens.get(slot, ()))
 
+    def tokens(self, slot: int = 0) -> list[int]:
+        """The committed tokens of a slot."""
+        return list(self._tokens.get(slot, ()))
+
     def reserve(self, slots: int, tokens: int) -> None:
         """Have room for ``slots`` requests of ``tokens`` tokens each, trees included, without a larger cache later.
 

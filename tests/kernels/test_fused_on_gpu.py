@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
+from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.ops.attention_mask import AttentionMask
 from tests.support.tiny_decoder import ModelTensors
