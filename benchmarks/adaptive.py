@@ -59,7 +59,7 @@ def chat_prompts(pipeline: Pipeline, arguments: argparse.Namespace) -> list[list
 def random_prompts(pipeline: Pipeline, arguments: argparse.Namespace) -> list[list[int]]:
     """Tokens drawn evenly from the vocabulary."""
     rng = torch.Generator().manual_seed(7)
-    vocabulary = pipeline.models.target.decoder.vocabulary
+    vocabulary = pipeline.models.target.executor.vocabulary
     return torch.randint(vocabulary, (arguments.count, arguments.random_length), generator=rng).tolist()
 
 

@@ -43,13 +43,13 @@ from benchmarks.support.critical_path import (
     on_the_way,
 )
 from spec_sdk.contracts import Predictor
+from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.models import Models
-from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.tensor_parallel import TensorParallelDecoder, shard_of
-from spec_sdk.ops import Ops
-from spec_sdk.ranks import DeviceGroups, Peer, Ranks
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ranks import ALONE, DeviceGroups, Peer, Ranks
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
@@ -67,24 +67,30 @@ def forced(rate: float, layers: int) -> L2ThresholdConfig:
 
 
 def sessions(
-    arguments: argparse.Namespace, ranks: Ranks, groups: DeviceGroups, device: torch.device, ops: Ops
+    arguments: argparse.Namespace, ranks: Ranks, groups: DeviceGroups, backend: AccelerateBackend
 ) -> dict[str, Session]:
     """What is measured, by name. One device's session is on every rank, since it fills the others' caches."""
-    one = Models(arguments.target, "cut", "auto", ops, device, torch.float32)
-    spread = Models(arguments.target, "cut", "auto", ops, device, torch.float32, ranks)
-    whole = one.target.decoder
-    double = TensorParallelDecoder(whole, whole.vocabulary, ranks, groups.group, ops)
+    one, spread = models(arguments, backend).target.executor, models(arguments, backend, ranks).target.executor
+    assert isinstance(one, TorchExecutor)
+    whole, ops = one.decoder, backend.ops
+    double = TorchExecutor(TensorParallelDecoder(whole, whole.vocabulary, ranks, groups.group, ops), ops)
 
     def predictor() -> Predictor:
         return AttentionSink(AttentionSinkConfig(arguments.size))
 
     configs = {f"{OWN}, threshold {arguments.threshold:g}": L2ThresholdConfig(arguments.threshold)}
     configs |= {f"{OWN}, hit rate {rate:g} forced": forced(rate, whole.layers) for rate in (0.0, 0.5, 1.0)}
-    found: dict[str, Session] = {ONE: Session(whole, ops), SPREAD: Session(spread.target.decoder, ops)}
+    found: dict[str, Session] = {ONE: Session(one), SPREAD: Session(spread)}
     for name, config in configs.items():
-        runner: BlockRunner = SpeculativeGroupsRunner(predictor(), L2Threshold(config), groups)
-        found[name] = Session(double, ops, runner)
+        found[name] = Session(double, SpeculativeGroupsRunner(predictor, L2Threshold(config), groups))
     return found
+
+
+def models(arguments: argparse.Namespace, backend: AccelerateBackend, ranks: Ranks = ALONE) -> Models:
+    """The target whole, or this rank's shard of it."""
+    return Models(
+        arguments.target, "cut", "auto", backend.load, backend.ops, backend.device, torch.float32, ranks
+    )
 
 
 def fill(found: Mapping[str, Session], tokens: Sequence[int], ranks: Ranks) -> None:
@@ -250,8 +256,8 @@ def main() -> int:
     ranks = backend.ranks
     log, halves = Log(), ranks.halves()
     groups = DeviceGroups(halves.index, halves.group, LoggedPeer(halves.peer, log))
-    found = sessions(arguments, LoggedRanks(ranks, log), groups, backend.device, backend.ops)
-    tokenizer = Models(arguments.target, "cut", "auto", backend.ops, backend.device, torch.float32).target.tokenizer
+    found = sessions(arguments, LoggedRanks(ranks, log), groups, backend)
+    tokenizer = models(arguments, backend).target.tokenizer
     tokens = tokenizer.encode(Path(arguments.text).read_text(encoding="utf-8"))[: max(arguments.contexts) + 1]
     fill(found, tokens[:-1], ranks)
     rows = measure(found, arguments.contexts, tokens, arguments.rounds, arguments.tokens, ranks, halves.peer, log)

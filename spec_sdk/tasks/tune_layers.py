@@ -20,6 +20,7 @@ from spec_sdk.tasks.generate import check_length
 
 if TYPE_CHECKING:
     from spec_sdk.layer_tuning import AcceptanceMeter, CycleTimes, Strategy
+    from spec_sdk.model.executor import Executor
     from spec_sdk.pipeline import Pipeline
 
 
