@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.plugin import Plugin, Random
 from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.guarantees import Guarantee
+from spec_sdk.plugin import Plugin, Random
 from spec_sdk.tree import DraftLaw, TokenTree
 
 

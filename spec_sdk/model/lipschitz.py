@@ -102,9 +102,7 @@ class EstimateOfRun:
     def __init__(self) -> None:
         self._made: LipschitzEstimate | None = None
 
-    def __call__(
-        self, decoder: Decoder, states: TokenStates, work: ForwardPass, part: PassPart
-    ) -> LipschitzEstimate:
+    def __call__(self, decoder: Decoder, states: TokenStates, work: ForwardPass, part: PassPart) -> LipschitzEstimate:
         if self._made is None:
             self._made = estimate(decoder, states, work, part)
         return self._made

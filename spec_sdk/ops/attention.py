@@ -44,21 +44,21 @@ class Ops:
     def cached_attention(
         self, q_gBNHD: torch.Tensor, k_gSGCD: torch.Tensor, v_gSGCD: torch.Tensor, inputs: PassInputs
     ) -> torch.Tensor:
-        """Attention of a pass's rows over the cache of g layers, which a group of layers reads at once: [g, B, N, H, D].
+        """Attention of a pass's rows over the caches of the g layers of a group: [g, B, N, H, D].
 
         ``k_gSGCD``, ``v_gSGCD``: the layers' caches, a slot for each request, the pass's own keys written. Rows of
         padding get 0. One request after the other: what a request gets does not depend on those beside it.
         """
         outputs = []
         for part in inputs.parts:
-            keys = slice(part.mask.keys)
+            keys, padding = slice(part.mask.keys), inputs.width - part.live
             o_gNHD = self.tree_attention(
                 q_gBNHD[:, part.index, : part.live],
                 k_gSGCD[:, part.slot, :, keys],
                 v_gSGCD[:, part.slot, :, keys],
                 part.mask,
             )
-            outputs.append(F.pad(o_gNHD, (0, 0, 0, 0, 0, inputs.width - part.live)) if part.live < inputs.width else o_gNHD)
+            outputs.append(F.pad(o_gNHD, (0, 0, 0, 0, 0, padding)) if padding else o_gNHD)
         return outputs[0][:, None] if len(outputs) == 1 else torch.stack(outputs, 1)
 
     def tree_attention(

@@ -12,7 +12,7 @@ Legend: B requests, N rows of a request, T tree slots of a request, M width of w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -47,9 +47,7 @@ class RequestRows:
         """``tokens`` in order after the prefix, each of which sees those before it."""
         count = len(tokens)
         order = range(count)
-        return RequestRows(
-            slot, prefix, prefix, tokens, range(prefix, prefix + count), order, order, [count] * count
-        )
+        return RequestRows(slot, prefix, prefix, tokens, range(prefix, prefix + count), order, order, [count] * count)
 
     @staticmethod
     def tree(
@@ -83,6 +81,7 @@ class PassInputs:
     key_end_BT: torch.Tensor
     live_B: torch.Tensor
     features_BNM: torch.Tensor | None = None
+    _known: tuple[tuple[int, int, int, int], ...] | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def of(
@@ -134,10 +133,11 @@ class PassInputs:
             key_end_BT=key_end_BT,
             live_B=live[:, 0],
             features_BNM=features_BNM,
+            _known=tuple((r.slot, r.prefix, r.write_at, len(r.token)) for r in requests),
         )
 
     def request(self, index: int) -> PassInputs:
-        """The pass of one of the requests alone, without padding. Waits for the device."""
+        """The pass of one of the requests alone, without padding."""
         if self.batch == 1 and self.parts[0].live == self.width:
             return self
         own, part = slice(index, index + 1), self.parts[index]
@@ -154,6 +154,7 @@ class PassInputs:
             key_end_BT=self.key_end_BT[own, slots],
             live_B=self.live_B[own],
             features_BNM=None if self.features_BNM is None else self.features_BNM[own, rows],
+            _known=((part.slot, part.mask.prefix, part.write_at, part.live),),
         )
 
     @property
@@ -168,10 +169,12 @@ class PassInputs:
 
     @cached_property
     def parts(self) -> tuple[PassPart, ...]:
-        """Every request's part without its padding, as host integers: waits for the device. For operations that take
-        one request after the other; a kernel reads the tensors.
+        """Every request's part without its padding, as host integers, for operations that take one request after the
+        other; a kernel reads the tensors. Waits for the device unless the inputs were made of host integers.
         """
-        numbers = torch.stack((self.slot_B, self.prefix_B, self.write_at_B, self.live_B), 1).tolist()
+        numbers = self._known
+        if numbers is None:
+            numbers = torch.stack((self.slot_B, self.prefix_B, self.write_at_B, self.live_B), 1).tolist()
         return tuple(PassPart(self, b, *row) for b, row in enumerate(numbers))
 
 
