@@ -156,8 +156,9 @@ def measure(
     """Ask ``pipeline`` every question of ``haystack``, greedily, and score the right answers.
 
     Every question is a request of its own, answered as ``task=generate`` answers; the text before it is prefilled once
-    for all, into the cache slot that they have one after the other. ``tell`` is called with each answer. Raises UserError if the pipeline does not answer greedily, runs on
-    several processes, or has no room for the prompts and ``max_new_tokens``, or the right answers have more tokens.
+    for all, into the cache slot that they have one after the other. ``tell`` is called with each answer. Raises
+    UserError if the pipeline does not answer greedily, runs on several processes, or has no room for the prompts and
+    ``max_new_tokens``, or the right answers have more tokens.
     """
     check_fit(pipeline, haystack, max_new_tokens)
     # its caches last no longer than this text

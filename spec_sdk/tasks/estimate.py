@@ -126,7 +126,10 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     models = Models(m.target, m.draft, m.draft_layers, backend.load, backend.ops, backend.device, DTYPES[m.dtype])
     executor = models.target.executor
     if not isinstance(executor, TorchExecutor):
-        raise UserError(f"backend: task.latencies=measure times the stages of a pass in torch, and backend '{backend.name}' does not run torch; use another")
+        raise UserError(
+            f"backend: task.latencies=measure times the stages of a pass in torch, and backend '{backend.name}' "
+            "computes elsewhere; use another"
+        )
     longest = executor.config.max_context
     plan: MeasuringPlan = MeasuringPlan(contexts or default_contexts(longest), size, repeats)
     check_plan(plan, longest)

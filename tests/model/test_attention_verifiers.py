@@ -136,7 +136,7 @@ def test_squares_are_summed_over_the_ranks_that_share_the_heads() -> None:
 
 
 def test_a_predictor_serves_its_session() -> None:
-    """H2O in a session hears of commits, and is forgotten with its request: the same tokens again give the same errors."""
+    """H2O hears of commits, and is forgotten with its request: the same tokens again give the same errors."""
     runner = AttentionSpeculativeRunner(lambda: H2O(H2OConfig(4)), l2(0.0))
     session = Session(tiny_executor(), runner)
 

@@ -99,7 +99,7 @@ def test_a_whole_model_as_one_group(smollm: Decoder) -> None:
 
 
 def test_batches_and_recorded_states(smollm: Decoder) -> None:
-    """Two requests in one pass, each on a prefix of its own; hidden states of every layer are those of the definition."""
+    """Two requests in one pass, on prefixes of their own; hidden states of every layer are the definition's."""
     length, new = 12, 3
     prefixes = TOKENS[:length], TOKENS[30 : 30 + length]
     trees = [TokenTree.chain(TOKENS[at], TOKENS[at + 1 : at + new]) for at in (12, 50)]
