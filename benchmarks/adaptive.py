@@ -45,7 +45,7 @@ def rivals_of(pipeline: Pipeline) -> dict[str, Pipeline]:
         "adaptive": AdaptivePolicy(AdaptiveConfig()),
     }
     speculating = {
-        name: dataclasses.replace(pipeline, make_policy=policy.for_request) for name, policy in policies.items()
+        name: dataclasses.replace(pipeline, policy=policy) for name, policy in policies.items()
     }
     return {VANILLA: pipeline.vanilla(), **speculating}
 

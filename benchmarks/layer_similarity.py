@@ -64,8 +64,8 @@ def similarities(
                 session.score([0], [TokenTree.root_only(tokens[at])])
             for state in STATES:
                 for layer, values in found[state].items():
-                    pair = (fuzzy.states[state][layer][-1], precise.states[state][layer][-1])
-                    values.append(float(F.cosine_similarity(*(x.double() for x in pair), dim=0)))
+                    one, other = (runner.states[state][layer][-1].double() for runner in (fuzzy, precise))
+                    values.append(float(F.cosine_similarity(one, other, dim=0)))
     chosen = {
         "all_layers": [layer for group in groups for layer in group],
         "within_groups": [layer for group in groups for layer in group[1:]],

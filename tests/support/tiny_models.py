@@ -6,22 +6,25 @@ from typing import Any
 
 import torch
 
-from spec_sdk.model.executor import Executor
+from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.models import Model, Models
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from tests.support.tiny_decoder import tiny_executor
+from tests.support.tiny_decoder import tiny_decoder
 
 
 class TinyModels(Models):
-    """What a drafter is given, with tiny random models in place of checkpoints."""
+    """What a drafter is given, with tiny random decoders in place of checkpoints."""
 
-    def __init__(self, target: Executor | None = None, draft: Executor | None = None) -> None:
+    def __init__(self, target: Decoder | None = None, draft: Decoder | None = None) -> None:
         no_tokenizer: Any = None
         self.ops = Ops()
         self.device = torch.device("cpu")
         self.dtype = torch.float32
-        self.target = Model("tiny target", target or tiny_executor("smollm", 0), no_tokenizer)
-        self._draft = Model("tiny draft", draft or tiny_executor("smollm", 1), no_tokenizer)
+        target_executor = TorchExecutor(target or tiny_decoder("smollm", 0), self.ops)
+        draft_executor = TorchExecutor(draft or tiny_decoder("smollm", 1), self.ops)
+        self.target = Model("tiny target", target_executor, no_tokenizer)
+        self._draft = Model("tiny draft", draft_executor, no_tokenizer)
 
     def draft(self, reference: str | None = None) -> Model:
         return self._draft
