@@ -139,7 +139,8 @@ def main() -> int:
         }
         for rival in rivals_of(pipeline).values():
             answer(rival, random_prompts(pipeline, arguments)[0][:8], 0, 4, True)
-        entry = report["pipelines"][name] = {"draft": pipeline.draft_name}
+        entry: dict[str, Any] = {"draft": pipeline.draft_name}
+        report["pipelines"][name] = entry
         for kind, prompts, ignore_eos in (
             ("spec_bench", chat_prompts(pipeline, arguments), False),
             ("random", random_prompts(pipeline, arguments), True),

@@ -77,16 +77,12 @@ STAGES = ("draft", "pass", "verdict", "recover")
 
 
 class Depth(Policy):
-    """Always the same γ."""
+    """Always the same γ, its config."""
 
     name = "depth"
 
-    def __init__(self, gamma: int) -> None:
-        super().__init__(None)
-        self.gamma = gamma
-
     def budget(self, request: Request) -> Budget:
-        return Budget(self.gamma)
+        return Budget(self.config)
 
 
 def draft_logits(tree: TokenTree) -> torch.Tensor:
