@@ -242,7 +242,7 @@ def speculative_flash_decode(verifier: AttentionVerifier, size: int) -> Attentio
         layer: int, q_BNHD: torch.Tensor, work: ForwardPass, executor: TorchExecutor, watch: Stopwatch, laps: StepLaps
     ) -> torch.Tensor:
         (part,) = work.inputs.parts
-        k_BGSD, v_BGSD = work.cache.keys_values(layer, part.slot, part.mask.keys)
+        k_BGSD, v_BGSD = work.cache.keys_values(part.index, layer, layer + 1)
 
         def announced(predicted_BNHD: torch.Tensor) -> None:
             lap = watch.lap()

@@ -48,7 +48,7 @@ def test_the_timed_kernel_computes_exact_attention(size: int) -> None:
     speculative_BNHD = speculative_flash_decode(verifier, size)(1, q_BNHD, work, executor, watch, laps)
     assert torch.allclose(speculative_BNHD, exact_BNHD, atol=1e-5)
     difference_sq_BN, norm_sq_BN = verifier.asked
-    k_BGSD, v_BGSD = cache.keys_values(1, 0, keys)
+    k_BGSD, v_BGSD = work.cache.keys_values(0, 1, 2)
     ends = [i for i in range(keys) if i < size or i >= keys - 1 - size]
     sink = executor.ops.partial_attention(q_BNHD, k_BGSD[:, :, ends], v_BGSD[:, :, ends])
     assert torch.allclose(difference_sq_BN, (sink.o_BNHD - exact_BNHD).square().sum((-1, -2)), atol=1e-6)

@@ -16,7 +16,7 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Scores, Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.tree import TokenTree, TreeBuilder
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
@@ -127,18 +127,17 @@ def test_a_group_is_one_call_of_each_kind(smollm: Decoder, monkeypatch: pytest.M
             called.append(q_BNHD.shape[0])
             return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
 
-    write = KVCache.write_layers
+    write = PassCache.write
 
-    def write_layers(self: KVCache, first: int, inputs: PassInputs, k: torch.Tensor, v: torch.Tensor) -> None:
+    def note(self: PassCache, first: int, k: torch.Tensor, v: torch.Tensor) -> None:
         written.append(k.shape[0])
-        write(self, first, inputs, k, v)
+        write(self, first, k, v)
 
     session = Session(TorchExecutor(smollm, Counting()), LayerParallelRunner.of(UNEVEN))
     session.prefill(0, TOKENS[:5])
     called.clear()
-    monkeypatch.setattr(KVCache, "write_layers", write_layers)
+    monkeypatch.setattr(PassCache, "write", note)
     session.score([0], [TokenTree.chain(TOKENS[5], TOKENS[6:8])])
-    # a group of one writes its layer as a plain pass does
     assert called == [1, 2, 5, 1] and written == [1, 2, 5, 1]
 
 
