@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -65,10 +65,10 @@ class LayerParallelRunner(BlockRunner):
         self.fused = fused
         self._ranks = ALONE
 
-    @staticmethod
-    def of(groups: Sequence[Sequence[int]], fused: bool = True) -> LayerParallelRunner:
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[int]], fused: bool = True) -> Self:
         """A runner of these groups. ``fused`` false computes a group's attention layer by layer."""
-        runner = LayerParallelRunner(LayerParallelConfig(groups=[list(group) for group in groups]), fused)
+        runner = cls(LayerParallelConfig(groups=[list(group) for group in groups]), fused)
         runner.groups = [list(group) for group in groups]
         return runner
 
