@@ -56,9 +56,9 @@ class TableModel:
         self._tokens = []
 
     def prefill(self, tokens: Sequence[int], hidden_layers: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
-        """Commit ``tokens``; return layer → [len(tokens), V]."""
+        """Commit ``tokens``; return layer → [len(tokens), V], nothing if there are none: as a session does."""
         self._tokens += tokens
-        if not hidden_layers:
+        if not tokens or not hidden_layers:
             return {}
         states = torch.stack([self.logits(self._tokens[: i + 1]) for i in range(self.length)])
         return {layer: states[self.length - len(tokens) :] for layer in hidden_layers}

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from spec_sdk.contracts import Drafter, Random, Request, SamplingParams, Verifier
+from spec_sdk.contracts import Drafter, Policy, Random, Request, SamplingParams, Verifier
 from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.statistics import DeepestPolicy, cell_of, joint_law
@@ -76,15 +76,16 @@ def cycle_law(
     params: SamplingParams,
     prompt: Sequence[int],
     sampler_class: type[EnumeratingSampler] = EnumeratingSampler,
+    policy: Policy | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """What one cycle of the scheduler emits after ``prompt``, with its probability."""
+    """What one cycle of the scheduler emits after ``prompt``, with its probability. ``policy`` may limit it."""
     inner = sampler_class(None, params)
     sampler, rng = Remembering(inner), torch.Generator()
 
     def cycle(chooser: Chooser) -> tuple[int, ...]:
         inner.chooser = chooser
         request = Request(list(prompt), len(prompt), 64, sampler, rng)
-        scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
+        scheduler = Scheduler(target, make_drafter(), verifier, policy or DeepestPolicy(None))
         return tuple(next(scheduler.run(request, lambda event: None)))
 
     law: dict[tuple[int, ...], float] = {}
