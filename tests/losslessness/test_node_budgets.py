@@ -79,6 +79,13 @@ DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
 }
 
 
+def table() -> TableModel:
+    """The target. At the prompt it likes two tokens better than a draft model does: were it one, a rejection would tell
+    the next token, however wrong the rule.
+    """
+    return TableModel(VOCABULARY, 0)
+
+
 class Granted(Policy):
     """Always the same budget."""
 
@@ -89,11 +96,19 @@ class Granted(Policy):
         return budget
 
 
+def test_a_residual_distribution_is_no_point_mass() -> None:
+    sampler = ReferenceSampler(None, SAMPLINGS["temperature 1"])
+    for reference in (None, "second"):
+        logits_NV = torch.stack([table().logits(PROMPT), MODELS.session(MODELS.draft(reference)).feed(PROMPT)])
+        p_V, q_V = sampler.probabilities(logits_NV)
+        assert int((sampler.residual(p_V, q_V) > 0).sum()) == 2
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("nodes", [2, 3, 4, 5])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
-    target, params, policy = TableModel(VOCABULARY, 1), SAMPLINGS[sampling], Granted(Budget(3, nodes))
+    target, params, policy = table(), SAMPLINGS[sampling], Granted(Budget(3, nodes))
     emitted = cycle_law(target, DRAFTERS[name], MultiStep(None), params, PROMPT, policy=policy)
     length = max(map(len, emitted))
     law = completed_law(emitted, target, params, PROMPT, length)
@@ -109,7 +124,7 @@ def test_cycles_of_one_drafter(
     name: str, sampler_class: Callable[[Any, SamplingParams], Sampler], scale: Callable[[int, int], int]
 ) -> None:
     """Its cache holds what earlier cycles accepted."""
-    target, draws = TableModel(VOCABULARY, 1), scale(300, 10_000)
+    target, draws = table(), scale(300, 10_000)
     sampler = sampler_class(None, SAMPLINGS["temperature 1"])
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(

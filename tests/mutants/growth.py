@@ -10,8 +10,7 @@ MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
 PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
 OF_MERGED = "tests/drafters/test_merged.py"
-CONFORMANCE = "tests/losslessness/test_drafters.py::test_conformance"
-NODE_BUDGETS = "tests/losslessness/test_node_budgets.py"
+OUTCOMES = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_a_cycle"
 PENALISED_DRAFTS = "tests/drafters/test_penalised_drafts.py"
 
 IF_ROOM = """            if fed.room:
@@ -29,7 +28,7 @@ GROWTH = (
             if fed.room or token in [t for t, p in zip(fed.token, fed.parent) if p == node]:
                 fed.add(node, token, "with_replacement", law, drafter)
 """,
-        (NODE_BUDGETS,),
+        (f"{OUTCOMES}[drawn with replacement-2-temperature 1]",),
     ),
     Mutant(
         "a repeated draw is not recorded",
@@ -40,7 +39,7 @@ GROWTH = (
                 if token not in [t for t, p in zip(fed.token, fed.parent) if p == node]:
                     fed.add(node, token, "with_replacement", law, drafter)
 """,
-        (NODE_BUDGETS,),
+        (f"{OUTCOMES}[drawn with replacement-3-temperature 1]",),
     ),
     Mutant(
         "a repeated draw is drawn anew",
@@ -52,52 +51,45 @@ GROWTH = (
                 token = sampler.draw_from(law, rng) if token in drawn else token
                 fed.add(node, token, "with_replacement", law, drafter)
 """,
-        (NODE_BUDGETS,),
+        (f"{OUTCOMES}[drawn with replacement-3-temperature 1]",),
     ),
     Mutant(
         "a likely draw is left out when there is room for one more only",
         GROWING,
         "        token = sampler.draw(remaining_V, rng)\n",
         """        token = sampler.draw(remaining_V, rng)
-        if fed.room == 1 and law.q_V[token] > 0.5:
+        if fed.room == 1 and law.q_V[token] > 0.3:
             return
 """,
-        (NODE_BUDGETS,),
+        (f"{OUTCOMES}[drawn paths-2-temperature 1]",),
     ),
     Mutant(
         "only the last sibling is removed",
         GROWING,
         REMOVAL,
         "remaining_V = sampler.without(law.q_V, token)",
-        (NODE_BUDGETS, CONFORMANCE),
+        (f"{OUTCOMES}[drawn paths-4-temperature 1]",),
     ),
     Mutant(
         "no sibling is removed",
         GROWING,
         REMOVAL,
         "pass",
-        (NODE_BUDGETS, CONFORMANCE),
+        (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
     ),
     Mutant(
         "the likeliest token is removed, not the drawn one",
         GROWING,
         REMOVAL,
         "remaining_V = sampler.without(remaining_V, int(remaining_V.argmax()))",
-        (NODE_BUDGETS, CONFORMANCE),
-    ),
-    Mutant(
-        "draws go on beyond the distribution's last token",
-        GROWING,
-        DRAWS_LEFT,
-        "range(min(count, fed.room), 0, -1)",
-        (NODE_BUDGETS,),
+        (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
     ),
     Mutant(
         "draws without replacement pass over the node budget",
         GROWING,
         DRAWS_LEFT,
         "range(min(count, int((remaining_V > 0).sum())), 0, -1)",
-        (PROPOSALS,),
+        (f"{PROPOSALS}::test_a_tree_has_no_more_nodes_than_its_budget",),
     ),
     Mutant(
         "static: the frontier's rows in reverse",
@@ -118,28 +110,28 @@ GROWTH = (
         GROWING,
         "parents = (best // joint_KW.shape[1]).tolist()",
         "parents = (best // joint_KW.shape[1]).flip(0).tolist()",
-        (PROPOSALS,),
+        (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
     ),
     Mutant(
         "beam: the paths' probabilities are forgotten",
         GROWING,
         "        joint_K = joint_KW.flatten()[best]\n        tokens =",
         "        joint_K = torch.zeros(len(best))\n        tokens =",
-        (PROPOSALS,),
+        (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
     ),
     Mutant(
         "dynamic: the first offers are kept, not the best",
         GROWING,
         "sorted(offered)[:most]",
         "offered[:most]",
-        (PROPOSALS,),
+        (f"{PROPOSALS}::test_a_dynamic_tree_keeps_the_most_probable_paths_of_all_lengths",),
     ),
     Mutant(
         "dynamic: the node budget is not looked at",
         GROWING,
         "most = min(max_nodes, fed.max_nodes - 1)",
         "most = max_nodes",
-        (PROPOSALS,),
+        (f"{PROPOSALS}::test_a_tree_has_no_more_nodes_than_its_budget",),
     ),
     Mutant(
         "merged: a token drawn twice keeps its first draw only",
@@ -150,14 +142,14 @@ GROWTH = (
                     node_of[draw.node] = known[0]
                     continue
                 node_of[draw.node] = merged.add(""",
-        (OF_MERGED,),
+        (f"{OF_MERGED}::test_merging_is_the_union_of_paths_with_all_draws_in_order",),
     ),
     Mutant(
         "merged: the last member's draws first",
         MERGED,
         "    for tree in trees:\n        if tree",
         "    for tree in reversed(trees):\n        if tree",
-        (OF_MERGED,),
+        (f"{OF_MERGED}::test_merging_is_the_union_of_paths_with_all_draws_in_order",),
     ),
     Mutant(
         "merged: a member's tree is left out if it begins as the one before it",
@@ -167,14 +159,14 @@ GROWTH = (
                     continue
                 trees.append(tree)
 """,
-        (NODE_BUDGETS,),
+        (f"{OUTCOMES}[merged-5-temperature 1]", f"{OUTCOMES}[merged-4-temperature 1]"),
     ),
     Mutant(
         "merged: every member may use up the room",
         MERGED,
         "share = -(-room // waiting)",
         "share = budget.nodes - 1",
-        (OF_MERGED,),
+        (f"{OF_MERGED}::test_members_share_the_nodes",),
     ),
     Mutant(
         "draft cache: the accepted slots are one too far",
@@ -227,6 +219,6 @@ GROWTH = (
         "plugins/drafters/spec_sdk_drafters/prompt_lookup.py",
         "tokens[position : position + budget.depth]",
         "tokens[position + 1 : position + budget.depth]",
-        (PROPOSALS,),
+        (f"{PROPOSALS}::test_prompt_lookup_copies_what_followed_the_longest_and_latest_match",),
     ),
 )

@@ -11,6 +11,7 @@ INVERSION = "plugins/samplers/spec_sdk_samplers/inversion.py"
 CONTRACT = "spec_sdk/contracts/sampler.py"
 OF_REFERENCE = "tests/losslessness/test_sampler.py"
 EQUAL = "tests/samplers/test_equal_tokens.py"
+REMEMBERED = f"{EQUAL}::test_a_law_drawn_from_in_both_ways"
 EDGES = "tests/samplers/test_edges.py"
 OF_CANDIDATES = "tests/samplers/test_candidates.py"
 OF_EXACT = "tests/samplers/test_losslessness.py"
@@ -145,11 +146,11 @@ SAMPLERS = (
         (RANDOM_TREES,),
     ),
     Mutant(
-        "exact: the repeated residual reads what it writes",
+        "exact: a probability remembered from a draw serves for what is left of q",
         EXACT,
-        "if out_V.data_ptr() == p_V.data_ptr():",
-        "if False:",
-        (EVERY_DRAW, RANDOM_TREES),
+        "isinstance(source, DraftLaw) and q_V is None",
+        "isinstance(source, DraftLaw)",
+        (REMEMBERED,),
     ),
     Mutant(
         "exact: top-p loses the token at its border",
