@@ -178,13 +178,13 @@ SAMPLERS = (
         CONTRACT,
         "{*path} - common",
         "{*path}",
-        (OF_EXACT,),
+        (f"{OF_EXACT}::test_the_repetition_penalty_by_enumeration",),
     ),
     Mutant(
         "penalty: a negative logit is divided too",
         CONTRACT,
         "torch.where(score < 0, score * penalty, score / penalty)",
         "score / penalty",
-        (OF_EXACT,),
+        (f"{OF_EXACT}::test_the_penalty_is_that_of_transformers",),
     ),
 )

@@ -65,7 +65,7 @@ SCHEDULING = (
         "the bonus token is lost",
         "spec_sdk/contracts/request.py",
         "for i in self.path[1:]] + [self.next_token]",
-        "for i in self.path[1:]] + [self.next_token] * (len(self.path) == 1 or len(self.path) < self.tree.size)",
+        "for i in self.path[1:]] + [self.next_token] * (len(self.path) == 1)",
         (CYCLE,),
     ),
     Mutant(
@@ -150,21 +150,21 @@ SCHEDULING = (
         SCHEDULER,
         "paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])",
         "paths.append([tree.token_N[node]])",
-        ("tests/samplers/test_losslessness.py", TINY),
+        (f"{CYCLE}::test_every_node_is_penalised_for_the_tokens_before_it",),
     ),
     Mutant(
         "penalty: of the node before, not of the parent",
         SCHEDULER,
         "paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])",
         "paths.append([*paths[node - 1], tree.token_N[node]])",
-        (f"{TINY}::test_greedy_tokens_with_a_repetition_penalty", CYCLE),
+        (f"{CYCLE}::test_every_node_is_penalised_for_the_tokens_before_it",),
     ),
     Mutant(
         "penalty: the pending token is free",
         SCHEDULER,
         "request.sampler.penalise(logits_NV, request.tokens, paths)",
         "request.sampler.penalise(logits_NV, request.tokens[:-1], paths)",
-        ("tests/samplers/test_losslessness.py", CYCLE),
+        (f"{CYCLE}::test_every_node_is_penalised_for_the_tokens_before_it",),
     ),
     Mutant(
         "all requests draw the same random numbers",

@@ -13,12 +13,13 @@ import pytest
 
 from tests.mutants.growth import GROWTH
 from tests.mutants.model import MODEL
-from tests.mutants.mutant import ROOT
+from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.verifiers import VERIFIERS
 
+TREES = "tests/tree/test_refusals.py"
 MUTANTS = {mutant.name: mutant for mutant in (*VERIFIERS, *SAMPLERS, *GROWTH, *SCHEDULING, *MODEL)}
 
 
@@ -45,6 +46,17 @@ def test_the_mutant_can_be_made(name: str) -> None:
 def test_the_mutant_is_killed(name: str, tmp_path: Path) -> None:
     run = run_mutant(MUTANTS[name], tmp_path)
     assert run.returncode == KILLED, f"exit status {run.returncode}\n{run.stdout[-3000:]}{run.stderr[-3000:]}"
+
+
+@pytest.mark.full
+def test_only_a_failing_test_of_the_mutant_s_own_code_kills(tmp_path: Path) -> None:
+    """Not a module that cannot be imported, nor a failure of tests that never came to the changed file."""
+    unimportable = Mutant("", "spec_sdk/tree.py", "import sys\n", "import no_such_module\n", (TREES,))
+    elsewhere = Mutant("", "spec_sdk/latency/table.py", "import math\n", "import math\n\nmath.pi\n", (TREES,))
+    for number, mutant in enumerate((unimportable, elsewhere)):
+        (tmp_path / str(number)).mkdir()
+        run = run_mutant(mutant, tmp_path / str(number))
+        assert run.returncode not in (KILLED, SURVIVED), run.stdout[-3000:]
 
 
 @pytest.mark.full

@@ -6,9 +6,11 @@ from tests.mutants.mutant import Mutant
 
 ROOM = "plugins/verifiers/spec_sdk_verifiers"
 VERDICTS = "tests/losslessness/test_verifiers.py"
+FOLLOWS = f"{VERDICTS}::test_greedy_follows_the_argmax_through_a_tree"
 CHI_SQUARE = "tests/losslessness/test_chi_square.py"
 ENUMERATION = "tests/losslessness/test_exact_enumeration.py"
 ODD = "tests/losslessness/test_odd_laws.py"
+DISTINCT = f"{ODD}::test_three_distinct_draws_where_draft_and_target_share_little"
 BLOCKS = "tests/losslessness/test_block_and_typical.py"
 
 VERIFIERS = (
@@ -17,21 +19,21 @@ VERIFIERS = (
         f"{ROOM}/greedy.py",
         "return Verdict(path, choice, tree)",
         "return Verdict(path, choices[path[-2]] if len(path) > 1 else choice, tree)",
-        (VERDICTS,),
+        (FOLLOWS, VERDICTS),
     ),
     Mutant(
         "greedy: only the first child is looked at",
         f"{ROOM}/greedy.py",
         "for draw in tree.draws_N[path[-1]] if",
         "for draw in tree.draws_N[path[-1]][:1] if",
-        (VERDICTS,),
+        (FOLLOWS,),
     ),
     Mutant(
         "greedy: a child of any node on the path will do",
         f"{ROOM}/greedy.py",
         "for draw in tree.draws_N[path[-1]] if tree.token_N[draw.node] == choice",
         "for node in path for draw in tree.draws_N[node] if tree.token_N[draw.node] == choice and draw.node > path[-1]",
-        (VERDICTS, ODD),
+        (f"{VERDICTS}::test_conformance_greedy",),
     ),
     Mutant(
         "chain_rejection: a rejected token is redrawn from the target",
@@ -87,14 +89,14 @@ VERIFIERS = (
         f"{ROOM}/multi_step.py",
         "undrawn[sequence] = sampler.without(q_V, token)",
         "undrawn[sequence] = q_V",
-        (f"{ENUMERATION}::test_multi_step",),
+        (DISTINCT,),
     ),
     Mutant(
         "multi_step: the first token leaves q, those after it do not",
         f"{ROOM}/multi_step.py",
         "undrawn[sequence] = sampler.without(q_V, token)",
         "undrawn.setdefault(sequence, sampler.without(q_V, token))",
-        (f"{ODD}::test_three_distinct_draws_where_draft_and_target_share_little",),
+        (DISTINCT,),
     ),
     Mutant(
         "multi_step: the random numbers of one node serve the next too",

@@ -122,8 +122,10 @@ def assert_in_step(given: Answer, expected: list[int]) -> None:
     assert torch.equal(torch.stack(given.drafter.hidden), torch.stack(states))
     again = given.target.score(TokenTree.root_only(text[-1])).logits_NV[0]
     assert torch.equal(again, given.target.logits(text))
+    # all guesses are right, so that only the answer's end makes it fewer than all drafted tokens and the bonus token
+    for cycle in given.cycles[:-1]:
+        assert len(cycle["tokens"]) == cycle["drafted"] + 1
     for cycle in given.cycles:
-        # all guesses are right, so that only clipping makes it fewer
         assert cycle["accepted"] == min(cycle["drafted"], len(cycle["tokens"]))
 
 
