@@ -96,14 +96,14 @@ GROWTH = (
         GROWING,
         "for node, logits_V in zip(frontier, logits_KV, strict=True):",
         "for node, logits_V in zip(frontier, logits_KV.flip(0), strict=True):",
-        ("tests/losslessness/test_drafters.py::test_a_drafter_in_use_drafts_as_a_fresh_one_would", PROPOSALS),
+        (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
-        "static: a draw declares its sibling's distribution",
+        "static: children are drawn from the first node's distribution",
         GROWING,
         "request.sampler.law(logits_V), count",
         "request.sampler.law(logits_KV[0]), count",
-        (PROPOSALS,),
+        (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
         "beam: wrong parents",

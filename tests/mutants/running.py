@@ -20,6 +20,11 @@ PROOF = '''
 import sys
 from pathlib import Path
 
+from hypothesis import Phase, settings
+
+# that an example fails is enough: no time is spent on making it smaller
+settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], database=None)
+settings.load_profile("mutants")
 COPY, MUTATED = Path({copy!r}), Path({mutated!r})
 calls = dict(passed=0, failed=0, skipped=0)
 
