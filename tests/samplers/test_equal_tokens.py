@@ -9,11 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spec_sdk.contracts import Sampler, SamplingParams
+from spec_sdk.contracts import Budget, Sampler, SamplingParams
+from spec_sdk.testing import PlannedDraw, TableDrafter, TableModel
+from spec_sdk.testing.defaults import request_for
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
+from spec_sdk_verifiers.multi_step import MultiStep
 from tests.samplers.random_cases import KINDS, Case, is_at_a_border, law64, make_case
 from tests.samplers.random_trees import WAYS, TreeCase, is_allowed, make_tree_case
 
@@ -209,6 +212,27 @@ def test_every_draw_is_judged_by_what_the_ones_before_left(plan: str, kernels: s
         uniforms = [border * (0.999 if i == accepted else 1.001) for i, border in enumerate(borders)]
         decided = sampler.rejection(tree, logits_NV, torch.tensor([*uniforms, 0.5], dtype=torch.float64))
         assert decided is not None and decided[0] == [0, accepted + 1], borders
+
+
+def test_a_law_drawn_from_in_both_ways() -> None:
+    """What the sampler remembers of a draw with replacement is of the whole law, not of what siblings have left."""
+    params = SamplingParams(temperature=1.0)
+    exact, reference = ExactSampler(None, params), ReferenceSampler(None, params)
+    plan = [[PlannedDraw("without_replacement"), PlannedDraw("without_replacement"), PlannedDraw("with_replacement")]]
+    repeated = 0
+    for seed in range(300):
+        drafter, target = TableDrafter([TableModel(6, seed)], plan), TableModel(6, seed + 1000)
+        request = request_for([1, 2], exact, seed)
+        tree = drafter.propose(request, Budget(1))
+        _, second, last = tree.draws_N[0]
+        repeated += second.node == last.node
+        logits_NV = torch.stack([target.logits([tree.token_N[i] for i in tree.path_to(n)]) for n in range(tree.size)])
+        answers = [
+            MultiStep(None).verify(tree, logits_NV.clone(), request_for([1, 2], sampler, seed)).tokens
+            for sampler in (exact, reference)
+        ]
+        assert answers[0] == answers[1], seed
+    assert repeated > 30
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
