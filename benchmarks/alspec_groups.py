@@ -90,9 +90,7 @@ def sessions(
 
 def models(arguments: argparse.Namespace, backend: AccelerateBackend, ranks: Ranks = ALONE) -> Models:
     """The target whole, or this rank's shard of it."""
-    return Models(
-        arguments.target, "cut", "auto", backend.load, backend.ops, backend.device, torch.float32, ranks
-    )
+    return Models(arguments.target, "cut", "auto", backend.load, backend.ops, backend.device, torch.float32, ranks)
 
 
 def fill(found: Mapping[str, Measured], tokens: Sequence[int], ranks: Ranks) -> None:
