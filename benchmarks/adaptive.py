@@ -44,9 +44,7 @@ def rivals_of(pipeline: Pipeline) -> dict[str, Pipeline]:
         "heuristic": HeuristicPolicy(HeuristicConfig()),
         "adaptive": AdaptivePolicy(AdaptiveConfig()),
     }
-    speculating = {
-        name: dataclasses.replace(pipeline, policy=policy) for name, policy in policies.items()
-    }
+    speculating = {name: dataclasses.replace(pipeline, policy=policy) for name, policy in policies.items()}
     return {VANILLA: pipeline.vanilla(), **speculating}
 
 

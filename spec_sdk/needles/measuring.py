@@ -200,9 +200,7 @@ def check_room(pipeline: Pipeline, prompt: str, tokens: int, max_new_tokens: int
 
 def _ask(pipeline: Pipeline, engine: Engine, question: Question, number: int, max_new_tokens: int) -> Answer:
     events: list[dict[str, Any]] = []
-    stream = engine.stream(
-        question.prompt, request_id=number, max_new_tokens=max_new_tokens, emit=events.append
-    )
+    stream = engine.stream(question.prompt, request_id=number, max_new_tokens=max_new_tokens, emit=events.append)
     text = pipeline.tokenizer.decode([token for tokens in stream for token in tokens])
     reports = [event["attention"] for event in events if event["event"] == "cycle"]
     nll, scoring = score_answer(engine.target, question.prompt, question.lead, question.answer)

@@ -91,7 +91,7 @@ class _Service:
         self._accept: dict[int, random.Random] = {}
 
     def serve(self, states: Sequence[RequestState], budget: Budget, apart: int = 0) -> list[list[TokenTree]]:
-        """The trees of a few cycles of each request; they join so many cycles ``apart``, and leave when they are done."""
+        """The trees of a few cycles of each request; they join so many cycles ``apart``, and leave when done."""
         trees: list[list[TokenTree]] = [[] for _ in states]
         first = [apart * i for i in range(len(states))]
         for cycle in range(CYCLES + first[-1]):

@@ -79,7 +79,9 @@ WRONG = {
     "bonus token from the wrong row": Wrong(
         CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180, draws=3000
     ),
-    "q not updated in draws without replacement": Wrong(TREES["distinct draws"], lambda: DraftDistributionNotUpdated(None)),
+    "q not updated in draws without replacement": Wrong(
+        TREES["distinct draws"], lambda: DraftDistributionNotUpdated(None)
+    ),
     "q without a rejected draw not renormalised": Wrong(TREES["distinct draws"], mixin=UnnormalisedRest),
     "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None), draws=3000),
     "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None), draws=3000),

@@ -182,8 +182,9 @@ def test_the_estimates_are_of_the_sub_layers_at_the_run_s_states() -> None:
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
 def test_architectures_with_biases_and_query_norms_can_be_estimated(architecture: str) -> None:
-    sink = AttentionSinkConfig(4)
-    runner = AttentionSpeculativeRunner(lambda: AttentionSink(sink), l2(0.0), estimate=EstimateOfRun())
+    runner = AttentionSpeculativeRunner(
+        lambda: AttentionSink(AttentionSinkConfig(4)), l2(0.0), estimate=EstimateOfRun()
+    )
     session = Session(tiny_executor(architecture), runner)
     session.prefill(0, TOKENS)
     report = session.score([0], [TREE])[0].attention
@@ -209,8 +210,9 @@ def test_the_run_stays_within_its_worst_case_bound() -> None:
 
 
 def test_only_the_first_guess_of_a_request_carries_constants() -> None:
-    sink = AttentionSinkConfig(4)
-    runner = AttentionSpeculativeRunner(lambda: AttentionSink(sink), l2(0.0), estimate=EstimateOfRun())
+    runner = AttentionSpeculativeRunner(
+        lambda: AttentionSink(AttentionSinkConfig(4)), l2(0.0), estimate=EstimateOfRun()
+    )
     session = Session(tiny_executor(), runner)
     session.prefill(0, TOKENS[:7])
     reports = []

@@ -214,9 +214,7 @@ def assert_as_alone(found: Sequence[Sequence[torch.Tensor]], alone: Sequence[Seq
 @pytest.mark.parametrize("runner", RUNNERS)
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), requests=st.integers(1, 6))
-def test_a_batch_gives_each_request_what_it_gets_alone(
-    runner: str, padding: bool, seed: int, requests: int
-) -> None:
+def test_a_batch_gives_each_request_what_it_gets_alone(runner: str, padding: bool, seed: int, requests: int) -> None:
     """Other lengths, trees of other sizes, slots in any order and with gaps; and once more in the same slots."""
     shape, decoder = random.Random(seed), tiny_decoder()
     together = Session((Padding if padding else TorchExecutor)(decoder, Ops()), RUNNERS[runner]())

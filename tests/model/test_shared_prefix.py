@@ -1,4 +1,4 @@
-"""Opening a slot: what its prompts have in common is fed once, and nothing else is left of its last request."""
+"""Opening a slot: what its prompts have in common is fed once, and nothing else is left of the last request."""
 
 from __future__ import annotations
 
@@ -109,10 +109,9 @@ def test_a_pass_that_was_not_committed_is_not_shared() -> None:
     assert session.shared(0, [*TEXT, 50, 51]) == len(TEXT)
 
 
-PREDICTORS = {"h2o": lambda: H2O(H2OConfig(3)), "quest": lambda: Quest(QuestConfig(4, 2))}
-
-
-@pytest.mark.parametrize("predictor", PREDICTORS.values(), ids=PREDICTORS)
+@pytest.mark.parametrize(
+    "predictor", [lambda: H2O(H2OConfig(3)), lambda: Quest(QuestConfig(4, 2))], ids=["h2o", "quest"]
+)
 def test_nothing_of_a_predictor_is_left(predictor: Any) -> None:
     """What a request's predictor learned is gone with it, though its keys stay, and another slot's is not touched."""
 
