@@ -75,23 +75,9 @@ class KVCache:
     def write_layers(self, first: int, inputs: PassInputs, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
         """Store a pass's keys and values of the g layers from ``first`` on."""
         last = first + k_gBNGD.shape[0]
-        if self.k_LSGCD.device.type == "cpu":
-            for part in inputs.parts:
-                place = slice(first, last), part.slot, slice(None), slice(part.write_at, part.write_at + part.live)
-                self.k_LSGCD[place] = k_gBNGD[:, part.index, : part.live].transpose(1, 2)
-                self.v_LSGCD[place] = v_gBNGD[:, part.index, : part.live].transpose(1, 2)
-            return
-        # no part of it depends on a value that only the device has; padding repeats a request's last live row, so that
-        # no column outside the pass is written
-        row_N = torch.arange(inputs.width, device=inputs.slot_B.device)
-        row_BN = torch.minimum(row_N, inputs.live_B[:, None] - 1)
-        column_BN = (inputs.write_at_B[:, None] + row_BN).long()
-        slot_B1 = inputs.slot_B[:, None].long()
-        index_BN11 = row_BN.long()[..., None, None]
-        for storage, new_gBNGD in ((self.k_LSGCD, k_gBNGD), (self.v_LSGCD, v_gBNGD)):
-            for layer in range(first, last):
-                new_BNGD = new_gBNGD[layer - first]
-                storage[layer][slot_B1, :, column_BN] = new_BNGD.gather(1, index_BN11.expand_as(new_BNGD))
+        write = write_by_slices if self.k_LSGCD.device.type == "cpu" else write_by_index
+        write(self.k_LSGCD[first:last], inputs, k_gBNGD)
+        write(self.v_LSGCD[first:last], inputs, v_gBNGD)
 
     def keys_values(self, layer: int, slot: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Views [1, G, columns, D] of a request's first keys and values in one layer."""
@@ -125,6 +111,26 @@ class KVCache:
         for storage in (self.k_LSGCD, self.v_LSGCD):
             # reading by index copies first, so a row may be overwritten that is still to be read
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
+
+
+def write_by_slices(storage_gSGCD: torch.Tensor, inputs: PassInputs, new_gBNGD: torch.Tensor) -> None:
+    """Store each request's live rows, one request after the other; waits for the device."""
+    for part in inputs.parts:
+        columns = slice(part.write_at, part.write_at + part.live)
+        storage_gSGCD[:, part.slot, :, columns] = new_gBNGD[:, part.index, : part.live].transpose(1, 2)
+
+
+def write_by_index(storage_gSGCD: torch.Tensor, inputs: PassInputs, new_gBNGD: torch.Tensor) -> None:
+    """The same for all requests at once, and without a value that only the device has.
+
+    Padding repeats a request's last live row, so that no column outside the pass is written.
+    """
+    row_N = torch.arange(inputs.width, device=inputs.slot_B.device)
+    row_BN = torch.minimum(row_N, inputs.live_B[:, None].long() - 1)
+    column_BN = inputs.write_at_B[:, None].long() + row_BN
+    slot_B1 = inputs.slot_B[:, None].long()
+    repeated_gBNGD = new_gBNGD.gather(2, row_BN[None, :, :, None, None].expand_as(new_gBNGD))
+    storage_gSGCD[:, slot_B1, :, column_BN] = repeated_gBNGD.permute(1, 2, 0, 3, 4)
 
 
 def _enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:

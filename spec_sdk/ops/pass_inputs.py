@@ -47,9 +47,7 @@ class RequestRows:
         """``tokens`` in order after the prefix, each of which sees those before it."""
         count = len(tokens)
         order = range(count)
-        return RequestRows(
-            slot, prefix, prefix, tokens, range(prefix, prefix + count), order, order, [count] * count
-        )
+        return RequestRows(slot, prefix, prefix, tokens, range(prefix, prefix + count), order, order, [count] * count)
 
     @staticmethod
     def tree(
@@ -70,6 +68,10 @@ class PassInputs:
     after. ``query_start_BN``, ``key_start_BT``, ``key_end_BT``: who sees whom, see above. ``live_B``: rows that are no
     padding; tree slots that are none are ``write_at + live - prefix``. Padded rows see the prefix at most, padded slots
     are seen by nobody. ``features_BNM``: what a drafter feeds besides tokens, such as a target's hidden states.
+
+    What the host knows of them, so that it can choose a kernel without waiting for the device: ``first_chunk``, a pass
+    of chains none of which has a prefix; ``columns``, the most cache columns that a request's rows see (None: unknown),
+    by which a kernel may share out its work.
     """
 
     kind: PassKind
@@ -83,6 +85,8 @@ class PassInputs:
     key_end_BT: torch.Tensor
     live_B: torch.Tensor
     features_BNM: torch.Tensor | None = None
+    first_chunk: bool = False
+    columns: int | None = None
 
     @staticmethod
     def of(
@@ -134,6 +138,8 @@ class PassInputs:
             key_end_BT=key_end_BT,
             live_B=live[:, 0],
             features_BNM=features_BNM,
+            first_chunk=kind == "chain" and not any(r.prefix for r in requests),
+            columns=max(r.prefix + len(r.key_end) for r in requests),
         )
 
     def request(self, index: int) -> PassInputs:
@@ -154,6 +160,8 @@ class PassInputs:
             key_end_BT=self.key_end_BT[own, slots],
             live_B=self.live_B[own],
             features_BNM=None if self.features_BNM is None else self.features_BNM[own, rows],
+            first_chunk=self.kind == "chain" and part.mask.prefix == 0,
+            columns=part.mask.keys,
         )
 
     @property
