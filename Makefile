@@ -20,8 +20,8 @@ help:
 	@echo "                (more options: make run ARGS=\"prompt='Why is the sky blue?' compare=true\")"
 	@echo "make test       lint, types and the tests, with scaled counts"
 	@echo "make test-full  the same with the full counts (takes long)"
-	@echo "make gpu        every GPU test and benchmark, with the Python whose torch sees the GPU; installs nothing"
-	@echo "                (ARGS=\"--only tree_attention\", ARGS=--resume; docs/gpu.md)"
+	@echo "make gpu        GPU tests and benchmarks, the most valuable first, within 540 s, with the Python whose torch"
+	@echo "                sees the GPU; installs nothing (ARGS=--resume, ARGS=\"--budget 1800\"; docs/gpu.md)"
 	@echo "make gpu-kit    gather into .gpu/ what a GPU machine without a network lacks"
 	@echo "PYTHON=...      the interpreter to make .venv with (now: $(or $(PYTHON),none found))"
 

@@ -21,8 +21,9 @@ from pathlib import Path
 import torch
 
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
+from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask

@@ -100,7 +100,7 @@ def table2(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
             if not report:
                 report = {**header(pipeline, arguments, prompts), "width": arguments.width, "size": arguments.size}
                 report["rows"] = {}
-                answer(pipeline, prompts[:1], 8)
+            answer(pipeline, prompts[:1], 8)
             row = per_100_tokens(answer(pipeline, prompts, arguments.new_tokens))
             row["speedup"] = report["rows"].get(f"{temperature} vanilla", row)["total"] / row["total"]
             report["rows"][f"{temperature} {name}"] = row

@@ -37,9 +37,8 @@ from unittest import mock
 import torch
 
 from benchmarks.support import machine
-from spec_sdk.model.checkpoint_shapes import expected_shapes
-from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
+from benchmarks.support.random_model import SHAPES, bytes_per_pass, ops_of, random_decoder
+from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.layer_groups import describe_groups, easyspec_groups
 from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
@@ -51,67 +50,6 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 AIM = 1.3
 """A drafted token of the 1B shape on a GPU, N = 4 layers per group: fused at least so many times faster than
 sequential, both captured."""
-
-COMMON = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 8192}
-SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "smollm2": (
-        "SmolLM2-135M: 30 layers, hidden 576, 9/3 heads of 64",
-        {
-            "num_hidden_layers": 30,
-            "hidden_size": 576,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "intermediate_size": 1536,
-            "vocab_size": 49152,
-            "rope_theta": 100000.0,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "1b": (
-        "1B: 16 layers, hidden 2,048, 32/8 heads of 64",
-        {
-            "num_hidden_layers": 16,
-            "hidden_size": 2048,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "intermediate_size": 8192,
-            "vocab_size": 128256,
-            "rope_theta": 500000.0,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "8b": (
-        "8B: 32 layers, hidden 4,096, 32/8 heads of 128",
-        {
-            "num_hidden_layers": 32,
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "intermediate_size": 14336,
-            "vocab_size": 128256,
-            "rope_theta": 500000.0,
-            "tie_word_embeddings": False,
-        },
-    ),
-}
-
-
-class RandomTensors:
-    """A checkpoint of random weights, made tensor by tensor on the device as they are asked for."""
-
-    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
-        self.config = config
-        self._shapes = expected_shapes(config)
-        self._device, self._dtype = device, dtype
-
-    def tensor(self, name: str) -> torch.Tensor:
-        shape = self._shapes[name]
-        if len(shape) == 1:
-            return torch.ones(shape, device=self._device, dtype=self._dtype)
-        return torch.randn(shape, device=self._device, dtype=self._dtype).mul_(0.02)
-
-    def names(self) -> frozenset[str]:
-        return frozenset(self._shapes)
 
 
 class StaticPass:
@@ -225,10 +163,8 @@ def largest_difference(static: StaticPass, runners: Mapping[str, BlockRunner]) -
 @torch.inference_mode()
 def measure_shape(name: str, device: torch.device, dtype: torch.dtype, ops: Ops, options: Any) -> dict[str, Any]:
     """All of one shape's figures: nodes → variant → milliseconds."""
-    label, fields = SHAPES[name]
-    config = ModelConfig.from_hf({**COMMON, **fields}, f"shape {name}")
-    torch.manual_seed(0)
-    decoder = load_decoder(RandomTensors(config, device, dtype), device, dtype, ops)
+    label = SHAPES[name][0]
+    decoder = random_decoder(name, device, dtype, ops)
     on_gpu = device.type == "cuda"
     runners = variants(decoder.layers, options.sizes)
     strategies = {size: describe_groups(easyspec_groups(decoder.layers, size)) for size in options.sizes}
@@ -254,14 +190,6 @@ def measure_shape(name: str, device: torch.device, dtype: torch.dtype, ops: Ops,
         result["nodes"][nodes] = entry
         show(nodes, entry, options.sizes)
     return result
-
-
-def bytes_per_pass(decoder: Decoder) -> int:
-    """Bytes of the weights that every pass reads, sequential or not: what memory traffic alone would take."""
-    projections: list[Projection] = [decoder.output_head]
-    for block in decoder.blocks:
-        projections += [block.qkv, block.output, block.gate_up, block.down]
-    return sum(projection.nbytes for projection in projections)
 
 
 def as_ms(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -296,17 +224,6 @@ def aims(report: Mapping[str, Any]) -> list[str]:
             verdict = f"{ratio:.2f}x" if aim is None else f"{ratio:.2f}x, {'met' if ratio >= aim else 'missed'}"
         lines.append(f"aim: {what}{f' >= {aim}x' if aim else ' (reported)'}: {verdict}")
     return lines
-
-
-def ops_of(device: torch.device) -> Ops:
-    """The operations of the device's own backend."""
-    if device.type == "cpu":
-        from spec_sdk_backends.cpu import CpuOps
-
-        return CpuOps()
-    from spec_sdk_backends.triton_ops import TritonOps
-
-    return TritonOps()
 
 
 def main() -> int:

@@ -142,6 +142,7 @@ def main() -> int:
     print(f"{'':22}" + "".join(f"{name:>8}" for name in names) + "  kernel")
     for name, options, threshold in settings(arguments.size, arguments.thresholds):
         pipeline = build(*options, *arguments.overrides)
+        answer(pipeline, prompts[:1], 8)
         answers, beside = [], []
         with counted_kernels() as counts:
             # in turn, so that both meet the same load on a shared machine

@@ -54,7 +54,7 @@ from benchmarks.support.sampling_rivals import (
     stepper,
     whole_step,
 )
-from benchmarks.support.timing import median_cpu, median_cuda, own_clock
+from benchmarks.support.timing import median_cpu, median_wall, own_clock
 from spec_sdk.contracts import SamplingParams
 from spec_sdk_samplers.reference import ReferenceSampler
 
@@ -113,7 +113,7 @@ def measure(
     differing = sum(reference(i, i) != exact(i, i) for i in range(len(steps)))
     if device.type == "cuda":
         # each of these calls waits for its verdict, so the time of a call is the time of a step
-        _, times = median_cuda(calls, rounds=60)
+        times = median_wall(calls, rounds=60)
     else:
         times = median_cpu(calls, seconds, clock=own_clock(device))
     return {

@@ -64,7 +64,7 @@ from benchmarks.support.timing import own_clock
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams, Verdict, Verifier
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.tree import DraftLaw, TokenTree
+from spec_sdk.tree import DraftDistribution, TokenTree
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.chain_rejection import ChainRejection
@@ -92,7 +92,7 @@ class Depth(Policy):
 def draft_logits(tree: TokenTree) -> torch.Tensor:
     """The logits [γ, V] that the tokens of a drawn chain came from."""
     sources = [draws[0].source for draws in tree.draws_N if draws]
-    return torch.stack([source.logits_V for source in sources if isinstance(source, DraftLaw)])
+    return torch.stack([source.logits_V for source in sources if isinstance(source, DraftDistribution)])
 
 
 class Recording(Verifier):
@@ -109,7 +109,7 @@ class Recording(Verifier):
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         if tree.depth == self.gamma:
             tokens, sources = list(tree.token_N[1:]), [draws[0].source for draws in tree.draws_N if draws]
-            known: list[Any] = [source.known for source in sources if isinstance(source, DraftLaw)]
+            known: list[Any] = [source.known for source in sources if isinstance(source, DraftDistribution)]
             q_G = [float(row[token]) for row, token in zip(known, tokens, strict=True)]
             self.steps.append(Step(draft_logits(tree), logits_NV.clone(), tokens, q_G))
         return ChainRejection(None).verify(tree, logits_NV, request)

@@ -40,9 +40,9 @@ import torch
 from benchmarks.sampling import FILTERED, SAMPLED, VOCABULARIES
 from benchmarks.support import machine
 from benchmarks.support.sampling_rivals import peak_bytes
-from benchmarks.support.timing import median_cpu, median_cuda, own_clock
+from benchmarks.support.timing import median_cpu, median_wall, own_clock
 from spec_sdk.contracts import Request, Sampler, SamplingParams
-from spec_sdk.tree import DraftLaw, DrawKind, TreeBuilder
+from spec_sdk.tree import DraftDistribution, DrawKind, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidSampler
@@ -95,7 +95,7 @@ class TreeStep:
             target[place[node]] = row_V.float() + 0.9 * torch.randn(vocabulary, generator=rng)
         self.target = target.to(device, dtype)
         # by the sampler itself and not by its id, which a later one may get when it is gone
-        self._left: dict[Sampler, dict[int, DraftLaw]] = {}
+        self._left: dict[Sampler, dict[int, DraftDistribution]] = {}
 
     def by(self, sampler: Sampler, request: Request) -> object:
         laws = {} if self.kind == "chosen" else self.laws(sampler)
@@ -104,7 +104,7 @@ class TreeStep:
             builder.add(node, token, self.kind, laws.get(node))
         return MultiStep(None).verify(builder.build().tree, self.target, request).tokens
 
-    def laws(self, sampler: Sampler) -> dict[int, DraftLaw]:
+    def laws(self, sampler: Sampler) -> dict[int, DraftDistribution]:
         """What drawing with ``sampler`` leaves behind, the same for every step."""
         if sampler not in self._left:
             laws = self._left[sampler] = {node: sampler.law(row_V) for node, row_V in self.draft.items()}
@@ -144,7 +144,7 @@ def measure(
         differing += one["reference"]() != one["exact"]()
     calls = rivals(steps, params, device)
     if device.type == "cuda":
-        _, times = median_cuda(calls, rounds=60)
+        times = median_wall(calls, rounds=60)
     else:
         times = median_cpu(calls, seconds, clock=own_clock(device))
     return {

@@ -1,8 +1,8 @@
 """The processes of a run that compute together, and who among them decides.
 
 A launcher (``accelerate launch``, ``torchrun``) starts the same command several times; each of these processes is a
-*rank*. All of them run the token cycle. Rank 0, the *leader*, takes every decision and tells the others: no rank goes
-by its own clock or its own random numbers. Only the leader reads prompts, prints and writes files.
+*rank*. Rank 0, the *leader*, runs the token cycle; the others follow it (:mod:`spec_sdk.parallel.spread_session`): no
+rank goes by its own clock or its own random numbers. Only the leader reads prompts, prints and writes files.
 
 A group of ranks that holds the target together is a *device group*. A run has one, of all its ranks, or two that hold
 the target twice (:meth:`Ranks.halves`). :class:`Ranks` itself is one process alone, and what several processes do lies
@@ -68,10 +68,6 @@ class Ranks:
         For what leaves something behind on disk that the others then find. The leader may do it alone.
         """
         return prepare()
-
-    def alone(self, who: str) -> contextlib.AbstractContextManager[None]:
-        """While it lasts a collective operation is a bug of ``who``, and raises instead of waiting for nobody."""
-        return contextlib.nullcontext()
 
     def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
         """How this rank ends over ``error``: whether it is the one that tells of it, and the run's exit status.

@@ -25,6 +25,7 @@ MODEL_PART_BYTES = 50_000_000
 PACKAGES = {
     "antlr4-python3-runtime": "antlr4",
     "accelerate": "accelerate",
+    "execnet": "execnet",
     "filelock": "filelock",
     "gguf": "gguf",
     "hydra-core": "hydra",
@@ -38,6 +39,7 @@ PACKAGES = {
     "pygments": "pygments",
     "pytest": "pytest",
     "pytest-timeout": "pytest_timeout",
+    "pytest-xdist": "xdist",
     "rich": "rich",
     "structlog": "structlog",
     "tqdm": "tqdm",

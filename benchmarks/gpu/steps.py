@@ -1,167 +1,284 @@
-"""The steps of the GPU suite: what is run, for how long at most, and what it needs besides torch and triton."""
+"""The steps of the GPU suite: what each runs, is worth, takes, and needs besides torch and triton."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 HYDRA = ("hydra", "omegaconf", "pluggy", "structlog", "gguf", "jinja2", "tokenizers", "accelerate")
 """What the application imports, beyond torch."""
+TESTS = ("pytest", "pytest_timeout", "xdist", "transformers", *HYDRA)
 
-ON_KIT_MODEL = ("backend=cuda", "model.dtype=bfloat16", "model.target={model}")
-"""Options of a pipeline on the kit's model."""
+ON_KIT_MODEL = ("backend=cuda", "model.dtype=bfloat16", "sampler=exact", "model.target={model}")
+"""Options of a pipeline on the kit's model: those that a GPU is used with."""
+CUT = "model.draft_layers=smollm2-135m-24"
+
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "{workers}")
+"""In many processes: nearly all of the tests' time is the compilation of kernel variants, which takes a core each."""
+QUICK = ("--quick", "--device=cpu")
 
 
 @dataclass(frozen=True)
 class Step:
     """One command, run with the suite's own Python.
 
-    ``command``: arguments after ``python``; ``{results}`` is the directory for JSON and plots, ``{prompts}`` and
-    ``{model}`` are the kit's files, or empty where the kit is missing. ``limit_s``: killed after so many seconds.
-    ``needs``: modules without which it is left out. ``needs_model``: left out without the kit's model.
+    ``command``: arguments after ``python``. In them ``{results}`` is the directory for JSON and plots, ``{prompts}``
+    and ``{model}`` are the kit's files, or empty where the kit is missing, ``{workers}`` is how many processes tests
+    take, and ``{seconds}`` how long a benchmark that keeps a limit of its own may begin new cases.
+
+    ``value`` over ``expected_s`` decides the order. ``expected_s``: on one H100, estimated. ``least_s``: not begun with
+    less time left than this, because nothing useful would come of it. ``limit_s``: killed after so many seconds, or
+    when the budget is spent. ``needs``: modules without which it is left out. ``needs_model``: left out without the
+    kit's model. ``on_cpu``: further arguments that make it a small run without a GPU; None where there is no such run.
     """
 
     name: str
     command: tuple[str, ...]
+    value: float
+    expected_s: int
+    least_s: int
     limit_s: int
     needs: Sequence[str] = ()
     needs_model: bool = False
+    on_cpu: tuple[str, ...] | None = None
 
 
-STEPS = (
-    Step("ceilings", ("-m", "benchmarks.gpu.ceilings", "--output", "{results}/ceilings.json"), 60),
-    Step(
-        "kernel_tests",
-        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels"),
-        300,
-        needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
-    ),
-    Step(
-        "pipeline_tests",
-        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/pipelines/test_tiny_pipelines.py"),
-        240,
-        needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
-    ),
-    Step(
-        "sampling_tests",
-        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/samplers/test_on_gpu.py"),
-        240,
-        needs=("pytest", "pytest_timeout", "transformers", *HYDRA),
-    ),
-    Step(
-        "sampling",
-        ("benchmarks/sampling.py", "--device=cuda", "--seconds=240", "--output={results}/sampling.json"),
-        400,
-        needs=("transformers", "pluggy", "structlog", "omegaconf"),
-    ),
-    Step(
-        "tree_verdicts",
-        (
-            "benchmarks/tree_verdicts.py",
-            "--device=cuda",
-            "--seconds=150",
-            "--output={results}/tree_verdicts.json",
+def ordered(steps: Iterable[Step]) -> list[Step]:
+    """Most value per second first."""
+    return sorted(steps, key=lambda step: -step.value / step.expected_s)
+
+
+STEPS = ordered(
+    (
+        Step(
+            "kernel_smoke",
+            (
+                *PYTEST,
+                "tests/kernels/test_gpu.py::test_half_precision",
+                "tests/kernels/test_gpu.py::test_speculative_attention_in_a_graph_says_the_same_every_time",
+                "tests/kernels/test_tree_attention.py::test_growing_tree_in_creation_order",
+                "tests/kernels/test_tree_attention.py::test_a_batch_of_different_trees_and_prefixes",
+                "tests/kernels/test_speculative_attention.py::test_trees_in_one_piece_and_in_two",
+                "tests/kernels/test_fused_on_gpu.py",
+                "tests/samplers/test_on_gpu.py::test_nothing_waits_for_the_host_and_no_law_is_written",
+            ),
+            value=250,
+            expected_s=60,
+            least_s=30,
+            limit_s=150,
+            needs=TESTS,
+            on_cpu=(),
         ),
-        300,
-        needs=("pluggy", "structlog", "omegaconf"),
-    ),
-    Step(
-        "sampling_tables",
-        (
-            "benchmarks/sampling_tables.py",
-            "--prompts={prompts}",
-            "--output={results}/sampling_tables.json",
-            *ON_KIT_MODEL,
-            "model.draft_layers=smollm2-135m-24",
+        Step(
+            "ceilings",
+            ("-m", "benchmarks.gpu.ceilings", "--output", "{results}/ceilings.json"),
+            value=30,
+            expected_s=15,
+            least_s=10,
+            limit_s=60,
         ),
-        540,
-        needs=("transformers", *HYDRA),
-        needs_model=True,
-    ),
-    Step(
-        "tree_attention",
-        ("benchmarks/tree_attention.py", "--device=cuda", "--output={results}/tree_attention.json"),
-        540,
-    ),
-    Step(
-        "layer_parallel",
-        ("benchmarks/layer_parallel.py", "--device=cuda", "--output={results}/layer_parallel.json"),
-        400,
-    ),
-    Step(
-        "speculative_decode",
-        ("-m", "benchmarks.speculative_decode", "--output={results}/speculative_decode.json"),
-        240,
-        needs=("pluggy",),
-    ),
-    Step(
-        "pipelines",
-        (
-            "benchmarks/pipelines.py",
-            "--prompts={prompts}",
-            "--count=6",
-            "--new-tokens=64",
-            "--output={results}/pipelines.json",
-            *ON_KIT_MODEL,
-            "model.draft_layers=smollm2-135m-24",
+        Step(
+            "headline",
+            ("-m", "benchmarks.gpu.headline", "--seconds={seconds}", "--output={results}/headline.json"),
+            value=240,
+            expected_s=100,
+            least_s=45,
+            limit_s=240,
+            needs=("pluggy", "structlog", "omegaconf"),
+            on_cpu=("--device=cpu", "--shape=tiny", "--tokens=8"),
         ),
-        300,
-        needs=HYDRA,
-        needs_model=True,
-    ),
-    Step(
-        "levels",
-        (
-            "-m",
-            "benchmarks.levels",
-            "--prompts={prompts}",
-            "--count=2",
-            "--output={results}/levels.json",
-            *ON_KIT_MODEL,
-            "model.draft_layers=smollm2-135m-24",
+        Step(
+            "pipeline_tests",
+            (*PYTEST, "tests/pipelines/test_tiny_pipelines.py"),
+            value=60,
+            expected_s=60,
+            least_s=45,
+            limit_s=240,
+            needs=TESTS,
         ),
-        120,
-        needs=HYDRA,
-        needs_model=True,
-    ),
-    Step(
-        "easyspec",
-        (
-            "benchmarks/easyspec.py",
-            "table2",
-            "--draft=cut",
-            "--prompts={prompts}",
-            "--output={results}/easyspec-table2.json",
-            *ON_KIT_MODEL,
-            "model.draft_layers=smollm2-135m-24",
+        Step(
+            "kernel_tests",
+            (
+                *PYTEST,
+                "tests/kernels",
+                # these compile for other GPUs than the one that is here
+                "--ignore=tests/kernels/test_compiles.py",
+                "--ignore=tests/kernels/test_speculative_compiles.py",
+            ),
+            value=90,
+            expected_s=100,
+            least_s=75,
+            limit_s=300,
+            needs=TESTS,
         ),
-        300,
-        needs=HYDRA,
-        needs_model=True,
-    ),
-    Step(
-        "easyspec_ablation",
-        (
-            "benchmarks/easyspec.py",
-            "ablation",
-            "--prompts={prompts}",
-            "--count=2",
-            "--output={results}/easyspec-ablation.json",
-            *ON_KIT_MODEL,
+        Step(
+            "sampling_tests",
+            (*PYTEST, "tests/samplers/test_on_gpu.py"),
+            value=60,
+            expected_s=75,
+            least_s=60,
+            limit_s=240,
+            needs=TESTS,
         ),
-        540,
-        needs=HYDRA,
-        needs_model=True,
-    ),
-    Step(
-        "tree_attention_tiles",
-        (
-            "benchmarks/tree_attention.py",
-            "--device=cuda",
-            "--tune",
-            "--seconds=400",
-            "--output={results}/tree_attention_tiles.json",
+        Step(
+            "speculative_decode",
+            ("-m", "benchmarks.speculative_decode", "--output={results}/speculative_decode.json"),
+            value=42,
+            expected_s=60,
+            least_s=40,
+            limit_s=240,
+            needs=("pluggy",),
+            on_cpu=QUICK,
         ),
-        540,
-    ),
+        Step(
+            "pipelines",
+            (
+                "benchmarks/pipelines.py",
+                "--prompts={prompts}",
+                "--count=4",
+                "--new-tokens=64",
+                "--output={results}/pipelines.json",
+                *ON_KIT_MODEL,
+                CUT,
+            ),
+            value=54,
+            expected_s=90,
+            least_s=60,
+            limit_s=300,
+            needs=HYDRA,
+            needs_model=True,
+        ),
+        Step(
+            "sampling",
+            ("benchmarks/sampling.py", "--device=cuda", "--seconds={seconds}", "--output={results}/sampling.json"),
+            value=60,
+            expected_s=120,
+            least_s=30,
+            limit_s=300,
+            needs=("transformers", "pluggy", "structlog", "omegaconf"),
+            on_cpu=QUICK,
+        ),
+        Step(
+            "levels",
+            (
+                "-m",
+                "benchmarks.levels",
+                "--prompts={prompts}",
+                "--count=2",
+                "--output={results}/levels.json",
+                *ON_KIT_MODEL,
+                CUT,
+            ),
+            value=32,
+            expected_s=80,
+            least_s=60,
+            limit_s=180,
+            needs=HYDRA,
+            needs_model=True,
+        ),
+        Step(
+            "tree_verdicts",
+            (
+                "benchmarks/tree_verdicts.py",
+                "--device=cuda",
+                "--seconds={seconds}",
+                "--output={results}/tree_verdicts.json",
+            ),
+            value=35,
+            expected_s=100,
+            least_s=30,
+            limit_s=240,
+            needs=("pluggy", "structlog", "omegaconf"),
+            on_cpu=QUICK,
+        ),
+        Step(
+            "layer_parallel",
+            ("-m", "benchmarks.layer_parallel", "--device=cuda", "--output={results}/layer_parallel.json"),
+            value=36,
+            expected_s=120,
+            least_s=90,
+            limit_s=300,
+            on_cpu=QUICK,
+        ),
+        Step(
+            "tree_attention",
+            (
+                "benchmarks/tree_attention.py",
+                "--device=cuda",
+                "--seconds={seconds}",
+                "--output={results}/tree_attention.json",
+            ),
+            value=60,
+            expected_s=240,
+            least_s=60,
+            limit_s=420,
+            on_cpu=QUICK,
+        ),
+        Step(
+            "sampling_tables",
+            (
+                "benchmarks/sampling_tables.py",
+                "--prompts={prompts}",
+                "--output={results}/sampling_tables.json",
+                *ON_KIT_MODEL,
+                CUT,
+            ),
+            value=36,
+            expected_s=240,
+            least_s=200,
+            limit_s=500,
+            needs=("transformers", *HYDRA),
+            needs_model=True,
+        ),
+        Step(
+            "easyspec",
+            (
+                "benchmarks/easyspec.py",
+                "table2",
+                "--draft=cut",
+                "--prompts={prompts}",
+                "--count=4",
+                "--output={results}/easyspec-table2.json",
+                *ON_KIT_MODEL,
+                CUT,
+            ),
+            value=20,
+            expected_s=180,
+            least_s=150,
+            limit_s=300,
+            needs=HYDRA,
+            needs_model=True,
+        ),
+        Step(
+            "easyspec_ablation",
+            (
+                "benchmarks/easyspec.py",
+                "ablation",
+                "--prompts={prompts}",
+                "--count=1",
+                "--output={results}/easyspec-ablation.json",
+                *ON_KIT_MODEL,
+            ),
+            value=20,
+            expected_s=350,
+            least_s=300,
+            limit_s=520,
+            needs=HYDRA,
+            needs_model=True,
+        ),
+        Step(
+            "tree_attention_tiles",
+            (
+                "benchmarks/tree_attention.py",
+                "--device=cuda",
+                "--tune",
+                "--seconds={seconds}",
+                "--output={results}/tree_attention_tiles.json",
+            ),
+            value=10,
+            expected_s=400,
+            least_s=60,
+            limit_s=500,
+        ),
+    )
 )

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.support.attention_inputs import DTYPES, Inputs, Shape, nbytes
 from benchmarks.support.flex_rival import flex_rival
 from benchmarks.support.full_mask_kernel import full_mask_attention
-from benchmarks.support.timing import median_cuda
+from benchmarks.support.timing import median_replays
 from spec_sdk_backends.tree_attention import tree_attention
 
 Call = Callable[[], torch.Tensor]
@@ -178,7 +178,7 @@ def measure(shape: Shape, device: torch.device, rounds: int, with_flex: bool, se
     case: dict[str, Any] = {**shape.fields(), "rivals": {}, "left_out": dict(rivals.left_out)}
     if "ours" not in rivals.calls:
         return case
-    device_s, plain_s = median_cuda(rivals.calls, rounds)
+    device_s, plain_s = median_replays(rivals.calls, rounds)
     for name, call in rivals.calls.items():
         case["rivals"][name] = {
             "device_s": device_s.get(name),

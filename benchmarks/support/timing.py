@@ -57,10 +57,11 @@ def median_cpu(
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def captured(call: Callable[[], object], pool: tuple[int, int]) -> torch.cuda.CUDAGraph | None:
+def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph | None:
     """The call as a CUDA graph, so that replays time the device alone; None where it cannot be captured.
 
-    Graphs of one ``pool`` overwrite each other's results, which nobody reads.
+    Whether it waits for the device is found out before a capture begins: a capture that breaks off leaves the random
+    generator in no state to go on with. Every graph has memory of its own, so that one that fails spoils no other.
     """
     try:
         side = torch.cuda.Stream()
@@ -70,8 +71,14 @@ def captured(call: Callable[[], object], pool: tuple[int, int]) -> torch.cuda.CU
                 call()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            call()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.graph(graph):
             call()
         torch.cuda.synchronize()
         return graph
@@ -80,19 +87,40 @@ def captured(call: Callable[[], object], pool: tuple[int, int]) -> torch.cuda.CU
         return None
 
 
-def median_cuda(calls: Mapping[str, Callable[[], object]], rounds: int) -> tuple[Times, Times]:
+def median_replays(calls: Mapping[str, Callable[[], object]], rounds: int) -> tuple[Times, Times]:
     """Median seconds on the device (graph replays; no entry where a call cannot be captured), and of plain calls.
 
     A plain call is queued behind the write that empties the cache, so the time that Python takes to launch it shows
-    only where it is longer than that write.
+    only where it is longer than that write. For calls that wait for the device: :func:`median_wall`.
     """
     flush = torch.empty(L2_BYTES // 4, dtype=torch.int32, device="cuda")
-    pool = torch.cuda.graph_pool_handle()
-    graphs = {name: captured(call, pool) for name, call in calls.items()}
+    graphs = {name: captured(call) for name, call in calls.items()}
     replays: dict[str, Callable[[], object]] = {
         name: graph.replay for name, graph in graphs.items() if graph is not None
     }
     return _alternate(replays, flush, rounds), _alternate(calls, flush, rounds)
+
+
+def median_wall(calls: Mapping[str, Callable[[], object]], rounds: int) -> Times:
+    """Median wall seconds of calls that decide something on the host: launches, Python and the wait for the device.
+
+    Device events would leave out the Python that runs before a call's first launch and after its last.
+    """
+    flush = torch.empty(L2_BYTES // 4, dtype=torch.int32, device="cuda")
+    names = list(calls)
+    for name in names * 3:
+        calls[name]()
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
+        for place in range(len(names)):
+            name = names[(turn + place) % len(names)]
+            flush.zero_()
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            calls[name]()
+            torch.cuda.synchronize()
+            taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in taken.items()}
 
 
 def _alternate(calls: Mapping[str, Callable[[], object]], flush: torch.Tensor, rounds: int) -> Times:

@@ -14,7 +14,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 
 from benchmarks.support.attention_inputs import DTYPES, Inputs, Shape
-from benchmarks.support.timing import median_cuda
+from benchmarks.support.timing import median_replays
 from spec_sdk_backends.tree_attention import Tiling, tree_attention
 
 SHARED_BYTES = 227 * 1024
@@ -52,7 +52,7 @@ def sweep(shape: Shape, device: torch.device, rounds: int = 15) -> dict[str, Any
         except Exception as error:  # too much shared memory or too many registers
             failed[str(tiling)] = f"{type(error).__name__}: {error}"[:120]
     names = {str(tiling): tiling for tiling in calls}
-    device_s, plain_s = median_cuda({str(tiling): call for tiling, call in calls.items()}, rounds)
+    device_s, plain_s = median_replays({str(tiling): call for tiling, call in calls.items()}, rounds)
     taken = {name: device_s.get(name, plain_s[name]) for name in names}
     ranked = sorted(taken, key=lambda name: taken[name])
     return {

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from spec_sdk.model.decoder import TensorSource, load_decoder
+from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.executor import Executor
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.plugin import Plugin

@@ -316,9 +316,7 @@ class Scheduler:
         told = [turn for turn in self._going_on(turns) if turn.active.drafting]
         with self._ending([turn.active for turn in told]):
             if told:
-                hidden = [
-                    {layer: h_NM[turn.path] for layer, h_NM in turn.scores.hidden.items()} for turn in told
-                ]
+                hidden = [{layer: h_NM[turn.path] for layer, h_NM in turn.scores.hidden.items()} for turn in told]
                 self.drafter.observe([turn.active.view for turn in told], [turn.tokens for turn in told], hidden)
         return self._going_on(turns)
 

@@ -10,8 +10,8 @@ import torch
 
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded
-from spec_sdk.model.checkpoint_shapes import check_shapes, expected_shapes
-from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.architectures import read_config, weights_of
+from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.safetensors_reader import open_directory
 from spec_sdk.model.source_directory import PICKLES, locate
@@ -28,6 +28,7 @@ from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_SNAPSHOT = re.compile(r"models--(?:.+--)?(?P<name>.+)")
+_NO_HEAD = " (config.json says tie_word_embeddings=false, so the head needs weights of its own)"
 
 
 class Checkpoint:
@@ -44,10 +45,12 @@ class Checkpoint:
         path = directory / "config.json"
         if not path.is_file():
             raise UserError(f"{directory}: has no config.json")
-        self.config = ModelConfig.from_hf(read_json_object(path), str(path))
-        shapes = expected_shapes(self.config)
+        self.config = read_config(read_json_object(path), str(path))
+        table = weights_of(self.config)
+        shapes = table.shapes
         self._store = open_directory(directory)
-        check_shapes(shapes, self._store.shapes, self._store.where)
+        hints = {table.name("head"): _NO_HEAD} if "head" in table else {}
+        check_shapes(shapes, self._store.shapes, self._store.where, hints)
         self._store.check_floating(shapes)
         self._names = frozenset(shapes)
         if not (directory / TOKENIZER_NAME).is_file():

@@ -21,6 +21,7 @@ from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 
 
@@ -57,7 +58,7 @@ class ForwardPass:
     """
 
     inputs: PassInputs
-    cache: KVCache
+    cache: PassCache
     cos_BN1D: torch.Tensor
     sin_BN1D: torch.Tensor
     ops: Ops
@@ -155,7 +156,7 @@ class Decoder:
     ) -> tuple[torch.Tensor, ForwardPass]:
         """The embeddings [B, N, M] of a pass's tokens, and what its blocks work on."""
         cos_BN1D, sin_BN1D = self.rotary.at(inputs.position_BN, cache.capacity)
-        work = ForwardPass(inputs, cache, cos_BN1D, sin_BN1D, ops, frozenset(taps))
+        work = ForwardPass(inputs, cache.of_pass(inputs), cos_BN1D, sin_BN1D, ops, frozenset(taps))
         h_BNM = F.embedding(inputs.token_BN, self.embedding_VM)
         work.record(0, h_BNM)
         return h_BNM, work
@@ -182,12 +183,11 @@ class Decoder:
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
         """Store this pass's K and V of one layer."""
-        work.cache.write(layer, work.inputs, k_BNGD, v_BNGD)
+        work.cache.write(layer, k_BNGD[None], v_BNGD[None])
 
     def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """Exact attention over the cache [B, N, H, D]; this pass's K and V must have been written."""
-        k_1SGCD, v_1SGCD = work.cache.layers(layer, layer + 1)
-        return work.ops.cached_attention(q_BNHD[None], k_1SGCD, v_1SGCD, work.inputs)[0]
+        return work.ops.cached_attention(q_BNHD[None], work.cache, layer)[0]
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
         """Output projection of the attention sub-layer [B, N, M]."""
@@ -206,95 +206,3 @@ class Decoder:
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, gain.shape, gain, self.config.rms_norm_eps)
-
-
-def load_decoder(
-    source: TensorSource,
-    device: torch.device,
-    dtype: torch.dtype,
-    ops: Ops | None = None,
-    embedding_VM: torch.Tensor | None = None,
-) -> Decoder:
-    """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up; ``ops`` decides how they lie.
-
-    An embedding that is loaded already is used in place of the checkpoint's.
-
-    The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`. As plain matrices no
-    weight is ever held twice.
-    """
-    config, ops = source.config, ops or Ops()
-    present = source.names()
-    L, M, D = config.num_layers, config.hidden_size, config.head_dim
-    X, Y = (config.num_heads + 2 * config.num_kv_heads) * D, config.num_heads * D
-
-    def memory(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, device=device, dtype=dtype)
-
-    def read(name: str) -> torch.Tensor:
-        return source.tensor(name).to(device=device, dtype=dtype)
-
-    def fill(target: torch.Tensor, *names: str) -> None:
-        """Copy the named tensors into ``target``, one below the other."""
-        row = 0
-        for name in names:
-            tensor = source.tensor(name)
-            target[row : row + tensor.shape[0]].copy_(tensor)
-            row += tensor.shape[0]
-
-    def fused(*names: str) -> torch.Tensor:
-        tensors = [source.tensor(name) for name in names]
-        weights = memory(sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
-        fill(weights, *names)
-        return weights
-
-    def projection(*modules: str) -> Projection:
-        biased = f"{modules[0]}.bias" in present
-        return ops.projection(
-            fused(*(f"{module}.weight" for module in modules)),
-            fused(*(f"{module}.bias" for module in modules)) if biased else None,
-        )
-
-    input_norm_LM, qkv_LXM, output_LMY = memory(L, M), memory(L, X, M), memory(L, M, Y)
-    qkv_bias_LX = memory(L, X) if config.qkv_bias else None
-    output_bias_LM = memory(L, M) if config.o_bias else None
-    q_norm_LD, k_norm_LD = (memory(L, D), memory(L, D)) if config.qk_norm else (None, None)
-    layer_names = [f"model.layers.{i}" for i in range(L)]
-    for i, layer in enumerate(layer_names):
-        qkv, output = [f"{layer}.self_attn.{x}_proj" for x in "qkv"], f"{layer}.self_attn.o_proj"
-        for stacked, names in (
-            (input_norm_LM, [f"{layer}.input_layernorm.weight"]),
-            (qkv_LXM, [f"{module}.weight" for module in qkv]),
-            (qkv_bias_LX, [f"{module}.bias" for module in qkv]),
-            (q_norm_LD, [f"{layer}.self_attn.q_norm.weight"]),
-            (k_norm_LD, [f"{layer}.self_attn.k_norm.weight"]),
-            (output_LMY, [f"{output}.weight"]),
-            (output_bias_LM, [f"{output}.bias"]),
-        ):
-            if stacked is not None:
-                fill(stacked[i], *names)
-    stack = AttentionStack(
-        input_norm_LM=input_norm_LM,
-        qkv_projections=ops.projections(qkv_LXM, qkv_bias_LX),
-        q_norm_LD=q_norm_LD,
-        k_norm_LD=k_norm_LD,
-        output_projections=ops.projections(output_LMY, output_bias_LM),
-    )
-    # where the backend keeps them in another form, these matrices are not needed any more
-    del qkv_LXM, output_LMY
-    blocks = [
-        BlockWeights(
-            input_norm_M=input_norm_LM[i],
-            qkv=stack.qkv_projections[i],
-            q_norm_D=None if q_norm_LD is None else q_norm_LD[i],
-            k_norm_D=None if k_norm_LD is None else k_norm_LD[i],
-            output=stack.output_projections[i],
-            post_norm_M=read(f"{layer}.post_attention_layernorm.weight"),
-            gate_up=projection(f"{layer}.mlp.gate_proj", f"{layer}.mlp.up_proj"),
-            down=projection(f"{layer}.mlp.down_proj"),
-        )
-        for i, layer in enumerate(layer_names)
-    ]
-    if embedding_VM is None:
-        embedding_VM = read("model.embed_tokens.weight")
-    head_VM = embedding_VM if config.tie_embeddings else read("lm_head.weight")
-    return Decoder(config, blocks, embedding_VM, read("model.norm.weight"), ops.projection(head_VM), stack=stack)

@@ -9,9 +9,6 @@ from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_reader import GGUFFile
 
-GGUF_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
-"""Values of ``general.architecture`` that are read. llama.cpp writes Mistral and SmolLM models as ``llama``."""
-
 ROPE_FACTORS = "rope_freqs.weight"
 """Llama 3.1's rope scaling, stored by llama.cpp as one divisor per frequency [D/2]."""
 
@@ -20,16 +17,13 @@ _LLAMA3_CONTEXTS = (8192, *(2**i for i in range(10, 20)))
 
 
 def hf_config(gguf: GGUFFile) -> dict[str, Any]:
-    """What the model's config.json would say. Raises UserError for what the decoder cannot run or the file lacks."""
+    """What the config.json of a Llama-like model would say, whatever its parts.
+
+    Raises UserError for what the decoder cannot run or the file lacks.
+    """
     where = gguf.where
     meta = Fields(gguf.metadata, where)
     architecture = meta.text("general.architecture", "")
-    if architecture not in GGUF_ARCHITECTURES:
-        raise UserError(
-            f"{where}: unsupported GGUF architecture '{architecture}'{did_you_mean(architecture, GGUF_ARCHITECTURES)}"
-        )
-    if meta.number("split.count", 1) > 1:
-        raise UserError(f"{where}: is one part of a split GGUF; merge them with llama.cpp's llama-gguf-split --merge")
 
     def key(name: str) -> str:
         return f"{architecture}.{name}"
@@ -48,7 +42,7 @@ def hf_config(gguf: GGUFFile) -> dict[str, Any]:
         raise UserError(f"{where}: keys and values of different sizes are not supported")
     if meta.size(key("rope.dimension_count"), head_dim) != head_dim:
         raise UserError(f"{where}: partial rotary positions ({key('rope.dimension_count')}) are not supported")
-    config: dict[str, Any] = {
+    return {
         "model_type": architecture,
         "vocab_size": gguf.shapes["token_embd.weight"][0],
         "hidden_size": hidden,
@@ -66,13 +60,6 @@ def hf_config(gguf: GGUFFile) -> dict[str, Any]:
         "eos_token_id": meta.get("tokenizer.ggml.eos_token_id"),
         "dtype": "float32",
     }
-    if architecture == "llama":
-        config["attention_bias"] = "blk.0.attn_q.bias" in gguf.tensors
-        config["mlp_bias"] = "blk.0.ffn_gate.bias" in gguf.tensors
-    window = meta.get(key("attention.sliding_window"))
-    if architecture == "mistral" or (architecture == "llama" and window):
-        config |= {"model_type": "mistral", "sliding_window": window}
-    return config
 
 
 def _rope(meta: Fields, key: Any, gguf: GGUFFile, head_dim: int) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spec_sdk.files import write_atomically, write_json
-from spec_sdk.model.checkpoint_shapes import check_shapes, expected_shapes
+from spec_sdk.model.architectures import read_config, read_gguf_config, weights_of
+from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
-from spec_sdk.model.gguf_tensors import GGUFWeights, gguf_name
+from spec_sdk.model.gguf_tensors import GGUFWeights
 from spec_sdk.model.gguf_tokenizer import end_token_ids, tokenizer_config, tokenizer_of
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.safetensors_writer import TensorPlan, write_safetensors
@@ -32,9 +32,11 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     before anything is written, and OSError (ENOSPC) if the disk is full: before, if the room is foreseeably short.
     """
     gguf = GGUFFile(path)
-    config = ModelConfig.from_gguf(gguf)
-    shapes = expected_shapes(config)
-    check_shapes({gguf_name(name): shape for name, shape in shapes.items()}, gguf.shapes, gguf.where)
+    values = read_gguf_config(gguf)
+    config = read_config(values, gguf.where)
+    table = weights_of(config)
+    shapes = table.shapes
+    check_shapes({table.gguf_name(name): shape for name, shape in shapes.items()}, gguf.shapes, gguf.where)
     tokenizer = tokenizer_of(gguf)
     weights = GGUFWeights(gguf, config)
     plans = {name: TensorPlan(weights.dtype(name), shape) for name, shape in shapes.items()}
@@ -42,7 +44,7 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     require_room(directory, total + _ROOM_FOR_REST)
 
     ends = [i for i in end_token_ids(gguf) if i < config.vocab_size]
-    write_json(directory / "config.json", hf_config(gguf))
+    write_json(directory / "config.json", values)
     write_json(directory / "generation_config.json", _generation_config(config, ends))
     write_json(directory / "tokenizer_config.json", tokenizer_config(gguf))
     write_atomically(directory / "tokenizer.json", tokenizer.to_str())

@@ -8,75 +8,48 @@ import numpy as np
 import numpy.typing as npt
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.gguf_reader import GGUFFile
 
-_GLOBAL_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-}
-_BLOCK_NAMES = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 _HALF_TYPES = {"F16": "F16", "BF16": "BF16"}
 _CHUNK_ELEMENTS = 8_000_000
-
-
-def gguf_name(name: str) -> str:
-    """The GGUF name of a Hugging Face tensor. Raises KeyError for one that Llama-family models do not have."""
-    stem, suffix = name.rsplit(".", 1)
-    if stem in _GLOBAL_NAMES:
-        return f"{_GLOBAL_NAMES[stem]}.{suffix}"
-    layer, part = stem.removeprefix("model.layers.").split(".", 1)
-    return f"blk.{layer}.{_BLOCK_NAMES[part]}.{suffix}"
 
 
 class GGUFWeights:
     """The tensors of a GGUF file by Hugging Face name.
 
-    F16 and BF16 tensors stay as they are; everything else, quantized or not, becomes float32. llama.cpp's converter
-    reorders the rows of Q and K of ``llama`` models (its rotary pairs are neighbours, Hugging Face's are half a head
-    apart); that is undone here.
+    F16 and BF16 tensors stay as they are; everything else, quantized or not, becomes float32. Where llama.cpp's
+    converter reordered the rows of a tensor (``rotary_pairs`` in the table of weights), that is undone here.
     """
 
     def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
         self._gguf = gguf
-        permuted = gguf.metadata["general.architecture"] in ("llama", "mistral")
-        self._heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if permuted else {}
+        self._table = weights_of(config)
+        self._head_dim = config.head_dim
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Rows first."""
-        return self._gguf.tensors[gguf_name(name)].shape
+        return self._gguf.tensors[self._table.gguf_name(name)].shape
 
     def dtype(self, name: str) -> str:
         """The safetensors dtype in which :meth:`chunks` delivers: F32, F16 or BF16."""
-        return _HALF_TYPES.get(self._gguf.tensors[gguf_name(name)].kind, "F32")
+        return _HALF_TYPES.get(self._gguf.tensors[self._table.gguf_name(name)].kind, "F32")
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The tensor's bytes (little-endian, row-major), some rows at a time.
 
         Raises UserError for a quantization that the gguf package cannot undo.
         """
-        tensor = self._gguf.tensors[gguf_name(name)]
+        tensor = self._gguf.tensors[self._table.gguf_name(name)]
         rows = tensor.shape[0]
         stored = np.frombuffer(self._gguf.raw(tensor.name), dtype=np.uint8)
         if len(tensor.shape) == 1 and tensor.size != rows * self._item_size(name):
             rows = 1
         stored = stored.reshape(rows, -1)
-        heads = next((count for part, count in self._heads.items() if f".{part}." in name), None)
-        if heads is not None:
-            stored = _unpermute(stored, heads)
+        row, _ = self._table.entry(name)
+        if row.rotary_pairs:
+            stored = _unpermute(stored, rows // self._head_dim)
         step = max(1, _CHUNK_ELEMENTS * rows // max(1, _elements(tensor.shape)))
         for start in range(0, rows, step):
             yield self._floats(stored[start : start + step], tensor.kind).tobytes()

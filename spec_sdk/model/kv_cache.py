@@ -4,7 +4,7 @@ Every request has a slot of its own, with room for ``capacity`` tokens: its comm
 the pass in progress. How many are committed is the session's business. Memory is taken in :meth:`KVCache.reserve`,
 between passes, and never inside one.
 
-Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, B requests, N rows, g layers of a group.
+Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, K rows that are moved.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 
 GRANULE = 64
@@ -68,25 +69,9 @@ class KVCache:
                 "tokens (max_new_tokens, a shorter prompt) or fewer requests at once"
             ) from error
 
-    def write(self, layer: int, inputs: PassInputs, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor) -> None:
-        """Store a pass's keys and values of one layer."""
-        self.write_layers(layer, inputs, k_BNGD[None], v_BNGD[None])
-
-    def write_layers(self, first: int, inputs: PassInputs, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
-        """Store a pass's keys and values of the g layers from ``first`` on."""
-        last = first + k_gBNGD.shape[0]
-        write = write_by_slices if self.k_LSGCD.device.type == "cpu" else write_by_index
-        write(self.k_LSGCD[first:last], inputs, k_gBNGD)
-        write(self.v_LSGCD[first:last], inputs, v_gBNGD)
-
-    def keys_values(self, layer: int, slot: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views [1, G, columns, D] of a request's first keys and values in one layer."""
-        place = slice(layer, layer + 1), slot, slice(None), slice(columns)
-        return self.k_LSGCD[place], self.v_LSGCD[place]
-
-    def layers(self, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views [g, S, G, C, D] of layers ``first`` … ``end - 1``."""
-        return self.k_LSGCD[first:end], self.v_LSGCD[first:end]
+    def of_pass(self, inputs: PassInputs) -> PassCache:
+        """The cache as one pass writes and reads it."""
+        return PassCache(self.k_LSGCD, self.v_LSGCD, inputs)
 
     def commit(self, slots: Sequence[int], prefixes: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Move the rows ``paths`` (offsets from the request's prefix, increasing) right behind the prefix, in order.
@@ -111,26 +96,6 @@ class KVCache:
         for storage in (self.k_LSGCD, self.v_LSGCD):
             # reading by index copies first, so a row may be overwritten that is still to be read
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
-
-
-def write_by_slices(storage_gSGCD: torch.Tensor, inputs: PassInputs, new_gBNGD: torch.Tensor) -> None:
-    """Store each request's live rows, one request after the other; waits for the device."""
-    for part in inputs.parts:
-        columns = slice(part.write_at, part.write_at + part.live)
-        storage_gSGCD[:, part.slot, :, columns] = new_gBNGD[:, part.index, : part.live].transpose(1, 2)
-
-
-def write_by_index(storage_gSGCD: torch.Tensor, inputs: PassInputs, new_gBNGD: torch.Tensor) -> None:
-    """The same for all requests at once, and without a value that only the device has.
-
-    Padding repeats a request's last live row, so that no column outside the pass is written.
-    """
-    row_N = torch.arange(inputs.width, device=inputs.slot_B.device)
-    row_BN = torch.minimum(row_N, inputs.live_B[:, None].long() - 1)
-    column_BN = inputs.write_at_B[:, None].long() + row_BN
-    slot_B1 = inputs.slot_B[:, None].long()
-    repeated_gBNGD = new_gBNGD.gather(2, row_BN[None, :, :, None, None].expand_as(new_gBNGD))
-    storage_gSGCD[:, slot_B1, :, column_BN] = repeated_gBNGD.permute(1, 2, 0, 3, 4)
 
 
 def _enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:

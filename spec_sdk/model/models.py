@@ -13,9 +13,10 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
-from spec_sdk.model.decoder import Decoder, TensorSource, load_decoder
+from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.executor import Executor
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
-from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.errors import UserError
+from spec_sdk.model.block_runner import AttentionReport, BlockRunner
+from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -62,6 +62,10 @@ class Session:
     def length(self, slot: int = 0) -> int:
         """Committed tokens of a slot, whose K and V are in the cache."""
         return len(self._tokens.get(slot, ()))
+
+    def tokens(self, slot: int = 0) -> list[int]:
+        """The committed tokens of a slot."""
+        return list(self._tokens.get(slot, ()))
 
     def reserve(self, slots: int, tokens: int) -> None:
         """Have room for ``slots`` requests of ``tokens`` tokens each, trees included, without a larger cache later.
@@ -131,9 +135,7 @@ class Session:
             for output in outputs
         ]
 
-    def grow(
-        self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]
-    ) -> list[torch.Tensor]:
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
         """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]. Nothing is committed.
 
         A tree's root is the last committed token. Node i of the builder lies in row ``i - 1`` after the prefix, so
@@ -174,9 +176,7 @@ class Session:
     def _chains(
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], taps: Sequence[int], logits: LogitRows
     ) -> list[PassOutput]:
-        requests = [
-            RequestRows.chain(slot, self.length(slot), new) for slot, new in zip(slots, tokens, strict=True)
-        ]
+        requests = [RequestRows.chain(slot, self.length(slot), new) for slot, new in zip(slots, tokens, strict=True)]
         outputs = self._run("chain", requests, PassPlan(PLAIN, tuple(taps), logits))
         self._fed.update(zip(slots, tokens, strict=True))
         self._commit(slots, [range(len(new)) for new in tokens])

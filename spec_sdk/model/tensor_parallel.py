@@ -19,8 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import Decoder, TensorSource, load_decoder
+from spec_sdk.model.decoder import Decoder, TensorSource
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.weight_table import KEYS, MLP, QUERIES, VOCABULARY
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import Ranks
 
@@ -64,47 +67,42 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
 class ShardedSource:
     """One rank's rows and columns of a checkpoint, as a checkpoint of a smaller model.
 
-    Of the blocks it is the share of a rank of ``group``, of the output head that of a rank of all ``ranks``. Biases
-    that are added after a sum over the group are its first rank's alone.
+    The table of weights says along which dimension each is divided. Of the blocks it is the share of a rank of
+    ``group``, of the output head that of a rank of all ``ranks``. Biases that are added after a sum over the group are
+    its first rank's alone.
     """
 
     def __init__(self, source: TensorSource, ranks: Ranks, group: Ranks) -> None:
         self._source = source
+        self._table = weights_of(source.config)
         self._is_leader = group.rank == 0
         self._place = (ranks.rank, ranks.size)
         shard = shard_of(source.config, group.rank, group.size)
         D = source.config.head_dim
         queries, keys = ((first * D, end * D) for first, end in (shard.q_heads, shard.kv_heads))
-        mlp = shard.mlp_rows
-        self._rows = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "gate_proj": mlp, "up_proj": mlp}
-        self._columns = {"o_proj": queries, "down_proj": mlp}
+        self._ranges = {QUERIES: queries, KEYS: keys, MLP: shard.mlp_rows}
         self.config = dataclasses.replace(
             source.config,
             num_heads=shard.q_heads[1] - shard.q_heads[0],
             num_kv_heads=shard.kv_heads[1] - shard.kv_heads[0],
             intermediate_size=shard.mlp_rows[1] - shard.mlp_rows[0],
-            o_bias=source.config.o_bias and self._is_leader,
         )
 
     def names(self) -> frozenset[str]:
-        names = self._source.names()
-        if self._is_leader:
-            return names
-        return frozenset(name for name in names if not name.endswith(("o_proj.bias", "down_proj.bias")))
+        names = self._source.names() & self._table.shapes.keys()
+        return frozenset(name for name in names if self._is_leader or not self._table.entry(name)[0].after_sum)
 
     def tensor(self, name: str) -> torch.Tensor:
+        row, _ = self._table.entry(name)
         tensor = self._source.tensor(name)
-        if name == "lm_head.weight":
+        if row.split is None:
+            return tensor
+        if row.split is VOCABULARY:
             return head_rows(tensor, *self._place)
-        layer = name.split(".")[-2]
-        if layer in self._rows:
-            first, end = self._rows[layer]
-            return tensor[first:end]
-        if layer in self._columns and name.endswith(".weight"):
-            first, end = self._columns[layer]
-            # a copy, since a stride over the whole row would keep all of it
-            return tensor[:, first:end].contiguous()
-        return tensor
+        axis, (first, end) = row.shape.index(row.split), self._ranges[row.split]
+        part = tensor.narrow(axis, first, end - first)
+        # a copy where a stride over whole rows would keep all of them
+        return part.contiguous() if axis else part
 
 
 def head_rows(head_VM: torch.Tensor, rank: int, size: int) -> torch.Tensor:
@@ -173,22 +171,16 @@ class LayersOf:
         self._source = source
         self._layers = list(layers)
         self.config = dataclasses.replace(source.config, num_layers=len(layers))
+        self._table = weights_of(self.config)
 
     def names(self) -> frozenset[str]:
-        prefix = "model.layers."
-        kept = {f"{prefix}{layer}.": f"{prefix}{i}." for i, layer in enumerate(self._layers)}
-        found = set()
-        for name in self._source.names():
-            if not name.startswith(prefix):
-                found.add(name)
-                continue
-            old = ".".join(name.split(".")[:3]) + "."
-            if old in kept:
-                found.add(kept[old] + name.removeprefix(old))
-        return frozenset(found)
+        there = self._source.names()
+        return frozenset(name for name in self._table.shapes if self._theirs(name) in there)
 
     def tensor(self, name: str) -> torch.Tensor:
-        parts = name.split(".")
-        if parts[:2] == ["model", "layers"]:
-            parts[2] = str(self._layers[int(parts[2])])
-        return self._source.tensor(".".join(parts))
+        return self._source.tensor(self._theirs(name))
+
+    def _theirs(self, name: str) -> str:
+        """What the whole checkpoint calls the tensor."""
+        row, layer = self._table.entry(name)
+        return row.name.format(layer=self._layers[layer]) if row.per_layer else row.name

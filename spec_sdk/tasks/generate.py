@@ -51,9 +51,7 @@ class Generate(Task):
         for i, prompt in enumerate(prompts):
             check_length(len(prompt), app.max_new_tokens, pipeline.context, i, len(prompts))
         if not pipeline.ranks.is_leader:
-            for followed in [pipeline, pipeline.vanilla()] if app.compare else [pipeline]:
-                follow(followed, prompts, app)
-            pipeline.ranks.finish()
+            follow(pipeline, *[pipeline.vanilla()] * app.compare)
             return 0
         with RunOutput(app.output_dir) as output:
             observe = registry.hook.spec_sdk_event
@@ -90,11 +88,12 @@ def prompts_to_answer(app: Settings) -> list[str]:
     return texts
 
 
-def follow(pipeline: Pipeline, prompts: Sequence[Sequence[int]], app: Settings) -> None:
-    """Take part in what the leader answers. It alone prints and keeps anything."""
-    for i, prompt in enumerate(prompts):
-        for _ in pipeline.stream(prompt, request_id=i, max_new_tokens=app.max_new_tokens, ignore_eos=app.ignore_eos):
-            pass
+def follow(*pipelines: Pipeline) -> None:
+    """Take part in what the leader does with these pipelines, until it is done. It alone prints and keeps anything."""
+    for pipeline in pipelines:
+        # each has sessions of its own, in the leader's order
+        _ = pipeline.engine
+    pipelines[0].follow()
 
 
 class Run:

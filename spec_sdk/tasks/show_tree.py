@@ -49,8 +49,7 @@ class ShowTree(Task):
         prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
         check_length(len(prompts[0]), app.max_new_tokens, pipeline.context, 0, 1)
         if not pipeline.ranks.is_leader:
-            follow(pipeline, prompts, app)
-            pipeline.ranks.finish()
+            follow(pipeline, dataclasses.replace(pipeline))
             return 0
         recorder = record_verdicts(pipeline, prompts[0], app, self.config.cycles)
         app.output_dir.mkdir(parents=True, exist_ok=True)

@@ -159,9 +159,9 @@ def _random_draws(tree: TokenTree) -> Iterator[tuple[tuple[int, int], int, torch
             if draw.q_V is None:
                 continue
             token, q_V = tree.token_N[draw.node], draw.q_V.double().cpu()
-            if draw.kind == "without_replacement":
-                q_V = left.get(id(draw.q_V), q_V)
+            if draw.sequence is not None:
+                q_V = left.get(draw.sequence, q_V)
                 rest_V = q_V.clone()
                 rest_V[token] = 0
-                left[id(draw.q_V)] = rest_V / rest_V.sum().clamp_min(torch.finfo(torch.float64).tiny)
+                left[draw.sequence] = rest_V / rest_V.sum().clamp_min(torch.finfo(torch.float64).tiny)
             yield (tree.depth_N[node], place), token, q_V / q_V.sum()

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedModel
 
-from spec_sdk.model.gguf_tensors import gguf_name
+from spec_sdk.model.architectures import read_config, weights_of
 from tests.support.tiny_checkpoints import random_model
 
 Customize = Callable[[gguf.GGUFWriter], None]
@@ -110,6 +110,7 @@ def write_gguf(
     tokenizer(writer)
     if customize is not None:
         customize(writer)
+    table = weights_of(read_config(config.to_dict(), "tests"))
     stored_as = gguf.GGMLQuantizationType[kind]
     for hf_name, tensor in model.state_dict().items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
@@ -121,7 +122,7 @@ def write_gguf(
                 values = _permuted(values, count)
         matrix = values.ndim == 2 and kind != "F32"
         data = gguf.quants.quantize(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
-        writer.add_tensor(gguf_name(hf_name), data, raw_dtype=stored_as if matrix else None)
+        writer.add_tensor(table.gguf_name(hf_name), data, raw_dtype=stored_as if matrix else None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -9,6 +9,7 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import read_config
 from spec_sdk.model.config import ModelConfig, RopeScaling
 from spec_sdk.model.config_fields import read_json_object
 from tests.support.tiny_checkpoints import ARCHITECTURES, LLAMA3_ROPE, SHAPE
@@ -26,14 +27,14 @@ MINIMAL: dict[str, Any] = {
 
 def read(**changes: Any) -> ModelConfig:
     values = {key: value for key, value in {**MINIMAL, **changes}.items() if value is not ...}
-    return ModelConfig.from_hf(values, "config.json")
+    return read_config(values, "config.json")
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_agrees_with_transformers(name: str) -> None:
     model_type, differences = ARCHITECTURES[name]
     theirs = CONFIG_MAPPING[model_type](**{**SHAPE, **differences})
-    ours = ModelConfig.from_hf(theirs.to_dict(), "config.json")
+    ours = read_config(theirs.to_dict(), "config.json")
     assert ours.architecture == model_type
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
     assert (ours.num_heads, ours.num_kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)

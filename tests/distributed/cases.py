@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.session import Session
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TreeBuilder
@@ -58,15 +59,16 @@ SPECULATION = {
 
 def decoder_logits(session: Session) -> list[list[float]]:
     """Logits of a tree after a prompt, and of a chain after a path of it was kept."""
-    session.prefill(PROMPT)
+    session.prefill(0, PROMPT)
     tree = TreeBuilder(3)
     for parent, token in ((0, 7), (0, 9), (1, 11), (2, 4), (4, 90)):
         tree.add(parent, token, "chosen")
-    first = session.score(tree.build().tree).logits_NV
-    session.commit([0, 1])
+    (first,) = session.score([0], [tree.build().tree])
+    session.commit([0], [[0, 1]])
     chain = TreeBuilder(50)
     chain.add(chain.add(0, 51, "chosen"), 52, "chosen")
-    return torch.cat((first, session.score(chain.build().tree).logits_NV)).tolist()
+    (second,) = session.score([0], [chain.build().tree])
+    return torch.cat((first.logits_NV, second.logits_NV)).tolist()
 
 
 def speculated(pipeline: Pipeline) -> tuple[list[list[int]], list[dict[str, Any]]]:
@@ -82,15 +84,16 @@ def states_after_trees(pipeline: Pipeline) -> torch.Tensor:
     """K and V after two passes over a tree, of which a path was kept each time; then their hidden states. Flat."""
     states = []
     session = pipeline.models.session(pipeline.models.target, pipeline.make_target_runner())
-    session.prefill(PROMPT)
+    session.prefill(0, PROMPT)
     for path in ([0, 2], [0, 1]):
         tree = TreeBuilder(3)
         for parent, token in ((0, 7), (0, 9), (1, 11), (2, 4)):
             tree.add(parent, token, "chosen")
-        layers = range(pipeline.models.target.decoder.layers + 1)
-        scores = session.score(tree.build().tree, hidden_layers=layers)
+        layers = range(pipeline.models.target.executor.layers + 1)
+        (scores,) = session.score([0], [tree.build().tree], layers)
         states += [scores.hidden[layer].flatten() for layer in layers]
-        session.commit(path)
-    slots = session.length
-    kv = torch.stack((session.cache.k_LBGCD[..., :slots, :], session.cache.v_LBGCD[..., :slots, :]))
+        session.commit([0], [path])
+    assert isinstance(session.cache, KVCache)
+    k_LSGCD, v_LSGCD = session.cache.layers(0, session.executor.layers)
+    kv = torch.stack((k_LSGCD[..., : session.length(), :], v_LSGCD[..., : session.length(), :]))
     return torch.cat((kv.flatten(), *states))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from spec_sdk.model.models import Models
-from spec_sdk.ops import Ops
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from tests.conftest import FULL
 from tests.distributed.cases import (
     DECODERS,
@@ -91,11 +91,12 @@ def test_a_spread_decoder_computes_what_a_whole_one_does(
     if f"logits {name}" not in done:
         pytest.skip("too few heads for so many processes")
     spread, heads, same_everywhere = done[f"logits {name}"]
-    models = Models(str(checkpoints[name]), "cut", "auto", Ops(), torch.device("cpu"), torch.float32)
+    backend = CpuBackend(CpuConfig(pack_weights=False))
+    models = Models(str(checkpoints[name]), "cut", "auto", backend.load, backend.ops, backend.device, torch.float32)
     whole = torch.tensor(decoder_logits(models.session(models.target)))
     assert float((torch.tensor(spread) - whole).abs().max() / whole.abs().max()) < 1e-4
     assert same_everywhere
-    total = models.target.decoder.config.num_kv_heads
+    total = models.target.executor.config.num_kv_heads
     assert sum(heads) == max(total, done["size"])
     assert max(heads) < total or total == 1
 
@@ -170,10 +171,8 @@ def test_a_request_that_the_leader_breaks_off_ends_on_all(done: dict[str, Any]) 
     assert done["early_stop"] == done["tokens easyspec_tree False"][0]
 
 
-def test_decisions_of_any_length_reach_all_and_a_lonely_leader_is_told(done: dict[str, Any]) -> None:
-    told, message = done["decisions"]
-    assert told == 6
-    assert "a drafter" in message
+def test_decisions_of_any_length_reach_all(done: dict[str, Any]) -> None:
+    assert done["decisions"] == 6
 
 
 def test_only_the_leader_prints_and_writes(done: dict[str, Any]) -> None:

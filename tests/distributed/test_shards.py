@@ -10,11 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.decoder import load_decoder
-from spec_sdk.model.tensor_parallel import LayersOf, head_rows, shard_of, share
+from spec_sdk.model.architectures import weights_of
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.tensor_parallel import LayersOf, ShardedSource, head_rows, shard_of, share
+from tests.support.tiny_checkpoints import ARCHITECTURES
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
+from tests.support.tiny_ranks import ranks_at
 
 CONFIG = tiny_decoder("smollm").config
+ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+COLUMNS = ("o_proj", "down_proj")
 
 
 @given(st.integers(0, 300), st.integers(1, 40))
@@ -50,6 +55,53 @@ def test_head_rows_are_padded_to_one_length(vocabulary: int, size: int) -> None:
     whole = torch.cat(rows)
     assert torch.equal(whole[:vocabulary], head_VM)
     assert not whole[vocabulary:].any()
+
+
+def sharded(source: ModelTensors, size: int) -> list[ShardedSource]:
+    places = [ranks_at(rank, size) for rank in range(size)]
+    return [ShardedSource(source, place, place) for place in places]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_two_shards_make_the_whole(name: str) -> None:
+    source = ModelTensors(name, 0)
+    first, second = sharded(source, 2)
+    table = weights_of(source.config)
+    assert first.names() == table.shapes.keys()
+    sums = {key for key in table.shapes if key.endswith(("o_proj.bias", "down_proj.bias"))}
+    assert second.names() == first.names() - sums
+    for key in table.shapes:
+        whole, layer = source.tensor(key), key.split(".")[-2]
+        if layer in ROWS or layer == "lm_head":
+            assert torch.equal(torch.cat((first.tensor(key), second.tensor(key))), whole), key
+        elif layer in COLUMNS and key not in sums:
+            assert torch.equal(torch.cat((first.tensor(key), second.tensor(key)), dim=1), whole), key
+        else:
+            assert torch.equal(first.tensor(key), whole) and torch.equal(second.tensor(key), whole), key
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_shard_is_a_checkpoint_of_its_own_config(name: str, size: int) -> None:
+    source = ModelTensors(name, 0)
+    for shard in sharded(source, size):
+        shapes = weights_of(shard.config).shapes
+        assert shard.names() <= shapes.keys()
+        for key in shard.names() - {"lm_head.weight"}:
+            assert shard.tensor(key).shape == shapes[key], key
+        if "lm_head.weight" in shapes:
+            rows, columns = shapes["lm_head.weight"]
+            assert shard.tensor("lm_head.weight").shape == (-(-rows // size), columns)
+
+
+def test_layers_of_a_shard_are_a_shard_of_layers() -> None:
+    source, layers = ModelTensors("biased_llama", 0), [1, 4]
+    for rank in range(2):
+        place = ranks_at(rank, 2)
+        ours = LayersOf(ShardedSource(source, place, place), layers)
+        theirs = ShardedSource(LayersOf(source, layers), place, place)
+        assert ours.names() == theirs.names() and ours.config == theirs.config
+        assert all(torch.equal(ours.tensor(key), theirs.tensor(key)) for key in ours.names())
 
 
 def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:

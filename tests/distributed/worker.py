@@ -10,6 +10,7 @@ import functools
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ import torch
 from spec_sdk.app import main
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.decoder import ForwardPass, load_decoder
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Models
-from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
-from spec_sdk.model.runners.layer_parallel_ranks import RanksLayerParallelRunner
-from spec_sdk.model.session import Session
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
+from spec_sdk.model.session import Scores, Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.pipeline import build_pipeline
-from spec_sdk.ranks import Ranks
+from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk.registry import Registry
+from spec_sdk.tree import TokenTree
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from tests.distributed.cases import GROUPS, NEW, PROMPT, decoder_logits, speculated, states_after_trees
 from tests.support.real_pipelines import settings_of, tokens_of
 
@@ -37,8 +41,9 @@ CPU = torch.device("cpu")
 
 def logits(ranks: Ranks, directory: str) -> list[Any]:
     """The target's logits, and the KV heads of every rank."""
-    models = Models(directory, "cut", "auto", Ops(), CPU, torch.float32, ranks)
-    heads = ranks.all_gather(torch.tensor(models.target.decoder.config.num_kv_heads)).tolist()
+    backend = CpuBackend(CpuConfig(pack_weights=False))
+    models = Models(directory, "cut", "auto", backend.load, backend.ops, CPU, torch.float32, ranks)
+    heads = ranks.all_gather(torch.tensor(models.target.executor.config.num_kv_heads)).tolist()
     found = decoder_logits(models.session(models.target))
     everywhere = ranks.all_gather(torch.tensor(found))
     return [found, heads, bool((everywhere == everywhere[0]).all())]
@@ -50,20 +55,22 @@ def layer_parallel(ranks: Ranks, directory: str, shares_kv: bool) -> list[float]
     Of the hidden states of a fuzzy pass, and with ``shares_kv`` of the K and V that it leaves.
     """
     decoder = load_decoder(open_checkpoint(directory), CPU, torch.float32)
-    runners = LayerParallelRunner(GROUPS), RanksLayerParallelRunner(GROUPS, ranks, shares_kv)
     states, caches = [], []
-    for runner in runners:
-        session = Session(decoder, Ops())
-        session.prefill(PROMPT)
-        session.cache.reserve(session.length + 3)
-        position_N = torch.arange(session.length, session.length + 3)
-        cos_N1D, sin_N1D = decoder.rotary.at(position_N, session.length + 2)
-        mask = AttentionMask.chain(session.length, 3, CPU)
-        work = ForwardPass(session.cache, session.length, mask, cos_N1D, sin_N1D, session.ops)
+    for among in (ALONE, ranks):
+        runner = LayerParallelRunner(LayerParallelConfig(groups=GROUPS, calibrate=not shares_kv))
+        runner.prepare(decoder.layers, among)
+        session = Session(TorchExecutor(decoder, Ops()))
+        session.prefill(0, PROMPT)
+        columns = session.length() + 3
+        session.reserve(1, columns)
+        cache = session.cache
+        assert isinstance(cache, KVCache)
+        inputs = PassInputs.of("chain", [RequestRows.chain(0, session.length(), [1, 2, 3])], CPU)
+        _, work = decoder.forward_pass(inputs, cache, Ops())
         h_BNM = torch.randn(1, 3, decoder.config.hidden_size, generator=torch.Generator().manual_seed(0))
         states.append(runner.run(decoder, h_BNM, work))
-        slots = session.length + 3
-        caches.append(torch.stack((session.cache.k_LBGCD[..., :slots, :], session.cache.v_LBGCD[..., :slots, :])))
+        k_LSGCD, v_LSGCD = cache.layers(0, decoder.layers)
+        caches.append(torch.stack((k_LSGCD[..., :columns, :], v_LSGCD[..., :columns, :])))
     pairs = (states, caches) if shares_kv else (states,)
     differences = [float((one - spread).abs().max()) for one, spread in pairs]
     worst = ranks.all_gather(torch.tensor(differences)).amax(0)
@@ -71,10 +78,15 @@ def layer_parallel(ranks: Ranks, directory: str, shares_kv: bool) -> list[float]
 
 
 def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
-    """The new tokens of a whole pipeline on two prompts, if all ranks have the same."""
+    """The new tokens of a whole pipeline on two prompts, if all ranks have committed the same."""
     pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
-    answers = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i) for i in range(2)]
-    everywhere = ranks.all_gather(torch.tensor(answers))
+    answers: list[list[int]] = []
+    if ranks.is_leader:
+        answers = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i) for i in range(2)]
+        ranks.finish()
+    else:
+        pipeline.follow()
+    everywhere = ranks.all_gather(torch.tensor(pipeline.engine.target.tokens()))
     assert (everywhere == everywhere[0]).all()
     return answers
 
@@ -82,9 +94,23 @@ def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
 def speculation(ranks: Ranks, overrides: list[str]) -> list[Any]:
     """Two requests' tokens and what their passes report of attention, if all ranks say the same; the device groups."""
     pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
-    answers, reports = speculated(pipeline)
-    hits = torch.tensor([[-1.0 if hit is None else hit for hit in report["hit"]] for report in reports])
-    everywhere = ranks.all_gather(torch.cat((torch.tensor(answers).flatten(), hits.flatten())))
+    target, hits = pipeline.engine.target, list[float]()
+    score = target.score
+
+    def noting_hits(slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+        scores = score(slots, trees, taps)
+        assert scores[0].attention is not None
+        hits.extend(-1.0 if hit is None else float(hit) for hit in scores[0].attention.hit)
+        return scores
+
+    target.score = noting_hits  # type: ignore[method-assign]
+    answers, reports = list[list[int]](), list[dict[str, Any]]()
+    if ranks.is_leader:
+        answers, reports = speculated(pipeline)
+        ranks.finish()
+    else:
+        pipeline.follow()
+    everywhere = ranks.all_gather(torch.tensor([*map(float, target.tokens()), *hits]))
     assert (everywhere == everywhere[0]).all()
     return [answers, reports, pipeline.models.device_groups]
 
@@ -109,26 +135,26 @@ def refusal(ranks: Ranks, overrides: list[str]) -> str:
 def early_stop(ranks: Ranks, overrides: list[str]) -> list[int]:
     """Tokens of a request after two that the leader's caller broke off: in the middle, and after the last cycle."""
     pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
+    if not ranks.is_leader:
+        pipeline.follow()
+        return []
     for new_tokens, last in ((40, 2), (1, 0)):
         stream = pipeline.stream(PROMPT, max_new_tokens=new_tokens, ignore_eos=True)
         with contextlib.closing(stream):  # type: ignore[type-var]
             for cycle, _ in enumerate(stream):
-                if ranks.is_leader and cycle == last:
+                if cycle == last:
                     break
-    return tokens_of(pipeline, PROMPT, NEW, ignore_eos=True)
+    answer = tokens_of(pipeline, PROMPT, NEW, ignore_eos=True)
+    ranks.finish()
+    return answer
 
 
-def decisions(ranks: Ranks) -> list[Any]:
-    """What every rank was told, short and long, and what an operation of all ranks says where the leader is alone."""
+def decisions(ranks: Ranks) -> int:
+    """How many of the leader's decisions, short and long, reached this rank as they were."""
     texts = ["ä" * length for length in (0, 1, 160, 180, 900, 5000)]
     told: list[Any] = [ranks.decide(functools.partial(list, (ranks.rank, None, text))) for text in texts]
     assert told == [[0, None, text] for text in texts]
-    try:
-        with ranks.alone("a drafter"):
-            ranks.decide(lambda: 0)
-    except RuntimeError as error:
-        return [len(told), str(error)]
-    return []
+    return len(told)
 
 
 def command_line(ranks: Ranks, arguments: list[str]) -> list[Any]:

@@ -15,9 +15,19 @@ import torch
 from spec_sdk.contracts import PassInputs
 from spec_sdk.errors import UserError
 from spec_sdk.ops import Ops
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassKind, RequestRows
 from spec_sdk.tree import TreeBuilder
-from tests.kernels.dense_attention import ancestors, chain, dense_attention, ends, random_tree, relative_error, star
+from tests.kernels.dense_attention import (
+    TOLERANCE,
+    ancestors,
+    chain,
+    dense_attention,
+    ends,
+    random_tree,
+    relative_error,
+    star,
+)
 
 pytest.importorskip("triton")
 
@@ -25,7 +35,6 @@ from spec_sdk_backends import tree_attention as launcher
 from spec_sdk_backends.tree_attention import cached_tree_attention
 from spec_sdk_backends.triton_ops import TritonOps
 
-TOLERANCE = 1e-5
 L, G, R, D, S = 2, 2, 3, 16, 5
 
 
@@ -90,7 +99,7 @@ def test_every_request_has_its_own(name: str, splits: int, padding: int, device:
     q, k, v, inputs = cached(kind, requests, device, most_rows + padding, most_slots + 2 * padding)
     out = cached_tree_attention(q, k, v, inputs, splits)
     assert out.shape == q.shape
-    assert relative_error(out, Ops().cached_attention(q, k, v, inputs).double().cpu()) < TOLERANCE
+    assert relative_error(out, Ops().cached_attention(q, PassCache(k, v, inputs), 0).double().cpu()) < TOLERANCE
     for b, (rows, visible_NS) in enumerate(batch):
         live, keys = len(rows.token), slice(rows.prefix + len(rows.key_end))
         own = (q[:, b, :live], k[:, rows.slot, :, keys], v[:, rows.slot, :, keys])
@@ -107,10 +116,11 @@ def test_the_ops_read_no_tensor_of_the_device(name: str, device: torch.device, m
     passes.append(("chain", [RequestRows.chain(3, 0, [1] * 20), RequestRows.chain(1, 0, [1] * 13)]))
     for of_kind, requests in passes:
         q, k, v, inputs = cached(of_kind, requests, device)
-        expected = Ops().cached_attention(q, k, v, inputs)
+        expected = Ops().cached_attention(q, PassCache(k, v, inputs), 0)
         with monkeypatch.context() as patch:
             patch.setattr(PassInputs, "parts", property(_waits))
-            out = TritonOps().cached_attention(q, k, v, inputs)
+            patch.setattr(torch.Tensor, "tolist", _waits)
+            out = TritonOps().cached_attention(q, PassCache(k, v, inputs), 0)
         assert relative_error(out, expected.double().cpu()) < TOLERANCE
 
 
@@ -125,7 +135,7 @@ def test_first_chunks_stay_with_torch(rows: int, device: torch.device, monkeypat
     requests = [RequestRows.chain(4, 0, [1] * 20), RequestRows.chain(0, 0, [1] * 7), RequestRows.chain(2, 0, [1])]
     q, k, v, inputs = cached("chain", requests, device, rows)
     assert inputs.first_chunk
-    out = TritonOps().cached_attention(q, k, v, inputs)
+    out = TritonOps().cached_attention(q, PassCache(k, v, inputs), 0)
     for b, r in enumerate(requests):
         live = len(r.token)
         own = (q[:, b, :live], k[:, r.slot, :, :live], v[:, r.slot, :, :live])
@@ -146,10 +156,11 @@ def test_what_the_host_knows_of_a_pass() -> None:
     assert not PassInputs.of("tree", [root], cpu).first_chunk
 
 
-@pytest.mark.parametrize(("columns", "keys"), [(41, 41), (None, 58), (500, 58)])
+@pytest.mark.parametrize(("known", "keys"), [(True, 41), (False, 58)])
 def test_splits_go_by_the_columns_that_the_host_knows(
-    columns: int | None, keys: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    known: bool, keys: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Or else by the capacity of a slot."""
     blocks: list[int] = []
 
     def chosen(programs: int, key_blocks: int, *rest: object) -> int:
@@ -157,11 +168,15 @@ def test_splits_go_by_the_columns_that_the_host_knows(
         return 2
 
     q, k, v, inputs = cached("chain", [RequestRows.chain(2, 40, [1])], device)
-    tiling = launcher.Tiling.choose(R, D, torch.float32)
+    if not known:
+        inputs = replace(inputs, _known=None)
+        assert inputs.columns is None and not inputs.first_chunk
+    tiling = launcher.Tiling(rows=16, keys=16, head_dim=16, warps=4, stages=3)
+    monkeypatch.setattr(launcher.Tiling, "choose", lambda *shape: tiling)
     monkeypatch.setattr(launcher, "choose_splits", chosen)
-    out = cached_tree_attention(q, k, v, replace(inputs, columns=columns))
+    out = cached_tree_attention(q, k, v, inputs)
     assert blocks == [-(-keys // tiling.keys)]
-    assert relative_error(out, Ops().cached_attention(q, k, v, inputs).double().cpu()) < TOLERANCE
+    assert relative_error(out, Ops().cached_attention(q, PassCache(k, v, inputs), 0).double().cpu()) < TOLERANCE
 
 
 def test_a_wrong_slot_is_caught(device: torch.device) -> None:
@@ -169,7 +184,7 @@ def test_a_wrong_slot_is_caught(device: torch.device) -> None:
     requests = [RequestRows.chain(2, 40, [1]), RequestRows.chain(0, 40, [1])]
     q, k, v, inputs = cached("chain", requests, device)
     out = cached_tree_attention(q, k, v, PassInputs.of("chain", requests[::-1], device))
-    assert relative_error(out, Ops().cached_attention(q, k, v, inputs).double().cpu()) > 100 * TOLERANCE
+    assert relative_error(out, Ops().cached_attention(q, PassCache(k, v, inputs), 0).double().cpu()) > 100 * TOLERANCE
 
 
 def test_refusals(device: torch.device) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.dense_attention import ancestors, case, dense_attention, ends, random_tree, relative_error, star
+from tests.kernels.dense_attention import (
+    TOLERANCE,
+    ancestors,
+    case,
+    dense_attention,
+    ends,
+    random_tree,
+    relative_error,
+    star,
+)
 
 pytest.importorskip("triton")
 
@@ -24,7 +33,7 @@ def test_the_dense_result(prefix: int, splits: int, device: torch.device) -> Non
     for b, mask in enumerate(masks):
         own = slice(b, b + 1)
         expected = dense_attention(it.q_BNHD[own].cpu(), it.k_BGSD[own].cpu(), it.v_BGSD[own].cpu(), mask)
-        assert relative_error(out[own], expected) < 1e-5
+        assert relative_error(out[own], expected) < TOLERANCE
 
 
 def test_the_benchmarks_trees_are_in_preorder() -> None:

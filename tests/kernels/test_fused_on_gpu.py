@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from spec_sdk.contracts import PassInputs
-from spec_sdk.model.decoder import Decoder, load_decoder
+from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.executor import PassPlan
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops.pass_inputs import RequestRows

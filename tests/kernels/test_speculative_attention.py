@@ -14,6 +14,7 @@ from spec_sdk.contracts import SpeculativeAttention
 from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
 from tests.kernels.dense_attention import (
+    TOLERANCE,
     Case,
     ancestors,
     case,
@@ -29,8 +30,6 @@ pytest.importorskip("triton")
 
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.triton_ops import TritonOps
-
-TOLERANCE = 1e-5
 
 
 class Expected(NamedTuple):

@@ -11,6 +11,7 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.ops.attention_mask import AttentionMask
 from tests.kernels.dense_attention import (
+    TOLERANCE,
     ancestors,
     case,
     chain,
@@ -27,7 +28,6 @@ pytest.importorskip("triton")
 from spec_sdk_backends.tree_attention import tree_attention
 from spec_sdk_backends.triton_ops import TritonOps
 
-TOLERANCE = 1e-5
 TREES = {
     "chain": chain(70),
     "star": star(70),

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.decoder import Decoder, load_decoder
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree

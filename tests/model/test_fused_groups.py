@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from spec_sdk.model.attention_stack import runs
-from spec_sdk.model.decoder import Decoder, ForwardPass, load_decoder
+from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops

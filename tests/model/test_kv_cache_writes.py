@@ -5,13 +5,14 @@ Legend: g layers, B requests, N rows, S slots, G KV heads, C capacity, D head di
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
 import torch
 
 from spec_sdk.contracts import PassInputs
-from spec_sdk.model.kv_cache import KVCache, write_by_index, write_by_slices
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import RequestRows
 
 CPU = torch.device("cpu")
@@ -25,44 +26,28 @@ def requests() -> list[RequestRows]:
 
 
 @pytest.mark.parametrize("padding", [0, 5])
-def test_the_same_columns(padding: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Padding writes nothing, whatever it holds; by index, no value of a tensor is asked for."""
+@pytest.mark.parametrize("write", [PassCache.write, PassCache.write_by_request, PassCache.write_by_index])
+def test_the_same_columns(
+    write: Callable[[PassCache, int, torch.Tensor, torch.Tensor], None], padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding writes nothing, whatever it holds; K and V each get their own, in these layers and no others."""
     inputs = PassInputs.of("growing", requests(), CPU, rows=7 + padding)
     generator = torch.Generator().manual_seed(0)
-    before_gSGCD = torch.randn(g, S, G, C, D, generator=generator)
-    new_gBNGD = torch.randn(g, 3, 7 + padding, G, D, generator=generator)
+    before = torch.randn(2, 1 + g + 1, S, G, C, D, generator=generator)
+    new = torch.randn(2, g, 3, 7 + padding, G, D, generator=generator)
+    expected = before.clone()
     for b, r in enumerate(requests()):
-        new_gBNGD[:, b, len(r.token) :] = float("nan")
-    by_slices, by_index, expected = before_gSGCD.clone(), before_gSGCD.clone(), before_gSGCD.clone()
-    for b, r in enumerate(requests()):
-        for row in range(len(r.token)):
-            expected[:, r.slot, :, r.write_at + row] = new_gBNGD[:, b, row]
-    write_by_slices(by_slices, inputs, new_gBNGD)
-    assert torch.equal(by_slices, expected)
-
-    fresh = PassInputs.of("growing", requests(), CPU, rows=7 + padding)
-    monkeypatch.setattr(PassInputs, "parts", property(_waits))
-    write_by_index(by_index, fresh, new_gBNGD)
-    assert torch.equal(by_index, expected)
-    assert not torch.equal(expected, before_gSGCD)
+        live = len(r.token)
+        new[:, :, b, live:] = float("nan")
+        for row in range(live):
+            expected[:, 1 : 1 + g, r.slot, :, r.write_at + row] = new[:, :, b, row]
+    stored = before.clone()
+    if write == PassCache.write_by_index:
+        monkeypatch.setattr(PassInputs, "parts", property(_waits))
+    write(PassCache(*stored, inputs), 1, *new)
+    assert torch.equal(stored, expected)
+    assert not torch.equal(expected, before)
 
 
 def _waits(inputs: PassInputs) -> NoReturn:
     raise AssertionError("the host waits for the device")
-
-
-@pytest.mark.parametrize("by_index", [False, True])
-def test_a_group_of_layers_of_a_larger_cache(by_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K and V each get their own, in these layers and no others."""
-    if by_index:
-        monkeypatch.setattr("spec_sdk.model.kv_cache.write_by_slices", write_by_index)
-    cache = KVCache(5, G, D, CPU, torch.float32)
-    cache.reserve(S, C)
-    inputs = PassInputs.of("growing", requests(), CPU)
-    k_gBNGD, v_gBNGD = torch.randn(2, g, 3, 7, G, D)
-    cache.write_layers(1, inputs, k_gBNGD, v_gBNGD)
-    for storage, new_gBNGD in ((cache.k_LSGCD, k_gBNGD), (cache.v_LSGCD, v_gBNGD)):
-        expected = torch.zeros(g, S, G, C, D)
-        write_by_slices(expected, inputs, new_gBNGD)
-        assert torch.equal(storage[1:4], expected)
-        assert not storage[[0, 4]].any()

@@ -16,8 +16,9 @@ from spec_sdk.layer_tuning import (
     merged,
     tiling,
 )
-from spec_sdk.model.decoder import Decoder, load_decoder
+from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.layer_groups import check_groups
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.model.decoder import Decoder, load_decoder
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops

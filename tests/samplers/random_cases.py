@@ -103,6 +103,11 @@ def make_case(seed: int, most_elements: int, largest: int = VOCABULARIES[-1]) ->
     return Case(target, draft, tokens, chosen, uniform, params)
 
 
+def seeds_of(vocabulary: int, count: int) -> list[int]:
+    """Numbers below ``count`` whose :func:`make_case` (or tree case) has this one of VOCABULARIES."""
+    return [seed for seed in range(count) if random.Random(seed).choice(VOCABULARIES) == vocabulary]
+
+
 def is_at_a_border(case: Case, b: int, first: list[int], second: list[int]) -> bool:
     """Whether in float64 the first decision on which two answers differ lies within BORDER of its threshold."""
     same = next(i for i, (x, y) in enumerate(zip(first, second, strict=False)) if x != y)

@@ -5,11 +5,13 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from spec_sdk_samplers.reference import ReferenceSampler
-from tests.samplers.random_cases import is_at_a_border, make_case
+from tests.samplers.random_cases import VOCABULARIES, is_at_a_border, make_case, seeds_of
 from tests.samplers.random_trees import is_allowed, make_tree_case
 from tests.samplers.test_equal_tokens import in_one_launch, trees_in_one_launch
 
@@ -27,10 +29,15 @@ pytestmark = [
 SAMPLED = SamplingParams(temperature=1.0)
 
 
-def test_random_cases_of_all_vocabularies(device: torch.device) -> None:
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_random_cases(vocabulary: int, device: torch.device, scale: Callable[[int, int], int]) -> None:
+    """Nearly all the time is compilation, a variant per vocabulary, dtype and filters: hence a test per vocabulary,
+    which processes share, and scaled counts.
+    """
     differing = steps = 0
-    for seed in range(400):
+    for seed in seeds_of(vocabulary, scale(120, 400)):
         case = make_case(seed, 1 << 21)
+        assert case.target_BRV.shape[-1] == vocabulary
         expected = case.answers(ReferenceSampler(None, case.params))
         for b, (mine, theirs) in enumerate(zip(in_one_launch(case, device), expected, strict=True)):
             steps += 1
@@ -40,10 +47,12 @@ def test_random_cases_of_all_vocabularies(device: torch.device) -> None:
     assert differing <= 1 + steps // 1000
 
 
-def test_random_trees_of_all_vocabularies(device: torch.device) -> None:
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_random_trees(vocabulary: int, device: torch.device, scale: Callable[[int, int], int]) -> None:
     differing = steps = 0
-    for seed in range(400):
+    for seed in seeds_of(vocabulary, scale(120, 400)):
         case = make_tree_case(seed, 1 << 21)
+        assert case.target_BNV[0].shape[-1] == vocabulary
         expected = case.answers(ReferenceSampler(None, case.params))
         for b, (mine, theirs) in enumerate(zip(trees_in_one_launch(case, device), expected, strict=True)):
             steps += 1

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import Decoder, load_decoder
+from spec_sdk.model.architectures import read_config
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.load_decoder import load_decoder
 from tests.support.tiny_checkpoints import random_model
 
 
@@ -17,7 +18,7 @@ class ModelTensors:
 
     def __init__(self, name: str, seed: int, **overrides: Any) -> None:
         model = random_model(name, seed, **overrides)
-        self.config = ModelConfig.from_hf(model.config.to_dict(), "tests")
+        self.config = read_config(model.config.to_dict(), "tests")
         self._tensors = model.state_dict()
 
     def tensor(self, name: str) -> torch.Tensor:

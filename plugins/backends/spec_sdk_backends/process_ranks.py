@@ -44,7 +44,6 @@ class ProcessRanks(Ranks):
     def __init__(self, timeout: timedelta | None = None) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-        self._alone: str | None = None
         self._timeout = timeout
         self._halves: DeviceGroups | None = None
         # of torch.distributed; kept only here, since a connection lasts as long as something refers to its group
@@ -121,14 +120,6 @@ class ProcessRanks(Ranks):
         finally:
             self._store.set(key, outcome)
 
-    @contextlib.contextmanager
-    def alone(self, who: str) -> Iterator[None]:
-        before, self._alone = self._alone, who
-        try:
-            yield
-        finally:
-            self._alone = before
-
     def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
         # whoever waits for this rank wakes up when its connections close, and they do when nothing refers to the group
         _clear_frames(error)
@@ -156,8 +147,6 @@ class ProcessRanks(Ranks):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        if self._alone is not None:
-            raise RuntimeError(f"{self._alone} runs on the leader alone, but uses an operation of all ranks")
         try:
             yield
         except RuntimeError as error:

@@ -25,9 +25,9 @@ COMBINED_AT_ONCE = 8192
 FEW_ROWS = 2048
 
 
-# Per bytes of an element and padded head dim: most rows of a block, keys of a block, stages, warps. As many stages as 99 KiB of
-# shared memory hold (compute capability 8.6; tests/kernels/compile_kernels.py prints what a kernel takes): two would
-# wait for all copies in every step. Where many rows leave no room for three, blocks of keys are smaller.
+# Per bytes of an element and padded head dim: most rows of a block, keys of a block, stages, warps. As many stages as
+# 99 KiB of shared memory hold (compute capability 8.6; tests/kernels/compile_kernels.py prints what a kernel takes):
+# two would wait for all copies in every step. Where many rows leave no room for three, blocks of keys are smaller.
 TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {
     (2, 64): ((128, 64, 4, 4),),
     (2, 128): ((32, 64, 3, 4), (64, 32, 4, 4), (128, 32, 4, 8)),
@@ -121,7 +121,8 @@ def cached_tree_attention(
     S, G, C = k_LSGCD.shape[1:4]
     if k_LSGCD.shape != v_LSGCD.shape or k_LSGCD.shape != (L, S, G, C, D) or H % G:
         raise ValueError(
-            f"k {tuple(k_LSGCD.shape)} and v {tuple(v_LSGCD.shape)} must be [L, S, G, C, D] for q {tuple(q_LBNHD.shape)}"
+            f"k {tuple(k_LSGCD.shape)} and v {tuple(v_LSGCD.shape)} must be [L, S, G, C, D]"
+            f" for q {tuple(q_LBNHD.shape)}"
         )
     if (inputs.batch, inputs.width) != (B, N):
         raise ValueError(f"q has {B} requests of {N} rows, the pass {inputs.batch} of {inputs.width}")

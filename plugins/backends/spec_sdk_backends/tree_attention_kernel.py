@@ -20,8 +20,8 @@ Bytes moved from and to device memory, per sequence, with M = BLOCK_M and e byte
 L2 cache); the mask 4*T (``end`` alone, closed tree) or 8*T + 4*N (with starts) for each of them, and no N x N anywhere;
 with S splits, a further 2*S*N*H*(D + 1)*4 for the partial results.
 
-Sequences of one launch may each have a cache slot, a prefix, live rows and tree slots of their own, and several layers may
-be read at once: then all of these are read from tensors, so that the host need not know them.
+Sequences of one launch may each have a cache slot, a prefix, live rows and tree slots of their own, and several layers
+may be read at once: then all of these are read from tensors, so that the host need not know them.
 
 Legend: L layers, B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D head dim, C key slots of the
 cache view, P prefix length, T tree slots; in the kernels M rows of a block, K keys of a block, D head dim padded to a

@@ -11,9 +11,10 @@ import dataclasses
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import Announce, PassInputs, SpeculativeAttention
+from spec_sdk.contracts import Announce, SpeculativeAttention
 from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import cached_tree_attention, tree_attention
 
@@ -21,17 +22,17 @@ from spec_sdk_backends.tree_attention import cached_tree_attention, tree_attenti
 class TritonOps(Ops):
     """Attention by interval mask, without a dense one; everything else as the reference does it."""
 
-    def cached_attention(
-        self, q_gBNHD: torch.Tensor, k_gSGCD: torch.Tensor, v_gSGCD: torch.Tensor, inputs: PassInputs
-    ) -> torch.Tensor:
+    def cached_attention(self, q_gBNHD: torch.Tensor, cache: PassCache, first: int) -> torch.Tensor:
         """As the reference's, in one launch for all requests and layers, and without waiting for the device.
 
         Prompts' first chunks stay with torch, whose kernels are made for them. Raises
         :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
         """
+        g, B, N, H, _ = q_gBNHD.shape
+        inputs = cache.inputs
+        k_gSGCD, v_gSGCD = cache.layers(first, first + g)
         if not inputs.first_chunk:
             return cached_tree_attention(q_gBNHD, k_gSGCD, v_gSGCD, inputs)
-        g, B, N, H, _ = q_gBNHD.shape
         slot_B = inputs.slot_B.long()
         padding_BN = torch.arange(N, device=slot_B.device) >= inputs.live_B[:, None]
         # a masked column that an earlier request left as NaN would still spoil the sum

@@ -125,10 +125,9 @@ def attention_fused(
         qk_gBNXD[..., :H, :] *= _joined([stack.q_norm_LD for stack in stacks])[:, None, None, None]
         qk_gBNXD[..., H:, :] *= _joined([stack.k_norm_LD for stack in stacks])[:, None, None, None]
     qk_gBNXD = rotate(qk_gBNXD, work.cos_BN1D, work.sin_BN1D)
-    work.cache.write_layers(first, work.inputs, qk_gBNXD[..., H:, :], v_gBNGD)
+    work.cache.write(first, qk_gBNXD[..., H:, :], v_gBNGD)
 
-    k_gSGCD, v_gSGCD = work.cache.layers(first, end)
-    o_gBNHD = work.ops.cached_attention(qk_gBNXD[..., :H, :], k_gSGCD, v_gSGCD, work.inputs)
+    o_gBNHD = work.ops.cached_attention(qk_gBNXD[..., :H, :], work.cache, first)
     o_gKY = o_gBNHD.reshape(g, B * N, H * D).to(h_BNM.dtype)
     outputs, row = [], 0
     for stack in stacks:

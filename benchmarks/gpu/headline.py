@@ -1,0 +1,375 @@
+"""The four figures that say how good the engine is on a GPU, on a model of random weights made there:
+
+- plain decoding against the bandwidth bound: bytes of weights over what a large copy moves per second (counted as
+  bytes read and written; cached keys and values, which a pass reads too, are left out of the bound);
+- a pass over a tree of 64 nodes against a pass over one;
+- what a cycle costs beyond the device's time: wall time minus the time in which a kernel or a copy runs;
+- transformers' ``generate`` with a static cache and a compiled decode step, where transformers is installed.
+
+    python -m benchmarks.gpu.headline --output headline.json
+    python -m benchmarks.gpu.headline --device cpu --shape tiny --tokens 8     # tries it out
+
+``--output`` is written after every part, and no part is begun after ``--seconds``. The engine is touched in
+:func:`make_model`, :func:`plain_pass`, :func:`tree_pass` and :func:`cycles` only. ``device`` times are the union of the
+intervals that the profiler reports, so they exist on a GPU only; wall times are taken without the profiler.
+
+Legend: N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import importlib.util
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.support import machine
+from benchmarks.support.random_model import SHAPES, bytes_per_pass, hf_fields, ops_of, random_decoder
+from spec_sdk.contracts import Budget, Drafter, Request, SamplingParams
+from spec_sdk.model.session import Session
+from spec_sdk.policy import FixedPolicy
+from spec_sdk.policy.fixed import FixedConfig
+from spec_sdk.scheduler import Scheduler
+from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_verifiers.greedy import Greedy
+
+SCHEMA_VERSION = 1
+NODES = 64
+DEEPEST = 8
+"""Of the tree: as deep as a good drafter's, and the rest of its nodes in width."""
+PROFILED = 5
+"""Calls whose device time is averaged."""
+
+
+@dataclass
+class Model:
+    """A model at work: ``session`` has ``prompt`` but for its last token in the cache. ``weight_bytes`` of one pass."""
+
+    session: Session
+    prompt: list[int]
+    vocabulary: int
+    weight_bytes: int
+    synchronize: Callable[[], None]
+
+
+def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int) -> Model:
+    """A model of random weights with a prompt of ``prefix`` random tokens."""
+    ops = ops_of(device)
+    decoder = random_decoder(shape, device, dtype, ops)
+    chosen = random.Random(0)
+    prompt = [chosen.randrange(decoder.vocabulary) for _ in range(prefix)]
+    session = Session(decoder, ops)
+    session.prefill(prompt[:-1])
+    return Model(session, prompt, decoder.vocabulary, bytes_per_pass(decoder), waiting(device))
+
+
+def plain_pass(model: Model) -> Callable[[], torch.Tensor]:
+    """A pass over the pending token alone: logits [1, V]. Nothing is committed."""
+    tree = TokenTree.root_only(model.prompt[-1])
+    return lambda: model.session.score(tree).logits_NV
+
+
+def tree_pass(model: Model, nodes: int) -> Callable[[], torch.Tensor]:
+    """A pass over a tree of N = ``nodes``: logits [N, V]. Nothing is committed."""
+    tree = random_tree(model.prompt[-1], nodes, model.vocabulary)
+    return lambda: model.session.score(tree).logits_NV
+
+
+def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
+    """The engine's own loop on the prompt, a cycle at every ``next``, with room for ``most``: greedy, with a tree of
+    N = ``nodes`` that costs nothing to draft. One node is plain decoding.
+    """
+    params = SamplingParams()
+    sampler = ExactSampler(ExactConfig(), params)
+    tree = random_tree(model.prompt[-1], nodes, model.vocabulary)
+    request = Request(
+        tokens=list(model.prompt),
+        prompt_length=len(model.prompt),
+        max_new_tokens=(most + 1) * (tree.depth + 1),
+        sampler=sampler,
+        rng=torch.Generator().manual_seed(0),
+        target=model.session,
+    )
+    policy = FixedPolicy(FixedConfig(depth=tree.depth))
+    scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, model.synchronize)
+    return scheduler.run(request, lambda event: None)
+
+
+class SameTree(Drafter):
+    """Proposes the same tree in every cycle, under another root."""
+
+    name = "same_tree"
+
+    def __init__(self, tree: TokenTree) -> None:
+        self.tree = tree
+
+    def propose(self, request: Request, budget: Budget) -> TokenTree:
+        return dataclasses.replace(self.tree, token_N=(request.pending_token, *self.tree.token_N[1:]))
+
+
+def random_tree(root: int, nodes: int, vocabulary: int) -> TokenTree:
+    """N = ``nodes`` random tokens, each under a random earlier one that is less than DEEPEST deep."""
+    chosen, builder, depths = random.Random(1), TreeBuilder(root), [0]
+    # one node draws no token twice, so that no two nodes become one
+    tokens: list[set[int]] = [set()]
+    while builder.size < nodes:
+        parent = chosen.choice([node for node, depth in enumerate(depths) if depth < DEEPEST])
+        token = chosen.randrange(vocabulary)
+        if token not in tokens[parent]:
+            tokens[parent].add(token)
+            builder.add(parent, token, "chosen")
+            depths.append(depths[parent] + 1)
+            tokens.append(set())
+    return builder.build().tree
+
+
+def waiting(device: torch.device) -> Callable[[], None]:
+    """Waits for all that the device was given."""
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+
+def wall_s(runs: Mapping[str, Callable[[], object]], wait: Callable[[], None], rounds: int) -> dict[str, float]:
+    """Median wall seconds of each of ``runs``, device included. They take turns, after three calls to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(3):
+        for run in runs.values():
+            run()
+    for _ in range(rounds):
+        for name, run in runs.items():
+            wait()
+            began = time.perf_counter()
+            run()
+            wait()
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def device_s(run: Callable[[], object], device: torch.device) -> float | None:
+    """Seconds of one ``run`` in which the device is busy; None where there is none to ask, or no profiler for it."""
+    if device.type != "cuda":
+        return None
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    run()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as watched:
+        for _ in range(PROFILED):
+            run()
+        torch.cuda.synchronize()
+    intervals = [
+        (event.time_range.start, event.time_range.end)
+        for event in watched.events() or ()
+        # an annotation spans the gaps between its kernels
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
+    ]
+    return covered(intervals) * 1e-6 / PROFILED if intervals else None
+
+
+def covered(intervals: list[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def copy_bytes_per_s(device: torch.device) -> float:
+    """What a large copy on the device moves, bytes read plus bytes written."""
+    size = 2**31 if device.type == "cuda" else 2**24
+    source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / wall_s({"copy": lambda: target.copy_(source)}, waiting(device), 10)["copy"]
+
+
+def of_passes(model: Model, device: torch.device, rounds: int) -> dict[str, Any]:
+    """A plain pass and one over NODES nodes, at the same prefix."""
+    runs = {"plain": plain_pass(model), "tree": tree_pass(model, NODES)}
+    wall = wall_s(runs, model.synchronize, rounds)
+    busy = {name: device_s(run, device) for name, run in runs.items()}
+    plain, tree = busy["plain"], busy["tree"]
+    return {
+        "wall_ms": as_ms(wall),
+        "device_ms": as_ms(busy),
+        "tree_over_plain_wall": wall["tree"] / wall["plain"],
+        "tree_over_plain_device": tree / plain if plain and tree else None,
+    }
+
+
+def of_cycles(model: Model, nodes: int, device: torch.device, rounds: int) -> dict[str, Any]:
+    """A cycle's wall time, the device's part of it, and the slowest one: where a compilation falls into a request."""
+    run = cycles(model, nodes, rounds + 2 * PROFILED + 8)
+    times: list[float] = []
+    for turn in range(rounds + 3):
+        model.synchronize()
+        began = time.perf_counter()
+        next(run)
+        model.synchronize()
+        if turn >= 3:
+            times.append(time.perf_counter() - began)
+    wall, busy = statistics.median(times), device_s(lambda: next(run), device)
+    overhead = None if busy is None else wall - busy
+    figures = {"wall": wall, "device": busy, "overhead": overhead, "slowest": max(times)}
+    return {"nodes": nodes, **{f"{name}_ms": value for name, value in as_ms(figures).items()}}
+
+
+def of_transformers(shape: str, device: torch.device, dtype: torch.dtype, prompt: list[int], tokens: int) -> float:
+    """Median wall seconds a token of greedy ``generate`` with a static cache, which compiles the decode step on a GPU.
+
+    The first answer compiles and captures; of the second the later half is taken.
+    """
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+    from transformers.generation.streamers import BaseStreamer
+
+    class Clock(BaseStreamer):
+        """Notes when each token is there."""
+
+        def __init__(self) -> None:
+            self.at: list[float] = []
+
+        def put(self, value: torch.Tensor) -> None:
+            self.at.append(time.perf_counter())
+
+        def end(self) -> None:
+            pass
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            model = LlamaForCausalLM(LlamaConfig(**hf_fields(shape))).eval()
+    finally:
+        torch.set_default_dtype(before)
+    ids = torch.tensor([prompt], device=device)
+    greedy = GenerationConfig(
+        do_sample=False, max_new_tokens=tokens, cache_implementation="static", pad_token_id=0, eos_token_id=None
+    )
+    for _ in range(2):
+        clock = Clock()
+        model.generate(ids, greedy, attention_mask=torch.ones_like(ids), streamer=clock)
+    later = clock.at[len(clock.at) // 2 :]
+    return statistics.median(after - at for at, after in zip(later, later[1:], strict=False))
+
+
+def as_ms(seconds: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: None if value is None else round(1e3 * value, 4) for name, value in seconds.items()}
+
+
+def fitting(shape: str, device: torch.device) -> str:
+    """``shape``, or the 1B one where an 8B model of half precision does not fit beside its cache."""
+    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
+    return "1b" if shape == "8b" and free < 24 * 2**30 else shape
+
+
+@torch.no_grad()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All parts that there is time for; the report is written after each."""
+    began = time.monotonic()
+    device = torch.device(options.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    shape = fitting(options.shape, device)
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": "headline",
+        **machine.facts(device),
+        "shape": SHAPES[shape][0],
+        "dtype": str(dtype).removeprefix("torch."),
+        "prefix": options.prefix,
+        "left_out": {},
+    }
+
+    def in_time(part: str) -> bool:
+        if options.output is not None:
+            options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        spent = time.monotonic() - began
+        if spent > options.seconds:
+            report["left_out"][part] = f"{spent:.0f} s of {options.seconds:.0f} were spent"
+        return spent <= options.seconds
+
+    rate = copy_bytes_per_s(device)
+    model = make_model(shape, device, dtype, options.prefix)
+    bound_s = model.weight_bytes / rate
+    report |= {"copy_tb_per_s": rate / 1e12, "weights_gb": model.weight_bytes / 1e9, "bound_ms": 1e3 * bound_s}
+    if in_time("plain decoding"):
+        report["plain_decoding"] = of_cycles(model, 1, device, options.tokens)
+        report["plain_decoding"]["share_of_bound"] = 1e3 * bound_s / report["plain_decoding"]["wall_ms"]
+    if in_time("passes"):
+        model.session.reset()
+        model.session.prefill(model.prompt[:-1])
+        report["passes"] = of_passes(model, device, options.tokens)
+    if in_time("tree cycle"):
+        report["tree_cycle"] = of_cycles(model, NODES, device, options.tokens)
+    prompt = model.prompt
+    del model
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    if importlib.util.find_spec("transformers") is None:
+        report["left_out"]["transformers"] = "transformers is not installed"
+    elif in_time("transformers"):
+        try:
+            step_s = of_transformers(shape, device, dtype, prompt, options.tokens)
+            report["transformers"] = {"token_ms": 1e3 * step_s, "share_of_bound": bound_s / step_s}
+        except Exception as error:  # whatever a rival raises: our own figures stand
+            report["left_out"]["transformers"] = f"{type(error).__name__}: {error}"[:500]
+    in_time("the end")
+    report["left_out"].pop("the end", None)
+    return report
+
+
+def lines(report: Mapping[str, Any]) -> list[str]:
+    """A line per figure."""
+
+    def ms(value: float | None) -> str:
+        return "not measured" if value is None else f"{value:.3f} ms"
+
+    told = [
+        f"{report['machine']}, {report['shape']}, {report['dtype']}, prefix {report['prefix']}",
+        f"bound: {report['weights_gb']:.2f} GB at {report['copy_tb_per_s']:.3f} TB/s: {ms(report['bound_ms'])} a token",
+    ]
+    if plain := report.get("plain_decoding"):
+        told.append(
+            f"plain decoding: {ms(plain['wall_ms'])} a token, {plain['share_of_bound']:.1%} of the bound's speed"
+        )
+    if passes := report.get("passes"):
+        device = passes["tree_over_plain_device"]
+        on_device = "not measured" if device is None else f"{device:.2f}"
+        told.append(f"{NODES}-node pass over plain: wall {passes['tree_over_plain_wall']:.2f}, device {on_device}")
+    for cycle in (report[name] for name in ("plain_decoding", "tree_cycle") if name in report):
+        told.append(
+            f"cycle of {cycle['nodes']} nodes: wall {ms(cycle['wall_ms'])}, device {ms(cycle['device_ms'])}, "
+            f"overhead {ms(cycle['overhead_ms'])}, slowest {ms(cycle['slowest_ms'])}"
+        )
+    if theirs := report.get("transformers"):
+        told.append(f"transformers, static cache: {ms(theirs['token_ms'])} a token, {theirs['share_of_bound']:.1%}")
+    return told + [f"left out: {part}: {why}" for part, why in report["left_out"].items()]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="How good the engine is on a GPU, in four figures")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="8b", help="8b: 1b where that does not fit")
+    parser.add_argument("--prefix", type=int, default=512, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=int, default=64, help="cycles, and passes of each kind, that are timed")
+    parser.add_argument("--seconds", type=float, default=200.0, help="begin no further part after this")
+    parser.add_argument("--output", type=Path, help="the JSON to write")
+    report = measure(parser.parse_args(arguments))
+    print("\n".join(lines(report)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""What the Llama-like families share: the parts of their tables of weights, and how their config.json is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config_fields import Fields
+from spec_sdk.model.rope_fields import read_rope
+from spec_sdk.model.weight_table import HEAD, KEYS, MLP, MODEL, QUERIES, VOCABULARY, Dim, Weight, always
+
+_LAYER, _BLOCK = "model.layers.{layer}", "blk.{layer}"
+
+_NOT_COMPUTED = {
+    "attn_logit_softcapping": "attention logit softcapping",
+    "final_logit_softcapping": "final logit softcapping",
+    "query_pre_attn_scalar": "its own attention scale",
+    "attention_multiplier": "its own attention scale",
+    "logits_scaling": "scaled logits",
+    "logit_scale": "scaled logits",
+    "residual_multiplier": "scaled residuals",
+    "embedding_multiplier": "scaled embeddings",
+    "num_experts": "mixture of experts",
+    "num_local_experts": "mixture of experts",
+    "n_routed_experts": "mixture of experts",
+    "no_rope_layers": "layers without rotary positions",
+}
+
+
+def embedding() -> tuple[Weight, ...]:
+    """The embedding, whole on every rank."""
+    return (Weight("embedding", "model.embed_tokens.weight", "token_embd.weight", (VOCABULARY, MODEL)),)
+
+
+def attention(rotary_pairs: bool = False) -> tuple[Weight, ...]:
+    """The attention sub-layer: its norm, Q, K, V and output, and norms of Q and K where the configuration has them.
+
+    ``rotary_pairs``: llama.cpp's converter reorders Q and K (:class:`Weight`).
+    """
+    hf, gguf, pairs = f"{_LAYER}.self_attn", f"{_BLOCK}.attn", rotary_pairs
+    return (
+        gain("input_norm", f"{_LAYER}.input_layernorm", f"{gguf}_norm"),
+        *linear("q", f"{hf}.q_proj", f"{gguf}_q", (QUERIES, MODEL), QUERIES, lambda config: config.qkv_bias, pairs),
+        *linear("k", f"{hf}.k_proj", f"{gguf}_k", (KEYS, MODEL), KEYS, lambda config: config.qkv_bias, pairs),
+        *linear("v", f"{hf}.v_proj", f"{gguf}_v", (KEYS, MODEL), KEYS, lambda config: config.qkv_bias),
+        *linear("o", f"{hf}.o_proj", f"{gguf}_output", (MODEL, QUERIES), QUERIES, lambda config: config.o_bias),
+        gain("q_norm", f"{hf}.q_norm", f"{gguf}_q_norm", HEAD, lambda config: config.qk_norm),
+        gain("k_norm", f"{hf}.k_norm", f"{gguf}_k_norm", HEAD, lambda config: config.qk_norm),
+    )
+
+
+def mlp() -> tuple[Weight, ...]:
+    """The MLP sub-layer: its norm, gate, up and down."""
+    hf, gguf = f"{_LAYER}.mlp", f"{_BLOCK}.ffn"
+    return (
+        gain("post_norm", f"{_LAYER}.post_attention_layernorm", f"{gguf}_norm"),
+        *linear("gate", f"{hf}.gate_proj", f"{gguf}_gate", (MLP, MODEL), MLP, lambda config: config.mlp_bias),
+        *linear("up", f"{hf}.up_proj", f"{gguf}_up", (MLP, MODEL), MLP, lambda config: config.mlp_bias),
+        *linear("down", f"{hf}.down_proj", f"{gguf}_down", (MODEL, MLP), MLP, lambda config: config.mlp_bias),
+    )
+
+
+def output() -> tuple[Weight, ...]:
+    """The final norm and the output head, which has no weights of its own where it is tied to the embedding."""
+    head = "lm_head.weight", "output.weight", (VOCABULARY, MODEL)
+    return (
+        gain("final_norm", "model.norm", "output_norm"),
+        Weight("head", *head, split=VOCABULARY, present=lambda config: not config.tie_embeddings),
+    )
+
+
+def gain(role: str, name: str, gguf: str, dim: Dim = MODEL, present: Callable[[ModelConfig], bool] = always) -> Weight:
+    """What a norm multiplies by."""
+    return Weight(role, f"{name}.weight", f"{gguf}.weight", (dim,), present=present)
+
+
+def linear(
+    role: str,
+    name: str,
+    gguf: str,
+    shape: tuple[Dim, Dim],
+    split: Dim,
+    biased: Callable[[ModelConfig], bool],
+    rotary_pairs: bool = False,
+) -> tuple[Weight, Weight]:
+    """A linear layer's matrix, and the bias ``{role}_bias`` of models that are ``biased``.
+
+    Where ranks divide the rows, they divide the bias too. Where they divide the columns, their products are summed, and
+    the bias is added to the sum.
+    """
+    by_rows = split is shape[0]
+    return (
+        Weight(role, f"{name}.weight", f"{gguf}.weight", shape, split, rotary_pairs=rotary_pairs),
+        Weight(
+            f"{role}_bias",
+            f"{name}.bias",
+            f"{gguf}.bias",
+            shape[:1],
+            split=split if by_rows else None,
+            after_sum=not by_rows,
+            rotary_pairs=rotary_pairs,
+            present=biased,
+        ),
+    )
+
+
+def read_llama_like(
+    fields: Fields,
+    *,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    qkv_bias: bool = False,
+    o_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+    window: int | None = None,
+) -> ModelConfig:
+    """The configuration of a Llama-like model, from rope_theta and rope_scaling or rope_parameters (transformers 5).
+
+    ``kv_heads`` and ``head_dim`` are what transformers takes where config.json does not say: by default as many as
+    query heads, and the model dimension divided by them. Raises UserError for what the decoder does not compute and for
+    impossible values.
+    """
+    _refuse_unsupported(fields)
+    heads = fields.size("num_attention_heads")
+    kv_heads = fields.size("num_key_value_heads", kv_heads or heads)
+    hidden = fields.size("hidden_size")
+    head_dim = fields.size("head_dim", head_dim or hidden // heads)
+    if heads % kv_heads:
+        raise UserError(f"{fields.where}: {heads} attention heads do not divide into {kv_heads} key-value heads")
+    if head_dim < 2 or head_dim % 2:
+        raise UserError(f"{fields.where}: head_dim is {head_dim}, rotary positions need an even one")
+    theta, scaling = read_rope(fields)
+    vocabulary = fields.size("vocab_size")
+    positions = fields.size("max_position_embeddings")
+    return ModelConfig(
+        architecture=fields.text("model_type", ""),
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=fields.size("intermediate_size"),
+        num_layers=fields.size("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=fields.positive("rms_norm_eps", 1e-6),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        max_context=min(positions, window or positions),
+        tie_embeddings=fields.flag("tie_word_embeddings", False),
+        qkv_bias=qkv_bias,
+        o_bias=o_bias,
+        mlp_bias=mlp_bias,
+        qk_norm=qk_norm,
+        eos_token_ids=fields.token_ids("eos_token_id", vocabulary),
+        bos_token_id=next(iter(fields.token_ids("bos_token_id", vocabulary)), None),
+    )
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    activation = fields.text("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise UserError(f"{fields.where}: unsupported hidden_act '{activation}', only 'silu' is supported")
+    if fields.get("quantization_config") is not None:
+        raise UserError(
+            f"{fields.where}: the weights are quantized (quantization_config); "
+            "use the model's unquantized checkpoint or a GGUF file"
+        )
+    for key, feature in _NOT_COMPUTED.items():
+        if fields.get(key) not in (None, False, 0, []):
+            raise UserError(f"{fields.where}: {feature} ({key}={fields.get(key)}) is not supported")
+    if fields.number("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError(f"{fields.where}: partial rotary positions (partial_rotary_factor) are not supported")

@@ -1,0 +1,89 @@
+"""The headline figures on a tiny model on the CPU: every part runs, and what cannot be measured is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu import headline
+
+TINY = ["--device=cpu", "--shape=tiny", "--prefix=20", "--tokens=6"]
+
+
+def measured(tmp_path: Path, *options: str) -> dict[str, Any]:
+    output = tmp_path / "headline.json"
+    assert headline.main([*TINY, f"--output={output}", *options]) == 0
+    report: dict[str, Any] = json.loads(output.read_text())
+    return report
+
+
+def test_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    report = measured(tmp_path)
+    assert report["left_out"] == {}
+    # 2 layers: q, k, v, o, gate, up, down; and the head, in float32
+    layer = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128
+    assert report["weights_gb"] == pytest.approx(4 * (2 * layer + 256 * 64) / 1e9)
+    assert report["bound_ms"] == pytest.approx(report["weights_gb"] / report["copy_tb_per_s"])
+    assert report["plain_decoding"]["nodes"] == 1 and report["tree_cycle"]["nodes"] == headline.NODES
+    wall = report["plain_decoding"]["wall_ms"]
+    assert report["plain_decoding"]["share_of_bound"] == pytest.approx(report["bound_ms"] / wall)
+    passes = report["passes"]["wall_ms"]
+    assert report["passes"]["tree_over_plain_wall"] == pytest.approx(passes["tree"] / passes["plain"], rel=0.05)
+    assert report["plain_decoding"]["device_ms"] is None and report["transformers"]["token_ms"] > 0
+    said = capsys.readouterr().out
+    assert "64-node pass over plain" in said and "device not measured" in said
+
+
+def test_no_part_is_begun_after_its_time_and_the_rest_is_named(tmp_path: Path) -> None:
+    report = measured(tmp_path, "--seconds=0")
+    assert {"plain decoding", "passes", "tree cycle"} <= set(report["left_out"])
+    assert report["bound_ms"] > 0
+
+
+def test_transformers_is_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
+    report = measured(tmp_path)
+    assert report["left_out"] == {"transformers": "transformers is not installed"}
+
+
+def test_a_rival_that_fails_leaves_our_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> float:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(headline, "of_transformers", broken)
+    report = measured(tmp_path)
+    assert report["left_out"] == {"transformers": "RuntimeError: no compiler here"} and "passes" in report
+
+
+def test_a_cycle_is_the_engines_own_greedy_decoding() -> None:
+    """With one node or a tree of wrong guesses: the tokens that plain passes choose."""
+    model = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20)
+
+    def tokens(nodes: int) -> list[Any]:
+        steps: Iterator[Any] = headline.cycles(model, nodes, 12)
+        return [token for step in islice(steps, 12) for token in step]
+
+    plain, tree = tokens(1), tokens(headline.NODES)
+    assert len(plain) == 12 and tree[:12] == plain
+
+
+def test_a_pass_scores_every_node_and_commits_none() -> None:
+    model = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20)
+    plain, tree = headline.plain_pass(model)(), headline.tree_pass(model, headline.NODES)()
+    assert plain.shape == (1, model.vocabulary) and tree.shape == (headline.NODES, model.vocabulary)
+    torch.testing.assert_close(tree[:1], plain, atol=1e-5, rtol=1e-4)
+    assert model.session.length == 19
+
+
+def test_device_time_is_the_union_of_intervals() -> None:
+    assert headline.covered([]) == 0
+    assert headline.covered([(5, 7), (0, 2), (1, 3), (1.5, 2)]) == 5

@@ -1,0 +1,203 @@
+"""The tables of weights: whole, named as transformers and llama.cpp name them, and all that a new family needs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spec_sdk.errors import UserError
+from spec_sdk.model import architectures
+from spec_sdk.model.architectures import families, read_config, weights_of
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.family import Family
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.tensor_parallel import LayersOf, ShardedSource
+from tests.checkpoints.gguf_files import write_gguf
+from tests.support import families as test_families
+from tests.support.tiny_checkpoints import ARCHITECTURES, random_model, write_checkpoint
+from tests.support.tiny_decoder import ModelTensors, tiny_decoder
+from tests.support.tiny_ranks import ranks_at
+
+CPU = torch.device("cpu")
+GGUF_ARCHITECTURE = {"mistral": "llama"}
+TOY_NAMES = {
+    "model.embed_tokens": "transformer.wte",
+    "model.layers": "transformer.h",
+    "model.norm": "transformer.ln_f",
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+    "self_attn.q_proj": "mixer.query",
+    "self_attn.k_proj": "mixer.key",
+    "self_attn.v_proj": "mixer.value",
+    "self_attn.o_proj": "mixer.out",
+    "gate_proj": "w1",
+    "up_proj": "w3",
+    "down_proj": "w2",
+    "lm_head": "classifier",
+}
+
+
+class Counted(ModelTensors):
+    """A source that notes what is read of it."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        super().__init__(name, seed)
+        self.read: list[str] = []
+
+    def tensor(self, name: str) -> torch.Tensor:
+        self.read.append(name)
+        return super().tensor(name)
+
+
+def test_every_architecture_is_there_once() -> None:
+    model_types = [name for family in families() for name in family.model_types]
+    assert sorted(model_types) == ["llama", "mistral", "qwen2", "qwen3"]
+    assert sorted(name for family in families() for name in family.gguf_architectures) == sorted(model_types)
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.model_types[0])
+def test_rows_of_a_table_differ(family: Family) -> None:
+    for column in ("role", "name", "gguf"):
+        values = [getattr(row, column) for row in family.weights]
+        assert len(set(values)) == len(values)
+    for row in family.weights:
+        assert row.per_layer == ("{layer}" in row.gguf)
+        assert row.split is None or row.split in row.shape
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_table_has_every_tensor_in_its_shape(name: str) -> None:
+    model = random_model(name)
+    config = read_config(model.config.to_dict(), "tests")
+    tied = {"lm_head.weight"} if config.tie_embeddings else set()
+    theirs = {key: tuple(value.shape) for key, value in model.state_dict().items() if key not in tied}
+    assert weights_of(config).shapes == theirs
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_gguf_names_are_llama_cpps(name: str) -> None:
+    config = read_config(random_model(name).config.to_dict(), "tests")
+    table = weights_of(config)
+    wanted = GGUF_ARCHITECTURE.get(config.architecture, config.architecture)
+    architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == wanted)
+    theirs = gguf.get_tensor_name_map(architecture, config.num_layers)
+    names = {key: table.gguf_name(key) for key in table.shapes}
+    assert names == {key: theirs.get_name(key, try_suffixes=(".weight", ".bias")) for key in names}
+    assert len(set(names.values())) == len(names)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_decoder_is_made_of_every_tensor_once(name: str) -> None:
+    source = Counted(name, 0)
+    load_decoder(source, CPU, torch.float32)
+    assert sorted(source.read) == sorted(weights_of(source.config).shapes)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_weight_that_the_model_lacks_is_a_key_error(name: str) -> None:
+    config = read_config(random_model(name).config.to_dict(), "tests")
+    table = weights_of(config)
+    assert ("q_bias" in table, "o_bias" in table) == (config.qkv_bias, config.o_bias)
+    assert ("q_norm" in table, "head" in table) == (config.qk_norm, not config.tie_embeddings)
+    beyond = f"model.layers.{config.num_layers}.input_layernorm.weight"
+    for look_up in (
+        lambda: table.name("router"),
+        lambda: table.shape("router"),
+        lambda: table.entry(beyond),
+        lambda: table.gguf_name(beyond),
+    ):
+        with pytest.raises(KeyError):
+            look_up()
+
+
+@pytest.fixture
+def toylm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One more file among the architectures."""
+    monkeypatch.setattr(architectures, "__path__", [*architectures.__path__, *test_families.__path__])
+    families.cache_clear()
+    yield
+    monkeypatch.undo()
+    families.cache_clear()
+    sys.modules.pop(f"{architectures.__name__}.toylm", None)
+
+
+def toy_name(name: str) -> str:
+    for theirs, ours in TOY_NAMES.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+def write_toylm(directory: Path, model_type: str = "toylm") -> None:
+    """The tiny Llama with biases, as a model of the new family."""
+    write_checkpoint(directory, "biased_llama", tie_word_embeddings=False)
+    weights, config = directory / "model.safetensors", directory / "config.json"
+    save_file({toy_name(name): tensor for name, tensor in load_file(weights).items()}, weights)
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": model_type}))
+
+
+def assert_same_weights(ours: Decoder, theirs: Decoder) -> None:
+    assert ours.layers == theirs.layers
+    for a, b in zip(ours.blocks, theirs.blocks, strict=True):
+        assert torch.equal(a.input_norm_M, b.input_norm_M) and torch.equal(a.post_norm_M, b.post_norm_M)
+        for name in ("qkv", "output", "gate_up", "down"):
+            x, y = getattr(a, name), getattr(b, name)
+            assert torch.equal(x.weight_OI, y.weight_OI)
+            assert (x.bias_O is None) == (y.bias_O is None)
+            assert x.bias_O is None or torch.equal(x.bias_O, y.bias_O)
+    assert torch.equal(ours.embedding_VM, theirs.embedding_VM) and torch.equal(ours.final_norm_M, theirs.final_norm_M)
+    assert torch.equal(ours.output_head.weight_OI, theirs.output_head.weight_OI)
+
+
+@pytest.mark.usefixtures("toylm")
+@pytest.mark.parametrize("model_type", ["toylm", "toylm2"])
+def test_a_new_family_is_one_file(model_type: str, tmp_path: Path) -> None:
+    write_toylm(tmp_path / "toy", model_type)
+    checkpoint = open_checkpoint(str(tmp_path / "toy"))
+    llama = ModelTensors("biased_llama", 0, tie_word_embeddings=False)
+    assert checkpoint.config.architecture == model_type
+    assert checkpoint.names() == {toy_name(name) for name in llama.names()}
+    assert_same_weights(load_decoder(checkpoint, CPU, torch.float32), tiny_decoder("biased_llama"))
+    ours, theirs = (load_decoder(LayersOf(source, [1, 3]), CPU, torch.float32) for source in (checkpoint, llama))
+    assert_same_weights(ours, theirs)
+    for number in range(2):
+        place = ranks_at(number, 2)
+        shards = (ShardedSource(source, place, place) for source in (checkpoint, llama))
+        ours, theirs = (load_decoder(shard, CPU, torch.float32) for shard in shards)
+        assert_same_weights(ours, theirs)
+
+
+@pytest.mark.usefixtures("toylm")
+def test_a_new_family_is_read_from_gguf(tmp_path: Path) -> None:
+    original = write_gguf(tmp_path / "llama.gguf", "biased_llama", tie_word_embeddings=False).state_dict()
+    data = (tmp_path / "llama.gguf").read_bytes()
+    assert data.count(b"ffn_") == 2 * 7 and b"toylm" not in data
+    # names of one length, so that all offsets stay
+    (tmp_path / "toy.gguf").write_bytes(data.replace(b"llama", b"toylm").replace(b"ffn_", b"mlp_"))
+    ours = open_checkpoint(str(tmp_path / "toy.gguf"))
+    assert ours.names() == {toy_name(name) for name in original}
+    assert all(torch.equal(ours.tensor(toy_name(name)), tensor) for name, tensor in original.items())
+
+
+@pytest.mark.usefixtures("toylm")
+def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unsupported architecture 'toyml2', did you mean 'toylm2'"):
+        read_config({"model_type": "toyml2"}, "config.json")
+    write_toylm(tmp_path / "toy")
+    tensors = load_file(tmp_path / "toy" / "model.safetensors")
+    del tensors["classifier.weight"]
+    save_file(tensors, tmp_path / "toy" / "model.safetensors")
+    with pytest.raises(UserError, match="'classifier.weight' is missing .*tie_word_embeddings=false"):
+        open_checkpoint(str(tmp_path / "toy"))
+
+
+def test_without_its_file_there_is_no_such_family() -> None:
+    with pytest.raises(UserError, match="unsupported architecture 'toylm'; there are: llama, mistral, qwen2, qwen3"):
+        read_config({"model_type": "toylm"}, "config.json")
