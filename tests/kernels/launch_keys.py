@@ -51,10 +51,12 @@ def one_pass(prefixes: list[int], rows: int, splits: int) -> None:
 
 
 def main() -> None:
-    tree_attention.tree_attention_kernel = Printing(tree_attention.tree_attention_kernel)
-    tree_attention.combine_splits_kernel = Printing(tree_attention.combine_splits_kernel)
-    speculative_attention.speculative_split_kernel = Printing(speculative_attention.speculative_split_kernel)
-    speculative_attention.combine_speculation_kernel = Printing(speculative_attention.combine_speculation_kernel)
+    for module, names in (
+        (tree_attention, ("tree_attention_kernel", "combine_splits_kernel")),
+        (speculative_attention, ("speculative_split_kernel", "combine_speculation_kernel")),
+    ):
+        for name in names:
+            setattr(module, name, Printing(getattr(module, name)))
     for prefixes, rows, splits in (
         ([100], 1, 1),
         ([1023], 2, 3),

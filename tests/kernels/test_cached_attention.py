@@ -102,8 +102,8 @@ def test_every_request_has_its_own(name: str, splits: int, padding: int, device:
     assert relative_error(out, Ops().cached_attention(q, PassCache(k, v, inputs), 0).double().cpu()) < TOLERANCE
     for b, (rows, visible_NS) in enumerate(batch):
         live, keys = len(rows.token), slice(rows.prefix + len(rows.key_end))
-        own = (q[:, b, :live], k[:, rows.slot, :, keys], v[:, rows.slot, :, keys])
-        expected = dense_attention(*(x.cpu() for x in own), visible_NS)
+        k_LGKD, v_LGKD = (cache[:, rows.slot, :, keys].cpu() for cache in (k, v))
+        expected = dense_attention(q[:, b, :live].cpu(), k_LGKD, v_LGKD, visible_NS)
         assert relative_error(out[:, b, :live], expected) < TOLERANCE
         assert not out[:, b, live:].any(), "padding gets 0"
 
@@ -138,8 +138,8 @@ def test_first_chunks_stay_with_torch(rows: int, device: torch.device, monkeypat
     out = TritonOps().cached_attention(q, PassCache(k, v, inputs), 0)
     for b, r in enumerate(requests):
         live = len(r.token)
-        own = (q[:, b, :live], k[:, r.slot, :, :live], v[:, r.slot, :, :live])
-        expected = dense_attention(*(x.cpu() for x in own), ancestors(chain(live), 0))
+        k_LGND, v_LGND = (cache[:, r.slot, :, :live].cpu() for cache in (k, v))
+        expected = dense_attention(q[:, b, :live].cpu(), k_LGND, v_LGND, ancestors(chain(live), 0))
         assert relative_error(out[:, b, :live], expected) < TOLERANCE
         assert not out[:, b, live:].any()
 

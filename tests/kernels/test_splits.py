@@ -12,12 +12,8 @@ pytest.importorskip("triton")
 from spec_sdk_backends.speculative_attention import share_of_window
 from spec_sdk_backends.tree_attention import MAX_SPLITS, MIN_KEY_BLOCKS_PER_SPLIT, Tiling, choose_splits
 
-H100 = SimpleNamespace(
-    multi_processor_count=132, regs_per_multiprocessor=65536, shared_memory_per_multiprocessor=228 * 1024
-)
-RTX_4090 = SimpleNamespace(
-    multi_processor_count=128, regs_per_multiprocessor=65536, shared_memory_per_multiprocessor=100 * 1024
-)
+H100 = SimpleNamespace(multi_processor_count=132, shared_memory_per_multiprocessor=228 * 1024)
+RTX_4090 = SimpleNamespace(multi_processor_count=128, shared_memory_per_multiprocessor=100 * 1024)
 BF16 = torch.bfloat16
 
 

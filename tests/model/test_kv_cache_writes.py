@@ -44,7 +44,7 @@ def test_the_same_columns(
     stored = before.clone()
     if write == PassCache.write_by_index:
         monkeypatch.setattr(PassInputs, "parts", property(_waits))
-    write(PassCache(*stored, inputs), 1, *new)
+    write(PassCache(stored[0], stored[1], inputs), 1, new[0], new[1])
     assert torch.equal(stored, expected)
     assert not torch.equal(expected, before)
 

@@ -36,8 +36,9 @@ TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {
     (4, 128): ((16, 32, 3, 4), (32, 16, 3, 4)),
     (4, 256): ((16, 16, 3, 8),),
 }
-# Registers a thread has at most, as an SM hands them out
-REGISTERS = 256
+# Registers of a multiprocessor, of every NVIDIA GPU since 2014, and most that a thread has, as they are handed out
+REGISTERS = 65536
+THREAD_REGISTERS = 256
 # Shared memory that the system takes for every block
 SYSTEM_SHARED = 1024
 
@@ -61,11 +62,11 @@ class Tiling:
         _, keys, stages, warps = next(tile for tile in tiles if block_rows <= tile[0])
         return Tiling(block_rows, keys, padded, warps, stages)
 
-    def resident(self, itemsize: int, registers: int, shared: int) -> int:
-        """How many programs a multiprocessor with so many registers and bytes of shared memory runs at once."""
+    def resident(self, itemsize: int, shared: int) -> int:
+        """How many programs a multiprocessor with so many bytes of shared memory runs at once, at least."""
         # K and V of all stages but the one that is being used up, and room for the queries twice
         own = ((self.stages - 1) * 2 * self.keys + 2 * self.rows) * self.head_dim * itemsize + SYSTEM_SHARED
-        return max(1, min(registers // (REGISTERS * 32 * self.warps), shared // own))
+        return max(1, min(REGISTERS // (THREAD_REGISTERS * 32 * self.warps), shared // own))
 
 
 def tree_attention(
@@ -238,8 +239,7 @@ def choose_splits(
     if device.type != "cuda":
         return 1
     properties = torch.cuda.get_device_properties(device)
-    registers, shared = properties.regs_per_multiprocessor, properties.shared_memory_per_multiprocessor
-    at_once = tiling.resident(dtype.itemsize, registers, shared)
+    at_once = tiling.resident(dtype.itemsize, properties.shared_memory_per_multiprocessor)
     wanted = at_once * properties.multi_processor_count // programs
     return max(1, min(wanted, key_blocks // least_blocks, MAX_SPLITS))
 

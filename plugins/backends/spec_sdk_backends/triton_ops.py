@@ -47,7 +47,7 @@ class TritonOps(Ops):
             is_causal=True,
             enable_gqa=k_gSGCD.shape[2] < H,
         )
-        return o_XHND.transpose(1, 2).unflatten(0, (g, B)).masked_fill(padding_BN[:, :, None, None], 0.0)
+        return o_XHND.transpose(1, 2).view(g, B, N, H, -1).masked_fill(padding_BN[:, :, None, None], 0.0)
 
     def tree_attention(
         self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask
