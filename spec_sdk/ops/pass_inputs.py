@@ -160,6 +160,16 @@ class PassInputs:
         """Rows N of every request, padding included."""
         return self.token_BN.shape[1]
 
+    @property
+    def first_chunk(self) -> bool:
+        """Whether these are chains of which the host knows that none has a prefix, such as prompts' first chunks."""
+        return self.kind == "chain" and self._known is not None and not any(prefix for _, prefix, _, _ in self._known)
+
+    @property
+    def columns(self) -> int | None:
+        """Most cache columns that a request's rows see, by which a kernel may share out its work; None: not known."""
+        return None if self._known is None else max(write_at + live for _, _, write_at, live in self._known)
+
     @cached_property
     def parts(self) -> tuple[PassPart, ...]:
         """Every request's part without its padding, as host integers, for operations that take one request after the
