@@ -34,8 +34,8 @@ class AttentionReport:
 
     ``hit``: the prediction was accepted. ``error``: the largest relative error among the pass's rows, ``row_error``
     that of every live row, in the order of the tree's nodes. ``difference``: the largest ‖Â − A‖, in ``space``.
-    ``state_norm``: the largest norm of a row's hidden state, entering each layer and leaving the last.
-    ``estimate`` makes the constants of the error bounds; only in a request's first pass that guesses.
+    ``state_norm``: the largest norm of a row's hidden state, entering each layer and leaving the last; empty where no
+    error bounds are asked for. ``estimate`` makes their constants; only in a request's first pass that guesses.
     """
 
     hit: tuple[bool | None, ...]
@@ -59,7 +59,7 @@ class AttentionReport:
             for m in measured
             if m is not None
         ]
-        numbers = torch.cat((torch.stack(list(norms)), *rows)).tolist()
+        numbers = torch.cat((*(norm[None] for norm in norms), *rows)).tolist() if norms or rows else []
         state_norm, numbers = tuple(numbers[: len(norms)]), numbers[len(norms) :]
         width = len(numbers) // max(1, len(rows))
         tables = iter(numbers[at : at + width] for at in range(0, len(numbers), max(1, width)))
@@ -84,7 +84,7 @@ class AttentionReport:
             if several
             else None,
             "difference": list(self.difference),
-            "state_norm": list(self.state_norm),
+            "state_norm": list(self.state_norm) or None,
             "space": self.space,
             "constants": None if self.estimate is None else asdict(self.estimate()),
         }
