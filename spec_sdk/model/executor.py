@@ -23,9 +23,10 @@ LogitRows = Literal["all", "last", "none"]
 class PassPlan:
     """How a pass is executed, apart from its inputs.
 
-    ``runner``: how blocks run. An executor that is not torch goes by the runner's name and options, and refuses what it
-    cannot do, by name. ``taps``: layers whose hidden states are wanted (0 is the embedding, i the output of block i,
-    counted from 1). ``logits``: those of every row, of each request's last live row, or of none.
+    ``runner``: how blocks run. An executor that is not torch goes by the runner's
+    :meth:`~spec_sdk.model.block_runner.BlockRunner.declaration`, and refuses what it cannot do, by name. ``taps``:
+    layers whose hidden states are wanted (0 is the embedding, i the output of block i, counted from 1). ``logits``:
+    those of every row, of each request's last live row, or of none.
     """
 
     runner: BlockRunner
