@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from spec_sdk.testing.divergence import first_divergence_is_a_tie
 from spec_sdk.testing.drafters import check_drafter
+from spec_sdk.testing.executors import check_executor
 from spec_sdk.testing.predictors import check_predictor
 from spec_sdk.testing.samplers import check_sampler
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit, joint_law, sample_tokens
@@ -24,6 +25,7 @@ __all__ = [
     "TableDrafter",
     "TableModel",
     "check_drafter",
+    "check_executor",
     "check_predictor",
     "check_sampler",
     "check_tree",
