@@ -116,7 +116,7 @@ def sampled_probability(rule: Wrong, draws: int) -> float:
     sampler = rule.sampler_class(ReferenceSampler)(None, PARAMS)
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(
-        target, lambda: TableDrafter(drafts, rule.plan), rule.verifier(), sampler, PROMPT, TOKENS, draws
+        target, TableDrafter(drafts, rule.plan), rule.verifier(), sampler, PROMPT, TOKENS, draws
     ):
         counts[cell_of(tokens, VOCABULARY)] += 1
     return goodness_of_fit(counts, draws * joint_law(target, ReferenceSampler(None, PARAMS), PROMPT, TOKENS))
