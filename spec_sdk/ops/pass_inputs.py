@@ -47,9 +47,7 @@ class RequestRows:
         """``tokens`` in order after the prefix, each of which sees those before it."""
         count = len(tokens)
         order = range(count)
-        return RequestRows(
-            slot, prefix, prefix, tokens, range(prefix, prefix + count), order, order, [count] * count
-        )
+        return RequestRows(slot, prefix, prefix, tokens, range(prefix, prefix + count), order, order, [count] * count)
 
     @staticmethod
     def tree(

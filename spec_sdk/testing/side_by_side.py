@@ -101,7 +101,10 @@ class SideBySide:
         rows: int = 0,
         tree_slots: int = 0,
     ) -> None:
-        """One pass over the requests, with at least ``rows`` rows and ``tree_slots`` tree slots each; commits nothing."""
+        """One pass over the requests, which commits nothing.
+
+        Each is padded to at least ``rows`` rows and ``tree_slots`` tree slots.
+        """
         columns = [request.prefix + len(request.key_end) for request in requests]
         self.reserve(max(request.slot for request in requests) + 1, max(columns))
         executor = self.executor

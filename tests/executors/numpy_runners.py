@@ -55,7 +55,7 @@ class RequestPass:
 
 
 def run_of(runner: BlockRunner, layers: int) -> Run:
-    """What carries out ``runner`` on a model of so many layers. Raises UserError, by name, for one that nothing does."""
+    """What carries out ``runner`` on a model of so many layers. Raises UserError, by name, if nothing does."""
     declaration = runner.declaration()
     name = declaration["name"]
     if name == "sequential":
@@ -130,10 +130,10 @@ class SinkSpeculation:
             norms.append(_largest_norm(h_nM))
             request.record(layer + 1, h_nM)
         report = AttentionReport(
-            hit=tuple(m and m.hit for m in measured),
-            error=tuple(m and float(m.error_n.max()) for m in measured),
-            row_error=tuple(m and tuple(m.error_n.tolist()) for m in measured),
-            difference=tuple(m and float(m.difference_n.max()) for m in measured),
+            hit=tuple(None if m is None else m.hit for m in measured),
+            error=tuple(None if m is None else float(m.error_n.max()) for m in measured),
+            row_error=tuple(None if m is None else tuple(m.error_n.tolist()) for m in measured),
+            difference=tuple(None if m is None else float(m.difference_n.max()) for m in measured),
             state_norm=tuple(norms),
             space=self.rule.space,
         )

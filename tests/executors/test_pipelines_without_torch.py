@@ -25,9 +25,9 @@ from tests.support.real_pipelines import settings_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
 PROMPTS = ([5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9], [41, 7], [7 + 11 * i % 83 for i in range(37)])
-NEW_TOKENS = 14
+NEW_TOKENS = 12
 SAMPLED = ("sampling.temperature=0.8", "sampling.seed=11")
-LAYERS = 9
+LAYERS = 6
 SINK = ("predictor.size=3",)
 RUNS: dict[str, tuple[str, ...]] = {
     "vanilla": ("pipeline=vanilla",),
