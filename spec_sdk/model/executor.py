@@ -98,7 +98,10 @@ class Executor(ABC):
 
     @abstractmethod
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
-        """One pass: K and V of every row go to the cache, to the columns that the inputs name. Commits nothing.
+        """One pass: K and V of every live row go to the cache, to the columns that the inputs name. Commits nothing.
+
+        No other column is written: a slot may have no room for rows of padding. What a request gets does not depend on
+        those beside it, and what is returned for padding means nothing.
 
         Raises UserError, by name, for a runner that it cannot execute.
         """

@@ -48,7 +48,8 @@ def check_executor(
     most ``tolerances[dtype]`` of the largest value, for every dtype named there. A model of ``config`` is made up of
     weights that the dtype can hold. A runner that nobody knows must be refused by name.
 
-    ``runners`` are called for a fresh runner each time, and prepared for the model.
+    ``runners`` are called for a fresh runner each time, which is prepared for the model. They may not keep anything of
+    a request from pass to pass: of commits and roll backs only the cache hears.
     """
     for dtype, tolerance in tolerances.items():
         for seed in seeds:

@@ -134,14 +134,10 @@ class SideBySide:
             cache.commit(slots, prefixes, paths)
         for slot, path in zip(slots, paths, strict=True):
             self._length[slot] = self.length(slot) + len(path)
-            for runner in (self._runner, self._reference_runner):
-                runner.commit(slot, path)
 
     def roll_back(self, slot: int, length: int) -> None:
         """Forget all but the first ``length`` tokens of a slot."""
         self._length[slot] = length
-        for runner in (self._runner, self._reference_runner):
-            runner.truncate(slot, length)
 
     def _on_host(self, output: PassOutput) -> PassOutput:
         """The output as the executor itself brings it to the host."""
@@ -165,6 +161,11 @@ class SideBySide:
     def _compare(
         self, about: str, found: PassOutput, b: int, expected: PassOutput, live: int, logits: LogitRows
     ) -> None:
+        # what was measured first: a wrong verdict says more than the wrong states that follow from it
+        report = expected.reports[0] if expected.reports else None
+        if report is not None:
+            assert found.reports, f"{about}: no report, and its runner measures"
+            self._same_report(about, found.reports[b], report)
         for layer, h_BNM in found.hidden.items():
             self._same(f"{about}, hidden states of layer {layer}", h_BNM[b, :live], expected.hidden[layer][0])
         expected_nV = expected.logits_BNV[0]
@@ -172,10 +173,6 @@ class SideBySide:
             self._same(f"{about}, the last live row's logits", found.logits_BNV[b], expected_nV[-1:])
         elif logits == "all":
             self._same(f"{about}, logits", found.logits_BNV[b, :live], expected_nV)
-        report = expected.reports[0] if expected.reports else None
-        if report is not None:
-            assert found.reports, f"{about}: no report, and its runner measures"
-            self._same_report(about, found.reports[b], report)
 
     def _same(self, what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
         """Raise AssertionError unless rows [n, …] are equal up to the tolerance."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -18,14 +20,17 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.testing import check_executor
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
+from spec_sdk_backends.cuda import CudaBackend, CudaConfig
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 from tests.executors.numpy_executor import NumpyExecutor, load_numpy
-from tests.executors.wrong_executors import WRONG, WrongExecutor, load
+from tests.executors.numpy_runners import AttentionRule, SinkSpeculation
+from tests.executors.wrong_executors import WRONG, RunsAnything, WrongExecutor, load
 
 
-def attention_speculative(space: str = "heads") -> AttentionSpeculativeRunner:
-    verifier = L2Threshold(L2ThresholdConfig(0.4, never=[1], space=space))
+def attention_speculative(space: str = "heads", threshold: float = 0.4) -> AttentionSpeculativeRunner:
+    verifier = L2Threshold(L2ThresholdConfig(threshold, never=[1], space=space))
     return AttentionSpeculativeRunner(lambda: AttentionSink(AttentionSinkConfig(3)), verifier)
 
 
@@ -51,11 +56,18 @@ class Bucketed(TorchExecutor):
         return -(-slots // 16) * 16
 
 
-@pytest.mark.parametrize("make_executor", [load_torch, load_numpy])
+@pytest.mark.parametrize("make_executor", [load_torch, CpuBackend(CpuConfig()).load, load_numpy])
 def test_right_executors_pass(
     make_executor: Callable[[TensorSource, torch.dtype], Executor], scale: Callable[[int, int], int]
 ) -> None:
     check_executor(make_executor, runners=RUNNERS, seeds=range(scale(1, 20)))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_cuda_backend_passes() -> None:
+    tolerances = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+    check_executor(CudaBackend(CudaConfig()).load, tolerances=tolerances, runners=RUNNERS[:2])
 
 
 def test_an_executor_with_buckets_passes() -> None:
@@ -93,6 +105,29 @@ def test_a_wrong_executor_is_caught(wrong: type[WrongExecutor]) -> None:
     with pytest.raises(AssertionError) as caught:
         check_executor(load(wrong))
     assert FOUND_BY.get(wrong.__name__, "float32, seed 0, sequential, check_") in str(caught.value)
+
+
+def test_a_runner_executed_in_another_way_is_caught() -> None:
+    with pytest.raises(AssertionError, match=r"layer_parallel, check_chains.* is off by"):
+        check_executor(load(RunsAnything), runners=RUNNERS[1:2])
+
+
+def test_a_wrong_verdict_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttentionRule, "hit", lambda rule, layer, error_n: True)
+    with pytest.raises(AssertionError, match=r"attention_speculative, check_.* predictions accepted"):
+        check_executor(load_numpy, runners=[attention_speculative])
+
+
+def test_a_prediction_from_other_keys_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_more = SinkSpeculation._speculate
+
+    def speculate(self: SinkSpeculation, *given: Any) -> Any:
+        return one_more(dataclasses.replace(self, size=self.size + 1), *given)
+
+    monkeypatch.setattr(SinkSpeculation, "_speculate", speculate)
+    # where nothing is accepted only what was measured shows it
+    with pytest.raises(AssertionError, match=r"attention_speculative, check_.* errors of layer"):
+        check_executor(load_numpy, runners=[lambda: attention_speculative(threshold=0.0)])
 
 
 FOUND_BY = {
