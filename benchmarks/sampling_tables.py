@@ -64,7 +64,7 @@ from benchmarks.support.timing import own_clock
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams, Verdict, Verifier
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.tree import DraftLaw, TokenTree
+from spec_sdk.tree import DraftDistribution, TokenTree
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.chain_rejection import ChainRejection
@@ -77,22 +77,18 @@ STAGES = ("draft", "pass", "verdict", "recover")
 
 
 class Depth(Policy):
-    """Always the same γ."""
+    """Always the same γ, its config."""
 
     name = "depth"
 
-    def __init__(self, gamma: int) -> None:
-        super().__init__(None)
-        self.gamma = gamma
-
     def budget(self, request: Request) -> Budget:
-        return Budget(self.gamma)
+        return Budget(self.config)
 
 
 def draft_logits(tree: TokenTree) -> torch.Tensor:
     """The logits [γ, V] that the tokens of a drawn chain came from."""
     sources = [draws[0].source for draws in tree.draws_N if draws]
-    return torch.stack([source.logits_V for source in sources if isinstance(source, DraftLaw)])
+    return torch.stack([source.logits_V for source in sources if isinstance(source, DraftDistribution)])
 
 
 class Recording(Verifier):
@@ -109,7 +105,7 @@ class Recording(Verifier):
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         if tree.depth == self.gamma:
             tokens, sources = list(tree.token_N[1:]), [draws[0].source for draws in tree.draws_N if draws]
-            known: list[Any] = [source.known for source in sources if isinstance(source, DraftLaw)]
+            known: list[Any] = [source.known for source in sources if isinstance(source, DraftDistribution)]
             q_G = [float(row[token]) for row, token in zip(known, tokens, strict=True)]
             self.steps.append(Step(draft_logits(tree), logits_NV.clone(), tokens, q_G))
         return ChainRejection(None).verify(tree, logits_NV, request)
@@ -137,7 +133,11 @@ def record(pipeline: Pipeline, gamma: int, prompts: Sequence[Prompt], count: int
     """``count`` steps, as many from each prompt as from the others."""
     recording = Recording(gamma)
     pipeline = replace(
-        pipeline, sampler=ExactSampler(None, SAMPLED), verifier=recording, make_policy=lambda: Depth(gamma)
+        pipeline,
+        sampling=SAMPLED,
+        make_sampler=lambda params: ExactSampler(None, params),
+        verifier=recording,
+        policy=Depth(gamma),
     )
     for i, prompt in enumerate(prompts):
         wanted = count * (i + 1) // len(prompts)
@@ -214,9 +214,15 @@ def read_bandwidth(device: torch.device, size: int = 2**28) -> float:
 
 def in_pipeline(pipeline: Pipeline, name: str, gamma: int, known: Mapping[str, Decide]) -> Pipeline:
     """The pipeline with this method. Functions of logits draft with the reference sampler."""
-    sampler = OURS.get(name, ReferenceSampler)(None, SAMPLED)
+    make = OURS.get(name, ReferenceSampler)
     verifier = ChainRejection(None) if name in OURS else ByFunction(known[name])
-    return replace(pipeline, sampler=sampler, verifier=verifier, make_policy=lambda: Depth(gamma))
+    return replace(
+        pipeline,
+        sampling=SAMPLED,
+        make_sampler=lambda params: make(None, params),
+        verifier=verifier,
+        policy=Depth(gamma),
+    )
 
 
 def whole_runs(

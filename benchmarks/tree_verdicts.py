@@ -42,7 +42,8 @@ from benchmarks.support import machine
 from benchmarks.support.sampling_rivals import peak_bytes
 from benchmarks.support.timing import median_cpu, median_wall, own_clock
 from spec_sdk.contracts import Request, Sampler, SamplingParams
-from spec_sdk.tree import DraftLaw, DrawKind, TreeBuilder
+from spec_sdk.contracts.request import RequestState
+from spec_sdk.tree import DraftDistribution, DrawKind, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidSampler
@@ -95,7 +96,7 @@ class TreeStep:
             target[place[node]] = row_V.float() + 0.9 * torch.randn(vocabulary, generator=rng)
         self.target = target.to(device, dtype)
         # by the sampler itself and not by its id, which a later one may get when it is gone
-        self._left: dict[Sampler, dict[int, DraftLaw]] = {}
+        self._left: dict[Sampler, dict[int, DraftDistribution]] = {}
 
     def by(self, sampler: Sampler, request: Request) -> object:
         laws = {} if self.kind == "chosen" else self.laws(sampler)
@@ -104,7 +105,7 @@ class TreeStep:
             builder.add(node, token, self.kind, laws.get(node))
         return MultiStep(None).verify(builder.build().tree, self.target, request).tokens
 
-    def laws(self, sampler: Sampler) -> dict[int, DraftLaw]:
+    def laws(self, sampler: Sampler) -> dict[int, DraftDistribution]:
         """What drawing with ``sampler`` leaves behind, the same for every step."""
         if sampler not in self._left:
             laws = self._left[sampler] = {node: sampler.law(row_V) for node, row_V in self.draft.items()}
@@ -130,7 +131,7 @@ def rivals(steps: Sequence[TreeStep], params: SamplingParams, device: torch.devi
 
 def _next_step(steps: Sequence[TreeStep], sampler: Sampler) -> Callable[[], object]:
     turn = itertools.cycle(steps)
-    request = Request([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(1))
+    request = RequestState([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(1)).view
     return lambda: next(turn).by(sampler, request)
 
 

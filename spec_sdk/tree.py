@@ -20,7 +20,7 @@ import torch
 DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
 
 
-class DraftLaw:
+class DraftDistribution:
     """A draft distribution that is worked out when it is first read.
 
     ``logits_V``: the draft model's logits [V], the repetition penalty applied, wherever the draft model left them: all
@@ -50,8 +50,8 @@ class DraftLaw:
         return self._q_V
 
 
-class _LawField:
-    """The field ``q_V`` of a draw: given as a distribution or a :class:`DraftLaw`, read as a distribution."""
+class _DistributionField:
+    """The field ``q_V`` of a draw: given as a distribution or a :class:`DraftDistribution`, read as a distribution."""
 
     @overload
     def __get__(self, draw: None, owner: type) -> None: ...
@@ -59,9 +59,9 @@ class _LawField:
     def __get__(self, draw: Draw, owner: type) -> torch.Tensor | None: ...
     def __get__(self, draw: Draw | None, owner: type) -> torch.Tensor | None:
         source = None if draw is None else draw.source
-        return source.q_V if isinstance(source, DraftLaw) else source
+        return source.q_V if isinstance(source, DraftDistribution) else source
 
-    def __set__(self, draw: Draw, value: torch.Tensor | DraftLaw | None) -> None:
+    def __set__(self, draw: Draw, value: torch.Tensor | DraftDistribution | None) -> None:
         draw.__dict__["_source"] = value
 
 
@@ -72,22 +72,31 @@ class Draw:
     ``kind``
         ``chosen``: picked by top-k, retrieval or any rule that looks at no random number. It is a point mass: accept
         with p(x), else zero p(x) and renormalise.
-        ``with_replacement`` / ``without_replacement``: drawn at random from ``q_V``. Draws without replacement that
-        share the same ``q_V`` object are one sequence: the i-th is drawn from q with the tokens before it removed.
+        ``with_replacement`` / ``without_replacement``: drawn at random from ``q_V``.
     ``q_V``
         The distribution at the parent, after the sampling transforms and *before* any removal; None for ``chosen``.
-        It may be given as a :class:`DraftLaw`, which is worked out when ``q_V`` is first read.
+        It may be given as a :class:`DraftDistribution`, which is worked out when ``q_V`` is first read.
+    ``sequence``
+        Of a draw without replacement: the number, among those at its parent, of the sequence that it belongs to. The
+        i-th draw of a sequence is drawn from q with the tokens before it in that sequence removed. None for others.
+
+    Raises ValueError, naming the node, for a draw without replacement without its sequence, or another one with one.
     """
 
     node: int
     kind: DrawKind
-    q_V: _LawField = _LawField()
+    q_V: _DistributionField = _DistributionField()
     drafter: str = ""
+    sequence: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.sequence is None) == (self.kind == "without_replacement"):
+            raise ValueError(f"tree node {self.node}: {_misnumbered(self.kind, self.sequence)}")
 
     @property
-    def source(self) -> torch.Tensor | DraftLaw | None:
+    def source(self) -> torch.Tensor | DraftDistribution | None:
         """``q_V`` as it was given: a law that nobody has asked for yet is not worked out by this."""
-        source: torch.Tensor | DraftLaw | None = self.__dict__["_source"]
+        source: torch.Tensor | DraftDistribution | None = self.__dict__["_source"]
         return source
 
 
@@ -163,6 +172,15 @@ class BuiltTree:
     preorder: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class _Sequence:
+    """Draws without replacement at one node that belong together: where they come from, and the tokens so far."""
+
+    source: torch.Tensor | DraftDistribution
+    drafter: str
+    tokens: set[int]
+
+
 @dataclass
 class TreeBuilder:
     """A tree that is still growing. Nodes are numbered in creation order, which is also their cache slot order.
@@ -181,6 +199,7 @@ class TreeBuilder:
     def __post_init__(self) -> None:
         self.token, self.parent, self.depth, self.draws = [self.root], [-1], [0], [[]]
         self._child: list[dict[int, int]] = [{}]
+        self._sequences: dict[int, dict[int, _Sequence]] = {}
 
     @property
     def size(self) -> int:
@@ -196,13 +215,19 @@ class TreeBuilder:
         parent: int,
         token: int,
         kind: DrawKind,
-        q_V: torch.Tensor | DraftLaw | None = None,
+        q_V: torch.Tensor | DraftDistribution | None = None,
         drafter: str = "",
+        sequence: int | None = None,
     ) -> int:
         """Record that ``token`` was drawn at node ``parent``; return the child's creation index.
 
+        All draws without replacement at one node are one sequence, number 0, unless ``sequence`` says otherwise. They
+        are of different tokens, by one drafter and from one distribution: each time the same object, the same memory,
+        or a :class:`DraftDistribution` once and its own ``q_V`` another time. A second sequence must be asked for by
+        number, so that a drafter that gives copies of its distribution is refused and not misread.
+
         Raises ValueError, naming the node, for an unknown parent, a negative token, a drawn token without its ``q_V``
-        or outside it, and a node more than ``max_nodes``.
+        or outside it, a draw that cannot belong to its sequence, and a node more than ``max_nodes``.
         """
         if not 0 <= parent < self.size:
             raise ValueError(
@@ -216,6 +241,15 @@ class TreeBuilder:
             )
         if q_V is not None and token >= q_V.shape[0]:
             raise ValueError(f"tree node {self.size}: token {token} lies outside its q_V of {q_V.shape[0]} tokens")
+        if kind == "without_replacement" and sequence is None:
+            sequence = 0
+        if (sequence is None) == (kind == "without_replacement") or (sequence is not None and sequence < 0):
+            raise ValueError(f"tree node {self.size}: {_misnumbered(kind, sequence)}")
+        known = None if sequence is None else self._sequences.get(parent, {}).get(sequence)
+        if known is not None and (fault := _misfit(known, token, q_V, drafter)):
+            raise ValueError(
+                f"tree node {self.size}: {fault} (draws without replacement at node {parent}, sequence {sequence})"
+            )
         node = self._child[parent].get(token)
         if node is None:
             if self.room < 1:
@@ -227,8 +261,19 @@ class TreeBuilder:
             self.depth.append(self.depth[parent] + 1)
             self.draws.append([])
             self._child.append({})
-        self.draws[parent].append(Draw(node, kind, q_V, drafter))
+        if sequence is not None and q_V is not None:
+            if known is None:
+                known = _Sequence(q_V, drafter, set())
+                self._sequences.setdefault(parent, {})[sequence] = known
+            known.tokens.add(token)
+            # one object for the whole sequence, whichever of its forms the drafter gave
+            q_V = known.source
+        self.draws[parent].append(Draw(node, kind, q_V, drafter, sequence))
         return node
+
+    def next_sequence(self, parent: int) -> int:
+        """The least number above those of all sequences of draws without replacement at node ``parent``."""
+        return max(self._sequences.get(parent, {}), default=-1) + 1
 
     def intervals(self) -> tuple[list[int], list[int]]:
         """Pre-order ``start`` and ``end`` of every node, indexed by creation order, in O(N)."""
@@ -257,10 +302,50 @@ class TreeBuilder:
             depth_N=tuple(self.depth[s] for s in slot_of),
             end_N=tuple(end[s] for s in slot_of),
             draws_N=tuple(
-                tuple(Draw(start[d.node], d.kind, d.source, d.drafter) for d in self.draws[s]) for s in slot_of
+                tuple(Draw(start[d.node], d.kind, d.source, d.drafter, d.sequence) for d in self.draws[s])
+                for s in slot_of
             ),
         )
         return BuiltTree(tree, tuple(start))
+
+
+def same_distribution(one: torch.Tensor | DraftDistribution, other: torch.Tensor | DraftDistribution) -> bool:
+    """Whether two draws come from one distribution [V]: one object or memory, or a draft distribution and its ``q_V``.
+
+    Equal numbers elsewhere in memory are not the same: two distributions may well be equal. Works out nothing.
+    """
+    if one is other:
+        return True
+    made, other_made = (source.made if isinstance(source, DraftDistribution) else source for source in (one, other))
+    if made is None or other_made is None:
+        return False
+    return made is other_made or _memory(made) == _memory(other_made)
+
+
+def _memory(q_V: torch.Tensor) -> tuple[object, ...]:
+    return q_V.device, q_V.data_ptr(), q_V.dtype, q_V.shape, q_V.stride()
+
+
+def _misnumbered(kind: str, sequence: int | None) -> str:
+    if kind == "without_replacement":
+        return f"a draw without replacement needs the number of its sequence, 0 or more, not {sequence}"
+    return f"only draws without replacement form sequences, this one is {kind!r} and has sequence {sequence}"
+
+
+def _misfit(
+    sequence: _Sequence, token: int, source: torch.Tensor | DraftDistribution | None, drafter: str
+) -> str | None:
+    """Why a draw cannot belong to ``sequence``; None if it can."""
+    if source is None or not same_distribution(sequence.source, source):
+        return (
+            "it comes from another distribution than the draws before it; give all of them the same object, "
+            "or, for a second sequence, a number of its own"
+        )
+    if drafter != sequence.drafter:
+        return f"it is drawn by {drafter!r}, those before it by {sequence.drafter!r}"
+    if token in sequence.tokens:
+        return f"token {token} was drawn before"
+    return None
 
 
 def _check_arrays(tree: TokenTree) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-from spec_sdk.model.checkpoint_shapes import expected_shapes
+from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import Decoder, load_decoder
-from spec_sdk.model.projection import Projection
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.ops import Ops
+from spec_sdk.ops.linear import Projection
 
 COMMON = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 8192}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -74,7 +75,7 @@ class RandomTensors:
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
         self.config = config
-        self._shapes = expected_shapes(config)
+        self._shapes = weights_of(config).shapes
         self._device, self._dtype = device, dtype
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -94,7 +95,7 @@ def hf_fields(shape: str) -> dict[str, Any]:
 
 def random_decoder(shape: str, device: torch.device, dtype: torch.dtype, ops: Ops) -> Decoder:
     """A decoder of one of SHAPES, of the same weights every time."""
-    config = ModelConfig.from_hf(hf_fields(shape), f"shape {shape}")
+    config = read_config(hf_fields(shape), f"shape {shape}")
     torch.manual_seed(0)
     return load_decoder(RandomTensors(config, device, dtype), device, dtype, ops)
 

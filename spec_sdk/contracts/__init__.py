@@ -76,5 +76,6 @@ __all__ = [
 ]
 
 PLUGIN_KINDS: Mapping[str, type[Plugin]] = {
-    base.kind: base for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Growth, BlockRunner, Policy, Backend, Task)
+    base.kind: base
+    for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Growth, BlockRunner, Policy, Backend, Task)
 }

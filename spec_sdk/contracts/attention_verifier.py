@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.plugin import Plugin
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops.types import AttentionVerdict, Space
+from spec_sdk.plugin import Plugin
 
 
 class AttentionVerifier(Plugin, ABC):

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from spec_sdk.plugin import Plugin
 from spec_sdk.contracts.request import Budget, Request
 from spec_sdk.model.models import Models
+from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree
 
 Hidden = Mapping[int, torch.Tensor]
@@ -21,7 +21,7 @@ Hidden = Mapping[int, torch.Tensor]
 
 
 class Drafter(Plugin, ABC):
-    """Proposes tokens. One instance serves all requests of an engine: what it keeps of one, it keeps by ``request.slot``.
+    """Proposes tokens. One instance serves all requests of an engine; state is kept by ``request.slot``.
 
     A drafter overrides :meth:`propose_one`, or :meth:`propose` if it drafts for several requests at once.
 
@@ -73,6 +73,11 @@ class Drafter(Plugin, ABC):
 
         ``path_hidden``: per request, layer → states [N, M] of the committed path's nodes, the root first.
         """
+
+    @classmethod
+    def proposes(cls) -> bool:
+        """Whether one of the two ways to propose was overridden."""
+        return cls.propose is not Drafter.propose or cls.propose_one is not Drafter.propose_one
 
     def finish(self, requests: Sequence[Request]) -> None:
         """These requests have ended (done, cancelled or failed): what is kept of their slots can go."""

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spec_sdk.plugin import Plugin
 from spec_sdk.contracts.request import Budget, Request
+from spec_sdk.plugin import Plugin
 
 
 class Policy(Plugin, ABC):

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from spec_sdk.plugin import Plugin
 from spec_sdk.ops import AttentionMask, Ops
 from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
+from spec_sdk.plugin import Plugin
 
 
 class Predictor(Plugin, ABC):

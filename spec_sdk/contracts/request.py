@@ -106,7 +106,7 @@ class Request:
 
     ``tokens`` is the prefix: prompt and output so far. The last is the pending token, whose KV is in no cache yet.
     ``slot``: its place in every cache; another request may have it when this one is finished. ``id``: its number in the
-    run. ``sampler`` holds its sampling parameters. ``rng`` is the only source of randomness: a CPU generator of its own.
+    run. ``sampler`` holds its sampling parameters. ``rng``, a CPU generator, is its only source of randomness.
     ``target``: the target model's session, for drafters that draft with it.
     """
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.plugin import Plugin, Random
 from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.guarantees import Guarantee
-from spec_sdk.tree import DraftLaw, TokenTree
+from spec_sdk.plugin import Plugin, Random
+from spec_sdk.tree import DraftDistribution, TokenTree
 
 
 class Sampler(Plugin, ABC):
@@ -79,11 +79,11 @@ class Sampler(Plugin, ABC):
         """
         return [int(token) for token in self.probabilities(logits_NV).argmax(-1).tolist()]
 
-    def law(self, logits_V: torch.Tensor) -> DraftLaw:
+    def law(self, logits_V: torch.Tensor) -> DraftDistribution:
         """The law of a token drawn from these draft logits [V], which are kept as they are. Worked out when read."""
-        return DraftLaw(logits_V, lambda row_V: self.probabilities(row_V[None])[0].cpu())
+        return DraftDistribution(logits_V, lambda row_V: self.probabilities(row_V[None])[0].cpu())
 
-    def draw_from(self, law: DraftLaw, random: Random) -> int:
+    def draw_from(self, law: DraftDistribution, random: Random) -> int:
         """One token of a drafter's law. A sampler that can draw from logits should override this."""
         return self.draw(law.q_V, random)
 

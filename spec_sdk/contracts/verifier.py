@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.plugin import Plugin
 from spec_sdk.contracts.request import Request, Verdict
 from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.guarantees import Guarantee
+from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree
 
 

@@ -22,7 +22,7 @@ from spec_sdk.ranks import ALONE, Ranks
 
 @dataclass(frozen=True)
 class LayerMeasurement:
-    """One layer's verdict on one request, and ‖Â − A‖ [1, n] of its n live rows in the space ``verdict`` was given in."""
+    """One layer's verdict on one request, and ‖Â − A‖ [1, n] of its live rows in the space of ``verdict``."""
 
     verdict: AttentionVerdict
     difference_Bn: torch.Tensor

@@ -21,6 +21,7 @@ from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 
 
@@ -57,7 +58,7 @@ class ForwardPass:
     """
 
     inputs: PassInputs
-    cache: KVCache
+    cache: PassCache
     cos_BN1D: torch.Tensor
     sin_BN1D: torch.Tensor
     ops: Ops
@@ -155,7 +156,7 @@ class Decoder:
     ) -> tuple[torch.Tensor, ForwardPass]:
         """The embeddings [B, N, M] of a pass's tokens, and what its blocks work on."""
         cos_BN1D, sin_BN1D = self.rotary.at(inputs.position_BN, cache.capacity)
-        work = ForwardPass(inputs, cache, cos_BN1D, sin_BN1D, ops, frozenset(taps))
+        work = ForwardPass(inputs, cache.of_pass(inputs), cos_BN1D, sin_BN1D, ops, frozenset(taps))
         h_BNM = F.embedding(inputs.token_BN, self.embedding_VM)
         work.record(0, h_BNM)
         return h_BNM, work
@@ -182,12 +183,11 @@ class Decoder:
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
         """Store this pass's K and V of one layer."""
-        work.cache.write(layer, work.inputs, k_BNGD, v_BNGD)
+        work.cache.write(layer, k_BNGD[None], v_BNGD[None])
 
     def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """Exact attention over the cache [B, N, H, D]; this pass's K and V must have been written."""
-        k_1SGCD, v_1SGCD = work.cache.layers(layer, layer + 1)
-        return work.ops.cached_attention(q_BNHD[None], k_1SGCD, v_1SGCD, work.inputs)[0]
+        return work.ops.cached_attention(q_BNHD[None], work.cache, layer)[0]
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
         """Output projection of the attention sub-layer [B, N, M]."""

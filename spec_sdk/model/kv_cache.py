@@ -4,7 +4,7 @@ Every request has a slot of its own, with room for ``capacity`` tokens: its comm
 the pass in progress. How many are committed is the session's business. Memory is taken in :meth:`KVCache.reserve`,
 between passes, and never inside one.
 
-Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, B requests, N rows, g layers of a group.
+Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, K rows that are moved.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 
 GRANULE = 64
@@ -68,39 +69,9 @@ class KVCache:
                 "tokens (max_new_tokens, a shorter prompt) or fewer requests at once"
             ) from error
 
-    def write(self, layer: int, inputs: PassInputs, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor) -> None:
-        """Store a pass's keys and values of one layer."""
-        self.write_layers(layer, inputs, k_BNGD[None], v_BNGD[None])
-
-    def write_layers(self, first: int, inputs: PassInputs, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
-        """Store a pass's keys and values of the g layers from ``first`` on."""
-        last = first + k_gBNGD.shape[0]
-        if self.k_LSGCD.device.type == "cpu":
-            for part in inputs.parts:
-                place = slice(first, last), part.slot, slice(None), slice(part.write_at, part.write_at + part.live)
-                self.k_LSGCD[place] = k_gBNGD[:, part.index, : part.live].transpose(1, 2)
-                self.v_LSGCD[place] = v_gBNGD[:, part.index, : part.live].transpose(1, 2)
-            return
-        # no part of it depends on a value that only the device has; padding repeats a request's last live row, so that
-        # no column outside the pass is written
-        row_N = torch.arange(inputs.width, device=inputs.slot_B.device)
-        row_BN = torch.minimum(row_N, inputs.live_B[:, None] - 1)
-        column_BN = (inputs.write_at_B[:, None] + row_BN).long()
-        slot_B1 = inputs.slot_B[:, None].long()
-        index_BN11 = row_BN.long()[..., None, None]
-        for storage, new_gBNGD in ((self.k_LSGCD, k_gBNGD), (self.v_LSGCD, v_gBNGD)):
-            for layer in range(first, last):
-                new_BNGD = new_gBNGD[layer - first]
-                storage[layer][slot_B1, :, column_BN] = new_BNGD.gather(1, index_BN11.expand_as(new_BNGD))
-
-    def keys_values(self, layer: int, slot: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views [1, G, columns, D] of a request's first keys and values in one layer."""
-        place = slice(layer, layer + 1), slot, slice(None), slice(columns)
-        return self.k_LSGCD[place], self.v_LSGCD[place]
-
-    def layers(self, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views [g, S, G, C, D] of layers ``first`` … ``end - 1``."""
-        return self.k_LSGCD[first:end], self.v_LSGCD[first:end]
+    def of_pass(self, inputs: PassInputs) -> PassCache:
+        """The cache as one pass writes and reads it."""
+        return PassCache(self.k_LSGCD, self.v_LSGCD, inputs)
 
     def commit(self, slots: Sequence[int], prefixes: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Move the rows ``paths`` (offsets from the request's prefix, increasing) right behind the prefix, in order.

@@ -55,9 +55,10 @@ def estimate(decoder: Decoder, states: TokenStates, work: ForwardPass, part: Pas
 
     def attention(layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, first)
-        k_BGPD, v_BGPD = first.cache.keys_values(layer, part.slot, part.mask.prefix)
-        k_BGSD = torch.cat((k_BGPD, k_BNGD.transpose(1, 2)), 2)
-        v_BGSD = torch.cat((v_BGPD, v_BNGD.transpose(1, 2)), 2)
+        k_BGKD, v_BGKD = first.cache.keys_values(part.index, layer, layer + 1)
+        prefix = part.mask.prefix
+        k_BGSD = torch.cat((k_BGKD[:, :, :prefix], k_BNGD.transpose(1, 2)), 2)
+        v_BGSD = torch.cat((v_BGKD[:, :, :prefix], v_BNGD.transpose(1, 2)), 2)
         B, N, H, D = q_BNHD.shape
         q_BGRD = q_BNHD.view(B, k_BGSD.shape[1], -1, D)
         weight_BGRS = torch.softmax((q_BGRD @ k_BGSD.mT * D**-0.5).float(), dim=-1).to(v_BGSD.dtype)
@@ -102,9 +103,7 @@ class EstimateOfRun:
     def __init__(self) -> None:
         self._made: LipschitzEstimate | None = None
 
-    def __call__(
-        self, decoder: Decoder, states: TokenStates, work: ForwardPass, part: PassPart
-    ) -> LipschitzEstimate:
+    def __call__(self, decoder: Decoder, states: TokenStates, work: ForwardPass, part: PassPart) -> LipschitzEstimate:
         if self._made is None:
             self._made = estimate(decoder, states, work, part)
         return self._made

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs

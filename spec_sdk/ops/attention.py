@@ -3,7 +3,7 @@
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
 Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, S keys, T tree slots, Q = R*N;
-n, t, s queries, slots and keys of one block; C chunks of keys, or capacity of a cache slot; g layers of a group.
+n, t, s queries, slots and keys of one block; C chunks of keys; K keys that a request sees; g layers of a group.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.ops.linear import Projection, ProjectionStack
-from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
 
 # Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
@@ -41,24 +41,18 @@ class Ops:
         """The same for L layers of one shape, which layer-parallel drafting multiplies at once."""
         return ProjectionStack(weight_LOI, bias_LO)
 
-    def cached_attention(
-        self, q_gBNHD: torch.Tensor, k_gSGCD: torch.Tensor, v_gSGCD: torch.Tensor, inputs: PassInputs
-    ) -> torch.Tensor:
-        """Attention of a pass's rows over the cache of g layers, which a group of layers reads at once: [g, B, N, H, D].
+    def cached_attention(self, q_gBNHD: torch.Tensor, cache: PassCache, first: int) -> torch.Tensor:
+        """Attention of a pass's rows over the caches of g layers, from layer ``first`` on: [g, B, N, H, D].
 
-        ``k_gSGCD``, ``v_gSGCD``: the layers' caches, a slot for each request, the pass's own keys written. Rows of
-        padding get 0. One request after the other: what a request gets does not depend on those beside it.
+        The pass's own keys must have been written. Rows of padding get 0. One request after the other: what a request
+        gets does not depend on those beside it.
         """
-        outputs = []
-        for part in inputs.parts:
-            keys = slice(part.mask.keys)
-            o_gNHD = self.tree_attention(
-                q_gBNHD[:, part.index, : part.live],
-                k_gSGCD[:, part.slot, :, keys],
-                v_gSGCD[:, part.slot, :, keys],
-                part.mask,
-            )
-            outputs.append(F.pad(o_gNHD, (0, 0, 0, 0, 0, inputs.width - part.live)) if part.live < inputs.width else o_gNHD)
+        width, end, outputs = q_gBNHD.shape[2], first + q_gBNHD.shape[0], []
+        for part in cache.inputs.parts:
+            k_gGKD, v_gGKD = cache.keys_values(part.index, first, end)
+            o_gNHD = self.tree_attention(q_gBNHD[:, part.index, : part.live], k_gGKD, v_gGKD, part.mask)
+            padding = width - part.live
+            outputs.append(F.pad(o_gNHD, (0, 0, 0, 0, 0, padding)) if padding else o_gNHD)
         return outputs[0][:, None] if len(outputs) == 1 else torch.stack(outputs, 1)
 
     def tree_attention(

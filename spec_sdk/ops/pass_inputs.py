@@ -12,7 +12,7 @@ Legend: B requests, N rows of a request, T tree slots of a request, M width of w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -106,6 +106,7 @@ class PassInputs:
     key_end_BT: torch.Tensor
     live_B: torch.Tensor
     features_BNM: torch.Tensor | None = None
+    _known: tuple[tuple[int, int, int, int], ...] | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def of(
@@ -120,47 +121,41 @@ class PassInputs:
 
         Everything travels to the device as one tensor.
         """
+        B = len(requests)
         N = max(rows, *(len(request.token) for request in requests))
         T = max(slots, *(len(request.key_end) for request in requests))
-
-        def padded(values: Sequence[int], length: int, fill: int = 0) -> list[int]:
-            return [*values, *[fill] * (length - len(values))]
-
-        tables: tuple[tuple[int, list[int]], ...] = (
-            (N, [x for r in requests for x in padded(r.token, N)]),
-            (N, [x for r in requests for x in padded(r.position, N, r.prefix)]),
-            # no slot's interval holds -1, so that padding sees the prefix alone
-            (N, [x for r in requests for x in padded(r.query_start, N, -1)]),
-            (T, [x for r in requests for x in padded(r.key_start, T)]),
-            (T, [x for r in requests for x in padded(r.key_end, T)]),
-            (1, [r.slot for r in requests]),
-            (1, [r.prefix for r in requests]),
-            (1, [r.write_at for r in requests]),
-            (1, [len(r.token) for r in requests]),
+        # no slot's interval holds -1, so that padding sees the prefix alone
+        by_row = [x for r in requests for x in _padded(r.token, N, 0)]
+        by_row += [x for r in requests for x in _padded(r.position, N, r.prefix)]
+        by_row += [x for r in requests for x in _padded(r.query_start, N, -1)]
+        by_slot = [x for r in requests for x in _padded(r.key_start, T, 0)]
+        by_slot += [x for r in requests for x in _padded(r.key_end, T, 0)]
+        known = tuple((r.slot, r.prefix, r.write_at, len(r.token)) for r in requests)
+        flat = torch.tensor(
+            [*by_row, *by_slot, *(x for row in zip(*known, strict=True) for x in row)], dtype=torch.int32
         )
-        flat = torch.tensor([x for _, values in tables for x in values], dtype=torch.int32)
         if device.type != "cpu":
             flat = flat.pin_memory().to(device, non_blocking=True)
-        parts = torch.split(flat, [len(values) for _, values in tables])
-        token_BN, position_BN, query_start_BN, key_start_BT, key_end_BT, slot, prefix, write_at, live = (
-            part.view(len(requests), width) for part, (width, _) in zip(parts, tables, strict=True)
-        )
+        token_BN, position_BN, query_start_BN = flat[: 3 * B * N].view(3, B, N).unbind()
+        key_start_BT, key_end_BT = flat[3 * B * N : -4 * B].view(2, B, T).unbind()
+        slot_B, prefix_B, write_at_B, live_B = flat[-4 * B :].view(4, B).unbind()
         return PassInputs(
             kind=kind,
             token_BN=token_BN,
             position_BN=position_BN,
-            slot_B=slot[:, 0],
-            prefix_B=prefix[:, 0],
-            write_at_B=write_at[:, 0],
+            slot_B=slot_B,
+            prefix_B=prefix_B,
+            write_at_B=write_at_B,
             query_start_BN=query_start_BN,
             key_start_BT=key_start_BT,
             key_end_BT=key_end_BT,
-            live_B=live[:, 0],
+            live_B=live_B,
             features_BNM=features_BNM,
+            _known=known,
         )
 
     def request(self, index: int) -> PassInputs:
-        """The pass of one of the requests alone, without padding. Waits for the device."""
+        """The pass of one of the requests alone, without padding."""
         if self.batch == 1 and self.parts[0].live == self.width:
             return self
         own, part = slice(index, index + 1), self.parts[index]
@@ -177,6 +172,7 @@ class PassInputs:
             key_end_BT=self.key_end_BT[own, slots],
             live_B=self.live_B[own],
             features_BNM=None if self.features_BNM is None else self.features_BNM[own, rows],
+            _known=((part.slot, part.mask.prefix, part.write_at, part.live),),
         )
 
     @property
@@ -191,10 +187,12 @@ class PassInputs:
 
     @cached_property
     def parts(self) -> tuple[PassPart, ...]:
-        """Every request's part without its padding, as host integers: waits for the device. For operations that take
-        one request after the other; a kernel reads the tensors.
+        """Every request's part without its padding, as host integers, for operations that take one request after the
+        other; a kernel reads the tensors. Waits for the device unless the inputs were made of host integers.
         """
-        numbers = torch.stack((self.slot_B, self.prefix_B, self.write_at_B, self.live_B), 1).tolist()
+        numbers: Sequence[Sequence[int]] | None = self._known
+        if numbers is None:
+            numbers = torch.stack((self.slot_B, self.prefix_B, self.write_at_B, self.live_B), 1).tolist()
         return tuple(PassPart(self, b, *row) for b, row in enumerate(numbers))
 
 
@@ -217,3 +215,8 @@ class PassPart:
             is_preorder=inputs.kind != "growing",
             is_chain=inputs.kind == "chain",
         )
+
+
+def _padded(values: Sequence[int], length: int, fill: int) -> Sequence[int]:
+    missing = length - len(values)
+    return [*values, *[fill] * missing] if missing else values

@@ -6,10 +6,10 @@ answer every time, and reject a correct plugin with a probability of at most one
 
 from __future__ import annotations
 
-from spec_sdk.testing.divergence import first_divergence_is_a_tie
 from spec_sdk.testing.drafters import check_drafter
 from spec_sdk.testing.executors import check_executor
 from spec_sdk.testing.predictors import check_predictor
+from spec_sdk.testing.rounding import plain_logits, step_beyond_rounding
 from spec_sdk.testing.samplers import check_sampler
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit, joint_law, sample_tokens
 from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel
@@ -30,8 +30,9 @@ __all__ = [
     "check_sampler",
     "check_tree",
     "check_verifier",
-    "first_divergence_is_a_tie",
     "goodness_of_fit",
     "joint_law",
+    "plain_logits",
     "sample_tokens",
+    "step_beyond_rounding",
 ]

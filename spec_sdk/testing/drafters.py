@@ -91,7 +91,7 @@ class _Service:
         self._accept: dict[int, random.Random] = {}
 
     def serve(self, states: Sequence[RequestState], budget: Budget, apart: int = 0) -> list[list[TokenTree]]:
-        """The trees of a few cycles of each request; they join so many cycles ``apart``, and leave when they are done."""
+        """The trees of a few cycles of each request; they join so many cycles ``apart``, and leave when done."""
         trees: list[list[TokenTree]] = [[] for _ in states]
         first = [apart * i for i in range(len(states))]
         for cycle in range(CYCLES + first[-1]):
@@ -235,9 +235,9 @@ def _random_draws(tree: TokenTree) -> Iterator[tuple[tuple[int, int], int, torch
             if draw.q_V is None:
                 continue
             token, q_V = tree.token_N[draw.node], draw.q_V.double().cpu()
-            if draw.kind == "without_replacement":
-                q_V = left.get(id(draw.q_V), q_V)
+            if draw.sequence is not None:
+                q_V = left.get(draw.sequence, q_V)
                 rest_V = q_V.clone()
                 rest_V[token] = 0
-                left[id(draw.q_V)] = rest_V / rest_V.sum().clamp_min(torch.finfo(torch.float64).tiny)
+                left[draw.sequence] = rest_V / rest_V.sum().clamp_min(torch.finfo(torch.float64).tiny)
             yield (tree.depth_N[node], place), token, q_V / q_V.sum()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from spec_sdk.contracts import Random, Sampler
-from spec_sdk.tree import DraftLaw, TokenTree
+from spec_sdk.tree import DraftDistribution, TokenTree
 
 
 class Remembering(Sampler):
@@ -44,7 +44,7 @@ class Remembering(Sampler):
     def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
         return self.inner.without(p_V, token)
 
-    def draw_from(self, law: DraftLaw, random: Random) -> int:
+    def draw_from(self, law: DraftDistribution, random: Random) -> int:
         return self.inner.draw_from(law, random)
 
     def rejection(

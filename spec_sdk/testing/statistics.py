@@ -64,8 +64,8 @@ def sample_tokens(
 ) -> Iterator[list[int]]:
     """Answer ``prompt`` ``draws`` times through one scheduler; yields the first ``length`` tokens of each answer.
 
-    Its requests come one after the other and draw from one stream of random numbers. ``policy`` decides the depths; what
-    it shares between requests lives on from answer to answer, and by default nothing limits them. Unless
+    Its requests come one after the other and draw from one stream of random numbers. ``policy`` decides the depths, and
+    what it shares between requests lives on from answer to answer; by default nothing limits them. Unless
     ``max_new_tokens`` says otherwise, so many are asked for that no tree is cut short by the answer's end.
     """
     asked = max_new_tokens or 4 * length + 16

@@ -161,5 +161,5 @@ class TableDrafter(Drafter):
                 tree.add(node, sampler.draw_from(sources[table], rng), kind, sources[table], self.name)
             elif left[table]:
                 token = sampler.draw(undrawn[table], rng)
-                tree.add(node, token, kind, sources[table], self.name)
+                tree.add(node, token, kind, sources[table], self.name, sequence=table)
                 undrawn[table], left[table] = sampler.without(undrawn[table], token), left[table] - 1

@@ -9,7 +9,7 @@ from typing import get_args
 
 import torch
 
-from spec_sdk.tree import Draw, DrawKind, TokenTree
+from spec_sdk.tree import DraftDistribution, Draw, DrawKind, TokenTree, same_distribution
 
 MASS_TOLERANCE = 1e-4
 """How far the sum of a declared ``q_V`` may be from 1: float32 over a large vocabulary, with room."""
@@ -19,13 +19,13 @@ def check_tree(tree: TokenTree) -> None:
     """Raise AssertionError unless the draws of ``tree`` are sound. That it is a tree in pre-order, it checks itself.
 
     Each names a child of its node, every child has one, children stand in the order of their first draw, a drawn
-    token has a distribution that sums to 1 and in which it is possible, a chosen one has none, and draws without
-    replacement from one ``q_V`` are of different tokens.
+    token has a distribution that sums to 1 and in which it is possible, a chosen one has none, and draws of one
+    sequence without replacement are of different tokens from one distribution.
     """
     children: list[list[int]] = [[] for _ in tree.token_N]
     for node in range(1, tree.size):
         children[tree.parent_N[node]].append(node)
-    checked: set[int] = set()
+    checked: set[torch.Tensor] = set()
     for node, draws in enumerate(tree.draws_N):
         first_drawn = list(dict.fromkeys(draw.node for draw in draws))
         assert sorted(first_drawn) == children[node], (
@@ -39,8 +39,9 @@ def check_tree(tree: TokenTree) -> None:
         _check_draws(tree, node, draws, checked)
 
 
-def _check_draws(tree: TokenTree, node: int, draws: tuple[Draw, ...], checked: set[int]) -> None:
+def _check_draws(tree: TokenTree, node: int, draws: tuple[Draw, ...], checked: set[torch.Tensor]) -> None:
     removed: dict[int, set[int]] = {}
+    sources: dict[int, torch.Tensor | DraftDistribution] = {}
     for i, draw in enumerate(draws):
         where = f"node {node}, draw {i} (drafter {draw.drafter!r})"
         token = tree.token_N[draw.node]
@@ -49,13 +50,18 @@ def _check_draws(tree: TokenTree, node: int, draws: tuple[Draw, ...], checked: s
             assert draw.q_V is None, f"{where}: a chosen token has no q_V"
             continue
         assert draw.q_V is not None, f"{where}: a token drawn {draw.kind} needs its q_V"
-        if id(draw.q_V) not in checked:
+        # tensors are hashed by object: no distribution is looked at twice
+        if draw.q_V not in checked:
             _check_distribution(draw.q_V, where)
-            checked.add(id(draw.q_V))
+            checked.add(draw.q_V)
         assert token < draw.q_V.shape[0], f"{where}: token {token} lies outside q_V of {draw.q_V.shape[0]}"
         assert float(draw.q_V[token]) > 0, f"{where}: q_V gives the drawn token {token} no probability"
-        if draw.kind == "without_replacement":
-            gone = removed.setdefault(id(draw.q_V), set())
+        if draw.sequence is not None and draw.source is not None:
+            source = sources.setdefault(draw.sequence, draw.source)
+            assert same_distribution(source, draw.source), (
+                f"{where}: sequence {draw.sequence} without replacement has draws from two distributions"
+            )
+            gone = removed.setdefault(draw.sequence, set())
             assert token not in gone, f"{where}: token {token} was drawn before, and this is without replacement"
             gone.add(token)
 

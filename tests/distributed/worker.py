@@ -10,6 +10,7 @@ import functools
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from spec_sdk.app import main
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
@@ -28,6 +30,7 @@ from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk.registry import Registry
+from spec_sdk.tree import TokenTree
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from tests.distributed.cases import GROUPS, NEW, PROMPT, decoder_logits, speculated, states_after_trees
@@ -60,12 +63,13 @@ def layer_parallel(ranks: Ranks, directory: str, shares_kv: bool) -> list[float]
         session.prefill(0, PROMPT)
         columns = session.length() + 3
         session.reserve(1, columns)
+        cache = session.cache
+        assert isinstance(cache, KVCache)
         inputs = PassInputs.of("chain", [RequestRows.chain(0, session.length(), [1, 2, 3])], CPU)
-        _, work = decoder.forward_pass(inputs, session.cache, Ops())
+        _, work = decoder.forward_pass(inputs, cache, Ops())
         h_BNM = torch.randn(1, 3, decoder.config.hidden_size, generator=torch.Generator().manual_seed(0))
         states.append(runner.run(decoder, h_BNM, work))
-        k_LSGCD, v_LSGCD = session.cache.layers(0, decoder.layers)
-        caches.append(torch.stack((k_LSGCD[..., :columns, :], v_LSGCD[..., :columns, :])))
+        caches.append(torch.stack((cache.k_LSGCD[..., :columns, :], cache.v_LSGCD[..., :columns, :])))
     pairs = (states, caches) if shares_kv else (states,)
     differences = [float((one - spread).abs().max()) for one, spread in pairs]
     worst = ranks.all_gather(torch.tensor(differences)).amax(0)
@@ -92,8 +96,8 @@ def speculation(ranks: Ranks, overrides: list[str]) -> list[Any]:
     target, hits = pipeline.engine.target, list[float]()
     score = target.score
 
-    def noting_hits(*arguments: Any) -> list[Scores]:
-        scores = score(*arguments)
+    def noting_hits(slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+        scores = score(slots, trees, taps)
         assert scores[0].attention is not None
         hits.extend(-1.0 if hit is None else float(hit) for hit in scores[0].attention.hit)
         return scores

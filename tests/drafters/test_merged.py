@@ -61,6 +61,21 @@ def test_trees_of_different_roots_are_refused() -> None:
         merge([TokenTree.root_only(1), TokenTree.root_only(2)])
 
 
+def test_sequences_of_two_drafters_stay_apart_even_if_they_share_a_distribution() -> None:
+    q_V = torch.full((4,), 0.25)
+    trees = []
+    for tokens in ((0, 2), (2, 3)):
+        builder = TreeBuilder(7)
+        for token in tokens:
+            builder.add(0, token, "without_replacement", q_V)
+        builder.add(0, 1, "without_replacement", q_V.clone(), sequence=5)
+        trees.append(builder.build().tree)
+    merged = merge(trees)
+    check_tree(merged)
+    drawn = [(merged.token_N[draw.node], draw.sequence) for draw in merged.draws_N[0]]
+    assert drawn == [(0, 0), (2, 0), (1, 5), (2, 6), (3, 6), (1, 11)]
+
+
 def test_conformance() -> None:
     prompts = [[5], [9, 3, 3, 60, 17, 9, 3]]
     check_drafter(lambda: MergedDrafter(MergedConfig(MEMBERS), TinyModels()), VOCABULARY, prompts=prompts, draws=100)

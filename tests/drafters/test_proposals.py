@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, NoOptions, RequestState, SamplingParams
+from spec_sdk.contracts import Budget, NoOptions, PassInputs, PassOutput, RequestState, SamplingParams
 from spec_sdk.errors import UserError
 from spec_sdk.model.session import Session
 from spec_sdk.registry import Registry
@@ -179,7 +179,13 @@ def test_requests_of_one_step_share_the_draft_models_passes() -> None:
     alone, drafter = [], drafter_of(width=3)
     passes: list[int] = []
     forward = drafter.session.executor.forward
-    drafter.session.executor.forward = lambda inputs, *rest: passes.append(inputs.batch) or forward(inputs, *rest)
+
+    def counted(inputs: PassInputs, *rest: Any) -> PassOutput:
+        passes.append(inputs.batch)
+        output: PassOutput = forward(inputs, *rest)
+        return output
+
+    drafter.session.executor.forward = counted
     for prompt in prompts:
         asked = request(prompt, temperature=1.0)
         drafter.start([asked.view])

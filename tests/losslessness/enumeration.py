@@ -6,7 +6,8 @@ Legend: V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +17,8 @@ from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.statistics import DeepestPolicy, cell_of, joint_law
 from spec_sdk.testing.tables import TableModel
+from spec_sdk.tree import DraftDistribution, TokenTree
+from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 
 Outcome = TypeVar("Outcome")
@@ -68,6 +71,55 @@ class EnumeratingSampler(ReferenceSampler):
     def accepts(self, p: float, q: float, random: Random) -> bool:
         accepted = min(1.0, p / q)
         return self.chooser.choose([1 - accepted, accepted]) == 1
+
+
+class Undecided:
+    """A number drawn uniformly from [0, 1) that is known no better than it has been looked at.
+
+    Comparing it with a threshold is a choice, which narrows it down for the comparisons after it; so a procedure that
+    compares random numbers can be enumerated as it stands. Products and differences share what is known.
+    """
+
+    def __init__(
+        self, chooser: Chooser, factor: float = 1.0, offset: float = 0.0, known: list[float] | None = None
+    ) -> None:
+        self.chooser, self.factor, self.offset = chooser, factor, offset
+        self.known = [0.0, 1.0] if known is None else known
+
+    def __mul__(self, by: float) -> Undecided:
+        return Undecided(self.chooser, self.factor * by, self.offset * by, self.known)
+
+    def __sub__(self, by: float) -> Undecided:
+        return Undecided(self.chooser, self.factor, self.offset - by, self.known)
+
+    def __lt__(self, threshold: float) -> bool:
+        if self.factor == 0:
+            return self.offset < threshold
+        low, high = self.known
+        border = (threshold - self.offset) / self.factor
+        if not low < border < high:
+            return border >= high
+        below = self.chooser.choose([high - border, border - low]) == 1
+        self.chooser.weight /= high - low
+        self.known[below] = border
+        return below
+
+
+class EnumeratingExact(EnumeratingSampler, ExactSampler):
+    """The exact sampler's own walk of a tree, and its own draws from draft logits, on undecided numbers."""
+
+    name = "enumerating exact"
+
+    def draw_from(self, law: DraftDistribution, random: Random) -> int:
+        number: Any = Undecided(self.chooser)
+        return super().draw_from(law, number)
+
+    def rejection(
+        self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor, step: int = 0
+    ) -> tuple[list[int], int] | None:
+        numbers = [Undecided(self.chooser) for _ in uniform_D]
+        undecided_D: Any = SimpleNamespace(tolist=lambda: numbers)
+        return self.walk(tree, logits_NV, undecided_D)
 
 
 def cycle_law(

@@ -29,7 +29,7 @@ from spec_sdk.testing import (
     check_predictor,
     check_sampler,
     check_verifier,
-    first_divergence_is_a_tie,
+    step_beyond_rounding,
 )
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.no_draft import NoDraft
@@ -343,10 +343,20 @@ def test_faulty_predictors_are_found_out(predictor: type[AttentionSink], fault: 
         check_predictor(predictor(AttentionSinkConfig(size=2)))
 
 
-def test_a_divergence_at_a_tie_and_one_at_a_fault() -> None:
-    plain_V, speculated_V = torch.tensor([1.0, 5.0, 4.99, 0.0]), torch.tensor([1.0, 4.99, 5.0, 0.0])
-    assert first_divergence_is_a_tie([3, 1, 0], [3, 2, 3], plain_V, speculated_V)
-    assert not first_divergence_is_a_tie([3, 1, 0], [3, 0, 3], plain_V, speculated_V)
-    assert not first_divergence_is_a_tie([3, 1], [3, 2], plain_V, plain_V)
-    assert first_divergence_is_a_tie([3, 1], [3, 1], plain_V, plain_V)
-    assert not first_divergence_is_a_tie([3, 1], [3, 1, 2], plain_V, speculated_V)
+def test_rounding_and_what_it_does_not_explain() -> None:
+    plain_NV = torch.tensor([[1.0, 5.0, 4.99, 0.0], [0.0, 1.0, 2.0, 8.0]])
+    tie_NV, fault_NV = torch.tensor([[1.0, 4.99, 5.0, 0.0], [0.0, 1.0, 2.0, 8.0]]), plain_NV.clone()
+    plain_WNV = torch.stack([plain_NV, plain_NV + 0.01])
+    assert step_beyond_rounding([1, 3], plain_NV, plain_WNV) is None
+    assert step_beyond_rounding([2, 3], tie_NV, plain_WNV) is None
+    # not what its own logits say, though a tie by the plain ones
+    assert step_beyond_rounding([2, 3], plain_NV, plain_WNV) == 0
+    # where all passes round alike there are no ties
+    assert step_beyond_rounding([2, 3], tie_NV, torch.stack([plain_NV, plain_NV])) == 0
+    # its token is the plain one, and its logits show a fault that no noise of its own can excuse
+    fault_NV[1, 3] = 5.0
+    assert step_beyond_rounding([1, 3], fault_NV, plain_WNV) == 1
+    assert step_beyond_rounding([1, 3], torch.full_like(plain_NV, float("nan")), plain_WNV) == 0
+    for own_NV, wrong_WNV in ((plain_NV, plain_WNV[:1]), (plain_NV[:1], plain_WNV), (plain_NV, plain_WNV[:, :1])):
+        with pytest.raises(ValueError, match="^2 tokens take logits of two widths at least"):
+            step_beyond_rounding([1, 3], own_NV, wrong_WNV)

@@ -77,11 +77,11 @@ def test_a_drafter_in_use_drafts_as_a_fresh_one_would(name: str) -> None:
     used.start([request.view])
     for cycle in range(8):
         state = request.rng.get_state()
-        tree = used.propose_one(request.view, Budget(4))
+        (tree,) = used.propose([request.view], [Budget(4)])
         fresh, again = DRAFTERS[name](), request_for(request.tokens, sampler, 0)
         fresh.start([again.view])
         again.rng.set_state(state)
-        fresh_tree = fresh.propose_one(again.view, Budget(4))
+        (fresh_tree,) = fresh.propose([again.view], [Budget(4)])
         assert tree.token_N == fresh_tree.token_N, f"cycle {cycle}"
         for draws, fresh_draws in zip(tree.draws_N, fresh_tree.draws_N, strict=True):
             for draw, fresh_draw in zip(draws, fresh_draws, strict=True):

@@ -25,7 +25,7 @@ from tests.losslessness.wrong_rules import (
     BlockStopsAtARejection,
     BonusFromParentRow,
     ChildrenBestFirst,
-    DraftLawNotUpdated,
+    DraftDistributionNotUpdated,
     DuplicatesForgotten,
     ModelQForChosen,
     TargetForResidual,
@@ -79,7 +79,9 @@ WRONG = {
     "bonus token from the wrong row": Wrong(
         CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180, draws=3000
     ),
-    "q not updated in draws without replacement": Wrong(TREES["distinct draws"], lambda: DraftLawNotUpdated(None)),
+    "q not updated in draws without replacement": Wrong(
+        TREES["distinct draws"], lambda: DraftDistributionNotUpdated(None)
+    ),
     "q without a rejected draw not renormalised": Wrong(TREES["distinct draws"], mixin=UnnormalisedRest),
     "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None), draws=3000),
     "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None), draws=3000),
@@ -140,7 +142,7 @@ def test_both_accept_the_right_rule(name: str, scale: Callable[[int, int], int])
 
 @pytest.mark.parametrize(
     "verifier",
-    [TargetInsteadOfResidual(None), BonusFromParentRow(None), DraftLawNotUpdated(None)],
+    [TargetInsteadOfResidual(None), BonusFromParentRow(None), DraftDistributionNotUpdated(None)],
     ids=lambda verifier: type(verifier).__name__,
 )
 def test_the_conformance_check_rejects_wrong_verifiers(verifier: Verifier) -> None:

@@ -37,7 +37,9 @@ class ModelQForChosen(MultiStep):
         def as_if_drawn(node: int, draw: Draw) -> Draw:
             path = [tree.token_N[i] for i in tree.path_to(node)]
             logits_V = self.table.logits([*request.tokens[:-1], *path])
-            return replace(draw, kind="with_replacement", q_V=request.sampler.probabilities(logits_V[None])[0])
+            return replace(
+                draw, kind="with_replacement", sequence=None, q_V=request.sampler.probabilities(logits_V[None])[0]
+            )
 
         verdict = super().verify(with_draws(tree, as_if_drawn), logits_NV, request)
         return replace(verdict, tree=tree)
@@ -65,12 +67,12 @@ class BonusFromParentRow(MultiStep):
         return replace(verdict, next_token=request.sampler.draw(p_V, request.rng))
 
 
-class DraftLawNotUpdated(MultiStep):
+class DraftDistributionNotUpdated(MultiStep):
     """Treats draws without replacement as if q had not lost the tokens drawn before."""
 
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         def independent(node: int, draw: Draw) -> Draw:
-            return draw if draw.q_V is None else replace(draw, kind="with_replacement")
+            return draw if draw.q_V is None else replace(draw, kind="with_replacement", sequence=None)
 
         return super().verify(with_draws(tree, independent), logits_NV, request)
 

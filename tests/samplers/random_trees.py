@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.contracts import Sampler, SamplingParams
-from spec_sdk.tree import DraftLaw, DrawKind, TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, DrawKind, TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.samplers.random_cases import BORDER, KINDS, SAMPLINGS, VOCABULARIES, Given, law64
@@ -43,9 +43,9 @@ class TreeCase:
     uniform_BD: list[torch.Tensor]
     params: SamplingParams
 
-    def laws(self, b: int, sampler: Sampler) -> dict[tuple[int, bool], DraftLaw | torch.Tensor]:
+    def laws(self, b: int, sampler: Sampler) -> dict[tuple[int, bool], DraftDistribution | torch.Tensor]:
         """The laws of tree ``b`` by number and by whether they come as probabilities."""
-        laws: dict[tuple[int, bool], DraftLaw | torch.Tensor] = {}
+        laws: dict[tuple[int, bool], DraftDistribution | torch.Tensor] = {}
         for draw in self.plan_B[b]:
             if draw.kind != "chosen" and (draw.law, draw.given) not in laws:
                 row_V = self.draft_BSV[b][draw.law]
@@ -56,10 +56,11 @@ class TreeCase:
                 )
         return laws
 
-    def tree(self, b: int, laws: dict[tuple[int, bool], DraftLaw | torch.Tensor]) -> TokenTree:
+    def tree(self, b: int, laws: dict[tuple[int, bool], DraftDistribution | torch.Tensor]) -> TokenTree:
         builder = TreeBuilder(0)
         for draw in self.plan_B[b]:
-            builder.add(draw.parent, draw.token, draw.kind, laws.get((draw.law, draw.given)))
+            sequence = draw.law if draw.kind == "without_replacement" else None
+            builder.add(draw.parent, draw.token, draw.kind, laws.get((draw.law, draw.given)), sequence=sequence)
         return builder.build().tree
 
     def answer(self, b: int, sampler: Sampler) -> list[int]:
@@ -148,13 +149,17 @@ def _grow(
                 continue
             draft_SV.append(draft())
             given = choose.random() < 0.3
-            q_V = reference.probabilities(draft_SV[-1][None])[0]
+            q_V = left_V = reference.probabilities(draft_SV[-1][None])[0]
             for _ in range(count):
-                token = reference.draw(q_V, rng)
-                builder.add(parent, token, kind, q_V)
+                token = reference.draw(left_V, rng)
+                sequence = len(draft_SV) - 1 if kind == "without_replacement" else None
+                builder.add(parent, token, kind, q_V, sequence=sequence)
                 plan.append(Planned(parent, token, kind, len(draft_SV) - 1, given))
                 if kind == "without_replacement":
-                    q_V = reference.without(q_V, token)
+                    left_V = reference.without(left_V, token)
+                    if left_V[token] > 0:
+                        # there was no other token
+                        break
     while len(target_SV) < builder.size:
         target_SV.append(rows()[0])
     built = builder.build()
@@ -169,23 +174,22 @@ def is_allowed(case: TreeCase, b: int, answer: list[int]) -> bool:
     """
     sampler = ReferenceSampler(None, case.params)
     laws = case.laws(b, sampler)
-    row_of = {id(law): case.draft_BSV[b][number] for (number, _), law in laws.items()}
+    row_of = {law: case.draft_BSV[b][number] for (number, _), law in laws.items()}
     tree, uniforms = case.tree(b, laws), case.uniform_BD[b].tolist()
     first_N = tree.first_draw_N1
 
     def follows(node: int, rest: list[int]) -> bool:
         p_V, near = law64(case.target_BNV[b][node], case.params)
-        scale, left = 1.0, dict[int, torch.Tensor]()
+        scale, left = 1.0, dict[int | None, torch.Tensor]()
         if near:
             return True
         for i, draw in enumerate(tree.draws_N[node]):
             token, u, q = tree.token_N[draw.node], uniforms[first_N[node] + i], 1.0
-            source = id(draw.source)
             if draw.source is not None:
-                q_V, near = law64(row_of[source], case.params)
+                q_V, near = law64(row_of[draw.source], case.params)
                 if near:
                     return True
-                q_V = left.get(source, q_V) if draw.kind == "without_replacement" else q_V
+                q_V = left.get(draw.sequence, q_V)
                 q = float(q_V[token])
             margin = BORDER * max(q, BORDER) / max(scale, BORDER)
             gap = u * q - float(p_V[token])
@@ -201,8 +205,8 @@ def is_allowed(case: TreeCase, b: int, answer: list[int]) -> bool:
                 # all that is left is rounding
                 return True
             p_V, scale = mass_V / mass, scale * mass
-            if draw.kind == "without_replacement":
-                left[source] = sampler.without(q_V, token)
+            if draw.sequence is not None:
+                left[draw.sequence] = sampler.without(q_V, token)
         if len(rest) != 1:
             return False
         cdf_V, border = p_V.cumsum(0), BORDER / max(scale, BORDER)

@@ -16,7 +16,7 @@ from spec_sdk.testing import TableDrafter, TableModel
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.statistics import DeepestPolicy
 from spec_sdk.testing.tables import PlannedDraw
-from spec_sdk.tree import DraftLaw, TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler, scale_warnings
@@ -115,12 +115,10 @@ def test_unusable_laws_and_impossible_draws_are_named(kernels: str) -> None:
         tree.add(0, 2, "with_replacement", law, drafter="tables")
         with pytest.raises(ValueError, match=r"^tree node 2: drafter 'tables' says that it drew token 2 from a"):
             sampler.rejection(tree.build().tree, logits_NV, uniform_D)
-    law = torch.tensor([0.1, 0.0, 0.0, 0.9])
-    tree = TreeBuilder(0)
-    for _ in range(2):
-        tree.add(0, 3, "without_replacement", law, drafter="tables")
+    # by a builder, which refuses the second draw, nobody gets such a tree
+    twice = (Draw(1, "without_replacement", torch.tensor([0.1, 0.0, 0.0, 0.9]), "tables", 0),) * 2
     with pytest.raises(ValueError, match="^tree node 1: drafter 'tables' says that it drew token 3 from a"):
-        sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+        sampler.rejection(TokenTree((0, 3), (-1, 0), (0, 1), (2, 2), (twice, ())), logits_NV, uniform_D)
 
 
 @pytest.mark.parametrize("at", [2, 3])
@@ -212,7 +210,7 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_law_is_worked_out_when_it_is_read() -> None:
     made: list[int] = []
-    law = DraftLaw(torch.zeros(4), lambda row_V: made.append(1) or row_V.softmax(-1))  # type: ignore[func-returns-value]
+    law = DraftDistribution(torch.zeros(4), lambda row_V: made.append(1) or row_V.softmax(-1))  # type: ignore[func-returns-value]
     tree = TreeBuilder(0)
     tree.add(0, 3, "with_replacement", law)
     draw = tree.build().tree.draws_N[0][0]

@@ -57,7 +57,7 @@ class CacheAgainstList(RuleBasedStateMachine):
             self.written += 1
         for layer in range(LAYERS):
             k_BNGD = torch.cat([entries(first[slot] + layer * 100, width) for slot in rows])
-            self.cache.write(layer, inputs, k_BNGD, -k_BNGD)
+            self.cache.of_pass(inputs).write(layer, k_BNGD[None], -k_BNGD[None])
         paths = [sorted(data.draw(st.sets(st.integers(0, new - 1)))) for new in rows.values()]
         self.cache.commit(list(rows), list(prefix.values()), paths)
         for slot, path in zip(rows, paths, strict=True):
@@ -80,7 +80,8 @@ class CacheAgainstList(RuleBasedStateMachine):
         for slot in range(self.cache.slots):
             length = len(self.committed[slot])
             for layer in range(LAYERS):
-                k_BGSD, v_BGSD = self.cache.keys_values(layer, slot, length)
+                own = layer, slice(slot, slot + 1), slice(None), slice(length)
+                k_BGSD, v_BGSD = self.cache.k_LSGCD[own], self.cache.v_LSGCD[own]
                 expected = [entries(number + layer * 100, 1) for number in self.committed[slot]]
                 expected_BNGD = torch.cat(expected, dim=1) if expected else torch.empty(1, 0, KV_HEADS, HEAD_DIM)
                 assert torch.equal(k_BGSD, expected_BNGD.transpose(1, 2))
@@ -96,10 +97,11 @@ def test_growing_keeps_a_pass_in_progress(length: int, new: int) -> None:
     cache = new_cache(1)
     cache.reserve(2, length + new)
     k_BNGD = torch.cat((entries(0, length + new), entries(500, length + new)))
-    cache.write(0, pass_inputs({0: length + new, 1: length + new}, {0: 0, 1: 0}), k_BNGD, k_BNGD)
+    inputs = pass_inputs({0: length + new, 1: length + new}, {0: 0, 1: 0})
+    cache.of_pass(inputs).write(0, k_BNGD[None], k_BNGD[None])
     cache.reserve(2 * cache.slots, 10 * cache.capacity)
     for slot in (0, 1):
-        k_BGSD, _ = cache.keys_values(0, slot, length + new)
+        k_BGSD = cache.k_LSGCD[0, slot : slot + 1, :, : length + new]
         assert torch.equal(k_BGSD, k_BNGD[slot : slot + 1].transpose(1, 2))
 
 
@@ -112,7 +114,7 @@ def test_a_path_that_is_none_is_refused(path: list[int], fault: str) -> None:
     cache = new_cache(1)
     cache.reserve(2, 8)
     k_BNGD = torch.cat((entries(0, 8), entries(500, 8)))
-    cache.write(0, pass_inputs({0: 8, 1: 8}, {0: 0, 1: 0}), k_BNGD, k_BNGD)
+    cache.of_pass(pass_inputs({0: 8, 1: 8}, {0: 0, 1: 0})).write(0, k_BNGD[None], k_BNGD[None])
     before = cache.k_LSGCD.clone()
     with pytest.raises(ValueError, match=fault):
         cache.commit([0, 1], [0, 0], [[1, 3], path])

@@ -122,8 +122,12 @@ Q_V = torch.tensor([0.5, 0.25, 0.25, 0.0])
         (with_root_draws(Draw(1, "with_replacement"), Draw(3, "chosen")), "needs its q_V"),
         (with_root_draws(Draw(1, "guessed", Q_V), Draw(3, "chosen")), "unknown kind 'guessed'"),  # type: ignore[arg-type]
         (
-            with_root_draws(*(Draw(node, "without_replacement", Q_V) for node in (1, 3, 1))),
+            with_root_draws(*(Draw(node, "without_replacement", Q_V, sequence=4) for node in (1, 3, 1))),
             "token 0 was drawn before, and this is without replacement",
+        ),
+        (
+            with_root_draws(*(Draw(node, "without_replacement", Q_V.clone(), sequence=4) for node in (1, 3))),
+            "sequence 4 without replacement has draws from two distributions",
         ),
         (with_root_draws(Draw(1, "with_replacement", 2 * Q_V), Draw(3, "chosen")), "q_V sums to 2.0"),
         (with_root_draws(Draw(1, "with_replacement", Q_V.flip(0)), Draw(3, "chosen")), "no probability"),

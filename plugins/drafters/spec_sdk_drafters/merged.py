@@ -81,7 +81,8 @@ def merge(trees: Sequence[TokenTree]) -> TokenTree:
     """One tree with all paths of ``trees``, which share their root token, in O(nodes + draws).
 
     The draws at a node are those of the first tree, then those of the second, and so on; a token drawn in several trees
-    is one child with several draws. Raises ValueError if the roots differ.
+    is one child with several draws. Sequences of draws without replacement stay apart from those of other trees, even
+    if two drafters share a distribution. Raises ValueError if the roots differ.
     """
     merged = TreeBuilder(trees[0].token_N[0])
     for tree in trees:
@@ -89,9 +90,12 @@ def merge(trees: Sequence[TokenTree]) -> TokenTree:
             raise ValueError(f"trees of different roots cannot be merged: {merged.root} and {tree.token_N[0]}")
         node_of = [0] * tree.size
         for node, draws in enumerate(tree.draws_N):
+            parent = node_of[node]
+            above = merged.next_sequence(parent)
             for draw in draws:
+                sequence = None if draw.sequence is None else above + draw.sequence
                 token = tree.token_N[draw.node]
-                node_of[draw.node] = merged.add(node_of[node], token, draw.kind, draw.source, draw.drafter)
+                node_of[draw.node] = merged.add(parent, token, draw.kind, draw.source, draw.drafter, sequence)
     return merged.build().tree
 
 

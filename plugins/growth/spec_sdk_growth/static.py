@@ -12,7 +12,7 @@ import torch
 
 from spec_sdk.contracts import LARGEST_TREE, Growing, Growth, Request
 from spec_sdk.errors import UserError
-from spec_sdk.tree import DraftLaw, TreeBuilder
+from spec_sdk.tree import DraftDistribution, TreeBuilder
 from spec_sdk_growth.options import Children, affordable_depth, check_children, children_of
 
 
@@ -87,7 +87,7 @@ def grow_static(
 
 
 def _draw_children(
-    fed: TreeBuilder, node: int, law: DraftLaw, count: int, children: Children, request: Request, drafter: str
+    fed: TreeBuilder, node: int, law: DraftDistribution, count: int, children: Children, request: Request, drafter: str
 ) -> None:
     sampler, rng = request.sampler, request.rng
     if children == "with_replacement":

@@ -19,7 +19,7 @@ import torch
 
 from spec_sdk.contracts import Random, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError, did_you_mean
-from spec_sdk.tree import DraftLaw, Draw, TokenTree
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree
 from spec_sdk_samplers.candidates import nucleus, top_k_candidates, top_p_candidates
 from spec_sdk_samplers.inversion import first_beyond
 from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
@@ -59,7 +59,7 @@ class ExactSampler(ReferenceSampler):
             self.config.kernels == "auto" and device.type == "cuda" and importlib.util.find_spec("triton") is not None
         )
 
-    def draw_from(self, law: DraftLaw, random: Random) -> int:
+    def draw_from(self, law: DraftDistribution, random: Random) -> int:
         """From one row of logits. Remembered is the token's own probability, which is all that its test will need.
 
         Raises UnusableLogits as :meth:`probabilities` does.
@@ -120,10 +120,9 @@ class ExactSampler(ReferenceSampler):
                     return draw.node, p_V, None
                 _remove(p_V, token, normalised=not is_last)
                 continue
-            source = draw.source
-            sequence = id(source) if draw.kind == "without_replacement" else None
+            source, sequence = draw.source, draw.sequence
             q_V = left.get(sequence) if sequence is not None else None
-            known = source.known if isinstance(source, DraftLaw) and q_V is None else None
+            known = source.known if isinstance(source, DraftDistribution) and q_V is None else None
             q = known.get(token) if isinstance(known, dict) else None
             if q is None:
                 q_V = self._draft_row(draw, node, p_V.device) if q_V is None else q_V
@@ -163,9 +162,9 @@ class ExactSampler(ReferenceSampler):
         """q [V] of ``draw``, made at ``node``, on ``device``: not to be written to."""
         source = draw.source
         assert source is not None
-        q_V = source.made if isinstance(source, DraftLaw) else source
+        q_V = source.made if isinstance(source, DraftDistribution) else source
         if q_V is None:
-            assert isinstance(source, DraftLaw)
+            assert isinstance(source, DraftDistribution)
             try:
                 q_V = self.row_law(source.logits_V, 0, "q")
             except UnusableLogits as error:

@@ -13,7 +13,7 @@ import triton  # type: ignore[import-untyped]
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UnusableLogits
-from spec_sdk.tree import DraftLaw, Draw, TokenTree
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree
 from spec_sdk_samplers import rejection_kernels as kernels
 from spec_sdk_samplers.support import filters, least_kept
 
@@ -91,16 +91,17 @@ def gather_trees(
         first_N = [len(draws) + first for first in tree.first_draw_N1]
         roots.append([root, first_N[0], first_N[1], first_N[-1]])
         for node, draws_of_node in enumerate(tree.draws_N):
-            by_sigmoid = sigmoid and all(isinstance(draw.source, DraftLaw) for draw in draws_of_node)
+            by_sigmoid = sigmoid and all(isinstance(draw.source, DraftDistribution) for draw in draws_of_node)
             earlier: dict[int, int] = {}
             for draw in draws_of_node:
                 rule, law, offset = laws.place(draw)
                 rule = BY_SIGMOID if by_sigmoid and rule == BY_SOFTMAX else rule
                 if rule == BY_SOFTMAX:
                     read.add(law)
-                before = earlier.get(law, -1) if draw.kind == "without_replacement" else -1
-                if draw.kind == "without_replacement":
-                    earlier[law] = len(draws)
+                before = -1
+                if draw.sequence is not None:
+                    before = earlier.get(draw.sequence, -1)
+                    earlier[draw.sequence] = len(draws)
                 draws.append(
                     [
                         tree.token_N[draw.node], rule, nodes + law, offsets[root + node], offset,
@@ -134,16 +135,15 @@ class _Laws:
     """
 
     def __init__(self, trees: Sequence[TokenTree], target: torch.Tensor) -> None:
-        sources = [draw.source for tree in trees for draws in tree.draws_N for draw in draws]
-        distinct = list({id(source): source for source in sources if source is not None}.values())
-        self._number = {id(source): i for i, source in enumerate(distinct)}
-        self.from_logits = [isinstance(source, DraftLaw) for source in distinct]
-        dtypes = {source.logits_V.dtype for source in distinct if isinstance(source, DraftLaw)}
+        self._number = {source: i for i, (source, _) in enumerate(_first_reads(trees))}
+        distinct = list(self._number)
+        self.from_logits = [isinstance(source, DraftDistribution) for source in distinct]
+        dtypes = {source.logits_V.dtype for source in distinct if isinstance(source, DraftDistribution)}
         # two draft models may differ in theirs; float32 holds the values of both
         dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
         self.rows = [
             _row_on_device(source.logits_V, dtype, target.device)
-            if isinstance(source, DraftLaw)
+            if isinstance(source, DraftDistribution)
             else _row_on_device(source, torch.float32, target.device)
             for source in distinct
         ]
@@ -158,7 +158,7 @@ class _Laws:
         """Rule, number and offset of the law of ``draw``; 0 of a chosen one."""
         if draw.source is None:
             return CHOSEN, 0, 0
-        law = self._number[id(draw.source)]
+        law = self._number[draw.source]
         return BY_SOFTMAX if self.from_logits[law] else BY_PROBABILITIES, law, self.offsets[law]
 
 
@@ -256,10 +256,21 @@ def _fault(tree: TokenTree, fault: int, rows: int) -> Exception:
             f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {tree.token_N[draw.node]} "
             "from a distribution in which that token has probability 0"
         )
-    # laws are numbered by their first draws
-    nodes = {id(draw.source): node for node, draw in reversed(draws) if draw.source is not None}
-    order = dict.fromkeys(id(draw.source) for _, draw in draws if draw.source is not None)
-    return UnusableLogits(nodes[list(order)[fault - tree.size]], "draft, ")
+    return UnusableLogits(_first_reads([tree])[fault - tree.size][1], "draft, ")
+
+
+def _first_reads(trees: Sequence[TokenTree]) -> list[tuple[torch.Tensor | DraftDistribution, int]]:
+    """The rows that draws come from, each once, with the node of its first draw, in the order of their first draws.
+
+    Only so that no row is sent twice: which draws belong together, they say themselves. Tensors are hashed by object.
+    """
+    first: dict[torch.Tensor | DraftDistribution, int] = {}
+    for tree in trees:
+        for node, draws in enumerate(tree.draws_N):
+            for draw in draws:
+                if draw.source is not None:
+                    first.setdefault(draw.source, node)
+    return list(first.items())
 
 
 def _cuts(logits_BNV: Sequence[torch.Tensor], laws: _Laws, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:

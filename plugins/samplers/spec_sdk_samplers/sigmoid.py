@@ -13,7 +13,7 @@ import torch
 
 from spec_sdk.contracts import Guarantee, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError
-from spec_sdk.tree import DraftLaw, Draw, TokenTree
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
 from spec_sdk_samplers.support import filters
@@ -72,14 +72,14 @@ class SigmoidSampler(ExactSampler):
         self, tree: TokenTree, node: int, draws: tuple[Draw, ...], logits_V: torch.Tensor, uniforms: list[float]
     ) -> tuple[int | None, torch.Tensor, torch.Tensor | None]:
         sources = [draw.source for draw in draws]
-        if not sources or not all(isinstance(source, DraftLaw) for source in sources):
+        if not sources or not all(isinstance(source, DraftDistribution) for source in sources):
             return super().try_draws(tree, node, draws, logits_V, uniforms)
         # a sigmoid would make numbers of infinities, and of NaN anywhere but at the token
         if not math.isfinite(largest(logits_V)):
             raise UnusableLogits(node)
         rest_V: torch.Tensor | None = None
         for draw, source, uniform in zip(draws, sources, uniforms, strict=False):
-            assert isinstance(source, DraftLaw)
+            assert isinstance(source, DraftDistribution)
             token = tree.token_N[draw.node]
             p_V = self._sigmoid(logits_V[token]) if rest_V is None else rest_V[token]
             p, q = float(p_V), float(self._sigmoid(source.logits_V[token]))

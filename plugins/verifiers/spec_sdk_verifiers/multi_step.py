@@ -19,8 +19,8 @@ class MultiStep(Verifier):
     """Tries a node's draws one after the other, each against what the rejected ones have left of the target's law.
 
     With p the law left so far, a token x drawn from q is accepted with min(1, p(x)/q(x)), else p becomes
-    norm(max(p − q, 0)); a chosen x is accepted with p(x), else p loses x. Draws without replacement from one ``q_V``
-    also take their token from q for the draws after them. A token drawn twice is tried twice.
+    norm(max(p − q, 0)); a chosen x is accepted with p(x), else p loses x. Draws without replacement
+    also take their token from q for the draws after them in their sequence. A token drawn twice is tried twice.
     """
 
     name = "multi_step"
@@ -66,12 +66,10 @@ class MultiStep(Verifier):
                     return draw.node, p_V
                 p_V = sampler.without(p_V, token)
                 continue
-            # keyed by object: draws without replacement form one sequence iff they share their q_V
-            sequence = id(drawn_from_V) if draw.kind == "without_replacement" else None
-            q_V = undrawn[sequence] if sequence in undrawn else drawn_from_V.to(p_V.device)
+            q_V = undrawn[draw.sequence] if draw.sequence in undrawn else drawn_from_V.to(p_V.device)
             if sampler.accepts(p, draft_probability(q_V, tree, draw), uniform):
                 return draw.node, p_V
             p_V = sampler.residual(p_V, q_V)
-            if sequence is not None:
-                undrawn[sequence] = sampler.without(q_V, token)
+            if draw.sequence is not None:
+                undrawn[draw.sequence] = sampler.without(q_V, token)
         return None, p_V

@@ -126,7 +126,7 @@ class AttentionSpeculativeRunner(BlockRunner):
         residual = self.verifier.space == "residual"
         outputs = []
         for request in requests:
-            part, keys_values = request.part, work.cache.keys_values(layer, request.part.slot, request.part.mask.keys)
+            part, keys_values = request.part, work.cache.keys_values(request.part.index, layer, layer + 1)
             q_1nHD = q_BNHD[part.index : part.index + 1, : part.live]
             if request not in guessing:
                 o_1nHD = work.ops.tree_attention(q_1nHD, *keys_values, part.mask)

@@ -83,7 +83,8 @@ class SpeculativeGroupsRunner(AttentionSpeculativeRunner):
             own, rows = slice(part.index, part.index + 1), slice(part.live)
             alone = replace(
                 work,
-                inputs=work.inputs.request(part.index),
+                inputs=(inputs := work.inputs.request(part.index)),
+                cache=work.cache.of_pass(inputs),
                 cos_BN1D=work.cos_BN1D[own, rows],
                 sin_BN1D=work.sin_BN1D[own, rows],
                 hidden={},
@@ -201,7 +202,7 @@ class _Pass:
         if not runner.verifier.speculates(layer):
             self._set(RIGHT, SKIP)
             return decoder.project(layer, decoder.attend(layer, q_BNHD, work))
-        k_BGSD, v_BGSD = work.cache.keys_values(layer, self._part.slot, self._part.mask.keys)
+        k_BGSD, v_BGSD = work.cache.keys_values(0, layer, layer + 1)
         attention = self._predictor.speculate(
             layer,
             q_BNHD,
