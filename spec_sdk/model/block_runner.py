@@ -6,7 +6,7 @@ Legend: B requests, N rows of a request, n live rows, M model dim.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate
 from spec_sdk.ops.types import AttentionVerdict, Space
-from spec_sdk.plugin import Plugin
+from spec_sdk.plugin import Plugin, declared
 from spec_sdk.ranks import ALONE, Ranks
 
 
@@ -117,6 +117,13 @@ class BlockRunner(Plugin, ABC):
         """Called once, before the first pass of a model of so many layers. Raises UserError for options that it cannot
         be run with. ``ranks``: the processes to spread the work over, if it does.
         """
+
+    def declaration(self) -> Mapping[str, Any]:
+        """What it does, as plain data: ``name``, and its options, those of its parts under the parts' names.
+
+        All that an executor goes by which is not torch, and so cannot call :meth:`run`.
+        """
+        return declared(self)
 
     @abstractmethod
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:

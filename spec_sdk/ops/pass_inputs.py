@@ -58,6 +58,31 @@ class RequestRows:
         position = [prefix + depth for depth in depth_N]
         return RequestRows(slot, prefix, prefix, token_N, position, order, order, end_N)
 
+    @staticmethod
+    def growing(
+        slot: int,
+        prefix: int,
+        token_N: Sequence[int],
+        depth_N: Sequence[int],
+        start_N: Sequence[int],
+        end_N: Sequence[int],
+        new: int,
+    ) -> RequestRows:
+        """The ``new`` youngest nodes of a tree in creation order, whose root is the last committed token.
+
+        Node i lies in row ``i - 1`` after the prefix, so earlier nodes must have been fed in order.
+        """
+        return RequestRows(
+            slot=slot,
+            prefix=prefix,
+            write_at=prefix + len(token_N) - 1 - new,
+            token=token_N[-new:],
+            position=[prefix - 1 + depth for depth in depth_N[-new:]],
+            query_start=start_N[-new:],
+            key_start=start_N[1:],
+            key_end=end_N[1:],
+        )
+
 
 @dataclass(frozen=True)
 class PassInputs:

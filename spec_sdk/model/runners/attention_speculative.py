@@ -6,7 +6,7 @@ Legend: B requests, N rows of a request, M model dim, H query heads, D head dim,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate, TokenStates
 from spec_sdk.ops.pass_inputs import PassPart
 from spec_sdk.ops.types import SpeculativeAttention
+from spec_sdk.plugin import declared
 
 Estimate = Callable[[Decoder, TokenStates, ForwardPass, PassPart], LipschitzEstimate]
 
@@ -55,6 +56,11 @@ class AttentionSpeculativeRunner(BlockRunner):
         self._estimate = estimate
         self._estimated: set[int] = set()
         self._reports: list[AttentionReport] = []
+
+    def declaration(self) -> Mapping[str, Any]:
+        """``predictor`` and ``attention_verifier``, each its name and options."""
+        predictor, verifier = declared(self.make_predictor()), declared(self.verifier)
+        return {"name": self.name, "predictor": predictor, "attention_verifier": verifier}
 
     def predictor(self, slot: int) -> Predictor:
         """That of the request in a slot."""
