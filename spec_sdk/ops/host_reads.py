@@ -1,8 +1,8 @@
 """How often the host waits for what only the device knows: the synchronisations of a step.
 
 Whoever reads a value back where it would wait for a GPU says so, also on the CPU, where reading costs nothing: then
-the count is the same on every device. A step that drafts nothing and is greedy reads once; a drafter that grows its tree
-on the host adds one per level.
+the count is the same on every device. A greedy step without a drafter reads once; a drafter that grows its tree on the
+host adds one per level.
 """
 
 from __future__ import annotations
