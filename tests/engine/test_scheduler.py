@@ -231,7 +231,7 @@ def test_a_long_prompt_is_fed_in_chunks_beside_others_that_go_on(monkeypatch: py
 def test_seconds_add_up_to_the_time_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that ticks once a reading: what requests are charged with is what went by between the readings."""
     clock = iter(range(10**6))
-    monkeypatch.setattr("spec_sdk.engine.scheduler.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     engine, emitted = engine_of(), list[dict[str, Any]]()
     for number, prompt in enumerate(PROMPTS):
         engine.add(prompt, request_id=number, max_new_tokens=10, emit=emitted.append)
@@ -242,11 +242,11 @@ def test_seconds_add_up_to_the_time_of_the_steps(monkeypatch: pytest.MonkeyPatch
         cycles = [event for event in emitted if event["event"] == "cycle"]
         shared += len(cycles) > 1
         if cycles:
-            # drafting and committing are one tick each, the pass another, and every verdict one of its own
+            # a tick for each stage
             assert sum(event["draft_s"] for event in cycles) == pytest.approx(1)
             assert sum(event["recover_s"] for event in cycles) == pytest.approx(1)
             assert sum(event["verify_s"] - event["verdict_s"] for event in cycles) == pytest.approx(1)
-            assert all(event["verdict_s"] == 1 for event in cycles)
+            assert sum(event["verdict_s"] for event in cycles) == pytest.approx(1)
     assert shared > 5
 
 
