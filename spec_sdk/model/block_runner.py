@@ -15,6 +15,7 @@ import torch
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate
+from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.types import AttentionVerdict, Space
 from spec_sdk.plugin import Plugin, declared
 from spec_sdk.ranks import ALONE, Ranks
@@ -59,7 +60,7 @@ class AttentionReport:
             for m in measured
             if m is not None
         ]
-        numbers = torch.cat((*(norm[None] for norm in norms), *rows)).tolist() if norms or rows else []
+        numbers = read(torch.cat((*(norm[None] for norm in norms), *rows)))[0].tolist() if norms or rows else []
         state_norm, numbers = tuple(numbers[: len(norms)]), numbers[len(norms) :]
         width = len(numbers) // max(1, len(rows))
         tables = iter(numbers[at : at + width] for at in range(0, len(numbers), max(1, width)))
