@@ -36,6 +36,9 @@ class Target(Protocol):
     @property
     def context(self) -> int: ...
 
+    @property
+    def vocabulary(self) -> int: ...
+
     def length(self, slot: int = 0) -> int: ...
 
     def shared(self, slot: int, tokens: Sequence[int]) -> int: ...
@@ -266,7 +269,8 @@ class Scheduler:
                 raise ValueError(f"{name}: it returned {len(trees)} trees for {len(asked)} requests")
             for turn, tree in zip(asked, trees, strict=True):
                 with self._ending([turn.active]):
-                    if fault := tree_fault(tree, turn.active.view.pending_token, turn.budget):
+                    pending, vocabulary = turn.active.view.pending_token, self.target.vocabulary
+                    if fault := tree_fault(tree, pending, turn.budget, vocabulary):
                         raise ValueError(f"{name}: {fault}")
                     turn.tree = tree
         return self._going_on(turns)

@@ -101,6 +101,7 @@ SPOILT: dict[str, tuple[Callable[[Request], Any], str]] = {
     "names its request": (lambda request: raising(RequestError(request.id, ValueError("no luck")))(request), "no luck"),
     "another root": (lambda request: TokenTree.root_only(request.pending_token + 1), "drafter 'prompt_lookup': tree"),
     "too deep": (lambda request: TokenTree.chain(request.pending_token, [1, 2, 3, 4]), "depth 4, the budget is"),
+    "no token": (lambda request: TokenTree.chain(request.pending_token, [10**6]), "tree node 1: token 1000000"),
     "no tree": (lambda request: None, "None is no TokenTree"),
 }
 
