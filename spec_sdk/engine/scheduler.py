@@ -276,15 +276,16 @@ class Scheduler:
         return self._going_on(turns)
 
     def _score(self, turns: list[_Turn]) -> list[_Turn]:
-        """The target's logits at every node of every tree."""
-        with self._ending([turn.active for turn in turns]):
-            if turns:
-                scores = self.target.score(
-                    [turn.active.slot for turn in turns], [turn.tree for turn in turns], self.drafter.taps
-                )
-                for turn, of_turn in zip(turns, scores, strict=True):
-                    turn.scores = of_turn
-        return self._going_on(turns)
+        """The target's logits at every node of every tree; without those of a request that a failed pass names."""
+        scored = False
+        while turns and not scored:
+            with self._ending([turn.active for turn in turns]):
+                slots, trees = [turn.active.slot for turn in turns], [turn.tree for turn in turns]
+                for turn, scores in zip(turns, self.target.score(slots, trees, self.drafter.taps), strict=True):
+                    turn.scores = scores
+                scored = True
+            turns = self._going_on(turns)
+        return turns
 
     def _verify(self, turns: list[_Turn]) -> list[_Turn]:
         """The accepted path of every tree, and the tokens that it gives."""
