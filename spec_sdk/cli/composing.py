@@ -48,7 +48,7 @@ def reach_unlisted(overrides: Sequence[str]) -> list[str]:
         config = _compose(_choices(overrides))
     except HydraException:
         return list(overrides)
-    return with_unlisted_options(overrides, config)  # type: ignore[arg-type]
+    return with_unlisted_options(overrides, config)
 
 
 def _choices(overrides: Sequence[str]) -> list[str]:
