@@ -41,7 +41,7 @@ def check_runner(
     On random decoders of ``config``, in rounds of growing and closed trees, of which a path is kept: a request gets the
     same in company as alone, and in a slot that another one had; the K and V of committed tokens are not changed; the
     hidden states that are asked for are recorded; ``declaration`` is plain data. A runner whose guarantee is exact has
-    the logits and hidden states of a plain pass, and, if its K and V may be kept (``exact_kv``), leaves those of a
+    the logits and hidden states of a plain pass, and, if its K and V may be kept (``keeps_kv``), leaves those of a
     plain pass. What a relaxed one may deviate by is not looked at.
 
     ``bad``: runners with options that a model of ``config.num_layers`` layers cannot be run with (TINY has 4), which
@@ -58,13 +58,13 @@ def check_runner(
         alone = [rounds.run([slot], [number])[0] for number, (rounds, slot) in enumerate(zip(own, SLOTS, strict=True))]
         taps = _taps(executor, make_runner(), where)
         if runner.guarantee == "exact":
-            plain = _Rounds(executor, SequentialRunner, seed, where, keeps=runner.exact_kv)
+            plain = _Rounds(executor, SequentialRunner, seed, where, keeps=runner.keeps_kv)
             fault = f"{where}: it is exact, and its logits are not those of a plain pass"
             _check_passes(alone, plain.run(SLOTS, range(len(SLOTS))), fault)
             plain_taps = _taps(executor, SequentialRunner(), where)
             for layer, (h_NM, plain_NM) in enumerate(zip(taps, plain_taps, strict=True)):
                 _check_close(h_NM, plain_NM, f"{where}: hidden states of layer {layer} are not those of a plain pass")
-            for rounds, slot in zip(own if runner.exact_kv else (), SLOTS, strict=False):
+            for rounds, slot in zip(own if runner.keeps_kv else (), SLOTS, strict=False):
                 for name, left, plainly in zip("KV", rounds.committed(slot), plain.committed(slot), strict=True):
                     _check_close(left, plainly, f"{where}: it leaves another {name} than a plain pass")
         company = _Rounds(executor, make_runner, seed, where)
@@ -84,7 +84,7 @@ class _Rounds:
     ) -> None:
         runner = make_runner()
         runner.prepare(executor.layers)
-        self._keeps = runner.exact_kv if keeps is None else keeps
+        self._keeps = runner.keeps_kv if keeps is None else keeps
         self._seed = seed
         self._where = where
         self._vocabulary = executor.config.vocab_size

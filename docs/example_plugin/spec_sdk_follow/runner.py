@@ -27,7 +27,7 @@ class SkipLayers(BlockRunner):
     config: SkipLayersConfig
     guarantee = "relaxed"
     # skipped layers write no K and V, and later ones wrote theirs from other states than a plain pass
-    exact_kv = False
+    keeps_kv = False
 
     def prepare(self, layers: int, ranks: Ranks = ALONE) -> None:
         for layer in self.config.skip:
