@@ -119,6 +119,7 @@ class Pipeline:
             stop_ids=self.tokenizer.stop_ids if self.tokenizer is not None else frozenset(),
             slots=slots,
             synchronize=self.backend.synchronize,
+            ops=self.backend.ops,
         )
 
     def vanilla(self) -> Pipeline:

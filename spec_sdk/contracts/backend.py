@@ -20,7 +20,7 @@ class Backend(Plugin, ABC):
     """Loads models onto a device. By default a decoder in torch runs there, with the backend's kernels.
 
     One that is not torch overrides :meth:`load`; its ``device`` is then where the inputs of a pass are put (the CPU),
-    and its ``ops`` are not used.
+    and its ``ops`` only decide what is accepted.
     """
 
     kind = "backend"

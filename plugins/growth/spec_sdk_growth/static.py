@@ -12,6 +12,7 @@ import torch
 
 from spec_sdk.contracts import LARGEST_TREE, Growing, Growth, Request
 from spec_sdk.errors import UserError
+from spec_sdk.ops import without
 from spec_sdk.tree import DraftDistribution, TreeBuilder
 from spec_sdk_growth.options import Children, affordable_depth, check_children, children_of
 
@@ -101,4 +102,4 @@ def _draw_children(
         token = sampler.draw(remaining_V, rng)
         fed.add(node, token, "without_replacement", law, drafter)
         if left > 1:
-            remaining_V = sampler.without(remaining_V, token)
+            remaining_V = without(remaining_V, token)
