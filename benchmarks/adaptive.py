@@ -44,9 +44,7 @@ def rivals_of(pipeline: Pipeline) -> dict[str, Pipeline]:
         "heuristic": HeuristicPolicy(HeuristicConfig()),
         "adaptive": AdaptivePolicy(AdaptiveConfig()),
     }
-    speculating = {
-        name: dataclasses.replace(pipeline, make_policy=policy.for_request) for name, policy in policies.items()
-    }
+    speculating = {name: dataclasses.replace(pipeline, policy=policy) for name, policy in policies.items()}
     return {VANILLA: pipeline.vanilla(), **speculating}
 
 
@@ -59,7 +57,7 @@ def chat_prompts(pipeline: Pipeline, arguments: argparse.Namespace) -> list[list
 def random_prompts(pipeline: Pipeline, arguments: argparse.Namespace) -> list[list[int]]:
     """Tokens drawn evenly from the vocabulary."""
     rng = torch.Generator().manual_seed(7)
-    vocabulary = pipeline.models.target.decoder.vocabulary
+    vocabulary = pipeline.models.target.executor.vocabulary
     return torch.randint(vocabulary, (arguments.count, arguments.random_length), generator=rng).tolist()
 
 
@@ -139,7 +137,8 @@ def main() -> int:
         }
         for rival in rivals_of(pipeline).values():
             answer(rival, random_prompts(pipeline, arguments)[0][:8], 0, 4, True)
-        entry = report["pipelines"][name] = {"draft": pipeline.draft_name}
+        entry: dict[str, Any] = {"draft": pipeline.draft_name}
+        report["pipelines"][name] = entry
         for kind, prompts, ignore_eos in (
             ("spec_bench", chat_prompts(pipeline, arguments), False),
             ("random", random_prompts(pipeline, arguments), True),

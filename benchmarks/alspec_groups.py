@@ -42,14 +42,13 @@ from benchmarks.support.critical_path import (
     critical_path,
     on_the_way,
 )
-from spec_sdk.contracts import Predictor
+from spec_sdk.contracts import BlockRunner, Predictor
 from spec_sdk.model.models import Models
-from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
-from spec_sdk.model.session import Session
-from spec_sdk.model.tensor_parallel import TensorParallelDecoder, shard_of
-from spec_sdk.ops import Ops
-from spec_sdk.ranks import DeviceGroups, Peer, Ranks
+from spec_sdk.model.session import PLAIN, Session
+from spec_sdk.model.tensor_parallel import TensorParallelDecoder
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ranks import ALONE, DeviceGroups, Peer, Ranks
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
@@ -58,6 +57,8 @@ from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 PROGRAM = ("-m", "benchmarks.alspec_groups")
 CLOCKS = ("alone_s", "wall_s")
 ONE, SPREAD, OWN = "one device", "two devices, tensor parallel", "two devices, ALSpec"
+Measured = tuple[Session, BlockRunner]
+"""A session, and what runs its passes: those that differ in their thresholds alone share one."""
 
 
 def forced(rate: float, layers: int) -> L2ThresholdConfig:
@@ -67,69 +68,60 @@ def forced(rate: float, layers: int) -> L2ThresholdConfig:
 
 
 def sessions(
-    arguments: argparse.Namespace, ranks: Ranks, groups: DeviceGroups, device: torch.device, ops: Ops
-) -> dict[str, Session]:
-    """What is measured, by name. One device's session is on every rank, since it fills the others' caches."""
-    one = Models(arguments.target, "cut", "auto", ops, device, torch.float32)
-    spread = Models(arguments.target, "cut", "auto", ops, device, torch.float32, ranks)
-    whole = one.target.decoder
-    double = TensorParallelDecoder(whole, whole.vocabulary, ranks, groups.group, ops)
+    arguments: argparse.Namespace, ranks: Ranks, groups: DeviceGroups, backend: AccelerateBackend
+) -> dict[str, Measured]:
+    """What is measured, by name. One device's session is made on every rank, and measured on the leader."""
+    one, spread = models(arguments, backend).target.executor, models(arguments, backend, ranks).target.executor
+    assert isinstance(one, TorchExecutor)
+    whole, ops = one.decoder, backend.ops
+    double = TorchExecutor(TensorParallelDecoder(whole, whole.vocabulary, ranks, groups.group, ops), ops)
 
     def predictor() -> Predictor:
         return AttentionSink(AttentionSinkConfig(arguments.size))
 
     configs = {f"{OWN}, threshold {arguments.threshold:g}": L2ThresholdConfig(arguments.threshold)}
     configs |= {f"{OWN}, hit rate {rate:g} forced": forced(rate, whole.layers) for rate in (0.0, 0.5, 1.0)}
-    found: dict[str, Session] = {ONE: Session(whole, ops), SPREAD: Session(spread.target.decoder, ops)}
+    found: dict[str, Measured] = {ONE: (Session(one), PLAIN), SPREAD: (Session(spread), PLAIN)}
+    own = Session(double)
     for name, config in configs.items():
-        runner: BlockRunner = SpeculativeGroupsRunner(predictor(), L2Threshold(config), groups)
-        found[name] = Session(double, ops, runner)
+        found[name] = own, SpeculativeGroupsRunner(predictor, L2Threshold(config), groups)
     return found
 
 
-def fill(found: Mapping[str, Session], tokens: Sequence[int], ranks: Ranks) -> None:
-    """K and V of ``tokens`` in all caches: computed once, by both processes together, since it takes a minute."""
-    spread, count = found[SPREAD], len(tokens)
-    began = time.perf_counter()
-    spread.prefill(tokens)
-    if ranks.is_leader:
-        print(f"prefill of {count} tokens: {time.perf_counter() - began:.0f} s", flush=True)
-    heads = [shard_of(found[ONE].decoder.config, rank, ranks.size).kv_heads for rank in range(ranks.size)]
-    most = max(end - first for first, end in heads)
-    for kind in ("k_LBGCD", "v_LBGCD"):
-        mine_LBGPD = getattr(spread.cache, kind)[..., :count, :]
-        padded = torch.nn.functional.pad(mine_LBGPD, (0, 0, 0, 0, 0, most - mine_LBGPD.shape[2]))
-        parts = ranks.all_gather(padded)
-        whole = torch.cat([part[:, :, : end - first] for part, (first, end) in zip(parts, heads, strict=True)], 2)
-        for session in found.values():
-            if session is not spread:
-                session.cache.reserve(count)
-                getattr(session.cache, kind)[..., :count, :] = whole
-    for session in found.values():
-        if session is not spread:
-            session.cache.commit(range(count))
+def models(arguments: argparse.Namespace, backend: AccelerateBackend, ranks: Ranks = ALONE) -> Models:
+    """The target whole, or this rank's shard of it."""
+    return Models(arguments.target, "cut", "auto", backend.load, backend.ops, backend.device, torch.float32, ranks)
+
+
+def fill(found: Mapping[str, Measured], tokens: Sequence[int], ranks: Ranks) -> None:
+    """Prefill ``tokens`` into the cache of every session, which takes a minute each."""
+    for session in {id(session): session for session, _ in found.values()}.values():
+        began = time.perf_counter()
+        session.prefill(0, tokens)
+        if ranks.is_leader:
+            print(f"prefill of {len(tokens)} tokens: {time.perf_counter() - began:.0f} s", flush=True)
 
 
 def decode(session: Session, pending: int, count: int, log: Log) -> tuple[float, list[int], list[bool]]:
     """Seconds per token, greedy tokens and hits of ``count`` passes, after which the cache is as before."""
-    before, tokens, hits = session.length, [], []
+    before, tokens, hits = session.length(), list[int](), list[bool]()
     began = time.perf_counter()
     log.clear()
     for _ in range(count):
-        scores = session.score(TokenTree.root_only(pending))
+        (scores,) = session.score([0], [TokenTree.root_only(pending)])
         pending = int(scores.logits_NV[0].argmax())
-        session.commit([0])
+        session.commit([0], [[0]])
         tokens.append(pending)
         if scores.attention is not None:
             hits += [hit for hit in scores.attention.hit if hit is not None]
     log.timed(END, 0, lambda: None)
     seconds = (time.perf_counter() - began) / count
-    session.truncate(before)
+    session.truncate(0, before)
     return seconds, tokens, hits
 
 
 def measure(
-    found: Mapping[str, Session],
+    found: Mapping[str, Measured],
     contexts: Sequence[int],
     tokens: Sequence[int],
     rounds: int,
@@ -143,10 +135,11 @@ def measure(
     way: dict[tuple[str, int], float] = {}
     for context in sorted(contexts, reverse=True):
         runs: dict[str, dict[str, Any]] = {name: {"wall_s": [], "alone_s": []} for name in found}
-        for session in found.values():
-            session.truncate(context)
+        for session, _ in found.values():
+            session.truncate(0, context)
         for turn in range(rounds + 1):
-            for name, session in found.items():
+            for name, (session, runner) in found.items():
+                session.runner = runner
                 # the others wait here while the leader is on its own
                 ranks.decide(lambda: None)
                 if name == ONE and not ranks.is_leader:
@@ -250,8 +243,8 @@ def main() -> int:
     ranks = backend.ranks
     log, halves = Log(), ranks.halves()
     groups = DeviceGroups(halves.index, halves.group, LoggedPeer(halves.peer, log))
-    found = sessions(arguments, LoggedRanks(ranks, log), groups, backend.device, backend.ops)
-    tokenizer = Models(arguments.target, "cut", "auto", backend.ops, backend.device, torch.float32).target.tokenizer
+    found = sessions(arguments, LoggedRanks(ranks, log), groups, backend)
+    tokenizer = models(arguments, backend).target.tokenizer
     tokens = tokenizer.encode(Path(arguments.text).read_text(encoding="utf-8"))[: max(arguments.contexts) + 1]
     fill(found, tokens[:-1], ranks)
     rows = measure(found, arguments.contexts, tokens, arguments.rounds, arguments.tokens, ranks, halves.peer, log)

@@ -46,7 +46,7 @@ from benchmarks.support.quality_plot import plot
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.runners.sequential import SequentialRunner
-from spec_sdk.model.shared_prefix import common_prefix
+from spec_sdk.model.session import common_prefix
 from spec_sdk.needles import Haystack, build_haystack
 from spec_sdk.needles import measure as measure_needles
 from spec_sdk.pipeline import Pipeline

@@ -21,12 +21,12 @@ from pathlib import Path
 import torch
 
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.prompts import read_prompt_file
 from spec_sdk.tree import TokenTree
 
@@ -38,11 +38,11 @@ LONGEST_PROMPT = 160
 @torch.inference_mode()
 def answer(decoder: Decoder, prompt: list[int]) -> list[int]:
     """The target's greedy continuation of ``prompt``, ANSWER_TOKENS long."""
-    session, tokens = Session(decoder, Ops()), list(prompt)
-    session.prefill(tokens[:-1])
+    session, tokens = Session(TorchExecutor(decoder, Ops())), list(prompt)
+    session.prefill(0, tokens[:-1])
     for _ in range(ANSWER_TOKENS):
-        scores = session.score(TokenTree.root_only(tokens[-1]))
-        session.commit([0])
+        (scores,) = session.score([0], [TokenTree.root_only(tokens[-1])])
+        session.commit([0], [[0]])
         tokens.append(int(scores.logits_NV[0].argmax()))
     return tokens[len(prompt) :]
 
@@ -51,21 +51,16 @@ class CutMeter:
     """Measures how often a cut model, reading the target's own text, would have drafted the target's next token."""
 
     def __init__(self, decoder: Decoder, sequences: list[tuple[list[int], list[int]]]) -> None:
-        """``sequences``: prompts and the target's answers to them. Padding comes last, where no real token sees it."""
-        config = decoder.config
-        batch, length = len(sequences), max(len(prompt) + len(answer) for prompt, answer in sequences)
+        """``sequences``: prompts and the target's answers to them, which make one pass together."""
         self.decoder = decoder
-        self.token_BN = torch.zeros(batch, length, dtype=torch.long)
-        self.answer_BN = torch.zeros(batch, length, dtype=torch.bool)
+        texts = [RequestRows.chain(slot, 0, prompt + answer) for slot, (prompt, answer) in enumerate(sequences)]
+        inputs, cache = PassInputs.of("chain", texts, decoder.device), decoder.new_cache()
+        cache.reserve(inputs.batch, inputs.width)
+        self.token_BN = inputs.token_BN
+        self.answer_BN = torch.zeros_like(self.token_BN, dtype=torch.bool)
         for row, (prompt, answer) in enumerate(sequences):
-            end = len(prompt) + len(answer)
-            self.token_BN[row, :end] = torch.tensor(prompt + answer)
-            self.answer_BN[row, len(prompt) : end] = True
-        cos_N1D, sin_N1D = decoder.rotary.at(torch.arange(length), length)
-        cache = KVCache(config.num_layers, config.num_kv_heads, config.head_dim, decoder.device, decoder.dtype, batch)
-        cache.reserve(length)
-        mask = AttentionMask.chain(0, length, decoder.device)
-        self.work = ForwardPass(cache, 0, mask, cos_N1D, sin_N1D, Ops())
+            self.answer_BN[row, len(prompt) : len(prompt) + len(answer)] = True
+        self.embedded_BNM, self.work = decoder.forward_pass(inputs, cache, Ops())
 
     def run_block(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         decoder, work = self.decoder, self.work
@@ -75,7 +70,7 @@ class CutMeter:
 
     def entering(self, layers: list[int]) -> list[torch.Tensor]:
         """Hidden states entering each of ``layers``, and leaving the last."""
-        states = [torch.nn.functional.embedding(self.token_BN, self.decoder.embedding_VM)]
+        states = [self.embedded_BNM]
         for layer in layers:
             states.append(self.run_block(layer, states[-1]))
         return states

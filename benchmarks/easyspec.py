@@ -158,8 +158,8 @@ def table5(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
         sequences.append([*encode(vanilla.tokenizer, given.prompt.text, chat=None), *given.tokens])
     print(f"{'size':6}{'layers':15}" + "".join(f"{state:>11}" for state in STATES))
     for size in SIZES[1:]:
-        groups = easyspec_groups(draft.decoder.layers, size)
-        found = similarities(draft.decoder, groups, sequences, positions=4)
+        groups = easyspec_groups(draft.executor.layers, size)
+        found = similarities(draft.executor, groups, sequences, positions=4)
         report["sizes"][size] = found
         for name, values in found.items():
             print(f"{size:<6}{name:15}" + "".join(f"{values[state]:>11.3f}" for state in STATES), flush=True)

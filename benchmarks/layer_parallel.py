@@ -35,17 +35,18 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 
 from benchmarks.support import machine
 from benchmarks.support.random_model import SHAPES, bytes_per_pass, ops_of, random_decoder
+from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.layer_groups import describe_groups, easyspec_groups
-from spec_sdk.model.runners.base import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import Ops
-from spec_sdk.ops.attention_mask import AttentionMask
-from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.linear import ProjectionStack
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 
 AIM = 1.3
 """A drafted token of the 1B shape on a GPU, N = 4 layers per group: fused at least so many times faster than
@@ -63,21 +64,21 @@ class StaticPass:
         self.decoder = decoder
         device = decoder.device
         cache = decoder.new_cache()
-        cache.reserve(prefix + nodes)
+        cache.reserve(1, prefix + nodes)
         # random, and small: what is in the cache makes no difference to the time
-        cache.k_LBGCD.normal_(std=0.1)
-        cache.v_LBGCD.normal_(std=0.1)
-        cache.length = prefix
-        mask = AttentionMask.growing_tree(prefix, range(nodes), range(1, nodes + 1), nodes, device)
+        cache.k_LSGCD.normal_(std=0.1)
+        cache.v_LSGCD.normal_(std=0.1)
+        tokens = torch.randint(decoder.config.vocab_size, (nodes,)).tolist()
+        order, ends = range(nodes), range(1, nodes + 1)
+        level = RequestRows(0, prefix, prefix, tokens, [prefix] * nodes, order, order, ends)
+        inputs = PassInputs.of("growing", [level], device)
+        _, self.work = decoder.forward_pass(inputs, cache, ops)
         # to have all that is computed on the host, or once per pass, in place before a capture
-        mask.bias_NT(decoder.dtype)
-        position_N = torch.full((nodes,), prefix, device=device)
-        cos_N1D, sin_N1D = decoder.rotary.at(position_N, prefix)
-        self.token_BN = torch.randint(decoder.config.vocab_size, (1, nodes), device=device)
-        self.work = ForwardPass(cache, prefix, mask, cos_N1D, sin_N1D, ops)
+        inputs.parts[0].mask.bias_NT(decoder.dtype)
 
     def __call__(self, runner: BlockRunner) -> torch.Tensor:
-        return self.decoder.forward(self.token_BN, self.work, runner).logits_BNV
+        h_BNM = F.embedding(self.work.inputs.token_BN, self.decoder.embedding_VM)
+        return self.decoder.head(runner.run(self.decoder, h_BNM, self.work))
 
 
 def separate_products(stack: ProjectionStack, x_gKI: torch.Tensor) -> torch.Tensor:
@@ -98,9 +99,9 @@ def variants(layers: int, sizes: list[int]) -> dict[str, BlockRunner]:
     runners: dict[str, BlockRunner] = {"sequential": SequentialRunner()}
     for size in sizes:
         groups = easyspec_groups(layers, size)
-        runners[f"unfused {size}"] = LayerParallelRunner(groups, fused=False)
-        runners[f"fused {size}"] = LayerParallelRunner(groups)
-        runners[f"fused, separate products {size}"] = SeparateProducts(groups)
+        runners[f"unfused {size}"] = LayerParallelRunner.of(groups, fused=False)
+        runners[f"fused {size}"] = LayerParallelRunner.of(groups)
+        runners[f"fused, separate products {size}"] = SeparateProducts.of(groups)
     return runners
 
 

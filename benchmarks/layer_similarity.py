@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.session import Session
-from spec_sdk.ops import Ops
+from spec_sdk.tree import TokenTree
 
 STATES = ("h", "q", "k", "v", "attention")
 """Input of the attention sub-layer, queries, keys, values, and its output after the projection."""
@@ -23,8 +24,8 @@ STATES = ("h", "q", "k", "v", "attention")
 class RecordingRunner(LayerParallelRunner):
     """Alg. 2 with every layer's states kept: state → layer → [N, features] of the last pass. Groups of one: precise."""
 
-    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
-        super().__init__(groups)
+    def __init__(self, config: LayerParallelConfig, fused: bool = False) -> None:
+        super().__init__(config, fused)
         self.states: dict[str, dict[int, torch.Tensor]] = {state: {} for state in STATES}
 
     def attention(
@@ -42,7 +43,7 @@ class RecordingRunner(LayerParallelRunner):
 
 
 def similarities(
-    decoder: Decoder, groups: Sequence[Sequence[int]], sequences: Sequence[Sequence[int]], positions: int
+    executor: Executor, groups: Sequence[Sequence[int]], sequences: Sequence[Sequence[int]], positions: int
 ) -> dict[str, dict[str, float]]:
     """Mean cosine similarity between a fuzzy and a precise pass over one token on a precise cache, per state.
 
@@ -50,22 +51,21 @@ def similarities(
     over its second half are passed. Returns "all_layers" and "within_groups" (without the first layer of each group) →
     state → mean over layers, tokens and sequences. The paper does not say which of the two its Table 5 is.
     """
-    session = Session(decoder, Ops())
-    fuzzy = RecordingRunner(groups)
-    precise = RecordingRunner([[layer] for layer in range(decoder.layers)])
-    found: dict[str, dict[int, list[float]]] = {s: {layer: [] for layer in range(decoder.layers)} for s in STATES}
+    session = Session(executor)
+    fuzzy = RecordingRunner.of(groups)
+    precise = RecordingRunner.of([[layer] for layer in range(executor.layers)])
+    found: dict[str, dict[int, list[float]]] = {s: {layer: [] for layer in range(executor.layers)} for s in STATES}
     for tokens in sequences:
-        session.reset()
+        session.open(0, (), keep=False)
         half = len(tokens) // 2
         for at in sorted({half + i * (len(tokens) - half) // positions for i in range(positions)}):
-            session.prefill(tokens[session.length : at])
-            for runner in (fuzzy, precise):
-                session.truncate(at)
-                session.feed(tokens[at : at + 1], runner)
+            session.prefill(0, tokens[session.length() : at])
+            for session.runner in (fuzzy, precise):
+                session.score([0], [TokenTree.root_only(tokens[at])])
             for state in STATES:
                 for layer, values in found[state].items():
-                    pair = (fuzzy.states[state][layer][-1], precise.states[state][layer][-1])
-                    values.append(float(F.cosine_similarity(*(x.double() for x in pair), dim=0)))
+                    one, other = (runner.states[state][layer][-1].double() for runner in (fuzzy, precise))
+                    values.append(float(F.cosine_similarity(one, other, dim=0)))
     chosen = {
         "all_layers": [layer for group in groups for layer in group],
         "within_groups": [layer for group in groups for layer in group[1:]],

@@ -36,7 +36,7 @@ from benchmarks.support.fidelity import Passage
 from benchmarks.support.kernel_counts import counted_kernels
 from spec_sdk.metrics import summarise
 from spec_sdk.model.runners.sequential import SequentialRunner
-from spec_sdk.model.shared_prefix import common_prefix
+from spec_sdk.model.session import common_prefix
 
 ALONE: Mapping[str, tuple[str, ...]] = {
     "token": ("pipeline=sd_chain", "verifier=multi_step", "drafter.width=4"),

@@ -24,6 +24,7 @@ import torch
 from benchmarks.measuring import PROMPTS, RESULTS, build, spread_prompts, write_report
 from benchmarks.support import timing
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection
 from spec_sdk.pipeline import Pipeline
@@ -62,7 +63,9 @@ def main() -> int:
 
 def linear_layers(pipeline: Pipeline, seconds: float) -> dict[str, Any]:
     """Shape → rows → milliseconds of a plain and a packed layer."""
-    decoder = pipeline.models.target.decoder
+    executor = pipeline.models.target.executor
+    assert isinstance(executor, TorchExecutor)
+    decoder = executor.decoder
     block = decoder.blocks[0]
     layers = {"qkv": block.qkv, "output": block.output, "gate_up": block.gate_up, "down": block.down}
     figures: dict[str, Any] = {}
@@ -99,13 +102,13 @@ def passes(plain: Pipeline, packed: Pipeline, arguments: argparse.Namespace) -> 
     sessions: dict[str, Session] = {}
     for name, pipeline in (("plain", plain), ("packed", packed)):
         sessions[name] = pipeline.models.session(pipeline.models.target)
-        sessions[name].prefill(tokens[: arguments.prefix])
+        sessions[name].prefill(0, tokens[: arguments.prefix])
     figures: dict[int, Any] = {}
     alone: dict[str, torch.Tensor] = {}
     for N in NODES:
         tree = TokenTree.chain(tokens[arguments.prefix], tokens[arguments.prefix + 1 : arguments.prefix + N])
-        calls = {name: functools.partial(session.score, tree) for name, session in sessions.items()}
-        first = {name: session.score(tree).logits_NV[0] for name, session in sessions.items()}
+        calls = {name: functools.partial(session.score, [0], [tree]) for name, session in sessions.items()}
+        first = {name: session.score([0], [tree])[0].logits_NV[0] for name, session in sessions.items()}
         alone = alone or first
         figures[N] = {
             **_milliseconds(timing.median_cpu(calls, 3 * arguments.seconds)),

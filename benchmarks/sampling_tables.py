@@ -77,16 +77,12 @@ STAGES = ("draft", "pass", "verdict", "recover")
 
 
 class Depth(Policy):
-    """Always the same γ."""
+    """Always the same γ, its config."""
 
     name = "depth"
 
-    def __init__(self, gamma: int) -> None:
-        super().__init__(None)
-        self.gamma = gamma
-
     def budget(self, request: Request) -> Budget:
-        return Budget(self.gamma)
+        return Budget(self.config)
 
 
 def draft_logits(tree: TokenTree) -> torch.Tensor:
@@ -137,7 +133,11 @@ def record(pipeline: Pipeline, gamma: int, prompts: Sequence[Prompt], count: int
     """``count`` steps, as many from each prompt as from the others."""
     recording = Recording(gamma)
     pipeline = replace(
-        pipeline, sampler=ExactSampler(None, SAMPLED), verifier=recording, make_policy=lambda: Depth(gamma)
+        pipeline,
+        sampling=SAMPLED,
+        make_sampler=lambda params: ExactSampler(None, params),
+        verifier=recording,
+        policy=Depth(gamma),
     )
     for i, prompt in enumerate(prompts):
         wanted = count * (i + 1) // len(prompts)
@@ -214,9 +214,15 @@ def read_bandwidth(device: torch.device, size: int = 2**28) -> float:
 
 def in_pipeline(pipeline: Pipeline, name: str, gamma: int, known: Mapping[str, Decide]) -> Pipeline:
     """The pipeline with this method. Functions of logits draft with the reference sampler."""
-    sampler = OURS.get(name, ReferenceSampler)(None, SAMPLED)
+    make = OURS.get(name, ReferenceSampler)
     verifier = ChainRejection(None) if name in OURS else ByFunction(known[name])
-    return replace(pipeline, sampler=sampler, verifier=verifier, make_policy=lambda: Depth(gamma))
+    return replace(
+        pipeline,
+        sampling=SAMPLED,
+        make_sampler=lambda params: make(None, params),
+        verifier=verifier,
+        policy=Depth(gamma),
+    )
 
 
 def whole_runs(

@@ -33,7 +33,7 @@ from benchmarks.measuring import (
     write_report,
 )
 from spec_sdk.metrics import summarise
-from spec_sdk.model.shared_prefix import common_prefix
+from spec_sdk.model.session import common_prefix
 
 SCALES = (1e1, 1e2, 1e3, 1e4, 1e5)
 

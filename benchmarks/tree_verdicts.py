@@ -42,6 +42,7 @@ from benchmarks.support import machine
 from benchmarks.support.sampling_rivals import peak_bytes
 from benchmarks.support.timing import median_cpu, median_wall, own_clock
 from spec_sdk.contracts import Request, Sampler, SamplingParams
+from spec_sdk.contracts.request import RequestState
 from spec_sdk.tree import DraftDistribution, DrawKind, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -130,7 +131,7 @@ def rivals(steps: Sequence[TreeStep], params: SamplingParams, device: torch.devi
 
 def _next_step(steps: Sequence[TreeStep], sampler: Sampler) -> Callable[[], object]:
     turn = itertools.cycle(steps)
-    request = Request([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(1))
+    request = RequestState([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(1)).view
     return lambda: next(turn).by(sampler, request)
 
 

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.block_runner import BlockRunner
+from spec_sdk.model.executor import Executor, PassPlan
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
-from spec_sdk.ops import Ops
-from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 Groups = list[list[int]]
@@ -47,8 +46,7 @@ class AcceptanceMeter:
 
     def __init__(
         self,
-        decoder: Decoder,
-        ops: Ops,
+        executor: Executor,
         prompt: Sequence[int],
         answer: Sequence[int],
         depth: int,
@@ -56,19 +54,19 @@ class AcceptanceMeter:
         most_positions: int | None = None,
     ) -> None:
         """``most_positions``: draft from at most so many positions, evenly spread; None: from every one."""
-        self._decoder, self._depth, self._width = decoder, depth, width
+        self._executor, self._depth, self._width = executor, depth, width
         last = len(answer) - depth
         every = range(last + 1)
         step = 1 if most_positions is None else max(1, -(-len(every) // most_positions))
         positions = every[::step]
         self.positions = len(positions)
-        session = Session(decoder, ops)
-        session.prefill(prompt[:-1])
-        precise_NV = session.score(TokenTree.chain(prompt[-1], list(answer))).logits_NV
-        matches_N = self._matches(precise_NV[:-1], torch.tensor(answer, device=decoder.device)).tolist()
+        session = Session(executor)
+        session.prefill(0, prompt[:-1])
+        (precise,) = session.score([0], [TokenTree.chain(prompt[-1], list(answer))])
+        matches_N = self._matches(precise.logits_NV[:-1], answer).tolist()
         # where the first, precise token is wrong, nothing that follows counts
         self._begun = [at for at in positions if matches_N[at]]
-        session.commit(range(len(answer) + 1))
+        session.commit([0], [range(len(answer) + 1)])
         self._session = session
         if self._begun and depth > 1:
             self._prepare(session, len(prompt) - 1, answer)
@@ -77,12 +75,13 @@ class AcceptanceMeter:
         """Tokens accepted over all positions when the fuzzy ones are drafted with ``runner``."""
         if not self._begun or self._depth == 1:
             return len(self._begun)
-        with torch.inference_mode():
-            logits_QV = self._decoder.forward(self._token_BQ, self._work, runner).logits_BNV[0]
+        logits_BNV = self._executor.forward(self._inputs, self._session.cache, PassPlan(runner)).logits_BNV
+        logits_QV = logits_BNV[0, : len(self._next_Q)]
         matches_Kd = self._matches(logits_QV, self._next_Q).view(len(self._begun), self._depth - 1)
         return len(self._begun) + int(matches_Kd.int().cumprod(1).sum())
 
-    def _matches(self, logits_NV: torch.Tensor, token_N: torch.Tensor) -> torch.Tensor:
+    def _matches(self, logits_NV: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        token_N = torch.tensor(tokens, device=logits_NV.device)
         return (logits_NV.topk(self._width).indices == token_N[:, None]).any(-1)
 
     def _prepare(self, session: Session, prefix: int, answer: Sequence[int]) -> None:
@@ -97,25 +96,31 @@ class AcceptanceMeter:
                 number += fuzzy
         start = trunk_start + [first + i for first in branch_start for i in range(fuzzy)]
         end = [number] * len(trunk_start) + [first + fuzzy for first in branch_start for _ in range(fuzzy)]
-        device, queries = self._decoder.device, len(begun) * fuzzy
-        mask = AttentionMask.growing_tree(prefix, start, end, queries, device)
         positions = [prefix + 1 + at + i for at in self._begun for i in range(fuzzy)]
         if max(positions) >= session.context:
             raise UserError(
                 f"position {max(positions)} lies outside the draft model's context of {session.context} tokens"
             )
-        session.cache.reserve(mask.keys)
-        cos_N1D, sin_N1D = self._decoder.rotary.at(torch.tensor(positions, device=device), max(positions))
-        self._work = ForwardPass(session.cache, mask.keys - queries, mask, cos_N1D, sin_N1D, session.ops)
-        tokens = [answer[at + i] for at in self._begun for i in range(fuzzy)]
-        following = [answer[at + i + 1] for at in self._begun for i in range(fuzzy)]
-        self._token_BQ = torch.tensor([tokens], device=device)
-        self._next_Q = torch.tensor(following, device=device)
+        session.reserve(1, prefix + len(start))
+        request = RequestRows(
+            slot=0,
+            prefix=prefix,
+            write_at=prefix + len(trunk_start),
+            token=[answer[at + i] for at in self._begun for i in range(fuzzy)],
+            position=positions,
+            query_start=start[len(trunk_start) :],
+            key_start=start,
+            key_end=end,
+        )
+        executor = self._executor
+        rows, slots = executor.rows_of(len(request.token)), executor.slots_of(len(start))
+        self._inputs = PassInputs.of("growing", [request], executor.device, rows, slots)
+        self._next_Q = [answer[at + i + 1] for at in self._begun for i in range(fuzzy)]
 
 
 def mean_accepted(meters: Sequence[AcceptanceMeter], groups: Groups) -> float:
     """Accepted tokens per drafting, over all positions of all texts."""
-    runner = LayerParallelRunner(groups)
+    runner = LayerParallelRunner.of(groups)
     return sum(meter.accepted(runner) for meter in meters) / sum(meter.positions for meter in meters)
 
 
@@ -156,10 +161,10 @@ def measure_times(
     A group's saving is measured on whole passes whose layers are all in groups of that size: layers timed alone would
     stay in the caches between passes. All passes take turns. ``wait`` waits for queued work.
     """
-    layers = draft.decoder.layers
+    layers = draft.executor.layers
     for session in (draft, target):
-        session.reset()
-        session.prefill(text)
+        kept = session.open(0, text)
+        session.prefill(0, text[kept:])
     growing, tree, level = TreeBuilder(text[-1]), TreeBuilder(text[-1]), [0] * width
     for token in range(width):
         growing.add(0, token, "chosen")
@@ -169,19 +174,23 @@ def measure_times(
     few = list(text[-2:])
 
     def calibrate() -> None:
-        draft.feed(few)
-        draft.truncate(len(text))
+        draft.feed([0], [few])
+        draft.truncate(0, len(text))
 
     def grow(runner: BlockRunner) -> Callable[[], object]:
-        return lambda: draft.grow(growing, width, runner)
+        def run() -> None:
+            draft.runner = runner
+            draft.grow([0], [growing], [width])
+
+        return run
 
     runs: dict[str | int, Callable[[], object]] = {
         "calibration": calibrate,
-        "target": lambda: target.score(closed),
+        "target": lambda: target.score([0], [closed]),
         1: grow(SequentialRunner()),
     }
     for size in range(2, min(max_size, layers) + 1):
-        runs[size] = grow(LayerParallelRunner(tiling(layers, size)))
+        runs[size] = grow(LayerParallelRunner.of(tiling(layers, size)))
     times: dict[str | int, list[float]] = {name: [] for name in runs}
     for round_number in range(TIMING_ROUNDS + 1):
         for name, run in runs.items():

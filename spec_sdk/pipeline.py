@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from spec_sdk import __version__
 from spec_sdk.contracts import (
     AttentionVerifier,
     Backend,
@@ -201,6 +203,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
             f"backend: {launched_processes()} processes were launched, and backend '{backend.name}' uses one; "
             "use backend=accelerate, or launch one"
         )
+    check_alike(settings, ranks)
     groups = None
     if attention is not None and ranks.size > 1:
         if ranks.size % 2:
@@ -249,6 +252,24 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
             "use verifier=multi_step, or make it a chain (drafter.width=1)"
         )
     return pipeline
+
+
+def check_alike(settings: Settings, ranks: Ranks) -> None:
+    """Raise UserError on a process that was started with other options, or another version, than the leader.
+
+    What a run reads and where it writes is the leader's business alone.
+    """
+    alone = ("prompt", "prompt_file", "prompt_limit", "output_dir", "json")
+    options = {key: value for key, value in settings.resolved.items() if key not in alone}
+    # as it travels, so that the leader's is like this one
+    own = json.loads(json.dumps({**options, "version": __version__}))
+    leaders = ranks.decide(lambda: own)
+    differing = next((key for key in {**own, **leaders} if own.get(key) != leaders.get(key)), None)
+    if differing is not None:
+        raise UserError(
+            f"process {ranks.rank} of {ranks.size} was started with other options than the leader: {differing} is "
+            f"{own.get(differing)!r} here and {leaders.get(differing)!r} there"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pluggy
 
 from spec_sdk import hookspecs
-from spec_sdk.contracts import PLUGIN_KINDS, Plugin
+from spec_sdk.contracts import PLUGIN_KINDS, Drafter, Plugin
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.options import describe_options, first_line, merge_options
 from spec_sdk.search_path import Problem, conf_packages, distribution, entries
@@ -94,6 +94,8 @@ class Registry:
             return f"is of no known kind; the kinds are {', '.join(PLUGIN_KINDS)}"
         if inspect.isabstract(plugin):
             return f"is abstract, it lacks {', '.join(sorted(getattr(plugin, '__abstractmethods__', ())))}"
+        if issubclass(plugin, Drafter) and not plugin.proposes():
+            return "is abstract, it lacks propose_one (or propose)"
         if not isinstance(getattr(plugin, "name", None), str):
             return "has no name"
         if not dataclasses.is_dataclass(plugin.Config):

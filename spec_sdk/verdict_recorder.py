@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
-from spec_sdk.scheduler import clip
+from spec_sdk.engine.scheduler import clip
 from spec_sdk.tree import TokenTree
 
 

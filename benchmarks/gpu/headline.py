@@ -36,11 +36,12 @@ import torch
 
 from benchmarks.support import machine
 from benchmarks.support.random_model import SHAPES, bytes_per_pass, hf_fields, ops_of, random_decoder
-from spec_sdk.contracts import Budget, Drafter, Request, SamplingParams
+from spec_sdk.contracts import Budget, Drafter, Request, RequestState, SamplingParams
+from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
-from spec_sdk.scheduler import Scheduler
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_verifiers.greedy import Greedy
@@ -70,21 +71,21 @@ def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int
     decoder = random_decoder(shape, device, dtype, ops)
     chosen = random.Random(0)
     prompt = [chosen.randrange(decoder.vocabulary) for _ in range(prefix)]
-    session = Session(decoder, ops)
-    session.prefill(prompt[:-1])
+    session = Session(TorchExecutor(decoder, ops))
+    session.prefill(0, prompt[:-1])
     return Model(session, prompt, decoder.vocabulary, bytes_per_pass(decoder), waiting(device))
 
 
 def plain_pass(model: Model) -> Callable[[], torch.Tensor]:
     """A pass over the pending token alone: logits [1, V]. Nothing is committed."""
     tree = TokenTree.root_only(model.prompt[-1])
-    return lambda: model.session.score(tree).logits_NV
+    return lambda: model.session.score([0], [tree])[0].logits_NV
 
 
 def tree_pass(model: Model, nodes: int) -> Callable[[], torch.Tensor]:
     """A pass over a tree of N = ``nodes``: logits [N, V]. Nothing is committed."""
     tree = random_tree(model.prompt[-1], nodes, model.vocabulary)
-    return lambda: model.session.score(tree).logits_NV
+    return lambda: model.session.score([0], [tree])[0].logits_NV
 
 
 def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
@@ -94,17 +95,16 @@ def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
     params = SamplingParams()
     sampler = ExactSampler(ExactConfig(), params)
     tree = random_tree(model.prompt[-1], nodes, model.vocabulary)
-    request = Request(
+    request = RequestState(
         tokens=list(model.prompt),
         prompt_length=len(model.prompt),
         max_new_tokens=(most + 1) * (tree.depth + 1),
         sampler=sampler,
         rng=torch.Generator().manual_seed(0),
-        target=model.session,
     )
     policy = FixedPolicy(FixedConfig(depth=tree.depth))
-    scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, model.synchronize)
-    return scheduler.run(request, lambda event: None)
+    scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, synchronize=model.synchronize)
+    return scheduler.run(request)
 
 
 class SameTree(Drafter):
@@ -115,7 +115,7 @@ class SameTree(Drafter):
     def __init__(self, tree: TokenTree) -> None:
         self.tree = tree
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return dataclasses.replace(self.tree, token_N=(request.pending_token, *self.tree.token_N[1:]))
 
 
@@ -307,8 +307,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         report["plain_decoding"] = of_cycles(model, 1, device, options.tokens)
         report["plain_decoding"]["share_of_bound"] = 1e3 * bound_s / report["plain_decoding"]["wall_ms"]
     if in_time("passes"):
-        model.session.reset()
-        model.session.prefill(model.prompt[:-1])
+        kept = model.session.open(0, model.prompt[:-1])
+        model.session.prefill(0, model.prompt[kept:-1])
         report["passes"] = of_passes(model, device, options.tokens)
     if in_time("tree cycle"):
         report["tree_cycle"] = of_cycles(model, NODES, device, options.tokens)

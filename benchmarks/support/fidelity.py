@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.model.runners.base import AttentionReport, BlockRunner
+from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.session import Session
 from spec_sdk.tree import TokenTree
 
@@ -28,15 +28,15 @@ class Passage:
         self.before = list(before)
         self.after = list(after)
         self._session = session
-        session.prefill(before[:-1])
+        session.prefill(0, before[:-1])
 
     def score(self, runner: BlockRunner) -> tuple[torch.Tensor, list[AttentionReport]]:
         """Logits [N, V] for each of the N tokens ``after``, each fed in a pass of its own, and the passes' reports."""
         session = self._rewound(runner)
         rows, reports = [], []
         for token in [self.before[-1], *self.after[:-1]]:
-            scores = session.score(TokenTree.root_only(token))
-            session.commit([0])
+            (scores,) = session.score([0], [TokenTree.root_only(token)])
+            session.commit([0], [[0]])
             rows.append(scores.logits_NV[0])
             if scores.attention is not None:
                 reports.append(scores.attention)
@@ -46,19 +46,20 @@ class Passage:
         """At most ``count`` tokens of the runner's own choice, up to a stop token."""
         session, tokens = self._rewound(runner), [self.before[-1]]
         while len(tokens) <= count and (len(tokens) == 1 or tokens[-1] not in stop_ids):
-            logits_V = session.score(TokenTree.root_only(tokens[-1])).logits_NV[0]
-            session.commit([0])
+            logits_V = session.score([0], [TokenTree.root_only(tokens[-1])])[0].logits_NV[0]
+            session.commit([0], [[0]])
             tokens.append(int(logits_V.argmax()))
         return tokens[1:]
 
     def nll(self, runner: BlockRunner, tokens: Sequence[int]) -> list[float]:
         """Negative log-likelihood (nats) of each of ``tokens`` in the place of those after, read in one pass."""
         chain = TokenTree.chain(self.before[-1], list(tokens[:-1]))
-        return nll(self._rewound(runner).score(chain).logits_NV, tokens)
+        return nll(self._rewound(runner).score([0], [chain])[0].logits_NV, tokens)
 
     def _rewound(self, runner: BlockRunner) -> Session:
-        self._session.truncate(len(self.before) - 1)
         self._session.runner = runner
+        # opened anew, so that the runner keeps nothing of another request that had the slot
+        self._session.open(0, self.before[:-1])
         return self._session
 
 

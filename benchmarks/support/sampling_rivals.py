@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.support.published_sampling import Decide, compiled, decider, sigmoid_matrices, softmax_matrices
-from spec_sdk.contracts import Request, Sampler, SamplingParams
+from spec_sdk.contracts import Sampler, SamplingParams
+from spec_sdk.contracts.request import RequestState
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -98,7 +99,7 @@ def stepper(name: str, steps: Sequence[Step], params: SamplingParams, known: dic
         trees, verifier = [step.tree(sampler) for step in steps], ChainRejection(None)
 
         def verify(step: int, seed: int) -> list[int]:
-            request = Request([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(seed))
+            request = RequestState([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(seed)).view
             return verifier.verify(trees[step], steps[step].target_GV1, request).tokens
 
         return verify
@@ -117,7 +118,7 @@ def whole_step(name: str, step: Step, params: SamplingParams, known: dict[str, D
     def draw_and_verify() -> object:
         for row_V in step.draft_GV if isinstance(sampler, ExactSampler) else ():
             sampler.draw_from(sampler.law(row_V), 0.5)
-        request = Request([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(0))
+        request = RequestState([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(0)).view
         return ChainRejection(None).verify(step.tree(sampler), step.target_GV1, request).tokens
 
     return draw_and_verify

@@ -74,5 +74,10 @@ class Drafter(Plugin, ABC):
         ``path_hidden``: per request, layer → states [N, M] of the committed path's nodes, the root first.
         """
 
+    @classmethod
+    def proposes(cls) -> bool:
+        """Whether one of the two ways to propose was overridden."""
+        return cls.propose is not Drafter.propose or cls.propose_one is not Drafter.propose_one
+
     def finish(self, requests: Sequence[Request]) -> None:
         """These requests have ended (done, cancelled or failed): what is kept of their slots can go."""

@@ -172,7 +172,7 @@ class Scheduler:
         self._progress = []
         try:
             self._admit()
-            self._prefill_next()
+            self._prefill()
             self._cycle([active for active in self._active if active.prefilled])
         except BaseException:
             for active in [*self._active, *self._waiting]:
@@ -193,46 +193,37 @@ class Scheduler:
             with self._ending([active]):
                 self.target.open(state.slot, prompt, reuse)
 
-    def _prefill_next(self) -> None:
-        """Feed a chunk of the oldest prompt that is not done: more would keep the others waiting."""
-        for active in self._active:
-            if not active.prefilled:
-                with self._ending([active]):
-                    self._prefill(active)
-                return
-
-    def _prefill(self, active: _Active) -> None:
-        """Feed one chunk of the prompt; after the last one, let the drafter prepare."""
-        began = self._clock()
-        state, drafter = active.state, self.drafter
-        # the pending token is the first tree's root
-        done, prompt = self.target.length(state.slot), state.tokens[: state.prompt_length - 1]
-        if chunk := prompt[done : done + PREFILL_CHUNK]:
-            active.hidden.append(self.target.prefill(state.slot, chunk, drafter.taps))
-        active.prefilled = done + len(chunk) == len(prompt)
-        if not active.prefilled:
-            active.prefill_s += self._clock() - began
+    def _prefill(self) -> None:
+        """Feed a chunk of the oldest prompt that is not done; after its last one, let the drafter prepare."""
+        active = next((active for active in self._active if not active.prefilled), None)
+        if active is None:
             return
-        drafter_s, fed = None, self._clock()
-        # hidden states are not kept for later; any other drafter need not be prepared before it is asked
-        if drafter.taps or self._budgets([active])[0].depth > 0:
-            self._start_drafting([active])
-            drafter_s = self._clock() - fed
-        active.hidden.clear()
-        self._emit(
-            active,
-            event="prefill",
-            seconds=active.prefill_s + self._clock() - began,
-            drafter_s=drafter_s,
-            tokens=state.prompt_length - 1,
-            draft=drafter.draft_name,
-        )
-
-    def _start_drafting(self, requests: Sequence[_Active]) -> None:
-        hidden = [_joined(active.hidden) for active in requests] if self.drafter.taps else None
-        self.drafter.start([active.view for active in requests], hidden)
-        for active in requests:
-            active.drafting = True
+        with self._ending([active]):
+            began = self._clock()
+            state, drafter = active.state, self.drafter
+            # the pending token is the first tree's root
+            done, prompt = self.target.length(state.slot), state.tokens[: state.prompt_length - 1]
+            if chunk := prompt[done : done + PREFILL_CHUNK]:
+                active.hidden.append(self.target.prefill(state.slot, chunk, drafter.taps))
+            active.prefilled = done + len(chunk) == len(prompt)
+            if not active.prefilled:
+                active.prefill_s += self._clock() - began
+                return
+            drafter_s, fed = None, self._clock()
+            # hidden states are not kept for later; any other drafter need not be prepared before it is asked
+            if drafter.taps or self._budgets([active])[0].depth > 0:
+                drafter.start([active.view], [_joined(active.hidden)] if drafter.taps else None)
+                active.drafting = True
+                drafter_s = self._clock() - fed
+            active.hidden.clear()
+            self._emit(
+                active,
+                event="prefill",
+                seconds=active.prefill_s + self._clock() - began,
+                drafter_s=drafter_s,
+                tokens=state.prompt_length - 1,
+                draft=drafter.draft_name,
+            )
 
     def _cycle(self, requests: Sequence[_Active]) -> None:
         began = self._clock()
@@ -253,26 +244,26 @@ class Scheduler:
                 root = TokenTree.root_only(active.view.pending_token)
                 turns.append(_Turn(active, budget, self.target.length(active.slot), root))
         asked = [turn for turn in turns if turn.budget.depth > 0]
+        if not asked:
+            return turns
+        name = f"drafter {self.drafter.name!r}"
         with self._ending([turn.active for turn in asked]):
             if late := [turn.active for turn in asked if not turn.active.drafting]:
-                self._start_drafting(late)
-            if asked:
-                self._ask_drafter(asked)
+                self.drafter.start([active.view for active in late])
+                for active in late:
+                    active.drafting = True
+            try:
+                trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
+            except UnusableLogits as error:
+                raise UserError(f"step {asked[0].active.state.step + 1}, {name}: {error}") from error
+            if len(trees) != len(asked):
+                raise ValueError(f"{name}: it returned {len(trees)} trees for {len(asked)} requests")
+            for turn, tree in zip(asked, trees, strict=True):
+                with self._ending([turn.active]):
+                    if fault := tree_fault(tree, turn.active.view.pending_token, turn.budget):
+                        raise ValueError(f"{name}: {fault}")
+                    turn.tree = tree
         return self._going_on(turns)
-
-    def _ask_drafter(self, asked: Sequence[_Turn]) -> None:
-        name = f"drafter {self.drafter.name!r}"
-        try:
-            trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
-        except UnusableLogits as error:
-            raise UserError(f"step {asked[0].active.state.step + 1}, {name}: {error}") from error
-        if len(trees) != len(asked):
-            raise ValueError(f"{name}: it returned {len(trees)} trees for {len(asked)} requests")
-        for turn, tree in zip(asked, trees, strict=True):
-            with self._ending([turn.active]):
-                if fault := tree_fault(tree, turn.active.view.pending_token, turn.budget):
-                    raise ValueError(f"{name}: {fault}")
-                turn.tree = tree
 
     def _score(self, turns: list[_Turn]) -> list[_Turn]:
         """The target's logits at every node of every tree."""

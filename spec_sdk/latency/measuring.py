@@ -12,7 +12,7 @@ The paper's quantities (ALSpec, App. F), and what is timed for each:
 All blocks run in order on their own weights, as in a real step, so no stage finds them in a cache that decoding would
 not. Random K and V stand for a prefix: time does not depend on their values.
 
-Legend: B batch, N tokens (1), M model dim, H query heads, G KV heads, D head dim, S keys.
+Legend: B requests (1), N tokens (1), M model dim, H query heads, G KV heads, D head dim, S keys.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import yaml
 
 from spec_sdk.contracts import AttentionVerifier
 from spec_sdk.errors import UserError
 from spec_sdk.latency.table import show_context
 from spec_sdk.model.decoder import ForwardPass
-from spec_sdk.model.session import Session
-from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.model.executor import PassPlan
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 
 FIRST_CONTEXT = 1024
 DEFAULT_CONTEXTS = 4
@@ -101,27 +103,26 @@ def check_plan(plan: MeasuringPlan, longest: int) -> None:
 
 @torch.no_grad()
 def measure(
-    session: Session,
+    executor: TorchExecutor,
     verifier: AttentionVerifier,
     plan: MeasuringPlan,
     synchronize: Callable[[], None],
     progress: Callable[[str], None] = lambda line: None,
 ) -> Samples:
-    """Time ``plan`` on a fresh session. Contexts take turns, so that a disturbance hits all of them alike."""
-    layers, samples = session.decoder.layers, Samples()
-    session.cache.reserve(max(plan.contexts))
-    for storage in (session.cache.k_LBGCD, session.cache.v_LBGCD):
+    """Time ``plan`` on a cache of its own. Contexts take turns, so that a disturbance hits all of them alike."""
+    layers, samples, cache = executor.layers, Samples(), executor.new_cache()
+    cache.reserve(1, max(plan.contexts))
+    for storage in (cache.k_LSGCD, cache.v_LSGCD):
         storage.normal_()
+    plain_decoding = PassPlan(SequentialRunner(), logits="last")
     for repeat in range(plan.repeats + 1):
         progress(f"measuring: round {repeat + 1} of {plan.repeats + 1}")
         for context in plan.contexts:
-            session.cache.length = context - 1
-            plain = _step(session, synchronize, flash_decode)
-            speculative = _step(session, synchronize, speculative_flash_decode(verifier, plan.size))
+            plain = _step(executor, cache, context, synchronize, flash_decode)
+            speculative = _step(executor, cache, context, synchronize, speculative_flash_decode(verifier, plan.size))
             watch = Stopwatch(synchronize)
-            session.feed([0])
+            executor.forward(_last_token(executor, context), cache, plain_decoding)
             token = watch.lap()
-            session.truncate(context - 1)
             if repeat == 0:
                 continue
             for step in (plain, speculative):
@@ -191,25 +192,30 @@ class StepLaps:
     post_attention: float = 0.0
 
 
-Attention = Callable[[int, torch.Tensor, ForwardPass, Session, Stopwatch, StepLaps], torch.Tensor]
-"""(layer, q_BNHD, pass, session, watch, laps) → o_BNHD; adds its laps."""
+Attention = Callable[[int, torch.Tensor, ForwardPass, TorchExecutor, Stopwatch, StepLaps], torch.Tensor]
+"""(layer, q_BNHD, pass, executor, watch, laps) → o_BNHD; adds its laps."""
 
 
-def _step(session: Session, synchronize: Callable[[], None], attention: Attention) -> StepLaps:
-    """One plain decoding step after the cache's ``length`` tokens, stopped at every stage. Commits nothing."""
-    decoder, cache = session.decoder, session.cache
-    laps, watch = StepLaps(), Stopwatch(synchronize)
-    mask = AttentionMask.chain(cache.length, 1, decoder.device)
-    position_N = torch.arange(cache.length, cache.length + 1, device=decoder.device)
-    cos_N1D, sin_N1D = decoder.rotary.at(position_N, cache.length)
-    work = ForwardPass(cache, cache.length, mask, cos_N1D, sin_N1D, session.ops)
-    h_BNM = F.embedding(torch.tensor([[0]], device=decoder.device), decoder.embedding_VM)
+def _last_token(executor: TorchExecutor, context: int) -> PassInputs:
+    """The pass over one token that is the last of a context of so many."""
+    return PassInputs.of("chain", [RequestRows.chain(0, context - 1, [0])], executor.device)
+
+
+def _step(
+    executor: TorchExecutor, cache: KVCache, context: int, synchronize: Callable[[], None], attention: Attention
+) -> StepLaps:
+    """One plain decoding step that ends at ``context`` tokens, stopped at every stage."""
+    decoder, laps, watch = executor.decoder, StepLaps(), Stopwatch(synchronize)
+    inputs = _last_token(executor, context)
+    # made here, since the first layer would make it otherwise
+    _ = inputs.parts
+    h_BNM, work = decoder.forward_pass(inputs, cache, executor.ops)
     laps.fixed += watch.lap()
     for layer in range(decoder.layers):
         q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
         decoder.write_kv(layer, k_BNGD, v_BNGD, work)
         laps.pre_attention += watch.lap()
-        o_BNHD = attention(layer, q_BNHD, work, session, watch, laps)
+        o_BNHD = attention(layer, q_BNHD, work, executor, watch, laps)
         h_BNM = decoder.post_attention(layer, h_BNM, decoder.project(layer, o_BNHD))
         laps.post_attention += watch.lap()
     decoder.head(h_BNM)
@@ -218,10 +224,10 @@ def _step(session: Session, synchronize: Callable[[], None], attention: Attentio
 
 
 def flash_decode(
-    layer: int, q_BNHD: torch.Tensor, work: ForwardPass, session: Session, watch: Stopwatch, laps: StepLaps
+    layer: int, q_BNHD: torch.Tensor, work: ForwardPass, executor: TorchExecutor, watch: Stopwatch, laps: StepLaps
 ) -> torch.Tensor:
     """The backend's own attention."""
-    o_BNHD = session.decoder.attend(layer, q_BNHD, work)
+    o_BNHD = executor.decoder.attend(layer, q_BNHD, work)
     laps.attention += watch.lap()
     return o_BNHD
 
@@ -233,16 +239,17 @@ def speculative_flash_decode(verifier: AttentionVerifier, size: int) -> Attentio
     """
 
     def attend(
-        layer: int, q_BNHD: torch.Tensor, work: ForwardPass, session: Session, watch: Stopwatch, laps: StepLaps
+        layer: int, q_BNHD: torch.Tensor, work: ForwardPass, executor: TorchExecutor, watch: Stopwatch, laps: StepLaps
     ) -> torch.Tensor:
-        k_BGSD, v_BGSD = work.cache.keys_values(layer, work.mask.keys)
+        (part,) = work.inputs.parts
+        k_BGSD, v_BGSD = work.cache.keys_values(part.index, layer, layer + 1)
 
         def announced(predicted_BNHD: torch.Tensor) -> None:
             lap = watch.lap()
             laps.prediction += lap
             laps.attention += lap
 
-        attention = session.ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, work.mask, size, announced)
+        attention = executor.ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, part.mask, size, announced)
         verifier.verify(layer, attention.difference_sq_BN, attention.norm_sq_BN)
         laps.attention += watch.lap()
         return attention.exact_BNHD

@@ -15,7 +15,7 @@ import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
-from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
+from spec_sdk.model.executor import Executor, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -103,14 +103,16 @@ class Session:
         parts: dict[int, list[torch.Tensor]] = {layer: [] for layer in taps}
         for first in range(0, len(tokens), PREFILL_CHUNK):
             chunk = tokens[first : first + PREFILL_CHUNK]
-            (output,) = self._chains([slot], [chunk], taps, "none")
+            (output,) = self._run("chain", self._rows([slot], [chunk]), PassPlan(PLAIN, tuple(taps), "none"))
+            self._keep([slot], [chunk])
             for layer, states in parts.items():
                 states.append(output.hidden[layer][0])
         return {layer: torch.cat(states) for layer, states in parts.items() if states}
 
     def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """Commit each slot's ``tokens`` in a plain pass and return the logits [V] after its last one."""
-        outputs = self._chains(slots, tokens, (), "last")
+        outputs = self._run("chain", self._rows(slots, tokens), PassPlan(PLAIN, logits="last"))
+        self._keep(slots, tokens)
         return [output.logits_BNV[0, 0] for output in outputs]
 
     def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
@@ -173,14 +175,13 @@ class Session:
             fed = self._fed.get(slot, ())
             self._tokens.setdefault(slot, []).extend(fed[row] for row in path)
 
-    def _chains(
-        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], taps: Sequence[int], logits: LogitRows
-    ) -> list[PassOutput]:
-        requests = [RequestRows.chain(slot, self.length(slot), new) for slot, new in zip(slots, tokens, strict=True)]
-        outputs = self._run("chain", requests, PassPlan(PLAIN, tuple(taps), logits))
+    def _rows(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[RequestRows]:
+        return [RequestRows.chain(slot, self.length(slot), new) for slot, new in zip(slots, tokens, strict=True)]
+
+    def _keep(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        """Commit all rows of plain passes, of which a runner's state knows nothing."""
         self._fed.update(zip(slots, tokens, strict=True))
         self._commit(slots, [range(len(new)) for new in tokens])
-        return outputs
 
     def _run(self, kind: PassKind, requests: Sequence[RequestRows], plan: PassPlan) -> list[PassOutput]:
         """The requests' passes, several in one where they are of about one size; an output of B = 1 for each."""

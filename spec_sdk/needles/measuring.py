@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from spec_sdk.engine.engine import Engine
 from spec_sdk.errors import UserError
 from spec_sdk.metrics import ratio
 from spec_sdk.model.session import Session
-from spec_sdk.model.shared_prefix import SharedPrefixSession
 from spec_sdk.needles.drawing import Kind
 from spec_sdk.needles.haystack import Haystack, Question
 from spec_sdk.needles.scoring import holds
@@ -156,15 +156,16 @@ def measure(
     """Ask ``pipeline`` every question of ``haystack``, greedily, and score the right answers.
 
     Every question is a request of its own, answered as ``task=generate`` answers; the text before it is prefilled once
-    for all. ``tell`` is called with each answer. Raises UserError if the pipeline does not answer greedily, runs on
-    several processes, or has no room for the prompts and ``max_new_tokens``, or the right answers have more tokens.
+    for all, into the cache slot that they have one after the other. ``tell`` is called with each answer. Raises
+    UserError if the pipeline does not answer greedily, runs on several processes, or has no room for the prompts and
+    ``max_new_tokens``, or the right answers have more tokens.
     """
     check_fit(pipeline, haystack, max_new_tokens)
-    models = pipeline.models
-    session = SharedPrefixSession(models.target.decoder, models.ops)
+    # its caches last no longer than this text
+    engine = pipeline.new_engine()
     answers = []
     for number, question in enumerate(haystack.questions):
-        answer = _ask(pipeline, session, question, number, max_new_tokens)
+        answer = _ask(pipeline, engine, question, number, max_new_tokens)
         tell(answer)
         answers.append(answer)
     return NeedleScore(tuple(answers))
@@ -197,18 +198,12 @@ def check_room(pipeline: Pipeline, prompt: str, tokens: int, max_new_tokens: int
         )
 
 
-def _ask(
-    pipeline: Pipeline, session: SharedPrefixSession, question: Question, number: int, max_new_tokens: int
-) -> Answer:
+def _ask(pipeline: Pipeline, engine: Engine, question: Question, number: int, max_new_tokens: int) -> Answer:
     events: list[dict[str, Any]] = []
-    stream = pipeline.stream(
-        question.prompt, request_id=number, max_new_tokens=max_new_tokens, emit=events.append, session=session
-    )
+    stream = engine.stream(question.prompt, request_id=number, max_new_tokens=max_new_tokens, emit=events.append)
     text = pipeline.tokenizer.decode([token for tokens in stream for token in tokens])
     reports = [event["attention"] for event in events if event["event"] == "cycle"]
-    # a new one: what the first learned, it learned from another continuation
-    session.runner = pipeline.make_target_runner()
-    nll, scoring = score_answer(session, question.prompt, question.lead, question.answer)
+    nll, scoring = score_answer(engine.target, question.prompt, question.lead, question.answer)
     return Answer(
         question,
         text,
@@ -224,18 +219,19 @@ def score_answer(
 ) -> tuple[float, Hits]:
     """The negative log-likelihood of ``answer`` after ``prompt`` and ``lead``, in nats, and the predictions made.
 
-    The prompt but its last token is prefilled; every pass then feeds one token through the session's runner, and tells
-    the likelihood of the next. No temperature, penalty or filter is applied.
+    The prompt but its last token is prefilled, as far as slot 0 does not hold it; every pass then feeds one token
+    through the session's runner, and gives the likelihood of the next. No temperature, penalty or filter is applied.
     """
-    session.reset()
-    session.prefill(prompt[:-1])
+    # opening the slot anew also forgets what a predictor learned from another continuation
+    kept = session.open(0, prompt[:-1])
+    session.prefill(0, prompt[kept:-1])
     nll, flags = 0.0, []
     right = [*lead, *answer]
     for i, fed in enumerate((prompt[-1], *right[:-1])):
-        scores = session.score(TokenTree.root_only(fed))
+        (scores,) = session.score([0], [TokenTree.root_only(fed)])
         if i >= len(lead):
             nll -= float(torch.log_softmax(scores.logits_NV[0].double(), dim=-1)[right[i]])
         if scores.attention is not None:
             flags.append(scores.attention.hit)
-        session.commit([0])
+        session.commit([0], [[0]])
     return nll, Hits.of(flags)

@@ -112,6 +112,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     """Measure ``model.target`` on the run's backend; returns the table as YAML. Raises UserError."""
     from spec_sdk.latency.measuring import MeasuringPlan, as_yaml, check_plan, default_contexts, measure
     from spec_sdk.model.models import Models
+    from spec_sdk.model.torch_executor import TorchExecutor
     from spec_sdk.pipeline import DTYPES
 
     registry = Registry.discover()
@@ -122,16 +123,22 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
     check_plan(MeasuringPlan([], size, repeats), 0)
     m = app.model
-    models = Models(m.target, m.draft, m.draft_layers, backend.ops, backend.device, DTYPES[m.dtype])
-    session = models.session(models.target)
-    plan: MeasuringPlan = MeasuringPlan(contexts or default_contexts(session.context), size, repeats)
-    check_plan(plan, session.context)
-    samples = measure(session, verifier, plan, backend.synchronize, lambda line: print(line, file=sys.stderr))
+    models = Models(m.target, m.draft, m.draft_layers, backend.load, backend.ops, backend.device, DTYPES[m.dtype])
+    executor = models.target.executor
+    if not isinstance(executor, TorchExecutor):
+        raise UserError(
+            f"backend: task.latencies=measure times the stages of a pass in torch, and backend '{backend.name}' "
+            "computes elsewhere; use another"
+        )
+    longest = executor.config.max_context
+    plan: MeasuringPlan = MeasuringPlan(contexts or default_contexts(longest), size, repeats)
+    check_plan(plan, longest)
+    samples = measure(executor, verifier, plan, backend.synchronize, lambda line: print(line, file=sys.stderr))
     return as_yaml(
         samples,
         title=f"{models.target.name}, {m.dtype}, on {backend.describe()}",
         source=f"task=estimate, backend {backend.name}, medians of {repeats} steps",
-        layers=session.decoder.layers,
+        layers=executor.layers,
         size=size,
     )
 

@@ -20,6 +20,7 @@ from spec_sdk.tasks.generate import check_length
 
 if TYPE_CHECKING:
     from spec_sdk.layer_tuning import AcceptanceMeter, CycleTimes, Strategy
+    from spec_sdk.model.executor import Executor
     from spec_sdk.pipeline import Pipeline
 
 
@@ -67,9 +68,9 @@ class TuneLayers(Task):
         models = pipeline.models
         draft = models.draft(app.drafter.get("draft"))
         # a level cannot have more different tokens than there are
-        width = min(width, draft.decoder.vocabulary, models.target.decoder.vocabulary)
+        width = min(width, draft.executor.vocabulary, models.target.executor.vocabulary)
         began = time.perf_counter()
-        meters = self._meters(pipeline, draft.decoder, prompts, depth, width)
+        meters = self._meters(pipeline, draft.executor, prompts, depth, width)
         shortest = min(prompts, key=len)
         times = measure_times(
             models.session(draft),
@@ -81,7 +82,7 @@ class TuneLayers(Task):
             pipeline.backend.synchronize,
         )
         say(_described(times, depth, width))
-        path, others = self._search(meters, times, draft.decoder.layers, depth)
+        path, others = self._search(meters, times, draft.executor.layers, depth)
         best = max([path[-1], *others.values()], key=lambda strategy: strategy.score)
         show(path[0], path[-1], others, times)
         app.output_dir.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ class TuneLayers(Task):
         return depth, width if isinstance(width, int) and width >= 1 else 1
 
     def _meters(
-        self, pipeline: Pipeline, decoder: Any, prompts: Sequence[Sequence[int]], depth: int, width: int
+        self, pipeline: Pipeline, executor: Executor, prompts: Sequence[Sequence[int]], depth: int, width: int
     ) -> list[AcceptanceMeter]:
         """The target's own text for every prompt, read by the draft model."""
         from spec_sdk.layer_tuning import AcceptanceMeter
@@ -126,7 +127,7 @@ class TuneLayers(Task):
                 say(f"prompt {i + 1}/{len(prompts)}: left out, its answer has only {len(answer)} tokens")
                 continue
             most = self.config.positions or None
-            meters.append(AcceptanceMeter(decoder, pipeline.models.ops, prompt, answer, depth, width, most))
+            meters.append(AcceptanceMeter(executor, prompt, answer, depth, width, most))
         if not meters:
             raise UserError(f"prompt: no answer has the {depth} tokens (policy.depth) that drafting is measured on")
         return meters

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Request, Sampler, SamplingParams
+from spec_sdk.contracts import RequestState, Sampler, SamplingParams
 from spec_sdk.registry import Registry
 
 MakeSampler = Callable[[SamplingParams], Sampler]
@@ -21,7 +21,12 @@ def reference_sampler(params: SamplingParams) -> Sampler:
     return sampler
 
 
-def request_for(tokens: Sequence[int], sampler: Sampler, seed: int, max_new_tokens: int = 1 << 20) -> Request:
-    """A request whose prompt is ``tokens``."""
+def request_for(
+    tokens: Sequence[int], sampler: Sampler, seed: int, max_new_tokens: int = 1 << 20, slot: int = 0
+) -> RequestState:
+    """A request whose prompt is ``tokens``, in ``slot``: what an engine keeps of it. Its id is its slot.
+
+    Plugins are given its ``view``.
+    """
     rng = torch.Generator().manual_seed(seed)
-    return Request(list(tokens), len(tokens), max_new_tokens, sampler, rng)
+    return RequestState(list(tokens), len(tokens), max_new_tokens, sampler, rng, id=slot, slot=slot)

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
-from spec_sdk.model.session import Session
+from spec_sdk.model.executor import Executor, PassPlan
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 
 WIDTHS = (1, 8, 64)
 """Rows of the plain passes that rounding is measured between: plain decoding, a small tree, a large one."""
@@ -50,22 +52,23 @@ def step_beyond_rounding(
 
 
 def plain_logits(
-    session: Session, prompt: Sequence[int], tokens_N: Sequence[int], widths: Sequence[int] = WIDTHS
+    executor: Executor, prompt: Sequence[int], tokens_N: Sequence[int], widths: Sequence[int] = WIDTHS
 ) -> torch.Tensor:
     """Logits [W, N, V] that ``tokens_N`` are chosen by after ``prompt``, in causal passes of each of ``widths`` rows.
 
     Wide passes begin inside the prompt; one that is shorter makes them narrower. No tree, no mask of one and no path
-    that is committed is involved. The session loses what it held.
+    that is committed is involved.
     """
-    fed, layer = [*prompt, *tokens_N[:-1]], session.decoder.layers
+    fed, plan = [*prompt, *tokens_N[:-1]], PassPlan(SequentialRunner())
     logits_WNV = []
     for width in widths:
+        cache = executor.new_cache()
+        cache.reserve(1, len(fed))
         begin = max(0, len(fed) - width * -(-len(tokens_N) // width))
-        session.reset()
-        session.prefill(fed[:begin])
+        ends = [*([begin] if begin else []), *range(begin + width, len(fed), width), len(fed)]
         parts = []
-        for first in range(begin, len(fed), width):
-            h_NM = session.prefill(fed[first : first + width], [layer])[layer]
-            parts.append(session.decoder.head(h_NM[None])[0])
+        for first, end in zip([0, *ends], ends, strict=False):
+            inputs = PassInputs.of("chain", [RequestRows.chain(0, first, fed[first:end])], executor.device)
+            parts.append(executor.forward(inputs, cache, plan).logits_BNV[0])
         logits_WNV.append(torch.cat(parts)[-len(tokens_N) :])
     return torch.stack(logits_WNV)

@@ -5,12 +5,13 @@ Legend: C cells of a histogram, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, Sampler, Verifier
-from spec_sdk.scheduler import Scheduler
+from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.tables import TableModel
 
@@ -51,7 +52,7 @@ def cell_of(tokens: Sequence[int], vocabulary: int) -> int:
 
 def sample_tokens(
     target: TableModel,
-    make_drafter: Callable[[], Drafter],
+    drafter: Drafter,
     verifier: Verifier,
     sampler: Sampler,
     prompt: Sequence[int],
@@ -61,22 +62,25 @@ def sample_tokens(
     max_new_tokens: int | None = None,
     policy: Policy | None = None,
 ) -> Iterator[list[int]]:
-    """Answer ``prompt`` ``draws`` times through the scheduler; yields the first ``length`` tokens of each answer.
+    """Answer ``prompt`` ``draws`` times through one scheduler; yields the first ``length`` tokens of each answer.
 
-    ``policy`` decides the depths, and lives on from answer to answer; by default nothing limits them. Unless
+    Its requests come one after the other and draw from one stream of random numbers. ``policy`` decides the depths, and
+    what it shares between requests lives on from answer to answer; by default nothing limits them. Unless
     ``max_new_tokens`` says otherwise, so many are asked for that no tree is cut short by the answer's end.
     """
     asked = max_new_tokens or 4 * length + 16
     policy = policy or DeepestPolicy(None)
     rng, sampler = torch.Generator().manual_seed(seed), Remembering(sampler)
-    for _ in range(draws):
-        request = Request(list(prompt), len(prompt), asked, sampler, rng)
-        scheduler = Scheduler(target, make_drafter(), verifier, policy.for_request())
+    scheduler = Scheduler(target, drafter, verifier, policy)
+    for number in range(draws):
+        request = request_for(prompt, sampler, seed, asked)
+        request.rng, request.id = rng, number
         tokens: list[int] = []
-        for new_tokens in scheduler.run(request, lambda event: None):
+        for new_tokens in scheduler.run(request):
             tokens += new_tokens
             if len(tokens) >= length:
                 break
+        scheduler.cancel(number)
         yield tokens[:length]
 
 

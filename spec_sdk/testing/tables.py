@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request
-from spec_sdk.model.session import Scores
+from spec_sdk.model.session import Scores, common_prefix
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
 
 ROWS = 4099
@@ -31,54 +31,71 @@ DrawPlan = Sequence[Sequence[PlannedDraw]]
 class TableModel:
     """A model whose logits depend on the whole prefix, which is hashed into a table of random rows.
 
-    It serves as the scheduler's target. ``spread`` is the standard deviation of the logits. Its only hidden state, at
-    any layer, is the row of logits.
+    It serves as the scheduler's target, for any number of requests at once, each of which has a slot. ``spread`` is the
+    standard deviation of the logits. Its only hidden state, at any layer, is the row of logits.
     """
 
     def __init__(self, vocabulary: int, seed: int, *, spread: float = 1.5, context: int = 4096) -> None:
         self.vocabulary = vocabulary
         self.context = context
         self.table_RV = spread * torch.randn((ROWS, vocabulary), generator=torch.Generator().manual_seed(seed))
-        self._tokens: list[int] = []
-        self._tree = TokenTree.root_only(0)
-
-    @property
-    def length(self) -> int:
-        """Committed tokens."""
-        return len(self._tokens)
+        self._tokens: dict[int, list[int]] = {}
+        self._trees: dict[int, TokenTree] = {}
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits [V] for the token after ``tokens``."""
         return self.table_RV[_row(tokens)]
 
-    def reset(self) -> None:
-        """Forget all tokens."""
-        self._tokens = []
+    def length(self, slot: int = 0) -> int:
+        """Committed tokens of a slot."""
+        return len(self._tokens.get(slot, ()))
 
-    def prefill(self, tokens: Sequence[int], hidden_layers: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
+    def shared(self, slot: int, tokens: Sequence[int]) -> int:
+        """How many of the first of ``tokens`` are committed in the slot."""
+        return common_prefix(self._tokens.get(slot, ()), tokens)
+
+    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int:
+        """Give ``slot`` to a new request; return how many of the first of its ``tokens`` stay committed."""
+        kept = self.shared(slot, tokens) if keep else 0
+        self._tokens[slot] = list(tokens[:kept])
+        self._trees.pop(slot, None)
+        return kept
+
+    def reserve(self, slots: int, tokens: int) -> None:
+        """A table needs no memory."""
+
+    def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
         """Commit ``tokens``; return layer → [len(tokens), V]."""
-        self._tokens += tokens
-        if not hidden_layers:
+        committed = self._tokens.setdefault(slot, [])
+        row, rows = _row(committed), list[int]()
+        committed.extend(tokens)
+        if not taps:
             return {}
-        states = torch.stack([self.logits(self._tokens[: i + 1]) for i in range(self.length)])
-        return {layer: states[self.length - len(tokens) :] for layer in hidden_layers}
+        for token in tokens:
+            row = _row([token], after=row)
+            rows.append(row)
+        return {layer: self.table_RV[rows] for layer in taps}
 
-    def score(self, tree: TokenTree, hidden_layers: Sequence[int] = ()) -> Scores:
+    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
         """Logits after every node, each computed from the node's own path."""
-        self._tree = tree
-        row_N = [_row([tree.token_N[0]], after=_row(self._tokens))]
-        for node in range(1, tree.size):
-            row_N.append(_row([tree.token_N[node]], after=row_N[tree.parent_N[node]]))
-        logits_NV = self.table_RV[row_N]
-        # copies: the scheduler writes the repetition penalty into the logits
-        return Scores(logits_NV, {layer: logits_NV.clone() for layer in hidden_layers})
+        scores = []
+        for slot, tree in zip(slots, trees, strict=True):
+            self._trees[slot] = tree
+            row_N = [_row([tree.token_N[0]], after=_row(self._tokens.get(slot, ())))]
+            for node in range(1, tree.size):
+                row_N.append(_row([tree.token_N[node]], after=row_N[tree.parent_N[node]]))
+            logits_NV = self.table_RV[row_N]
+            # copies: the scheduler writes the repetition penalty into the logits
+            scores.append(Scores(logits_NV, {layer: logits_NV.clone() for layer in taps}))
+        return scores
 
-    def commit(self, path: Sequence[int]) -> None:
-        """Keep these nodes of the tree scored last. Raises ValueError unless they are a path from its root."""
-        parents = [-1, *path[:-1]]
-        if any(self._tree.parent_N[node] != parent for node, parent in zip(path, parents, strict=True)):
-            raise ValueError(f"the committed nodes {list(path)} are not a path from the root")
-        self._tokens += [self._tree.token_N[node] for node in path]
+    def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep these nodes of each slot's last tree. Raises ValueError unless they are a path from its root."""
+        for slot, path in zip(slots, paths, strict=True):
+            tree, parents = self._trees[slot], [-1, *path[:-1]]
+            if any(tree.parent_N[node] != parent for node, parent in zip(path, parents, strict=True)):
+                raise ValueError(f"slot {slot}: the committed nodes {list(path)} are not a path from the root")
+            self._tokens.setdefault(slot, []).extend(tree.token_N[node] for node in path)
 
 
 def _row(tokens: Sequence[int], after: int = 1) -> int:
@@ -103,7 +120,7 @@ class TableDrafter(Drafter):
         self.tables = tables
         self.plan = plan
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         """To the depth of the plan or the budget, whichever is less; ends early when its nodes are used up."""
         tree = TreeBuilder(request.pending_token, budget.nodes)
         prefixes = [list(request.tokens)]

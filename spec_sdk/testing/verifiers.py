@@ -125,7 +125,7 @@ def _answers(
 ) -> Iterator[list[int]]:
     target, *tables = (TableModel(VOCABULARY, seed + i, spread=SPREAD) for i in range(3))
     checked = _Checked(verifier)
-    return sample_tokens(target, lambda: TableDrafter(tables, plan), checked, sampler, PROMPT, length, draws, seed)
+    return sample_tokens(target, TableDrafter(tables, plan), checked, sampler, PROMPT, length, draws, seed)
 
 
 class _Checked(Verifier):

@@ -18,22 +18,21 @@ from benchmarks.support.kernel_counts import counted_kernels
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
-from spec_sdk.ops import Ops
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
-from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_decoder import tiny_executor
 
 BEFORE, AFTER = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9], [7, 3, 12, 60, 60, 1]
 
 
 def runner(threshold: float, size: int = 2) -> AttentionSpeculativeRunner:
     return AttentionSpeculativeRunner(
-        AttentionSink(AttentionSinkConfig(size)), L2Threshold(L2ThresholdConfig(threshold))
+        lambda: AttentionSink(AttentionSinkConfig(size)), L2Threshold(L2ThresholdConfig(threshold))
     )
 
 
 def passage() -> Passage:
-    return Passage(Session(tiny_decoder(), Ops()), BEFORE, AFTER)
+    return Passage(Session(tiny_executor()), BEFORE, AFTER)
 
 
 def test_kl_and_nll_of_known_distributions() -> None:
@@ -50,10 +49,10 @@ def test_kl_and_nll_of_known_distributions() -> None:
 
 def test_a_passage_is_scored_as_one_plain_pass_over_it() -> None:
     logits_NV, reports = passage().score(SequentialRunner())
-    whole = Session(tiny_decoder(), Ops())
+    whole = Session(tiny_executor())
     expected = []
     for token in [*BEFORE, *AFTER[:-1]]:
-        expected.append(whole.feed([token]))
+        expected += whole.feed([0], [[token]])
     torch.testing.assert_close(logits_NV, torch.stack(expected[len(BEFORE) - 1 :]), atol=1e-4, rtol=1e-4)
     assert reports == []
     assert passage().nll(SequentialRunner(), AFTER) == pytest.approx(nll(logits_NV, AFTER), abs=1e-4)
@@ -97,14 +96,14 @@ def test_rows_hit_on_their_own() -> None:
 
 
 def test_fused_calls_are_counted_by_their_rows() -> None:
-    session = Session(tiny_decoder(), Ops(), runner(0.1))
-    session.prefill(BEFORE)
+    session = Session(tiny_executor(), runner(0.1))
+    session.prefill(0, BEFORE)
     with counted_kernels() as counts:
         from spec_sdk.tree import TokenTree
 
-        session.score(TokenTree.chain(9, [7, 3]))
-        session.score(TokenTree.root_only(9))
-    session.score(TokenTree.root_only(9))
+        session.score([0], [TokenTree.chain(9, [7, 3])])
+        session.score([0], [TokenTree.root_only(9)])
+    session.score([0], [TokenTree.root_only(9)])
     assert counts["torch, one pass (CPU)"] == Counter({3: 5, 1: 5})
     [entry] = served(counts, 20)
     assert entry["calls_with_several_rows"] == 5 and entry["share_of_predictions"] == 0.5

@@ -81,7 +81,7 @@ def test_a_pass_scores_every_node_and_commits_none() -> None:
     plain, tree = headline.plain_pass(model)(), headline.tree_pass(model, headline.NODES)()
     assert plain.shape == (1, model.vocabulary) and tree.shape == (headline.NODES, model.vocabulary)
     torch.testing.assert_close(tree[:1], plain, atol=1e-5, rtol=1e-4)
-    assert model.session.length == 19
+    assert model.session.length() == 19
 
 
 def test_device_time_is_the_union_of_intervals() -> None:

@@ -178,7 +178,7 @@ def test_what_is_no_plugin_is_left_out() -> None:
     for plugin in (Abstract, Nameless, Optionless, Strict, Kindless, int):
         registry.register(plugin, "mine")
     assert registry.listing() == []
-    reasons = ["it lacks propose", "has no name", "not a dataclass", "without a default for depth", "no known kind"]
+    reasons = ["it lacks propose_one", "has no name", "not a dataclass", "without a default for depth", "no known kind"]
     for problem, reason in zip(registry.problems, [*reasons, "not a subclass"], strict=True):
         assert reason in problem.message
 

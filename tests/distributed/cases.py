@@ -94,6 +94,6 @@ def states_after_trees(pipeline: Pipeline) -> torch.Tensor:
         states += [scores.hidden[layer].flatten() for layer in layers]
         session.commit([0], [path])
     assert isinstance(session.cache, KVCache)
-    k_LSGCD, v_LSGCD = session.cache.layers(0, session.executor.layers)
-    kv = torch.stack((k_LSGCD[..., : session.length(), :], v_LSGCD[..., : session.length(), :]))
+    cache, columns = session.cache, slice(session.length())
+    kv = torch.stack((cache.k_LSGCD[..., columns, :], cache.v_LSGCD[..., columns, :]))
     return torch.cat((kv.flatten(), *states))

@@ -22,13 +22,18 @@ def free_port() -> int:
         return port
 
 
-def start(size: int, command: Sequence[str], directory: Path) -> list[subprocess.Popen[str]]:
-    """``command`` once per rank in ``directory``, with pipes for stdout and stderr, one thread each."""
+def start(
+    size: int, command: Sequence[str], directory: Path, of_last: Sequence[str] = ()
+) -> list[subprocess.Popen[str]]:
+    """``command`` once per rank in ``directory``, with pipes for stdout and stderr, one thread each.
+
+    ``of_last``: further arguments of the last rank alone.
+    """
     shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     base = {**os.environ, **{name: str(value) for name, value in shared.items()}, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, *command, *(of_last if rank == size - 1 else ())],
             cwd=directory,
             env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.DEVNULL,

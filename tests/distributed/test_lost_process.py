@@ -76,3 +76,24 @@ def test_bad_input_is_told_once_and_is_every_rank_s_status(command: list[str], t
         lines = [line for _, _, err in ended for line in err.splitlines()]
         assert [line.partition(":")[0] for line in lines] == ["error"], (arguments, lines)
         assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT], arguments
+
+
+MISMATCHED = {
+    "another option": ("drafter.width=3", "drafter is "),
+    "another dtype": ("model.dtype=bfloat16", "model is "),
+    "another length": ("max_new_tokens=5", "max_new_tokens is 5 here and 4 there"),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [name if name == "another option" else pytest.param(name, marks=pytest.mark.full) for name in MISMATCHED]
+)
+def test_a_process_with_other_options_ends_the_run_in_one_line(case: str, command: list[str], tmp_path: Path) -> None:
+    option, message = MISMATCHED[case]
+    began = time.monotonic()
+    ended = end(start(2, [*command, "max_new_tokens=4"], tmp_path, [option]))
+    assert time.monotonic() - began < SOON_S
+    lines = [line for _, _, err in ended for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "process 1 of 2 was started with other options than the leader: " + message in lines[0]
+    assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT]
+    assert all("Traceback" not in err for _, _, err in ended)

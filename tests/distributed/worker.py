@@ -69,8 +69,7 @@ def layer_parallel(ranks: Ranks, directory: str, shares_kv: bool) -> list[float]
         _, work = decoder.forward_pass(inputs, cache, Ops())
         h_BNM = torch.randn(1, 3, decoder.config.hidden_size, generator=torch.Generator().manual_seed(0))
         states.append(runner.run(decoder, h_BNM, work))
-        k_LSGCD, v_LSGCD = cache.layers(0, decoder.layers)
-        caches.append(torch.stack((k_LSGCD[..., :columns, :], v_LSGCD[..., :columns, :])))
+        caches.append(torch.stack((cache.k_LSGCD[..., :columns, :], cache.v_LSGCD[..., :columns, :])))
     pairs = (states, caches) if shares_kv else (states,)
     differences = [float((one - spread).abs().max()) for one, spread in pairs]
     worst = ranks.all_gather(torch.tensor(differences)).amax(0)

@@ -1,7 +1,4 @@
-"""What a draft model's cache holds after rounds of drafting and verification.
-
-Legend: L layers, B batch, G KV heads, C slots, D head dim.
-"""
+"""What a draft model's cache holds after rounds of drafting and verification."""
 
 from __future__ import annotations
 
@@ -11,44 +8,52 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
+from spec_sdk_growth.auto import AutoConfig, AutoGrowth
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_models import TinyModels
 
 MAKERS = {
     "chain": lambda: DraftModelDrafter(DraftModelConfig(), TinyModels()),
-    "tree": lambda: DraftModelDrafter(DraftModelConfig(width=3), TinyModels()),
-    "calibrated": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3), TinyModels()),
-    "uncalibrated": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3, calibrate=False), TinyModels()),
+    "tree": lambda: DraftModelDrafter(DraftModelConfig(growth=AutoGrowth(AutoConfig(width=3))), TinyModels()),
+    "calibrated": lambda: easyspec(calibrate=True),
+    "uncalibrated": lambda: easyspec(calibrate=False),
 }
+
+
+def easyspec(calibrate: bool) -> EasySpecDrafter:
+    runner = LayerParallelRunner(LayerParallelConfig(size=3, calibrate=calibrate))
+    return EasySpecDrafter(EasySpecConfig(growth=AutoGrowth(AutoConfig(width=3)), runner=runner), TinyModels())
 
 
 def drift_after(name: str, rounds: int, seed: int) -> float:
     """Largest difference between the draft cache and a plain prefill of the same tokens, after random acceptances."""
     drafter, accept = MAKERS[name](), random.Random(seed)
     request = request_for([5, 6, 7, 8], reference_sampler(SamplingParams()), seed)
-    drafter.start(request)
+    drafter.start([request.view])
     for _ in range(rounds):
-        tree = drafter.propose(request, Budget(4))
+        (tree,) = drafter.propose([request.view], [Budget(4)])
         path = tree.path_to(accept.randrange(tree.size))
         committed = [*(tree.token_N[node] for node in path[1:]), accept.randrange(VOCABULARY)]
         request.tokens.extend(committed)
-        drafter.observe(request, committed)
+        drafter.observe([request.view], [committed])
     # one more proposal feeds what was committed last; what it drafts is not committed
-    drafter.propose(request, Budget(1))
+    drafter.propose([request.view], [Budget(1)])
     session = drafter.session
-    assert session.length == len(request.tokens)
+    assert session.length() == len(request.tokens)
     scratch = drafter.models.session(drafter.models.draft())
-    scratch.prefill(request.tokens)
-    length = session.length
+    scratch.prefill(0, request.tokens)
+    length, layers = session.length(), session.executor.layers
+    ours, plain = session.cache, scratch.cache
+    assert isinstance(ours, KVCache) and isinstance(plain, KVCache)
     return max(
-        float((ours[:, :, :, :length] - plain[:, :, :, :length]).abs().max())
-        for ours, plain in (
-            (session.cache.k_LBGCD, scratch.cache.k_LBGCD),
-            (session.cache.v_LBGCD, scratch.cache.v_LBGCD),
-        )
+        float((drafted - prefilled)[layer, 0, :, :length].abs().max())
+        for layer in range(layers)
+        for drafted, prefilled in ((ours.k_LSGCD, plain.k_LSGCD), (ours.v_LSGCD, plain.v_LSGCD))
     )
 
 
@@ -67,15 +72,15 @@ def test_drafting_stops_where_the_draft_models_context_ends() -> None:
     context = drafter.session.context
     tokens = torch.randint(3, VOCABULARY, (context - 2,)).tolist()
     request = request_for(tokens, reference_sampler(SamplingParams()), 0)
-    drafter.start(request)
-    assert drafter.propose(request, Budget(8)).depth == 2
+    drafter.start([request.view])
+    assert drafter.propose([request.view], [Budget(8)])[0].depth == 2
     request.tokens.extend([5, 6])
-    assert drafter.propose(request, Budget(8)).depth == 0
+    assert drafter.propose([request.view], [Budget(8)])[0].depth == 0
 
 
 def test_a_prompt_beyond_the_draft_models_context_is_answered_without_drafts() -> None:
     drafter = MAKERS["tree"]()
     tokens = [5] * (drafter.session.context + 3)
     request = request_for(tokens, reference_sampler(SamplingParams()), 0)
-    drafter.start(request)
-    assert drafter.propose(request, Budget(4)).size == 1
+    drafter.start([request.view])
+    assert drafter.propose([request.view], [Budget(4)])[0].size == 1

@@ -84,9 +84,9 @@ def test_conformance() -> None:
 def test_every_members_paths_are_in_the_tree() -> None:
     members: list[dict[str, Any]] = [{"name": "draft_model", "width": 3}, {"name": "prompt_lookup"}]
     drafter = MergedDrafter(MergedConfig(members), TinyModels())
-    request = request_for([5, 6, 7, 8, 5, 6, 7], reference_sampler(SamplingParams()), 0)
-    drafter.start(request)
-    tree = drafter.propose(request, Budget(3))
+    request = request_for([5, 6, 7, 8, 5, 6, 7], reference_sampler(SamplingParams()), 0).view
+    drafter.start([request])
+    (tree,) = drafter.propose([request], [Budget(3)])
     drafters = {draw.drafter for draws in tree.draws_N for draw in draws}
     assert drafters == {"draft_model", "prompt_lookup"}
     assert (7, 8, 5, 6) in paths(tree)
@@ -113,9 +113,9 @@ def test_members_share_the_nodes(nodes: int) -> None:
     """What one leaves goes to those after it, and none is asked for a tree of the root alone."""
     members: list[dict[str, Any]] = [{"name": "draft_model", "width": 3}, {"name": "prompt_lookup"}] * 2
     drafter = MergedDrafter(MergedConfig(members), TinyModels())
-    request = request_for([5, 6, 7, 8, 5, 6, 7], reference_sampler(SamplingParams()), 0)
-    drafter.start(request)
-    tree = drafter.propose(request, Budget(3, nodes))
+    request = request_for([5, 6, 7, 8, 5, 6, 7], reference_sampler(SamplingParams()), 0).view
+    drafter.start([request])
+    (tree,) = drafter.propose([request], [Budget(3, nodes)])
     assert 2 <= tree.size <= nodes
     drafters = {draw.drafter for draws in tree.draws_N for draw in draws}
     assert drafters == ({"draft_model", "prompt_lookup"} if nodes > 2 else {"draft_model"})

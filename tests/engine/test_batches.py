@@ -76,7 +76,7 @@ def test_tokens_are_the_same_alone_and_among_others(name: str, sampling: tuple[s
     asked = list(enumerate(prompts(COUNT)))
     alone = {number: answers(pipeline.new_engine(), [(number, prompt)], [0])[number] for number, prompt in asked}
     assert all(len(tokens) == 8 + number % 5 for number, tokens in alone.items())
-    # all at once; a few at a time, in slots that others had before; joining and leaving in the middle of others' answers
+    # all at once; a few at a time, in slots that others had before; joining in the middle of others' answers
     for slots, joins in ((COUNT, [0] * COUNT), (2, [0] * COUNT), (COUNT // 2, [3 * i % 7 for i in range(COUNT)])):
         assert answers(pipeline.new_engine(slots), asked, joins) == alone
 

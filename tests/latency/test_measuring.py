@@ -19,11 +19,8 @@ from spec_sdk.latency.measuring import (
 )
 from spec_sdk.latency.model import StepTimes
 from spec_sdk.latency.table import parse_table
-from spec_sdk.model.decoder import ForwardPass
-from spec_sdk.model.session import Session
-from spec_sdk.ops import Ops
-from spec_sdk.ops.attention_mask import AttentionMask
-from tests.support.tiny_decoder import tiny_decoder
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from tests.support.tiny_decoder import tiny_executor
 
 
 class Remembering(AttentionVerifier):
@@ -38,23 +35,22 @@ class Remembering(AttentionVerifier):
 
 @pytest.mark.parametrize("size", [8, 50, 64])
 def test_the_timed_kernel_computes_exact_attention(size: int) -> None:
-    session, keys = Session(tiny_decoder(), Ops()), 100
-    config, cache = session.decoder.config, session.cache
-    cache.reserve(keys)
-    for storage in (cache.k_LBGCD, cache.v_LBGCD):
+    executor, keys = tiny_executor(), 100
+    config, cache = executor.config, executor.new_cache()
+    cache.reserve(1, keys)
+    for storage in (cache.k_LSGCD, cache.v_LSGCD):
         storage.normal_(generator=torch.Generator().manual_seed(1))
-    mask = AttentionMask.chain(keys - 1, 1, session.decoder.device)
-    cos_N1D, sin_N1D = session.decoder.rotary.at(torch.tensor([keys - 1]), keys - 1)
-    work = ForwardPass(cache, keys - 1, mask, cos_N1D, sin_N1D, session.ops)
+    inputs = PassInputs.of("chain", [RequestRows.chain(0, keys - 1, [0])], executor.device)
+    _, work = executor.decoder.forward_pass(inputs, cache, executor.ops)
     q_BNHD = torch.randn(1, 1, config.num_heads, config.head_dim, generator=torch.Generator().manual_seed(2))
     watch, laps, verifier = Stopwatch(lambda: None), StepLaps(), Remembering(None)
-    exact_BNHD = flash_decode(1, q_BNHD, work, session, watch, laps)
-    speculative_BNHD = speculative_flash_decode(verifier, size)(1, q_BNHD, work, session, watch, laps)
+    exact_BNHD = flash_decode(1, q_BNHD, work, executor, watch, laps)
+    speculative_BNHD = speculative_flash_decode(verifier, size)(1, q_BNHD, work, executor, watch, laps)
     assert torch.allclose(speculative_BNHD, exact_BNHD, atol=1e-5)
     difference_sq_BN, norm_sq_BN = verifier.asked
-    k_BGSD, v_BGSD = cache.keys_values(1, keys)
+    k_BGSD, v_BGSD = work.cache.keys_values(0, 1, 2)
     ends = [i for i in range(keys) if i < size or i >= keys - 1 - size]
-    sink = session.ops.partial_attention(q_BNHD, k_BGSD[:, :, ends], v_BGSD[:, :, ends])
+    sink = executor.ops.partial_attention(q_BNHD, k_BGSD[:, :, ends], v_BGSD[:, :, ends])
     assert torch.allclose(difference_sq_BN, (sink.o_BNHD - exact_BNHD).square().sum((-1, -2)), atol=1e-6)
     assert torch.allclose(norm_sq_BN, exact_BNHD.square().sum((-1, -2)), rtol=1e-4)
     assert laps.prediction > 0 and laps.attention > 0

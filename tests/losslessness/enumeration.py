@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from spec_sdk.contracts import Drafter, Random, Request, SamplingParams, Verifier
-from spec_sdk.scheduler import Scheduler
+from spec_sdk.contracts import Drafter, Random, SamplingParams, Verifier
+from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.statistics import DeepestPolicy, cell_of, joint_law
 from spec_sdk.testing.tables import TableModel
@@ -131,13 +132,12 @@ def cycle_law(
 ) -> dict[tuple[int, ...], float]:
     """What one cycle of the scheduler emits after ``prompt``, with its probability."""
     inner = sampler_class(None, params)
-    sampler, rng = Remembering(inner), torch.Generator()
+    sampler = Remembering(inner)
+    scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
 
     def cycle(chooser: Chooser) -> tuple[int, ...]:
         inner.chooser = chooser
-        request = Request(list(prompt), len(prompt), 64, sampler, rng)
-        scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
-        return tuple(next(scheduler.run(request, lambda event: None)))
+        return tuple(next(scheduler.run(request_for(prompt, sampler, 0, max_new_tokens=64))))
 
     law: dict[tuple[int, ...], float] = {}
     for emitted, probability in outcomes(cycle):

@@ -125,8 +125,9 @@ def test_eight_tokens_of_a_large_vocabulary(scale: Callable[[int, int], int]) ->
         target.table_RV.shape, generator=torch.Generator().manual_seed(3)
     )
     sampler = Remembering(ReferenceSampler(None, SAMPLED))
-    request = request_for(PROMPT, sampler, 0)
+    request = request_for(PROMPT, sampler, 0).view
     gains, surprises = [], []
+    target.prefill(0, PROMPT[:-1])
     for _ in range(drafts):
         builder, node, path = TreeBuilder(PROMPT[-1]), 0, list(PROMPT)
         weight, expected = 1.0, 0.0
@@ -137,9 +138,7 @@ def test_eight_tokens_of_a_large_vocabulary(scale: Callable[[int, int], int]) ->
             weight = min(weight * float(p_V[path[-1]]) / float(q_V[path[-1]]), 1.0)
             expected += weight
         tree = builder.build().tree
-        target.reset()
-        target.prefill(PROMPT[:-1])
-        logits_NV = target.score(tree).logits_NV
+        logits_NV = target.score([0], [tree])[0].logits_NV
         chain, block = (accepted_of(verifier, tree, logits_NV, request) for verifier in (CHAIN, BLOCK))
         gains.append(block - chain)
         surprises.append(block - expected)

@@ -77,7 +77,7 @@ def probability_of_sample(policy: Policy, draws: int) -> float:
     sampler = ReferenceSampler(None, SamplingParams(temperature=1.0))
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(
-        target, lambda: TableDrafter(tables, PLAN), MultiStep(None), sampler, PROMPT, TOKENS, draws, policy=policy
+        target, TableDrafter(tables, PLAN), MultiStep(None), sampler, PROMPT, TOKENS, draws, policy=policy
     ):
         counts[cell_of(tokens, VOCABULARY)] += 1
     return goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS))

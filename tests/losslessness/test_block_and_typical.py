@@ -31,7 +31,7 @@ def typical_verdict(p: list[float], tokens: list[int], params: SamplingParams = 
     for token in tokens:
         builder.add(0, token, "chosen")
     logits_NV = torch.tensor(p).log().expand(len(tokens) + 1, -1)
-    request = request_for([0], ReferenceSampler(None, params), 0)
+    request = request_for([0], ReferenceSampler(None, params), 0).view
     return Typical(TypicalConfig()).verify(builder.build().tree, logits_NV, request).tokens
 
 
@@ -48,7 +48,7 @@ def test_typical_prefers_the_longest_path() -> None:
     builder.add(builder.add(0, 1, "chosen"), 1, "chosen")
     logits_NV = torch.tensor([0.6, 0.39, 0.01]).log().expand(4, -1)
     verdict = Typical(TypicalConfig()).verify(
-        builder.build().tree, logits_NV, request_for([0], ReferenceSampler(None, GREEDY), 0)
+        builder.build().tree, logits_NV, request_for([0], ReferenceSampler(None, GREEDY), 0).view
     )
     assert verdict.tokens == [1, 1, 0]
 
@@ -58,7 +58,7 @@ def test_typical_does_not_keep_the_law() -> None:
     tree = TokenTree.chain(0, [1])
     logits_NV = torch.tensor([0.6, 0.39, 0.01]).log().expand(2, -1)
     for seed in range(20):
-        request = request_for([0], ReferenceSampler(None, SAMPLED), seed)
+        request = request_for([0], ReferenceSampler(None, SAMPLED), seed).view
         assert Typical(TypicalConfig()).verify(tree, logits_NV, request).tokens[0] == 1
 
 

@@ -41,7 +41,7 @@ def probability_of_sample(
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(
         target,
-        lambda: TableDrafter(tables, plan),
+        TableDrafter(tables, plan),
         verifier,
         sampler,
         prompt,

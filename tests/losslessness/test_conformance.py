@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,29 +65,29 @@ class Faulty(TableDrafter):
 
 
 class DeclaresUniform(Faulty):
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         uniform_V = torch.full((VOCABULARY,), 1 / VOCABULARY)
-        return self.change_draws(super().propose(request, budget), q_V=uniform_V)
+        return self.change_draws(super().propose_one(request, budget), q_V=uniform_V)
 
 
 class DeclaresChosen(Faulty):
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
-        return self.change_draws(super().propose(request, budget), q_V=None, kind="chosen")
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        return self.change_draws(super().propose_one(request, budget), q_V=None, kind="chosen")
 
 
 class DeclaresUnnormalised(Faulty):
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
-        tree = super().propose(request, budget)
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        tree = super().propose_one(request, budget)
         return self.change_draws(tree, q_V=torch.full((VOCABULARY,), 0.3))
 
 
 class TooDeep(Faulty):
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
-        return super().propose(request, Budget(budget.depth + 1))
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        return super().propose_one(request, Budget(budget.depth + 1))
 
 
 class TooManyNodes(Faulty):
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         tree = TreeBuilder(request.pending_token)
         for token in range(VOCABULARY):
             tree.add(0, token, "chosen")
@@ -95,26 +95,91 @@ class TooManyNodes(Faulty):
 
 
 class OtherRoot(Faulty):
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.root_only((request.pending_token + 1) % VOCABULARY)
 
 
 class OutsideVocabulary(Faulty):
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.chain(request.pending_token, [VOCABULARY])
 
 
 class OwnRandomness(Faulty):
     source = random.Random(3)
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.chain(request.pending_token, [self.source.randrange(VOCABULARY)])
+
+
+class CountsItsCalls(Faulty):
+    """Drafts a token that depends on how many trees it has proposed, whoever they were for."""
+
+    calls = 0
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        self.calls += 1
+        return TokenTree.chain(request.pending_token, [self.calls % VOCABULARY])
+
+
+class OneStateForAll(Faulty):
+    """Drafts what was committed last, to whichever request."""
+
+    last = 0
+
+    def observe(self, requests: Sequence[Request], committed: Any, path_hidden: Any = None) -> None:
+        self.last = committed[-1][-1]
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        return TokenTree.chain(request.pending_token, [self.last])
+
+
+class SlotsAreForEver(Faulty):
+    """Keeps what it knows by slot, as it should, and does not forget it when another request gets the slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[int, int] = {}
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        token = self.first.setdefault(request.slot, request.tokens[0])
+        return TokenTree.chain(request.pending_token, [token])
+
+
+class RandomNumbersOfAnother(Faulty):
+    """Draws for all requests with the first one's random numbers."""
+
+    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        trees = []
+        for request in requests:
+            q_V = request.sampler.probabilities(TABLES[0].logits(request.tokens)[None])[0]
+            tree = TreeBuilder(request.pending_token)
+            tree.add(0, request.sampler.draw(q_V, requests[0].rng), "with_replacement", q_V)
+            trees.append(tree.build().tree)
+        return trees
+
+
+class ForgetsOne(Faulty):
+    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        return super().propose(requests, budgets)[:1]
+
+
+class WritesToTheRequest(Faulty):
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        tree = super().propose_one(request, budget)
+        request._state.tokens.append(tree.token_N[-1])
+        return tree
+
+
+class CountsItsSteps(Faulty):
+    def observe(self, requests: Sequence[Request], committed: Any, path_hidden: Any = None) -> None:
+        for request in requests:
+            request._state.step += 1
 
 
 class SortsItsDraws(Faulty):
     """Two sound draws without replacement, put down with the more probable one first."""
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         tree = TreeBuilder(request.pending_token)
         q_V = request.sampler.probabilities(TABLES[0].logits(request.tokens)[None])[0]
         first = request.sampler.draw(q_V, request.rng)
@@ -135,6 +200,13 @@ class SortsItsDraws(Faulty):
         (OtherRoot, "the tree begins with token"),
         (OutsideVocabulary, "token 6 lies outside the vocabulary of 6"),
         (OwnRandomness, "the same seed gave two different trees"),
+        (CountsItsCalls, "prompt 0, .*, cycle 1: beside another request it got another tree than alone"),
+        (OneStateForAll, "beside another request it got another tree than alone"),
+        (SlotsAreForEver, "beside another request it got another tree than alone"),
+        (RandomNumbersOfAnother, "beside another request it got another tree than alone"),
+        (ForgetsOne, "propose returned 1 trees for 2 requests"),
+        (WritesToTheRequest, "drafter 'table': its propose changed the request's tokens"),
+        (CountsItsSteps, "drafter 'table': its observe changed the request's step"),
         (SortsItsDraws, "draw 0 at depth 0: .* do not follow the declared q_V"),
     ],
 )
@@ -147,10 +219,11 @@ def test_a_drafter_that_wants_hidden_states_gets_them() -> None:
     seen: list[tuple[int, ...]] = []
 
     class Curious(TableDrafter):
-        hidden_layers = (2, 5)
+        taps = (2, 5)
 
-        def start(self, request: Request, prompt_hidden: Any = None) -> None:
-            seen.extend(tuple(prompt_hidden[layer].shape) for layer in self.hidden_layers if layer in prompt_hidden)
+        def start(self, requests: Sequence[Request], prompt_hidden: Any = None) -> None:
+            for hidden in prompt_hidden:
+                seen.extend(tuple(hidden[layer].shape) for layer in self.taps)
 
     def make() -> Drafter:
         return Curious(TABLES, TREES[0])

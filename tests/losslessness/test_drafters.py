@@ -8,16 +8,22 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, SamplingParams
+from spec_sdk.contracts import Budget, Drafter, Growth, SamplingParams
+from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
-from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing import check_drafter
 from spec_sdk.testing.defaults import request_for
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
 from spec_sdk_drafters.no_draft import NoDraft
+from spec_sdk_growth.auto import AutoConfig, AutoGrowth
+from spec_sdk_growth.beam import BeamConfig, BeamGrowth
+from spec_sdk_growth.dynamic import DynamicConfig, DynamicGrowth
+from spec_sdk_growth.static import StaticConfig, StaticGrowth
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.support.tiny_checkpoints import VOCABULARY
@@ -25,27 +31,31 @@ from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_models import TinyModels
 
 MODELS = TinyModels()
+
+
+def draft_model(growth: Growth) -> Drafter:
+    return DraftModelDrafter(DraftModelConfig(growth=growth), MODELS)
+
+
+def easyspec(growth: Growth, calibrate: bool = True) -> Drafter:
+    runner = LayerParallelRunner(LayerParallelConfig(size=3, calibrate=calibrate))
+    return EasySpecDrafter(EasySpecConfig(growth=growth, runner=runner), MODELS)
+
+
+DISTINCT = "without_replacement"
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "top-1 chain": lambda: DraftModelDrafter(DraftModelConfig(children="top_k"), MODELS),
-    "sampled chain": lambda: DraftModelDrafter(DraftModelConfig(children="with_replacement"), MODELS),
-    "top-k tree": lambda: DraftModelDrafter(DraftModelConfig(width=3, children="top_k"), MODELS),
-    "dynamic tree": lambda: DraftModelDrafter(DraftModelConfig(growth="dynamic", width=3, max_nodes=7), MODELS),
-    "static top-k tree": lambda: DraftModelDrafter(DraftModelConfig(growth="static", widths=[3, 2, 1]), MODELS),
-    "tree of distinct samples": lambda: DraftModelDrafter(
-        DraftModelConfig(growth="static", widths=[3, 2, 1], children="without_replacement"), MODELS
-    ),
-    "tree of repeated samples": lambda: DraftModelDrafter(
-        DraftModelConfig(growth="static", widths=[4, 2, 1], children="with_replacement"), MODELS
-    ),
-    "EasySpec auto tree": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=3), MODELS),
-    "EasySpec top-k tree": lambda: EasySpecDrafter(EasySpecConfig(growth="beam", width=3, size=3), MODELS),
-    "EasySpec dynamic tree": lambda: EasySpecDrafter(EasySpecConfig(growth="dynamic", width=3, size=3), MODELS),
-    "EasySpec sampled tree": lambda: EasySpecDrafter(
-        EasySpecConfig(growth="static", widths=[3, 1], size=3, children="without_replacement"), MODELS
-    ),
-    "EasySpec without calibration": lambda: EasySpecDrafter(
-        EasySpecConfig(growth="static", widths=[2, 1], size=3, children="without_replacement", calibrate=False), MODELS
-    ),
+    "top-1 chain": lambda: draft_model(AutoGrowth(AutoConfig(children="top_k"))),
+    "sampled chain": lambda: draft_model(AutoGrowth(AutoConfig(children="with_replacement"))),
+    "top-k tree": lambda: draft_model(AutoGrowth(AutoConfig(width=3, children="top_k"))),
+    "dynamic tree": lambda: draft_model(DynamicGrowth(DynamicConfig(width=3, max_nodes=7))),
+    "static top-k tree": lambda: draft_model(StaticGrowth(StaticConfig(widths=[3, 2, 1]))),
+    "tree of distinct samples": lambda: draft_model(StaticGrowth(StaticConfig([3, 2, 1], DISTINCT))),
+    "tree of repeated samples": lambda: draft_model(StaticGrowth(StaticConfig([4, 2, 1], "with_replacement"))),
+    "EasySpec auto tree": lambda: easyspec(AutoGrowth(AutoConfig(width=3))),
+    "EasySpec top-k tree": lambda: easyspec(BeamGrowth(BeamConfig(width=3))),
+    "EasySpec dynamic tree": lambda: easyspec(DynamicGrowth(DynamicConfig(width=3))),
+    "EasySpec sampled tree": lambda: easyspec(StaticGrowth(StaticConfig([3, 1], DISTINCT))),
+    "EasySpec without calibration": lambda: easyspec(StaticGrowth(StaticConfig([2, 1], DISTINCT)), calibrate=False),
 }
 
 
@@ -64,14 +74,14 @@ def test_a_drafter_in_use_drafts_as_a_fresh_one_would(name: str) -> None:
     sampler = ReferenceSampler(None, SamplingParams(temperature=1.0))
     accept = random.Random(name)
     used, request = DRAFTERS[name](), request_for([4, 8, 15, 16, 23], sampler, 0)
-    used.start(request)
+    used.start([request.view])
     for cycle in range(8):
         state = request.rng.get_state()
-        tree = used.propose(request, Budget(4))
+        (tree,) = used.propose([request.view], [Budget(4)])
         fresh, again = DRAFTERS[name](), request_for(request.tokens, sampler, 0)
-        fresh.start(again)
+        fresh.start([again.view])
         again.rng.set_state(state)
-        fresh_tree = fresh.propose(again, Budget(4))
+        (fresh_tree,) = fresh.propose([again.view], [Budget(4)])
         assert tree.token_N == fresh_tree.token_N, f"cycle {cycle}"
         for draws, fresh_draws in zip(tree.draws_N, fresh_tree.draws_N, strict=True):
             for draw, fresh_draw in zip(draws, fresh_draws, strict=True):
@@ -80,15 +90,15 @@ def test_a_drafter_in_use_drafts_as_a_fresh_one_would(name: str) -> None:
         path = tree.path_to(accept.choice([0, tree.size - 1, accept.randrange(tree.size)]))
         committed = [*(tree.token_N[node] for node in path[1:]), accept.randrange(VOCABULARY)]
         request.tokens.extend(committed)
-        used.observe(request, committed)
+        used.observe([request.view], [committed])
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_greedy_answers_are_those_of_plain_decoding(name: str) -> None:
     def answer(make_drafter: Callable[[], Drafter]) -> list[int]:
         request = request_for([30, 31, 32, 40], ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=40)
-        session = Session(tiny_decoder("smollm", 0), Ops())
+        session = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops()))
         scheduler = Scheduler(session, make_drafter(), MultiStep(None), FixedPolicy(FixedConfig(depth=4)))
-        return [token for tokens in scheduler.run(request, lambda event: None) for token in tokens]
+        return [token for tokens in scheduler.run(request) for token in tokens]
 
     assert answer(DRAFTERS[name]) == answer(lambda: NoDraft(None, MODELS))

@@ -62,8 +62,8 @@ class Merged(Drafter):
     def __init__(self, members: list[TableDrafter]) -> None:
         self.members = members
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
-        return merge([member.propose(request, budget) for member in self.members])
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        return merge([member.propose_one(request, budget) for member in self.members])
 
 
 def random_plan(rng: random.Random, kinds: tuple[DrawKind, ...], widest: int) -> DrawPlan:
@@ -87,7 +87,7 @@ def probability_of_sample(verifier: Verifier, draws: str, seed: int, answers: in
         return Merged(tables) if members > 1 else tables[0]
 
     counts = torch.zeros(VOCABULARY**TOKENS)
-    for tokens in sample_tokens(target, make_drafter, verifier, sampler, PROMPT, TOKENS, answers, seed):
+    for tokens in sample_tokens(target, make_drafter(), verifier, sampler, PROMPT, TOKENS, answers, seed):
         counts[cell_of(tokens, VOCABULARY)] += 1
     expected = answers * joint_law(target, sampler, PROMPT, TOKENS)
     return min(

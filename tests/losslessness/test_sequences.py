@@ -7,6 +7,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request, SamplingParams
 from spec_sdk.testing import TableModel, joint_law
+from spec_sdk.testing.defaults import request_for
 from spec_sdk.tree import DraftDistribution, TokenTree, TreeBuilder
 from spec_sdk_drafters.merged import merge
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
@@ -31,7 +32,7 @@ class InForms(Drafter):
         self.config = NoOptions()
         self.table, self.forms, self.trees = table, forms, trees
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         sampler = request.sampler
         law = sampler.law(self.table.logits(request.tokens))
         given: dict[str, torch.Tensor | DraftDistribution] = {"lazy": law, "q_V": law.q_V}
@@ -81,8 +82,8 @@ def test_the_kernels_see_the_same_sequences(forms: tuple[str, ...], trees: int, 
     for sampler in (ExactSampler(ExactConfig(kernels), params), ReferenceSampler(None, params)):
         tokens = []
         for seed in range(12 if kernels == "triton" else 60):
-            request = Request(list(PROMPT), len(PROMPT), 9, sampler, torch.Generator().manual_seed(seed))
-            tree = InForms(table, forms, trees).propose(request, Budget(1))
+            request = request_for(PROMPT, sampler, seed, 9).view
+            tree = InForms(table, forms, trees).propose_one(request, Budget(1))
             logits_NV = -table.logits(PROMPT).repeat(tree.size, 1)
             tokens.append(MultiStep(None).verify(tree, logits_NV, request).tokens)
         answers.append(tokens)

@@ -23,7 +23,7 @@ VERIFIERS = [Greedy(None), ChainRejection(None), BlockVerification(None), MultiS
 
 
 def request(params: SamplingParams, seed: int = 0) -> Request:
-    return request_for([7], ReferenceSampler(None, params), seed)
+    return request_for([7], ReferenceSampler(None, params), seed).view
 
 
 def logits_for(*choices: int, vocabulary: int = 10) -> torch.Tensor:
@@ -142,10 +142,10 @@ def test_only_visited_nodes_are_turned_into_probabilities() -> None:
         builder.add(builder.add(0, token, "chosen"), token, "chosen")
     tree = builder.build().tree
     counting = Counting(None, SAMPLED)
-    verdict = MultiStep(None).verify(tree, logits_for(*[3] * tree.size), request_for([7], counting, 0))
+    verdict = MultiStep(None).verify(tree, logits_for(*[3] * tree.size), request_for([7], counting, 0).view)
     assert verdict.tokens == [3, 3, 3]
     assert rows == len(verdict.path)
     rows = 0
     greedy = Counting(None, GREEDY)
-    MultiStep(None).verify(tree, logits_for(*[3] * tree.size), request_for([7], greedy, 0))
+    MultiStep(None).verify(tree, logits_for(*[3] * tree.size), request_for([7], greedy, 0).view)
     assert rows == 0

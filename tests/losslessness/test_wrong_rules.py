@@ -79,7 +79,9 @@ WRONG = {
     "bonus token from the wrong row": Wrong(
         CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180, draws=3000
     ),
-    "q not updated in draws without replacement": Wrong(TREES["distinct draws"], lambda: DraftDistributionNotUpdated(None)),
+    "q not updated in draws without replacement": Wrong(
+        TREES["distinct draws"], lambda: DraftDistributionNotUpdated(None)
+    ),
     "q without a rejected draw not renormalised": Wrong(TREES["distinct draws"], mixin=UnnormalisedRest),
     "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None), draws=3000),
     "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None), draws=3000),
@@ -116,7 +118,7 @@ def sampled_probability(rule: Wrong, draws: int) -> float:
     sampler = rule.sampler_class(ReferenceSampler)(None, PARAMS)
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(
-        target, lambda: TableDrafter(drafts, rule.plan), rule.verifier(), sampler, PROMPT, TOKENS, draws
+        target, TableDrafter(drafts, rule.plan), rule.verifier(), sampler, PROMPT, TOKENS, draws
     ):
         counts[cell_of(tokens, VOCABULARY)] += 1
     return goodness_of_fit(counts, draws * joint_law(target, ReferenceSampler(None, PARAMS), PROMPT, TOKENS))

@@ -15,7 +15,6 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.lipschitz import EstimateOfRun, stretch
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.session import Scores, Session
-from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
@@ -23,7 +22,7 @@ from spec_sdk_predictors.h2o import H2O, H2OConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 from spec_sdk_verifiers.static import Static, StaticConfig
 from tests.support.tiny_checkpoints import VOCABULARY
-from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_decoder import tiny_decoder, tiny_executor
 
 TOKENS = torch.randint(3, VOCABULARY, (60,), generator=torch.Generator().manual_seed(3)).tolist()
 BRANCHING = TreeBuilder(8)
@@ -34,10 +33,10 @@ LAYERS = tiny_decoder().layers
 
 
 def scored(verifier: Any, tree: TokenTree = TREE, **options: Any) -> Scores:
-    runner = AttentionSpeculativeRunner(AttentionSink(AttentionSinkConfig(4)), verifier, **options)
-    session = Session(tiny_decoder(), Ops(), runner)
-    session.prefill(TOKENS)
-    return session.score(tree)
+    runner = AttentionSpeculativeRunner(lambda: AttentionSink(AttentionSinkConfig(4)), verifier, **options)
+    session = Session(tiny_executor(), runner)
+    session.prefill(0, TOKENS)
+    return session.score([0], [tree])[0]
 
 
 def l2(threshold: float = 0.1, **options: Any) -> L2Threshold:
@@ -46,11 +45,11 @@ def l2(threshold: float = 0.1, **options: Any) -> L2Threshold:
 
 def test_every_row_must_hit() -> None:
     squares = torch.tensor([[0.01, 0.04]]), torch.tensor([[1.0, 1.0]])
-    assert bool(l2(0.21).verify(0, *squares).hit) and not bool(l2(0.19).verify(0, *squares).hit)
+    assert bool(l2(0.21).verify(0, *squares).hit_B) and not bool(l2(0.19).verify(0, *squares).hit_B)
     assert l2().verify(0, *squares).error_BN.tolist() == [pytest.approx([0.1, 0.2])]
     # no error at all is not below a threshold of 0, and NaN is below none
-    assert not bool(l2(0.0).verify(0, torch.zeros(1, 1), torch.ones(1, 1)).hit)
-    assert not bool(l2(float("inf")).verify(0, torch.full((1, 1), float("nan")), torch.ones(1, 1)).hit)
+    assert not bool(l2(0.0).verify(0, torch.zeros(1, 1), torch.ones(1, 1)).hit_B)
+    assert not bool(l2(float("inf")).verify(0, torch.full((1, 1), float("nan")), torch.ones(1, 1)).hit_B)
 
 
 def test_padding_rows_do_not_count() -> None:
@@ -108,10 +107,10 @@ def test_the_residual_space_is_after_the_output_projection() -> None:
             return seen[layer]
 
     for space in ("heads", "residual"):
-        runner = AttentionSpeculativeRunner(Spy(AttentionSinkConfig(4)), l2(0.0, space=space))
-        session = Session(decoder, Ops(), runner)
-        session.prefill(TOKENS)
-        report = session.score(TREE).attention
+        runner = AttentionSpeculativeRunner(lambda: Spy(AttentionSinkConfig(4)), l2(0.0, space=space))
+        session = Session(tiny_executor(), runner)
+        session.prefill(0, TOKENS)
+        report = session.score([0], [TREE])[0].attention
         predicted, exact = seen[0].predicted_BNHD, seen[0].exact_BNHD
         if space == "residual":
             predicted, exact = decoder.project(0, predicted), decoder.project(0, exact)
@@ -136,19 +135,18 @@ def test_squares_are_summed_over_the_ranks_that_share_the_heads() -> None:
 
 
 def test_a_predictor_serves_its_session() -> None:
-    """H2O in a session hears of commits and of resets: the same tokens again give the same errors."""
-    runner = AttentionSpeculativeRunner(H2O(H2OConfig(4)), l2(0.0))
-    session = Session(tiny_decoder(), Ops(), runner)
+    """H2O hears of commits, and is forgotten with its request: the same tokens again give the same errors."""
+    runner = AttentionSpeculativeRunner(lambda: H2O(H2OConfig(4)), l2(0.0))
+    session = Session(tiny_executor(), runner)
 
     def errors() -> list[Any]:
-        session.reset()
-        session.prefill(TOKENS)
+        session.prefill(0, TOKENS[session.open(0, TOKENS) :])
         made = []
         for path in ((0, 1, 2), (0,)):
-            report = session.score(TREE).attention
+            report = session.score([0], [TREE])[0].attention
             assert report is not None
             made.append(report.error)
-            session.commit(path)
+            session.commit([0], [path])
         return made
 
     once = errors()
@@ -184,10 +182,12 @@ def test_the_estimates_are_of_the_sub_layers_at_the_run_s_states() -> None:
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
 def test_architectures_with_biases_and_query_norms_can_be_estimated(architecture: str) -> None:
-    runner = AttentionSpeculativeRunner(AttentionSink(AttentionSinkConfig(4)), l2(0.0), estimate=EstimateOfRun())
-    session = Session(tiny_decoder(architecture), Ops(), runner)
-    session.prefill(TOKENS)
-    report = session.score(TREE).attention
+    runner = AttentionSpeculativeRunner(
+        lambda: AttentionSink(AttentionSinkConfig(4)), l2(0.0), estimate=EstimateOfRun()
+    )
+    session = Session(tiny_executor(architecture), runner)
+    session.prefill(0, TOKENS)
+    report = session.score([0], [TREE])[0].attention
     assert report is not None and report.estimate is not None
     made = report.estimate()
     assert all(value > 0 for value in (*made.mlp, *made.attention, *made.output))
@@ -196,13 +196,13 @@ def test_architectures_with_biases_and_query_norms_can_be_estimated(architecture
 def test_the_run_stays_within_its_worst_case_bound() -> None:
     """Every layer takes the prediction: how far the last hidden state is off the plain pass's, against the bound."""
     runner = AttentionSpeculativeRunner(
-        AttentionSink(AttentionSinkConfig(20)), l2(float("inf")), estimate=EstimateOfRun()
+        lambda: AttentionSink(AttentionSinkConfig(20)), l2(float("inf")), estimate=EstimateOfRun()
     )
-    speculating, plain = Session(tiny_decoder(), Ops(), runner), Session(tiny_decoder(), Ops())
+    speculating, plain = Session(tiny_executor(), runner), Session(tiny_executor())
     for session in (speculating, plain):
-        session.prefill(TOKENS)
+        session.prefill(0, TOKENS)
     tree = TokenTree.root_only(8)
-    found, expected = (session.score(tree, [LAYERS]) for session in (speculating, plain))
+    found, expected = (session.score([0], [tree], [LAYERS])[0] for session in (speculating, plain))
     assert found.attention is not None
     bounds = error_bounds([found.attention.event()])
     off = (found.hidden[LAYERS] - expected.hidden[LAYERS]).norm() / found.hidden[LAYERS].norm()
@@ -210,11 +210,13 @@ def test_the_run_stays_within_its_worst_case_bound() -> None:
 
 
 def test_only_the_first_guess_of_a_request_carries_constants() -> None:
-    runner = AttentionSpeculativeRunner(AttentionSink(AttentionSinkConfig(4)), l2(0.0), estimate=EstimateOfRun())
-    session = Session(tiny_decoder(), Ops(), runner)
-    session.prefill(TOKENS[:7])
+    runner = AttentionSpeculativeRunner(
+        lambda: AttentionSink(AttentionSinkConfig(4)), l2(0.0), estimate=EstimateOfRun()
+    )
+    session = Session(tiny_executor(), runner)
+    session.prefill(0, TOKENS[:7])
     reports = []
     for _ in range(3):
-        reports.append(session.score(TREE).attention)
-        session.commit([0, 1, 2])
+        reports.append(session.score([0], [TREE])[0].attention)
+        session.commit([0], [[0, 1, 2]])
     assert [report is not None and report.estimate is not None for report in reports] == [False, True, False]

@@ -1,6 +1,6 @@
 """Fused layer-parallel execution against its definition, layer by layer.
 
-Legend: B batch, N tokens, M model dim, V vocabulary.
+Legend: N tokens, M model dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from spec_sdk.model.attention_stack import runs
-from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
-from spec_sdk.model.session import Session
+from spec_sdk.model.session import Scores, Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.attention_mask import AttentionMask
-from spec_sdk.tree import TreeBuilder
+from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.tree import TokenTree, TreeBuilder
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 
@@ -42,17 +43,17 @@ def assert_equal(fused: torch.Tensor, defined: torch.Tensor) -> None:
 
 def grown(decoder: Decoder, groups: list[list[int]], fused: bool, levels: list[int]) -> tuple[torch.Tensor, Session]:
     """Logits of all nodes of a growing tree whose levels have so many nodes, and the session with their K and V."""
-    session = Session(decoder, Ops())
-    session.prefill(TOKENS[:20])
-    session.feed([TOKENS[20]])
-    runner, tree = LayerParallelRunner(groups, fused), TreeBuilder(TOKENS[20])
+    session = Session(TorchExecutor(decoder, Ops()), LayerParallelRunner.of(groups, fused))
+    session.prefill(0, TOKENS[:20])
+    session.feed([0], [[TOKENS[20]]])
+    tree = TreeBuilder(TOKENS[20])
     token, logits = iter(TOKENS[21:]), []
     first, before = 0, 1
     for nodes in levels:
         for i in range(nodes):
             tree.add(first + i % before, next(token), "chosen")
         first, before = tree.size - nodes, nodes
-        logits.append(session.grow(tree, nodes, runner))
+        logits += session.grow([0], [tree], [nodes])
     assert tree.size == 1 + sum(levels)
     return torch.cat(logits), session
 
@@ -62,8 +63,14 @@ def compare(decoder: Decoder, groups: list[list[int]], levels: list[int]) -> Non
     (fused_NV, ours), (defined_NV, theirs) = (grown(decoder, groups, fused, levels) for fused in (True, False))
     assert_equal(fused_NV, defined_NV)
     stored = 21 + sum(levels)
-    assert_equal(ours.cache.k_LBGCD[:, :, :, :stored], theirs.cache.k_LBGCD[:, :, :, :stored])
-    assert_equal(ours.cache.v_LBGCD[:, :, :, :stored], theirs.cache.v_LBGCD[:, :, :, :stored])
+    for one, other in zip(stored_kv(ours, stored), stored_kv(theirs, stored), strict=True):
+        assert_equal(one, other)
+
+
+def stored_kv(session: Session, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    cache = session.cache
+    assert isinstance(cache, KVCache)
+    return cache.k_LSGCD[:, :, :, :columns], cache.v_LSGCD[:, :, :, :columns]
 
 
 @pytest.mark.parametrize("levels", [[1, 1, 1], [4, 4], [2, 17], [3, 1, 6]], ids=str)
@@ -92,28 +99,22 @@ def test_a_whole_model_as_one_group(smollm: Decoder) -> None:
 
 
 def test_batches_and_recorded_states(smollm: Decoder) -> None:
-    """Two sequences in one pass, on a prefix of their own; hidden states of every layer are those of the definition."""
-    config, length, new = smollm.config, 12, 3
-    prefix_BN = torch.tensor([TOKENS[:length], TOKENS[30 : 30 + length]])
-    token_BN = torch.tensor([TOKENS[12 : 12 + new], TOKENS[50 : 50 + new]])
-    hidden: list[dict[int, torch.Tensor]] = []
+    """Two requests in one pass, on prefixes of their own; hidden states of every layer are the definition's."""
+    length, new = 12, 3
+    prefixes = TOKENS[:length], TOKENS[30 : 30 + length]
+    trees = [TokenTree.chain(TOKENS[at], TOKENS[at + 1 : at + new]) for at in (12, 50)]
+    everything = range(DEPTH + 1)
+    found: list[list[Scores]] = []
     for fused in (True, False):
-        cache = KVCache(DEPTH, config.num_kv_heads, config.head_dim, smollm.device, smollm.dtype, batch=2)
-        cache.reserve(length + new)
-        runner = LayerParallelRunner(UNEVEN, fused)
-        with torch.no_grad():
-            for tokens, at in ((prefix_BN, 0), (token_BN, length)):
-                count = tokens.shape[1]
-                cos_N1D, sin_N1D = smollm.rotary.at(torch.arange(at, at + count), at + count)
-                mask = AttentionMask.chain(at, count, smollm.device)
-                everything = frozenset(range(DEPTH + 1))
-                work = ForwardPass(cache, at, mask, cos_N1D, sin_N1D, Ops(), everything)
-                smollm.forward(tokens, work, runner)
-        hidden.append(work.hidden)
-    assert set(hidden[0]) == set(hidden[1]) == set(range(DEPTH + 1))
-    for layer, defined_BNM in hidden[1].items():
-        assert defined_BNM.shape[:2] == (2, new)
-        assert_equal(hidden[0][layer], defined_BNM)
+        session = Session(TorchExecutor(smollm, Ops()), LayerParallelRunner.of(UNEVEN, fused))
+        for slot, prefix in enumerate(prefixes):
+            session.prefill(slot, prefix)
+        found.append(session.score([0, 1], trees, everything))
+    for ours, defined in zip(*found, strict=True):
+        assert set(ours.hidden) == set(defined.hidden) == set(everything)
+        for layer, defined_NM in defined.hidden.items():
+            assert defined_NM.shape == (new, smollm.config.hidden_size)
+            assert_equal(ours.hidden[layer], defined_NM)
 
 
 def test_a_group_is_one_call_of_each_kind(smollm: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,18 +127,18 @@ def test_a_group_is_one_call_of_each_kind(smollm: Decoder, monkeypatch: pytest.M
             called.append(q_BNHD.shape[0])
             return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
 
-    write = KVCache.write_layers
+    write = PassCache.write
 
-    def write_layers(self: KVCache, first: int, at: int, k: torch.Tensor, v: torch.Tensor) -> None:
+    def note(self: PassCache, first: int, k: torch.Tensor, v: torch.Tensor) -> None:
         written.append(k.shape[0])
-        write(self, first, at, k, v)
+        write(self, first, k, v)
 
-    session = Session(smollm, Counting())
-    session.prefill(TOKENS[:5])
+    session = Session(TorchExecutor(smollm, Counting()), LayerParallelRunner.of(UNEVEN))
+    session.prefill(0, TOKENS[:5])
     called.clear()
-    monkeypatch.setattr(KVCache, "write_layers", write_layers)
-    session.feed(TOKENS[5:8], LayerParallelRunner(UNEVEN))
-    assert called == [1, 2, 5, 1] and written == [2, 5]
+    monkeypatch.setattr(PassCache, "write", note)
+    session.score([0], [TokenTree.chain(TOKENS[5], TOKENS[6:8])])
+    assert called == [1, 2, 5, 1] and written == [1, 2, 5, 1]
 
 
 def test_stacked_weights_are_the_layers_own(smollm: Decoder) -> None:
@@ -158,9 +159,11 @@ def test_a_decoder_of_separate_blocks_runs_layer_by_layer() -> None:
     whole = tiny_decoder()
     loose = Decoder(whole.config, whole.blocks, whole.embedding_VM, whole.final_norm_M, whole.output_head)
     groups = [[0], [1, 2, 3], [4]]
-    assert torch.equal(
-        Session(loose, Ops()).feed(TOKENS, LayerParallelRunner(groups)),
-        Session(whole, Ops()).feed(TOKENS, LayerParallelRunner(groups, fused=False)),
+    chain = TokenTree.chain(TOKENS[0], TOKENS[1:])
+    (ours,), (theirs,) = (
+        Session(TorchExecutor(decoder, Ops()), LayerParallelRunner.of(groups, fused)).score([0], [chain])
+        for decoder, fused in ((loose, True), (whole, False))
     )
+    assert torch.equal(ours.logits_NV, theirs.logits_NV)
     with pytest.raises(ValueError, match="not loaded into stacked weights"):
         loose.stacks(0, 2)

@@ -11,6 +11,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.tree import TokenTree
@@ -83,12 +84,12 @@ def test_a_packed_decoder_is_the_plain_one(name: str) -> None:
     logits = []
     for ops in (Ops(), CpuOps()):
         decoder = loaded(name, ops)
-        runners: list[Any] = [None, LayerParallelRunner([[0], [1, 2, 3, 4], [5]])]
+        runners: list[Any] = [None, LayerParallelRunner.of([[0], [1, 2, 3, 4], [5]])]
         for model, runner in [(decoder, runners[0]), (decoder, runners[1]),
-                              (decoder.subset([0, 2, 3, 5]), LayerParallelRunner([[0, 1, 2], [3]]))]:  # fmt: skip
-            session = Session(model, ops, runner)
-            session.prefill(TOKENS[:20])
-            logits.append(session.score(TREE).logits_NV)
+                              (decoder.subset([0, 2, 3, 5]), LayerParallelRunner.of([[0, 1, 2], [3]]))]:  # fmt: skip
+            session = Session(TorchExecutor(model, ops), runner)
+            session.prefill(0, TOKENS[:20])
+            logits.append(session.score([0], [TREE])[0].logits_NV)
     for plain, packed in zip(logits[:3], logits[3:], strict=True):
         assert (plain - packed).abs().max() <= 1e-5 * plain.abs().max()
 

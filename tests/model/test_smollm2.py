@@ -51,11 +51,11 @@ def test_logits_equal_transformers(
         with torch.no_grad():
             expected_NV = reference(torch.tensor([prompt])).logits[0]
         for pipeline, most in ((unpacked, 1e-4), (vanilla, 2e-5 * float(expected_NV.abs().max()))):
-            session = Session(pipeline.models.target.decoder, pipeline.models.ops)
-            whole_NV = session.score(TokenTree.chain(prompt[0], prompt[1:])).logits_NV
+            session = Session(pipeline.models.target.executor)
+            whole_NV = session.score([0], [TokenTree.chain(prompt[0], prompt[1:])])[0].logits_NV
             assert (whole_NV - expected_NV).abs().max() < most
-            session.prefill(prompt[:-6])
-            last_NV = session.score(TokenTree.chain(prompt[-6], prompt[-5:])).logits_NV
+            session.prefill(0, prompt[:-6])
+            last_NV = session.score([0], [TokenTree.chain(prompt[-6], prompt[-5:])])[0].logits_NV
             assert (last_NV - expected_NV[-6:]).abs().max() < most
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Request, Verdict, Verifier
+from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.session import Session
-from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.testing import plain_logits, step_beyond_rounding
 from spec_sdk.tree import TokenTree
@@ -55,26 +56,35 @@ def test_bfloat16_differs_by_rounding_alone(name: str, scale: Scale) -> None:
         assert step_of_a_fault(pipeline, prompt, scale(24, 64)) is None
 
 
-def sees_no_ancestors(prefix: int, end_N: Sequence[int], device: torch.device) -> AttentionMask:
-    start_N = torch.arange(len(end_N), dtype=torch.int32, device=device)
-    return AttentionMask(prefix, start_N, start_N + 1, start_N)
+TREE, COMMIT = RequestRows.tree, Session.commit
 
 
-def sees_the_future(prefix: int, end_N: Sequence[int], device: torch.device) -> AttentionMask:
-    start_N = torch.arange(len(end_N), dtype=torch.int32, device=device)
-    return AttentionMask(prefix, torch.zeros_like(start_N), torch.full_like(start_N, len(end_N)), start_N)
+def sees_no_ancestors(
+    slot: int, prefix: int, token_N: Sequence[int], depth_N: Sequence[int], end_N: Sequence[int]
+) -> RequestRows:
+    ends = [node + 1 for node in range(len(end_N))]
+    return dataclasses.replace(TREE(slot, prefix, token_N, depth_N, end_N), key_end=ends)
 
 
-def commits_keys_of_zero(session: Session, path: Sequence[int]) -> None:
+def sees_the_future(
+    slot: int, prefix: int, token_N: Sequence[int], depth_N: Sequence[int], end_N: Sequence[int]
+) -> RequestRows:
+    size = len(end_N)
+    return dataclasses.replace(TREE(slot, prefix, token_N, depth_N, end_N), key_start=[0] * size, key_end=[size] * size)
+
+
+def commits_keys_of_zero(session: Session, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
     """The pending token's key is kept, those of accepted tokens are not."""
-    accepted = slice(session.length + 1, session.length + len(path))
-    session.cache.commit(path)
-    session.cache.k_LBGCD[:, :, :, accepted] = 0
+    lengths = [session.length(slot) for slot in slots]
+    COMMIT(session, slots, paths)
+    assert isinstance(session.cache, KVCache)
+    for slot, length, path in zip(slots, lengths, paths, strict=True):
+        session.cache.k_LSGCD[:, slot, :, length + 1 : length + len(path)] = 0
 
 
 FAULTS = {
-    "ancestors hidden": (AttentionMask, "tree", staticmethod(sees_no_ancestors)),
-    "future nodes visible": (AttentionMask, "tree", staticmethod(sees_the_future)),
+    "ancestors hidden": (RequestRows, "tree", staticmethod(sees_no_ancestors)),
+    "future nodes visible": (RequestRows, "tree", staticmethod(sees_the_future)),
     "keys of accepted tokens zeroed": (Session, "commit", commits_keys_of_zero),
 }
 
@@ -98,8 +108,7 @@ def step_of_a_fault(pipeline: Pipeline, prompt: list[int], max_new_tokens: int) 
     if (stops or [max_new_tokens - 1])[0] != len(tokens) - 1:
         return len(tokens)
     own_NV = torch.stack([recorder.logits[(*prompt, *tokens[:i])] for i in range(len(tokens))])
-    session = pipeline.models.session(pipeline.models.target)
-    return step_beyond_rounding(tokens, own_NV, plain_logits(session, prompt, tokens))
+    return step_beyond_rounding(tokens, own_NV, plain_logits(pipeline.models.target.executor, prompt, tokens))
 
 
 class Recorder(Verifier):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from spec_sdk import scheduler
 from spec_sdk.contracts import Request, SamplingParams, Verdict
+from spec_sdk.engine import scheduler
 from spec_sdk.model.session import Scores
 from spec_sdk.testing import TableDrafter, TableModel
 from spec_sdk.testing.defaults import request_for
@@ -24,9 +25,9 @@ def test_the_verdict_is_told_apart_from_the_targets_pass(monkeypatch: pytest.Mon
     now = [0.0]
 
     class Target(TableModel):
-        def score(self, tree: TokenTree, hidden_layers: Any = ()) -> Scores:
+        def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
             now[0] += 16.0
-            return super().score(tree, hidden_layers)
+            return super().score(slots, trees, taps)
 
     class Slow(ChainRejection):
         def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:

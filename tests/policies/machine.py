@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from spec_sdk.contracts import Policy, Request
+from spec_sdk.contracts import Policy, RequestState
 
 Rate = Callable[[int], float]
 """Chance that a drafted token is accepted, by the number of new tokens so far."""
@@ -72,7 +72,8 @@ def play(
     for rate in rates:
         one = policy.for_request()
         nothing: Any = None
-        request = Request([0] * prompt, prompt, new_tokens, nothing, nothing)
+        state = RequestState([0] * prompt, prompt, new_tokens, nothing, nothing)
+        request = state.view
         started = None
         if one.budget(request).depth:
             started = noisy(machine.feed * prompt)
@@ -95,8 +96,8 @@ def play(
                 draft_s = noisy(machine.draft + machine.draft_per_token * drafted + catch_up)
             verify_s = noisy(machine.plain + machine.verify_per_token * drafted)
             tokens = [0] * (accepted + 1)
-            request.tokens.extend(tokens)
-            request.step += 1
+            state.tokens.extend(tokens)
+            state.step += 1
             unfed = len(tokens) if depth else unfed + 1
             event = {"event": "cycle", "budget": depth, "drafted": drafted, "accepted": accepted, "tokens": tokens}
             one.observe({**event, "draft_s": draft_s, "verify_s": verify_s, "recover_s": 0.0})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams
+from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
-from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing.defaults import request_for
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -28,13 +27,13 @@ class Watched(DraftModelDrafter):
         super().__init__(DraftModelConfig(), TinyModels(draft=tiny_decoder("smollm", 0)))
         self.calls: list[str] = []
 
-    def start(self, request: Request, prompt_hidden: Mapping[int, torch.Tensor] | None = None) -> None:
-        self.calls.append(f"start at {request.new_tokens}")
-        super().start(request, prompt_hidden)
+    def start(self, requests: Sequence[Request], prompt_hidden: Any = None) -> None:
+        self.calls += [f"start at {request.new_tokens}" for request in requests]
+        super().start(requests, prompt_hidden)
 
-    def observe(self, request: Request, committed: Sequence[int], path_hidden: Any = None) -> None:
+    def observe(self, requests: Sequence[Request], committed: Sequence[Sequence[int]], path_hidden: Any = None) -> None:
         self.calls.append("observe")
-        super().observe(request, committed, path_hidden)
+        super().observe(requests, committed, path_hidden)
 
 
 class Script(Policy):
@@ -49,7 +48,8 @@ class Script(Policy):
 def run(policy: Policy) -> tuple[list[dict[str, Any]], Watched]:
     drafter, events = Watched(), list[dict[str, Any]]()
     request = request_for([30, 31, 32, 40], ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=30)
-    scheduler = Scheduler(Session(tiny_decoder("smollm", 0), Ops()), drafter, MultiStep(None), policy)
+    target = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops()))
+    scheduler = Scheduler(target, drafter, MultiStep(None), policy)
     for _ in scheduler.run(request, events.append):
         pass
     return events, drafter

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Request, Sampler, SamplingParams
+from spec_sdk.contracts import Request, RequestState, Sampler, SamplingParams
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
@@ -56,20 +56,26 @@ class Case:
         """The tokens that each sequence's step emits, with the case's own random numbers."""
         answers = []
         for b, tree in enumerate(self.trees(sampler)):
-            request = Given([0], 1, 99, sampler, torch.Generator(), uniform=self.uniform_BR[b])
+            request = Given.of(sampler, self.uniform_BR[b])
             answers.append(MultiStep(None).verify(tree, self.target_BRV[b], request).tokens)
         return answers
 
 
-@dataclass
 class Given(Request):
     """A request whose next random numbers are given."""
 
-    uniform: torch.Tensor | None = None
+    uniform_D: torch.Tensor
+
+    @staticmethod
+    def of(sampler: Sampler, uniform_D: torch.Tensor) -> Given:
+        """Of a prompt of one token."""
+        given = Given(RequestState([0], 1, 99, sampler, torch.Generator()))
+        object.__setattr__(given, "uniform_D", uniform_D)
+        return given
 
     def uniforms(self, count: int) -> torch.Tensor:
-        assert self.uniform is not None and self.uniform.shape[0] == count
-        return self.uniform
+        assert self.uniform_D.shape[0] == count
+        return self.uniform_D
 
 
 def make_case(seed: int, most_elements: int, largest: int = VOCABULARIES[-1]) -> Case:

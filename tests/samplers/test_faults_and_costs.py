@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spec_sdk.contracts import Budget, SamplingParams
+from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.model.session import Scores
-from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing import TableDrafter, TableModel
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.statistics import DeepestPolicy
@@ -35,11 +35,11 @@ class BreaksDown(TableModel):
     passes = 0
     bad = NAN
 
-    def score(self, tree: TokenTree, hidden_layers: Any = ()) -> Scores:
+    def score(self, slots: Any, trees: Any, taps: Any = ()) -> list[Scores]:
         self.passes += 1
-        scores = super().score(tree, hidden_layers)
+        scores = super().score(slots, trees, taps)
         if self.passes == 3:
-            scores.logits_NV[0] = self.bad
+            scores[0].logits_NV[0] = self.bad
         return scores
 
 
@@ -60,13 +60,13 @@ def test_unusable_logits_name_the_step_and_the_row(sampler: str, bad: float, par
     drafter = TableDrafter([draft], [[PlannedDraw("with_replacement")]] * 2)
     scheduler = Scheduler(target, drafter, MultiStep(None), DeepestPolicy(None))
     with pytest.raises(UserError, match=r"^step 3, target: row 0 of the logits is NaN, infinite, or -inf for every"):
-        for _ in scheduler.run(request_for([1], made, 0), lambda event: None):
+        for _ in scheduler.run(request_for([1], made, 0)):
             pass
 
 
 def test_unusable_draft_logits_name_the_step_and_the_drafter() -> None:
     class Broken(TableDrafter):
-        def propose(self, request: Any, budget: Budget) -> TokenTree:
+        def propose_one(self, request: Any, budget: Budget) -> TokenTree:
             law = request.sampler.law(torch.full((6,), NAN))
             tree = TreeBuilder(request.pending_token)
             tree.add(0, request.sampler.draw_from(law, request.rng), "with_replacement", law)
@@ -74,7 +74,7 @@ def test_unusable_draft_logits_name_the_step_and_the_drafter() -> None:
 
     scheduler = Scheduler(TableModel(6, 1), Broken([], []), MultiStep(None), DeepestPolicy(None))
     with pytest.raises(UserError, match="^step 1, drafter 'table': row 0 of the logits is NaN"):
-        next(scheduler.run(request_for([1], ExactSampler(None, SAMPLED), 0), lambda event: None))
+        next(scheduler.run(request_for([1], ExactSampler(None, SAMPLED), 0)))
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
@@ -202,7 +202,7 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ExactSampler, "row_law", counted)
     monkeypatch.setattr(ReferenceSampler, "probabilities", lambda *_: pytest.fail("an N x V tensor"))
     gamma = logits_GV.shape[0]
-    request = request_for([0], sampler, 0)
+    request = request_for([0], sampler, 0).view
     accepted = MultiStep(None).verify(tree.build().tree, case.target_BRV[0].float(), request)
     assert len(accepted.path) == gamma + 1, "p = q: everything is accepted"
     assert rows == list(range(gamma + 1))

@@ -46,7 +46,7 @@ def probability(verifier: Verifier, sampler: Sampler, plan: DrawPlan, draws: int
     """χ² probability of three tokens sampled through the scheduler, the target's law being the reference's."""
     target, *tables = (TableModel(VOCABULARY, seed) for seed in (41, 42, 43))
     counts = torch.zeros(VOCABULARY**TOKENS)
-    for tokens in sample_tokens(target, lambda: TableDrafter(tables, plan), verifier, sampler, PROMPT, TOKENS, draws):
+    for tokens in sample_tokens(target, TableDrafter(tables, plan), verifier, sampler, PROMPT, TOKENS, draws):
         counts[cell_of(tokens, VOCABULARY)] += 1
     law = joint_law(target, ReferenceSampler(None, sampler.params), PROMPT, TOKENS)
     return goodness_of_fit(counts, draws * law)

@@ -10,6 +10,8 @@ import torch
 from spec_sdk.model.architectures import read_config
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
 from tests.support.tiny_checkpoints import random_model
 
 
@@ -32,3 +34,10 @@ class ModelTensors:
 def tiny_decoder(name: str = "smollm", seed: int = 0, dtype: torch.dtype = torch.float32) -> Decoder:
     """A random decoder of one of the tiny architectures; one object per argument list."""
     return load_decoder(ModelTensors(name, seed), torch.device("cpu"), dtype)
+
+
+def tiny_executor(
+    name: str = "smollm", seed: int = 0, dtype: torch.dtype = torch.float32, ops: Ops | None = None
+) -> TorchExecutor:
+    """:func:`tiny_decoder` as sessions run it, with these kernels."""
+    return TorchExecutor(tiny_decoder(name, seed, dtype), ops or Ops())

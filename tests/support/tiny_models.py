@@ -8,6 +8,7 @@ import torch
 
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.models import Model, Models
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from tests.support.tiny_decoder import tiny_decoder
 
@@ -20,8 +21,10 @@ class TinyModels(Models):
         self.ops = Ops()
         self.device = torch.device("cpu")
         self.dtype = torch.float32
-        self.target = Model("tiny target", target or tiny_decoder("smollm", 0), no_tokenizer)
-        self._draft = Model("tiny draft", draft or tiny_decoder("smollm", 1), no_tokenizer)
+        target_executor = TorchExecutor(target or tiny_decoder("smollm", 0), self.ops)
+        draft_executor = TorchExecutor(draft or tiny_decoder("smollm", 1), self.ops)
+        self.target = Model("tiny target", target_executor, no_tokenizer)
+        self._draft = Model("tiny draft", draft_executor, no_tokenizer)
 
     def draft(self, reference: str | None = None) -> Model:
         return self._draft

@@ -1,4 +1,7 @@
-"""The KV cache against a list that is copied whole at every step."""
+"""The KV cache against lists that are copied whole at every step.
+
+Legend: B requests, N rows of a request, G KV heads, D head dim.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from tests.support.tiny_decoder import tiny_decoder
 
-LAYERS, KV_HEADS, HEAD_DIM = 3, 2, 4
+LAYERS, KV_HEADS, HEAD_DIM, SLOTS = 3, 2, 4, 3
+CPU = torch.device("cpu")
+
+
+def new_cache(layers: int = LAYERS) -> KVCache:
+    return KVCache(layers, KV_HEADS, HEAD_DIM, CPU, torch.float32)
 
 
 def entries(first: int, count: int) -> torch.Tensor:
@@ -19,49 +32,60 @@ def entries(first: int, count: int) -> torch.Tensor:
     return number + torch.arange(KV_HEADS)[:, None] / 10 + torch.arange(HEAD_DIM) / 100
 
 
+def pass_inputs(rows: dict[int, int], prefix: dict[int, int]) -> PassInputs:
+    """A pass of ``rows[slot]`` rows after the ``prefix[slot]`` first ones of each slot."""
+    return PassInputs.of("chain", [RequestRows.chain(slot, prefix[slot], [0] * new) for slot, new in rows.items()], CPU)
+
+
 class CacheAgainstList(RuleBasedStateMachine):
-    """Passes are written, committed in part, rolled back, and storage grows in between, in any order."""
+    """Passes of some of the requests are written, committed in part, rolled back, and storage grows in between."""
 
     @initialize()
     def start(self) -> None:
-        self.cache = KVCache(LAYERS, KV_HEADS, HEAD_DIM, torch.device("cpu"), torch.float32)
-        self.committed: list[int] = []
+        self.cache = new_cache()
+        self.committed: dict[int, list[int]] = {slot: [] for slot in range(SLOTS)}
         self.written = 0
 
-    @rule(new=st.integers(1, 20), data=st.data())
-    def a_pass(self, new: int, data: st.DataObject) -> None:
-        """A tree pass, of which a path is kept: any increasing slots."""
-        length = len(self.committed)
-        self.cache.reserve(length + new)
-        first = 1000 * self.written
+    @rule(rows=st.dictionaries(st.integers(0, SLOTS - 1), st.integers(1, 20), min_size=1), data=st.data())
+    def a_pass(self, rows: dict[int, int], data: st.DataObject) -> None:
+        """A tree pass, of which a path is kept for each request: any increasing rows. Shorter requests are padded."""
+        prefix = {slot: len(self.committed[slot]) for slot in rows}
+        self.cache.reserve(max(rows) + 1, max(prefix[slot] + new for slot, new in rows.items()))
+        inputs, width, first = pass_inputs(rows, prefix), max(rows.values()), dict[int, int]()
+        for slot in rows:
+            first[slot] = 1000 * self.written
+            self.written += 1
         for layer in range(LAYERS):
-            self.cache.write(layer, length, entries(first + layer * 100, new), -entries(first + layer * 100, new))
-        self.written += 1
-        path = sorted(data.draw(st.sets(st.integers(0, new - 1))))
-        self.cache.commit(path)
-        self.committed += [first + slot for slot in path]
+            k_BNGD = torch.cat([entries(first[slot] + layer * 100, width) for slot in rows])
+            self.cache.of_pass(inputs).write(layer, k_BNGD[None], -k_BNGD[None])
+        paths = [sorted(data.draw(st.sets(st.integers(0, new - 1)))) for new in rows.values()]
+        self.cache.commit(list(rows), list(prefix.values()), paths)
+        for slot, path in zip(rows, paths, strict=True):
+            self.committed[slot] += [first[slot] + row for row in path]
 
-    @rule(data=st.data())
-    def roll_back(self, data: st.DataObject) -> None:
-        length = data.draw(st.integers(0, len(self.committed)))
-        self.cache.truncate(length)
-        self.committed = self.committed[:length]
+    @rule(slot=st.integers(0, SLOTS - 1), data=st.data())
+    def roll_back(self, slot: int, data: st.DataObject) -> None:
+        """The cache is not told: what counts as committed is the session's business."""
+        length = data.draw(st.integers(0, len(self.committed[slot])))
+        self.committed[slot] = self.committed[slot][:length]
 
-    @rule(more=st.integers(0, 400))
-    def grow(self, more: int) -> None:
-        self.cache.reserve(len(self.committed) + more)
-        assert self.cache.capacity >= len(self.committed) + more
+    @rule(slots=st.integers(1, SLOTS), more=st.integers(0, 400))
+    def grow(self, slots: int, more: int) -> None:
+        capacity = max(map(len, self.committed.values())) + more
+        self.cache.reserve(slots, capacity)
+        assert self.cache.slots >= slots and self.cache.capacity >= capacity
 
     @invariant()
     def holds_what_was_committed(self) -> None:
-        length = len(self.committed)
-        assert self.cache.length == length
-        for layer in range(LAYERS):
-            k_BGSD, v_BGSD = self.cache.keys_values(layer, length)
-            expected = [entries(number + layer * 100, 1) for number in self.committed]
-            expected_BNGD = torch.cat(expected, dim=1) if expected else torch.empty(1, 0, KV_HEADS, HEAD_DIM)
-            assert torch.equal(k_BGSD, expected_BNGD.transpose(1, 2))
-            assert torch.equal(v_BGSD, -expected_BNGD.transpose(1, 2))
+        for slot in range(self.cache.slots):
+            length = len(self.committed[slot])
+            for layer in range(LAYERS):
+                own = layer, slice(slot, slot + 1), slice(None), slice(length)
+                k_BGSD, v_BGSD = self.cache.k_LSGCD[own], self.cache.v_LSGCD[own]
+                expected = [entries(number + layer * 100, 1) for number in self.committed[slot]]
+                expected_BNGD = torch.cat(expected, dim=1) if expected else torch.empty(1, 0, KV_HEADS, HEAD_DIM)
+                assert torch.equal(k_BGSD, expected_BNGD.transpose(1, 2))
+                assert torch.equal(v_BGSD, -expected_BNGD.transpose(1, 2))
 
 
 TestCacheAgainstList = CacheAgainstList.TestCase
@@ -70,30 +94,37 @@ TestCacheAgainstList.settings = settings(max_examples=40, stateful_step_count=15
 
 @given(st.integers(1, 30), st.integers(0, 30))
 def test_growing_keeps_a_pass_in_progress(length: int, new: int) -> None:
-    cache = KVCache(1, KV_HEADS, HEAD_DIM, torch.device("cpu"), torch.float32)
-    cache.reserve(length + new)
-    cache.write(0, 0, entries(0, length + new), entries(0, length + new))
-    cache.reserve(10 * cache.capacity)
-    assert torch.equal(cache.keys_values(0, length + new)[0], entries(0, length + new).transpose(1, 2))
+    cache = new_cache(1)
+    cache.reserve(2, length + new)
+    k_BNGD = torch.cat((entries(0, length + new), entries(500, length + new)))
+    inputs = pass_inputs({0: length + new, 1: length + new}, {0: 0, 1: 0})
+    cache.of_pass(inputs).write(0, k_BNGD[None], k_BNGD[None])
+    cache.reserve(2 * cache.slots, 10 * cache.capacity)
+    for slot in (0, 1):
+        k_BGSD = cache.k_LSGCD[0, slot : slot + 1, :, : length + new]
+        assert torch.equal(k_BGSD, k_BNGD[slot : slot + 1].transpose(1, 2))
 
 
 @pytest.mark.parametrize(
     ("path", "fault"),
-    [([0, 2, 1], "must increase"), ([1, 1], "must increase"), ([-1, 0], "must increase"), ([0, 999], "slot 999 lies")],
+    [([0, 2, 1], "must increase"), ([1, 1], "must increase"), ([-1, 0], "must increase"), ([0, 999], "row 999 lies")],
 )
 def test_a_path_that_is_none_is_refused(path: list[int], fault: str) -> None:
-    cache = KVCache(1, KV_HEADS, HEAD_DIM, torch.device("cpu"), torch.float32)
-    cache.reserve(8)
+    """And then nothing was moved, of no request."""
+    cache = new_cache(1)
+    cache.reserve(2, 8)
+    k_BNGD = torch.cat((entries(0, 8), entries(500, 8)))
+    cache.of_pass(pass_inputs({0: 8, 1: 8}, {0: 0, 1: 0})).write(0, k_BNGD[None], k_BNGD[None])
+    before = cache.k_LSGCD.clone()
     with pytest.raises(ValueError, match=fault):
-        cache.commit(path)
-    assert cache.length == 0
+        cache.commit([0, 1], [0, 0], [[1, 3], path])
+    assert torch.equal(cache.k_LSGCD, before)
 
 
 def test_rolling_back_to_the_future_is_refused() -> None:
-    cache = KVCache(1, KV_HEADS, HEAD_DIM, torch.device("cpu"), torch.float32)
-    cache.reserve(8)
-    cache.commit([0, 1])
+    session = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops()))
+    session.prefill(1, [5, 6])
     for length in (3, -1):
-        with pytest.raises(ValueError, match=f"cannot roll back to {length} slots: 2 are committed"):
-            cache.truncate(length)
-    assert cache.length == 2
+        with pytest.raises(ValueError, match=f"cannot roll back to {length} tokens: 2 are committed"):
+            session.truncate(1, length)
+    assert (session.length(0), session.length(1)) == (0, 2)

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams
+from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import UserError
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
-from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing import TableModel
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.tree import Draw, TokenTree, TreeBuilder
@@ -100,7 +101,7 @@ class Fixed(Drafter):
     def __init__(self, tree: TokenTree) -> None:
         self.tree = tree
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return self.tree
 
 
@@ -115,7 +116,7 @@ class Grants(Policy):
 def first_tokens(drafter: Drafter, budget: Budget, target: Any = None, prompt: int = 1) -> list[int]:
     request = request_for([prompt], reference_sampler(SamplingParams()), 0, max_new_tokens=20)
     scheduler = Scheduler(target or TableModel(4, 0), drafter, MultiStep(None), Grants(budget))
-    return next(scheduler.run(request, lambda event: None))
+    return next(scheduler.run(request))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_tree_within_its_budget_and_one_of_another_root() -> None:
 def test_a_token_that_the_model_does_not_have() -> None:
     decoder = tiny_decoder("smollm", 0)
     outside = decoder.config.vocab_size
-    target = Session(decoder, Ops())
+    target = Session(TorchExecutor(decoder, Ops()))
     with pytest.raises(ValueError, match=f"^tree node 2: token {outside} lies outside the vocabulary of {outside}$"):
         first_tokens(Fixed(TokenTree.chain(1, [3, outside, 4])), Budget(3), target)
     assert first_tokens(Fixed(TokenTree.chain(1, [3, outside - 1, 4])), Budget(3), target)

@@ -32,7 +32,7 @@ class Follow(Drafter):
             raise UserError(f"drafter.length: {config.length} must be 1 or more")
         super().__init__(config, models)
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         """A chain of chosen tokens; the root alone if the pending token is new."""
         root, earlier = request.pending_token, request.tokens[:-1]
         for i in range(len(earlier) - 1, -1, -1):

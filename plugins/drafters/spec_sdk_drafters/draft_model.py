@@ -85,7 +85,16 @@ class DraftModelDrafter(Drafter):
             root_logits_V = request.sampler.penalise(root_logits_V[None], request.tokens, [()])[0]
             growing = self.growth.grow(tree, root_logits_V, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = _Draft(request, tree, growing)
-        self._grow(list(drafts.values()))
+        asking = [draft for draft in drafts.values() if draft.advance(None)]
+        while asking:
+            # a level of every tree in one pass
+            slots, trees = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
+            levels = self.session.grow(slots, trees, [draft.asked for draft in asking])
+            asking = [
+                draft
+                for draft, logits_KV in zip(asking, levels, strict=True)
+                if draft.advance(align_vocabulary(logits_KV, self.vocabulary))
+            ]
         return [
             drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
             for i, request in enumerate(requests)
@@ -94,18 +103,6 @@ class DraftModelDrafter(Drafter):
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
-
-    def _grow(self, drafts: Sequence[_Draft]) -> None:
-        """Grow all trees, a level of each in one pass."""
-        asking = [draft for draft in drafts if draft.advance(None)]
-        while asking:
-            slots, trees = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
-            levels = self.session.grow(slots, trees, [draft.asked for draft in asking])
-            asking = [
-                draft
-                for draft, logits_KV in zip(asking, levels, strict=True)
-                if draft.advance(align_vocabulary(logits_KV, self.vocabulary))
-            ]
 
     def _keep_accepted(self, requests: Sequence[Request]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""

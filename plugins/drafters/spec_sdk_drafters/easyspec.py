@@ -16,7 +16,7 @@ class EasySpecConfig(DraftModelConfig):
 
 
 class EasySpecDrafter(DraftModelDrafter):
-    """Drafts with a group's attention layers all run on the hidden state that enters the group (EasySpec, §3.1)."""
+    """Drafts with all attention layers of a group run on the hidden state that enters the group (EasySpec, §3.1)."""
 
     name = "easyspec"
     Config = EasySpecConfig

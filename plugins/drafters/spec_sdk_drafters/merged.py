@@ -104,8 +104,8 @@ def _member(index: int, node: Mapping[str, Any], models: Models) -> Drafter:
     if not isinstance(node.get("name"), str):
         raise UserError(f"{where}: it has no name; write it as {{name: prompt_lookup, option: value}}")
     make: Any
-    make, config = Registry.discover().configure("drafter", node)
     try:
+        make, config = Registry.discover().configure("drafter", node)
         drafter: Drafter = make(config, models)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error

@@ -9,9 +9,10 @@ head dim, Y = H*D, S cache slots, C capacity of a slot, X heads of Q, K and V to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,9 @@ from spec_sdk.model.layer_groups import EASYSPEC, resolve_groups
 from spec_sdk.model.rope import rotate
 from spec_sdk.model.runners.layer_parallel_ranks import attention_over_ranks
 from spec_sdk.ranks import ALONE, Ranks
+
+GroupAttention = Callable[[Decoder, Sequence[int], torch.Tensor, ForwardPass], Sequence[torch.Tensor]]
+"""(decoder, group, h_BNM, pass) → the attention outputs [B, N, M] of the group's blocks, all on ``h_BNM``."""
 
 
 @dataclass
@@ -61,10 +65,10 @@ class LayerParallelRunner(BlockRunner):
         self.fused = fused
         self._ranks = ALONE
 
-    @staticmethod
-    def of(groups: Sequence[Sequence[int]], fused: bool = True) -> LayerParallelRunner:
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[int]], fused: bool = True) -> Self:
         """A runner of these groups. ``fused`` false computes a group's attention layer by layer."""
-        runner = LayerParallelRunner(LayerParallelConfig(groups=[list(group) for group in groups]), fused)
+        runner = cls(LayerParallelConfig(groups=[list(group) for group in groups]), fused)
         runner.groups = [list(group) for group in groups]
         return runner
 
@@ -74,20 +78,18 @@ class LayerParallelRunner(BlockRunner):
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for group in self.groups:
-            for layer, a_BNM in zip(group, self.attention(decoder, group, h_BNM, work), strict=True):
+            attention = self._attention_of(group, decoder)
+            for layer, a_BNM in zip(group, attention(decoder, group, h_BNM, work), strict=True):
                 h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
                 work.record(layer + 1, h_BNM)
         return h_BNM
 
-    def attention(
-        self, decoder: Decoder, group: Sequence[int], h_BNM: torch.Tensor, work: ForwardPass
-    ) -> Sequence[torch.Tensor]:
-        """The attention outputs [B, N, M] of a group's blocks, all on ``h_BNM``."""
-        if self._ranks.size > 1 and len(group) > 1:
+    def _attention_of(self, group: Sequence[int], decoder: Decoder) -> GroupAttention:
+        """How the attention outputs of a group's blocks are computed."""
+        if len(group) > 1 and self._ranks.size > 1:
             # K and V that are kept are needed on every rank
-            return attention_over_ranks(decoder, group, h_BNM, work, self._ranks, shares_kv=self.exact_kv)
-        batched = self.fused and decoder.stack is not None and len(group) > 1
-        return (attention_fused if batched else attention_by_layer)(decoder, group, h_BNM, work)
+            return functools.partial(attention_over_ranks, ranks=self._ranks, shares_kv=self.exact_kv)
+        return attention_fused if len(group) > 1 and self.fused and decoder.stack is not None else attention_by_layer
 
 
 def attention_by_layer(

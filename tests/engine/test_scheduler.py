@@ -1,0 +1,271 @@
+"""Requests that share steps: how they join, leave, fail and are cancelled, and that others do not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.engine.engine import Engine
+from spec_sdk.engine.faults import RequestError
+from spec_sdk.errors import UserError
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.policy import FixedConfig, FixedPolicy
+from spec_sdk.tree import TokenTree
+from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.multi_step import MultiStep
+from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_models import TinyModels
+
+PROMPTS = [[5, 9, 17, 5, 9, 17, 5, 9], [41, 3], [7, 8, 9, 10, 7, 8, 9, 10, 7], [30, 31]]
+Events = dict[int, list[dict[str, Any]]]
+
+
+class Lookup(PromptLookup):
+    """Prompt lookup, of which one request's proposal can be replaced."""
+
+    def __init__(self, spoil: Callable[[Request], TokenTree] | None = None, of: int = -1) -> None:
+        super().__init__(PromptLookupConfig(), TinyModels())
+        self.spoil = spoil
+        self.of = of
+        self.finished: list[int] = []
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        if request.id == self.of and self.spoil is not None and request.step == 2:
+            return self.spoil(request)
+        return super().propose_one(request, budget)
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        self.finished += [request.id for request in requests]
+        super().finish(requests)
+
+
+def engine_of(
+    slots: int = 4, drafter: Drafter | None = None, verifier: Verifier | None = None, policy: Policy | None = None
+) -> Engine:
+    return Engine(
+        target=Session(TorchExecutor(tiny_decoder(), Ops())),
+        drafter=drafter or Lookup(),
+        verifier=verifier or MultiStep(None),
+        policy=policy or FixedPolicy(FixedConfig(depth=3)),
+        make_sampler=lambda params: ReferenceSampler(None, params),
+        sampling=SamplingParams(),
+        slots=slots,
+    )
+
+
+def serve(engine: Engine, prompts: Sequence[list[int]] = PROMPTS, new_tokens: int = 10) -> tuple[Events, Any]:
+    """The events of all requests, and the error of each that had one."""
+    events: Events = {}
+    for number, prompt in enumerate(prompts):
+        events[number] = []
+        engine.add(prompt, request_id=number, max_new_tokens=new_tokens, emit=events[number].append)
+    errors = {}
+    while engine.busy:
+        for progress in engine.step():
+            if progress.error is not None:
+                errors[progress.request] = progress.error
+    return events, errors
+
+
+def tokens(events: Sequence[dict[str, Any]]) -> list[int]:
+    return [token for event in events if event["event"] == "cycle" for token in event["tokens"]]
+
+
+def reason(events: Sequence[dict[str, Any]]) -> str:
+    assert [event["event"] for event in events].count("request_end") == 1
+    return str(events[-1]["finish_reason"])
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[int, list[int]]:
+    events, errors = serve(engine_of())
+    assert not errors and all(reason(own) == "length" for own in events.values())
+    return {number: tokens(own) for number, own in events.items()}
+
+
+def raising(error: Exception) -> Callable[[Request], TokenTree]:
+    def spoil(request: Request) -> TokenTree:
+        raise error
+
+    return spoil
+
+
+SPOILT: dict[str, tuple[Callable[[Request], Any], str]] = {
+    "names its request": (lambda request: raising(RequestError(request.id, ValueError("no luck")))(request), "no luck"),
+    "another root": (lambda request: TokenTree.root_only(request.pending_token + 1), "drafter 'prompt_lookup': tree"),
+    "too deep": (lambda request: TokenTree.chain(request.pending_token, [1, 2, 3, 4]), "depth 4, the budget is"),
+    "no tree": (lambda request: None, "None is no TokenTree"),
+}
+
+
+@pytest.mark.parametrize("fault", SPOILT)
+def test_one_requests_bad_tree_ends_it_alone(fault: str, expected: dict[int, list[int]]) -> None:
+    spoil, message = SPOILT[fault]
+    drafter = Lookup(spoil, of=2)
+    events, errors = serve(engine_of(drafter=drafter))
+    assert list(errors) == [2] and message in str(errors[2])
+    assert reason(events[2]) == "error" and sorted(drafter.finished) == [0, 1, 2, 3]
+    assert tokens(events[2]) == expected[2][: len(tokens(events[2]))]
+    for number in (0, 1, 3):
+        assert tokens(events[number]) == expected[number] and reason(events[number]) == "length"
+
+
+def test_a_batched_call_that_raises_ends_its_requests_and_those_that_wait_go_on(expected: dict[int, list[int]]) -> None:
+    events, errors = serve(engine_of(slots=2, drafter=Lookup(raising(OSError("broken")), of=1)))
+    assert sorted(errors) == [0, 1] and all("broken" in str(error) for error in errors.values())
+    assert [reason(events[number]) for number in range(4)] == ["error", "error", "length", "length"]
+    assert [tokens(events[number]) for number in (2, 3)] == [expected[2], expected[3]]
+
+
+class Spoiling(MultiStep):
+    """Gives one request a verdict that is none, in its third step."""
+
+    def __init__(self, spoil: Callable[[Verdict], Any], of: int) -> None:
+        super().__init__(None)
+        self.spoil, self.of = spoil, of
+
+    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = super().verify(tree, logits_NV, request)
+        spoilt: Verdict = self.spoil(verdict) if (request.id, request.step) == (self.of, 2) else verdict
+        return spoilt
+
+
+VERDICTS: dict[str, tuple[Callable[[Verdict], Any], str]] = {
+    "no verdict": (lambda v: None, "None is no Verdict"),
+    "no root": (lambda v: Verdict([], v.next_token, v.tree), "does not begin with the root"),
+    "no path": (lambda v: Verdict([0, 7], v.next_token, v.tree), "node 7"),
+    "no token": (lambda v: Verdict([0], 10**9, v.tree), "lies outside the vocabulary"),
+    "another tree": (lambda v: Verdict([0], 3, TokenTree.root_only(1)), "on another tree"),
+}
+
+
+@pytest.mark.parametrize("fault", VERDICTS)
+def test_a_verdict_that_is_none_names_the_verifier_and_ends_one_request(
+    fault: str, expected: dict[int, list[int]]
+) -> None:
+    spoil, message = VERDICTS[fault]
+    events, errors = serve(engine_of(verifier=Spoiling(spoil, of=0)))
+    assert list(errors) == [0] and str(errors[0]).startswith("verifier 'multi_step': ") and message in str(errors[0])
+    assert [tokens(events[number]) for number in (1, 2, 3)] == [expected[number] for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (Budget(-1), "depth is a whole number of 0 or more, not -1"),
+        (Budget(2, 0), "nodes is a whole number of 1 or more, not 0"),
+        (3, "3 is no Budget"),
+    ],
+)
+def test_a_budget_that_is_none_names_the_policy(budget: Any, message: str) -> None:
+    class Wrong(Policy):
+        name = "wrong"
+
+        def budget(self, request: Request) -> Budget:
+            given: Budget = budget
+            return given
+
+    _, errors = serve(engine_of(policy=Wrong(None)), PROMPTS[:1])
+    assert str(errors[0]) == f"policy 'wrong': a budget's {message}" or str(errors[0]) == f"policy 'wrong': {message}"
+
+
+def test_a_cancelled_request_leaves_and_its_slot_is_used_again(expected: dict[int, list[int]]) -> None:
+    engine, events = engine_of(slots=1), {number: list[dict[str, Any]]() for number in range(3)}
+    for number in range(3):
+        engine.add(PROMPTS[number], request_id=number, max_new_tokens=10, emit=events[number].append)
+    engine.step()
+    engine.cancel(0)
+    # one that waits can be cancelled too
+    engine.cancel(1)
+    while engine.busy:
+        engine.step()
+    assert [reason(events[number]) for number in range(3)] == ["interrupted", "interrupted", "length"]
+    assert tokens(events[0]) == expected[0][: len(tokens(events[0]))] and tokens(events[2]) == expected[2]
+
+
+def test_an_interrupt_ends_all_requests() -> None:
+    def interrupted(request: Request) -> TokenTree:
+        raise KeyboardInterrupt
+
+    engine, events = (
+        engine_of(slots=2, drafter=Lookup(interrupted, of=1)),
+        {i: list[dict[str, Any]]() for i in range(3)},
+    )
+    for number in range(3):
+        engine.add(PROMPTS[number], request_id=number, max_new_tokens=10, emit=events[number].append)
+    with pytest.raises(KeyboardInterrupt):
+        while engine.busy:
+            engine.step()
+    assert [reason(own) for own in events.values()] == ["interrupted"] * 3 and not engine.busy
+
+
+def test_a_stream_raises_what_its_request_failed_with() -> None:
+    engine = engine_of(drafter=Lookup(raising(UserError("bad luck")), of=0))
+    with pytest.raises(UserError, match="bad luck"):
+        list(engine.stream(PROMPTS[0], request_id=0, max_new_tokens=10))
+
+
+def test_a_long_prompt_is_fed_in_chunks_beside_others_that_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = [3 + 7 * i % 80 for i in range(60)]
+    whole = tokens(serve(engine_of(), [long, PROMPTS[0]])[0][0])
+    monkeypatch.setattr("spec_sdk.engine.scheduler.PREFILL_CHUNK", 8)
+    engine, events = engine_of(), [list[dict[str, Any]]() for _ in range(2)]
+    engine.add(PROMPTS[0], request_id=1, max_new_tokens=10, emit=events[1].append)
+    engine.step()
+    engine.add(long, request_id=0, max_new_tokens=10, emit=events[0].append)
+    steps = 0
+    while engine.busy:
+        engine.step()
+        steps += not any(event["event"] == "prefill" for event in events[0])
+    assert steps == 7  # of 59 tokens, 8 a step, before the step that feeds the last of them
+    assert tokens(events[1]) and tokens(events[0]) == whole
+
+
+def test_seconds_add_up_to_the_time_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks once a reading: what requests are charged with is what went by between the readings."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr("spec_sdk.engine.scheduler.time.perf_counter", lambda: float(next(clock)))
+    engine, emitted = engine_of(), list[dict[str, Any]]()
+    for number, prompt in enumerate(PROMPTS):
+        engine.add(prompt, request_id=number, max_new_tokens=10, emit=emitted.append)
+    shared = 0
+    while engine.busy:
+        emitted.clear()
+        engine.step()
+        cycles = [event for event in emitted if event["event"] == "cycle"]
+        shared += len(cycles) > 1
+        if cycles:
+            # drafting and committing are one tick each, the pass another, and every verdict one of its own
+            assert sum(event["draft_s"] for event in cycles) == pytest.approx(1)
+            assert sum(event["recover_s"] for event in cycles) == pytest.approx(1)
+            assert sum(event["verify_s"] - event["verdict_s"] for event in cycles) == pytest.approx(1)
+            assert all(event["verdict_s"] == 1 for event in cycles)
+    assert shared > 5
+
+
+def test_plugins_see_a_request_and_cannot_change_it() -> None:
+    seen: list[Request] = []
+
+    class Curious(Lookup):
+        def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+            seen.append(request)
+            return super().propose_one(request, budget)
+
+    serve(engine_of(drafter=Curious()), PROMPTS[:1])
+    request: Any = seen[0]
+    for name in ("tokens", "step", "max_new_tokens", "sampler", "anything"):
+        with pytest.raises(AttributeError):
+            setattr(request, name, 1)
+    with pytest.raises(TypeError):
+        request.tokens[0] = 1
+    assert not hasattr(request.tokens, "append")
+    before = list(request.tokens)
+    request.tokens[:].append(5)
+    assert list(request.tokens) == before
