@@ -1,7 +1,8 @@
 """The fused sampler: the reference's tokens for the same random numbers, from logits, without an N x V tensor.
 
 On the CPU one row at a time is normalised, and only rows that a verdict needs: those of visited nodes, and of a draft
-distribution whose token was rejected. Where the backend has a kernel for the rule it gets the logits, and no row is made.
+distribution whose token was rejected. Where the backend has a kernel for the rule, that gets the logits, and no row is
+made.
 
 Legend: N tree nodes, V vocabulary.
 """

@@ -73,7 +73,7 @@ class SigmoidSampler(ExactSampler):
         return super().rows(tree, logits_NV) if self.greedy else SigmoidRows(self, tree, logits_NV)
 
     def kept(self, logits_V: torch.Tensor, row: int) -> torch.Tensor | None:
-        """What the filters keep of a row, bool [V]; None if that is all of it. Raises UnusableLogits, naming ``row``."""
+        """What the filters keep of a row, bool [V]; None if that is all. Raises UnusableLogits, naming ``row``."""
         params = self.params
         if not params.filtered:
             return None

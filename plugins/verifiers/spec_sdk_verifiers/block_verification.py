@@ -1,4 +1,4 @@
-"""Block verification on a chain (Sun et al., "Block Verification Accelerates Speculative Decoding", ICLR 2025, Alg. 2)."""
+"""Block verification on a chain (Sun et al. 2025)."""
 
 from __future__ import annotations
 
