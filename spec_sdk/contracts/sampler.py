@@ -129,5 +129,8 @@ class SampledRows(Rows):
         except UnusableLogits as error:
             raise UnusableLogits(node, "draft, ") from error
 
+    def keep(self, row_V: torch.Tensor) -> torch.Tensor:
+        return row_V
+
     def choices(self) -> list[int]:
         return self.sampler.choices(self.logits_NV)

@@ -53,14 +53,14 @@ def blocks_of(tree: DrawnTree, rows: Rows) -> list[Block]:
     blocks: list[Block] = []
     node, weight = 0, 1.0
     while True:
-        p_V = rows.target(node).clone()
+        p_V = rows.keep(rows.target(node))
         draws = tree.draws_N[node]
         # a block of weight 0 cannot be accepted, nor can one that goes on from it
         if not draws or weight == 0:
             return [*blocks, Block(node, weight, p_V, None)]
         drawn = draws[0]
         token = tree.token_N[drawn.node]
-        q_V = torch.zeros_like(p_V) if drawn.source is None else rows.draft(drawn, node).clone()
+        q_V = torch.zeros_like(p_V) if drawn.source is None else rows.keep(rows.draft(drawn, node))
         if drawn.source is None:
             q_V[token] = 1.0
         blocks.append(Block(node, weight, p_V, q_V))

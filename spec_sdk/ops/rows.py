@@ -91,6 +91,10 @@ class Rows(ABC):
         """The probability of the drawn token in :meth:`draft` where it is remembered from drawing it."""
         return None
 
+    def keep(self, row_V: torch.Tensor) -> torch.Tensor:
+        """A row of :meth:`target` or :meth:`draft`, not to be written to, as it is whatever is asked for after it."""
+        return row_V.clone()
+
     def spare(self, beside_V: torch.Tensor) -> torch.Tensor:
         """A row [V] to write to that is not ``beside_V``, as which it looks."""
         return torch.empty_like(beside_V)

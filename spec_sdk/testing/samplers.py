@@ -32,10 +32,10 @@ def check_sampler(make_sampler: MakeSampler, *, draws: int = 4000, seed: int = 0
 
     Probabilities equal those of a slow reference (temperature, top-k, top-p, min-p, in that order) on random logits;
     greedy puts everything on the first of the largest logits, and ``choices`` names it; ``draw`` follows the
-    distribution it is given and ``draw_from`` that of draft logits (χ² over ``draws`` each). The rows of a scored tree are
-    the probabilities of its nodes and draft distributions, and what is remembered of a drawn token is its probability
-    (a relaxed sampler may judge draws by other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random numbers come from
-    the generator that is passed.
+    distribution it is given and ``draw_from`` that of draft logits (χ² over ``draws`` each). The rows of a scored
+    tree are the probabilities of its nodes and draft distributions, and what is remembered of a drawn token is its
+    probability (a relaxed sampler may judge draws by other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random
+    numbers come from the generator that is passed.
     """
     rng = torch.Generator().manual_seed(seed)
     logits_NV = 2.5 * torch.randn((6, 50), generator=rng)
@@ -109,20 +109,15 @@ def _check_randomness(
     p_V /= p_V.sum()
     law = sampler.law(logits_V)
     q_V = sampler.probabilities(logits_V[None])[0]
-    counts = {
-        what: (torch.bincount(torch.tensor([draw() for _ in range(draws)]), minlength=p_V.shape[0]), expected_V)
-        for what, draw, expected_V in (
-            ("draw", lambda: sampler.draw(p_V, rng), p_V),
-            ("draw_from", lambda: sampler.draw_from(law, rng), q_V),
-        )
+    ways: dict[str, tuple[Callable[[torch.Generator], int], torch.Tensor]] = {
+        "draw": (lambda generator: sampler.draw(p_V, generator), p_V),
+        "draw_from": (lambda generator: sampler.draw_from(law, generator), q_V),
     }
-    for what, (observed, expected_V) in counts.items():
+    for what, (draw, expected_V) in ways.items():
+        observed = torch.bincount(torch.tensor([draw(rng) for _ in range(draws)]), minlength=expected_V.shape[0])
         probability = goodness_of_fit(observed, expected_V * draws)
-        assert probability > SIGNIFICANCE / len(counts), (
-            f"{what} does not follow its distribution (χ² {probability:.1e})"
-        )
-    _check_source("draw", lambda generator: sampler.draw(p_V, generator))
-    _check_source("draw_from", lambda generator: sampler.draw_from(law, generator))
+        assert probability > SIGNIFICANCE / len(ways), f"{what} does not follow its distribution (χ² {probability:.1e})"
+        _check_source(what, draw)
 
 
 def _check_source(what: str, act: Callable[[torch.Generator], int]) -> None:

@@ -69,6 +69,9 @@ class ChangedRows(Rows):
     def draft(self, draw: Draw, node: int) -> torch.Tensor:
         return self.inner.draft(draw, node)
 
+    def keep(self, row_V: torch.Tensor) -> torch.Tensor:
+        return self.inner.keep(row_V)
+
     def choices(self) -> list[int]:
         return self.inner.choices()
 

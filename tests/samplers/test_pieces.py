@@ -7,9 +7,9 @@ import torch
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UnusableLogits
-from spec_sdk.tree import TreeBuilder
 from spec_sdk.ops.inversion import first_beyond
 from spec_sdk.ops.pieces import PIECE, TILE, exceeding, largest, pieces, tile_sums, total
+from spec_sdk.tree import TreeBuilder
 from spec_sdk_samplers.sigmoid import SigmoidSampler
 from tests.samplers.random_cases import accepted
 
