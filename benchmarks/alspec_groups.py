@@ -270,7 +270,7 @@ def main() -> int:
         place = Path(arguments.output)
         place.write_text(json.dumps(report, indent=1) + "\n")
         plot(report, place.with_suffix(".svg"))
-        for entry in report["crossovers"]:  # type: ignore[attr-defined]
+        for entry in report["crossovers"]:
             print(f"{entry['faster']} against {entry['than']} by {entry['by']}: {entry['context'] or 'slower'}")
     ranks.close()
     return max((other.wait() for other in others), default=0)

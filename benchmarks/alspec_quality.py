@@ -132,7 +132,8 @@ def tradeoff(first: Pipeline, predictor: Sequence[str], material: Material, argu
 def needle_score(pipeline: Pipeline, haystacks: Sequence[Haystack]) -> dict[str, Any]:
     """Needles found, and nats per token of the right answers, over all texts."""
     first, *others = [measure_needles(pipeline, haystack) for haystack in haystacks]
-    return sum(others, first).as_json()["all"]
+    found: dict[str, Any] = sum(others, first).as_json()["all"]
+    return found
 
 
 def static(

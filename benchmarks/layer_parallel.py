@@ -129,7 +129,8 @@ def seconds_on_gpu(run: Callable[[], Any], repeats: int) -> float:
         run()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1000 / repeats
+    milliseconds: float = start.elapsed_time(end)
+    return milliseconds / 1000 / repeats
 
 
 def seconds_on_cpu(run: Callable[[], Any], repeats: int) -> float:

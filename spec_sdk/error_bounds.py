@@ -27,15 +27,17 @@ C = 0.5
 
 
 def error_bounds(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Of the passes' ``attention`` fields (see events.py) the largest bounds; None if there is no estimate to use.
+    """Of the passes' ``attention`` fields (see events.py) the largest bounds; None if none were asked for.
 
     ``worst_case`` is None where it is too large for a float; ``worst_case_log10`` is its power of ten. Both are 0 and
     None if nothing was accepted.
     """
     constants = next((p["constants"] for p in passes if p["constants"] is not None), None)
+    if constants is None:
+        return None
     # a number that overflowed is null in an event
     guessed = [p for p in passes if any(hit is not None for hit in p["hit"]) and None not in p["state_norm"]]
-    if constants is None or not guessed or any(None in layers for layers in constants.values()):
+    if not guessed or any(None in layers for layers in constants.values()):
         return None
     log10 = max(_worst_case_log10(p, constants) for p in guessed)
     nothing = log10 == -math.inf

@@ -9,13 +9,14 @@ Every event is a flat dict with ``event`` and ``request`` (the index of the prom
                    0 is a plain step), ``draft_s``, ``verify_s``, ``recover_s`` (seconds), ``verdict_s`` (those of
                    ``verify_s`` that came after the target's pass: the repetition penalty, and the verifier with its
                    sampler), ``tree_nodes``, ``drafted`` (depth of the tree), ``accepted`` (drafted tokens kept),
-                   ``tokens`` (ids emitted), ``attention``: null, or what the attention level did:
+                   ``tokens`` (ids emitted), ``host_reads`` (times that the step waited for values of the device, for
+                   all requests that it served), ``attention``: null, or what the attention level did:
                    per layer ``hit``, ``error`` (relative, of the pass's worst row) and ``difference`` (‖Â − A‖ of the
                    worst row), where null is a layer that made no prediction; ``row_error``, per layer one error per
-                   node of the tree, null for a tree of one; ``state_norm`` (the largest norm of a hidden state
-                   entering each layer, and leaving the last); ``space`` (heads or residual: where errors are
-                   measured); ``constants`` (per layer, for the error bounds), null but in a request's first guess
-``request_end``    ``finish_reason``: ``stop``, ``length`` or ``interrupted``
+                   node of the tree, null for a tree of one; ``space`` (heads or residual: where errors are measured);
+                   where ``error_bounds`` are asked for, ``state_norm`` (the largest norm of a hidden state entering
+                   each layer, and leaving the last), and in a request's first guess ``constants``, per layer
+``request_end``    ``finish_reason``: ``stop``, ``length``, ``interrupted`` (also: cancelled) or ``error``
 
 In ``events.jsonl`` each line has also ``pipeline`` and ``timestamp`` (UTC).
 """

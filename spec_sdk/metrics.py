@@ -2,8 +2,9 @@
 
 ``tokens_per_second`` is new tokens over decode time; prefill is reported apart. ``acceptance_rate`` is accepted over
 drafted depth, None if nothing was drafted. ``mean_accepted_tokens`` (MAT) is new tokens per target pass, bonus token
-included: 1.0 is plain decoding. ``attention.hit_rate`` is the share of attention predictions that were accepted;
-layers that predicted nothing in a cycle (null) are left out, and a rate of nothing is None. ``mean_error`` and
+included: 1.0 is plain decoding. ``host_reads_per_step``: how often a step waited for values of the device.
+``attention.hit_rate`` is the share of attention predictions that were accepted; layers that predicted nothing in a
+cycle (null) are left out, and a rate of nothing is None. ``mean_error`` and
 ``max_error`` are of the relative error per layer and pass, each the pass's worst row; ``error_bounds`` is explained in
 :mod:`spec_sdk.error_bounds`.
 """
@@ -78,6 +79,7 @@ def _counts(cycles: Sequence[Event], tokens: int) -> dict[str, Any]:
         "acceptance_rate": ratio(accepted, drafted),
         "mean_accepted_tokens": ratio(tokens, len(cycles)),
         "stage_s": stages,
+        "host_reads_per_step": ratio(sum(cycle["host_reads"] for cycle in cycles), len(cycles)),
         "attention": _attention([cycle["attention"] for cycle in cycles if cycle["attention"] is not None]),
     }
 

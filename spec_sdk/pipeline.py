@@ -212,6 +212,9 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
                 "were launched; launch an even number, or use predictor=none"
             )
         groups = ranks.halves()
+        if groups.group.size > 1 and settings.error_bounds:
+            # the derivatives that they take do not go through a sum over processes
+            raise UserError("error_bounds: they are estimated where a device group is one process; launch two")
     models = Models(
         settings.model.target,
         settings.model.draft,
@@ -278,15 +281,13 @@ class _AttentionLevel:
 
     make_predictor: Callable[[], Predictor]
     verifier: AttentionVerifier
-    estimate: EstimateOfRun
+    estimate: EstimateOfRun | None
 
     def runner(self, groups: DeviceGroups | None) -> BlockRunner:
         """The target's runner: over two device groups, or on one device without any."""
         if groups is None:
             return AttentionSpeculativeRunner(self.make_predictor, self.verifier, estimate=self.estimate)
-        # the derivatives that it takes do not go through a sum over processes
-        estimate = self.estimate if groups.group.size == 1 else None
-        return SpeculativeGroupsRunner(self.make_predictor, self.verifier, groups, estimate)
+        return SpeculativeGroupsRunner(self.make_predictor, self.verifier, groups, self.estimate)
 
 
 def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel | None:
@@ -299,4 +300,5 @@ def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel 
     make_verifier, verifier_config = registry.configure("attention_verifier", settings.attention_verifier)
     verifier: AttentionVerifier = make_verifier(verifier_config)
     make_predictor(predictor_config)
-    return _AttentionLevel(lambda: make_predictor(predictor_config), verifier, EstimateOfRun())
+    estimate = EstimateOfRun() if settings.error_bounds else None
+    return _AttentionLevel(lambda: make_predictor(predictor_config), verifier, estimate)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -26,3 +26,10 @@ class Plugin:
     Config: ClassVar[type] = NoOptions
     parts: ClassVar[Mapping[str, str]] = {}
     """Options that choose plugins of other kinds, option → kind; the options of those stand beside this one's own."""
+
+
+def declared(plugin: Plugin) -> dict[str, Any]:
+    """A plugin's name and options as plain data, for whoever carries out by other means what it does."""
+    config = getattr(plugin, "config", None)
+    options = asdict(config) if is_dataclass(config) and not isinstance(config, type) else {}
+    return {"name": plugin.name, **options}

@@ -65,6 +65,7 @@ class RunSettings:
     max_new_tokens: int = 128
     ignore_eos: bool = False
     compare: bool = False
+    error_bounds: bool = False
     output_dir: str | None = None
     json: bool = False
 
@@ -95,6 +96,7 @@ class Settings:
     max_new_tokens: int
     ignore_eos: bool
     compare: bool
+    error_bounds: bool
     output_dir: Path
     json: bool
     resolved: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -17,8 +17,8 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.tree_attention import Tiling, choose_splits, combining
-from spec_sdk_backends.tree_attention_kernel import LOG2_E, _attend, combine_splits_kernel
+from spec_sdk_backends.tree_attention import Tiling, choose_splits, combine_splits
+from spec_sdk_backends.tree_attention_kernel import LOG2_E, _attend
 
 
 @triton.jit(do_not_specialize=["N", "P"])
@@ -121,7 +121,8 @@ def full_mask_attention(
     tiling = Tiling.choose(N * R, D, q_BNHD.dtype)
     row_blocks = triton.cdiv(N * R, tiling.rows)
     if splits is None:
-        splits = choose_splits(row_blocks * B * G, triton.cdiv(prefix + N, tiling.keys), q_BNHD.device)
+        blocks = triton.cdiv(prefix + N, tiling.keys)
+        splits = choose_splits(row_blocks * B * G, blocks, q_BNHD.device, tiling, q_BNHD.dtype)
     out_BNHD = torch.empty((B, N, H, D), dtype=q_BNHD.dtype, device=q_BNHD.device)
     part_SBNHD, lse_SBNH = out_BNHD[None], out_BNHD
     if splits > 1:
@@ -135,18 +136,5 @@ def full_mask_attention(
         num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     if splits > 1:
-        block_s = triton.next_power_of_2(splits)
-        block_rows, warps = combining(B * N * H, block_s * tiling.head_dim)
-        combine_splits_kernel[(triton.cdiv(B * N * H, block_rows),)](
-            part_SBNHD,
-            lse_SBNH,
-            out_BNHD,
-            B * N * H,
-            D=D,
-            SPLITS=splits,
-            BLOCK_M=block_rows,
-            BLOCK_S=block_s,
-            BLOCK_D=tiling.head_dim,
-            num_warps=warps,
-        )
+        combine_splits(part_SBNHD, lse_SBNH, out_BNHD)
     return out_BNHD

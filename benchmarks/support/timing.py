@@ -38,7 +38,8 @@ def median_cpu(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Times:
     """Median seconds of each call over as many rounds as fit into ``seconds``; every round starts with another one."""
-    names, taken = list(calls), {name: [] for name in calls}  # type: dict[str, list[float]]
+    names = list(calls)
+    taken: dict[str, list[float]] = {name: [] for name in calls}
     began = time.perf_counter()
     for name in names:
         calls[name]()

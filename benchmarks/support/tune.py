@@ -25,10 +25,10 @@ def candidates(rows: int, head_dim: int, dtype: torch.dtype) -> Iterator[Tiling]
     """Tilings for ``rows`` = N*R rows a KV head whose tiles can fit. Some may still fail to compile."""
     padded = max(16, triton.next_power_of_2(head_dim))
     most_rows = max(16, triton.next_power_of_2(rows))
-    for block_rows, keys, warps, stages in itertools.product((16, 32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3)):
+    for block_rows, keys, warps, stages in itertools.product((16, 32, 64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
         if block_rows > most_rows or (warps == 8 and block_rows < 64):
             continue
-        tiles = block_rows + 2 * keys * (1 if stages == 1 else stages - 1)
+        tiles = block_rows + 2 * keys * (stages - 1)
         if tiles * padded * dtype.itemsize <= SHARED_BYTES:
             yield Tiling(block_rows, keys, padded, warps, stages)
 

@@ -20,7 +20,7 @@ class Backend(Plugin, ABC):
     """Loads models onto a device. By default a decoder in torch runs there, with the backend's kernels.
 
     One that is not torch overrides :meth:`load`; its ``device`` is then where the inputs of a pass are put (the CPU),
-    and its ``ops`` only decide what is accepted.
+    and it needs no ``ops``: the reference ones decide what is accepted.
     """
 
     kind = "backend"
@@ -33,8 +33,9 @@ class Backend(Plugin, ABC):
     def device(self) -> torch.device: ...
 
     @property
-    @abstractmethod
-    def ops(self) -> Ops: ...
+    def ops(self) -> Ops:
+        """The kernels of decoders in torch and of rules of acceptance; the reference ones by default."""
+        return Ops()
 
     @abstractmethod
     def describe(self) -> str:

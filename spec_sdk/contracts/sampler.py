@@ -16,6 +16,7 @@ from spec_sdk.errors import UnusableLogits
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import DrawnTree, Ops, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
+from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.plugin import Plugin, Random
 
@@ -116,11 +117,12 @@ class SampledRows(Rows):
 
     def target(self, node: int) -> torch.Tensor:
         try:
-            return self.sampler.probabilities(self.logits_NV[node : node + 1])[0].cpu()
+            (p_V,) = read(self.sampler.probabilities(self.logits_NV[node : node + 1])[0])
         except UnusableLogits as error:
             raise UnusableLogits(node) from error
         except ValueError as error:
             raise ValueError(f"tree node {node}: {error}") from error
+        return p_V
 
     def draft(self, draw: Draw, node: int) -> torch.Tensor:
         assert draw.source is not None, "a chosen token was drawn from no distribution"

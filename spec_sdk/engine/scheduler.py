@@ -21,6 +21,7 @@ from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.faults import RequestError, budget_fault, tree_fault, verdict_fault
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.model.session import PREFILL_CHUNK, Scores
+from spec_sdk.ops import host_reads
 from spec_sdk.tree import TokenTree
 
 HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
@@ -226,7 +227,7 @@ class Scheduler:
             )
 
     def _cycle(self, requests: Sequence[_Active]) -> None:
-        began = self._clock()
+        began, reads = self._clock(), host_reads.total()
         turns = self._propose(requests)
         drafted = self._clock()
         turns = self._score(turns)
@@ -234,7 +235,8 @@ class Scheduler:
         turns = self._verify(turns)
         verified = self._clock()
         turns = self._commit(turns)
-        self._report(turns, drafted - began, scored - drafted, self._clock() - verified)
+        seconds = drafted - began, scored - drafted, self._clock() - verified
+        self._report(turns, *seconds, host_reads.total() - reads)
 
     def _propose(self, requests: Sequence[_Active]) -> list[_Turn]:
         """A tree for every request that is granted one; a root alone, a plain decoding step, for the others."""
@@ -311,7 +313,7 @@ class Scheduler:
                 self.drafter.observe([turn.active.view for turn in told], [turn.tokens for turn in told], hidden)
         return self._going_on(turns)
 
-    def _report(self, turns: Sequence[_Turn], draft_s: float, score_s: float, recover_s: float) -> None:
+    def _report(self, turns: Sequence[_Turn], draft_s: float, score_s: float, recover_s: float, reads: int) -> None:
         """Emit what happened. A stage's seconds are divided by rows, so that requests add up to the time it took."""
         rows = sum(turn.tree.size for turn in turns)
         drafted = sum(turn.tree.size for turn in turns if turn.budget.depth)
@@ -333,6 +335,7 @@ class Scheduler:
                 drafted=turn.tree.depth,
                 accepted=min(len(turn.verdict.path) - 1, len(turn.tokens)),
                 tokens=turn.tokens,
+                host_reads=reads,
                 attention=None if report is None else report.event(),
             )
             reason = self._finished(active.view)

@@ -6,7 +6,7 @@ Legend: B requests, N rows of a request, n live rows, M model dim.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -15,8 +15,9 @@ import torch
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate
+from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.types import AttentionVerdict, Space
-from spec_sdk.plugin import Plugin
+from spec_sdk.plugin import Plugin, declared
 from spec_sdk.ranks import ALONE, Ranks
 
 
@@ -34,8 +35,8 @@ class AttentionReport:
 
     ``hit``: the prediction was accepted. ``error``: the largest relative error among the pass's rows, ``row_error``
     that of every live row, in the order of the tree's nodes. ``difference``: the largest ‖Â − A‖, in ``space``.
-    ``state_norm``: the largest norm of a row's hidden state, entering each layer and leaving the last.
-    ``estimate`` makes the constants of the error bounds; only in a request's first pass that guesses.
+    ``state_norm``: the largest norm of a row's hidden state, entering each layer and leaving the last; empty where no
+    error bounds are asked for. ``estimate`` makes their constants; only in a request's first pass that guesses.
     """
 
     hit: tuple[bool | None, ...]
@@ -59,7 +60,7 @@ class AttentionReport:
             for m in measured
             if m is not None
         ]
-        numbers = torch.cat((torch.stack(list(norms)), *rows)).tolist()
+        numbers = read(torch.cat((*(norm[None] for norm in norms), *rows)))[0].tolist() if norms or rows else []
         state_norm, numbers = tuple(numbers[: len(norms)]), numbers[len(norms) :]
         width = len(numbers) // max(1, len(rows))
         tables = iter(numbers[at : at + width] for at in range(0, len(numbers), max(1, width)))
@@ -84,7 +85,7 @@ class AttentionReport:
             if several
             else None,
             "difference": list(self.difference),
-            "state_norm": list(self.state_norm),
+            "state_norm": list(self.state_norm) or None,
             "space": self.space,
             "constants": None if self.estimate is None else asdict(self.estimate()),
         }
@@ -117,6 +118,13 @@ class BlockRunner(Plugin, ABC):
         """Called once, before the first pass of a model of so many layers. Raises UserError for options that it cannot
         be run with. ``ranks``: the processes to spread the work over, if it does.
         """
+
+    def declaration(self) -> Mapping[str, Any]:
+        """What it does, as plain data: ``name``, and its options, those of its parts under the parts' names.
+
+        All that an executor goes by which is not torch, and so cannot call :meth:`run`.
+        """
+        return declared(self)
 
     @abstractmethod
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:

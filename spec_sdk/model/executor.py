@@ -23,9 +23,10 @@ LogitRows = Literal["all", "last", "none"]
 class PassPlan:
     """How a pass is executed, apart from its inputs.
 
-    ``runner``: how blocks run. An executor that is not torch goes by the runner's name and options, and refuses what it
-    cannot do, by name. ``taps``: layers whose hidden states are wanted (0 is the embedding, i the output of block i,
-    counted from 1). ``logits``: those of every row, of each request's last live row, or of none.
+    ``runner``: how blocks run. An executor that is not torch goes by the runner's
+    :meth:`~spec_sdk.model.block_runner.BlockRunner.declaration`, and refuses what it cannot do, by name. ``taps``:
+    layers whose hidden states are wanted (0 is the embedding, i the output of block i, counted from 1). ``logits``:
+    those of every row, of each request's last live row, or of none.
     """
 
     runner: BlockRunner
@@ -97,7 +98,10 @@ class Executor(ABC):
 
     @abstractmethod
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
-        """One pass: K and V of every row go to the cache, to the columns that the inputs name. Commits nothing.
+        """One pass: K and V of every live row go to the cache, to the columns that the inputs name. Commits nothing.
+
+        No other column is written: a slot may have no room for rows of padding. What a request gets does not depend on
+        those beside it, and what is returned for padding means nothing.
 
         Raises UserError, by name, for a runner that it cannot execute.
         """

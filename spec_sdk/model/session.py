@@ -143,22 +143,10 @@ class Session:
         A tree's root is the last committed token. Node i of the builder lies in row ``i - 1`` after the prefix, so
         earlier nodes must have been fed in order.
         """
-        requests = []
-        for slot, tree, new in zip(slots, trees, new_nodes, strict=True):
-            start, end = tree.intervals()
-            prefix = self.length(slot)
-            requests.append(
-                RequestRows(
-                    slot=slot,
-                    prefix=prefix,
-                    write_at=prefix + tree.size - 1 - new,
-                    token=tree.token[-new:],
-                    position=[prefix - 1 + depth for depth in tree.depth[-new:]],
-                    query_start=start[-new:],
-                    key_start=start[1:],
-                    key_end=end[1:],
-                )
-            )
+        requests = [
+            RequestRows.growing(slot, self.length(slot), tree.token, tree.depth, *tree.intervals(), new)
+            for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
+        ]
         outputs = self._run("growing", requests, PassPlan(self.runner))
         self._fed.update((slot, tree.token[1:]) for slot, tree in zip(slots, trees, strict=True))
         return [output.logits_BNV[0] for output in outputs]

@@ -43,27 +43,31 @@ class PassCache:
     def write(self, first: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
         """Store the pass's keys and values of the g layers from ``first`` on; padding is not stored."""
         if self._k_LSGCD.device.type == "cpu":
-            self._write_by_request(first, k_gBNGD, v_gBNGD)
+            self.write_by_request(first, k_gBNGD, v_gBNGD)
         else:
-            self._write_by_index(first, k_gBNGD, v_gBNGD)
+            self.write_by_index(first, k_gBNGD, v_gBNGD)
 
-    def _write_by_request(self, first: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
+    def write_by_request(self, first: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
+        """:meth:`write`, one request after the other."""
         for part, views in zip(self.inputs.parts, self._views, strict=True):
             for i in range(k_gBNGD.shape[0]):
                 views.new_key_L[first + i].copy_(k_gBNGD[i, part.index, : part.live].transpose(0, 1))
                 views.new_value_L[first + i].copy_(v_gBNGD[i, part.index, : part.live].transpose(0, 1))
 
-    def _write_by_index(self, first: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
-        """Without a value that only the device has: padding repeats a request's last live row, in its place."""
+    def write_by_index(self, first: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
+        """:meth:`write`, all requests and layers at once, and without a value that only the device has: padding repeats
+        a request's last live row, in its place.
+        """
         inputs = self.inputs
         row_N = torch.arange(inputs.width, device=inputs.slot_B.device)
         row_BN = torch.minimum(row_N, inputs.live_B[:, None] - 1).long()
         column_BN = inputs.write_at_B[:, None].long() + row_BN
         slot_B1 = inputs.slot_B[:, None].long()
         for storage, new_gBNGD in ((self._k_LSGCD, k_gBNGD), (self._v_LSGCD, v_gBNGD)):
-            for i in range(new_gBNGD.shape[0]):
-                row_BNGD = row_BN[..., None, None].expand_as(new_gBNGD[i])
-                storage[first + i][slot_B1, :, column_BN] = new_gBNGD[i].gather(1, row_BNGD)
+            repeated_gBNGD = new_gBNGD.gather(2, row_BN[None, :, :, None, None].expand_as(new_gBNGD))
+            group_gSGCD = storage[first : first + new_gBNGD.shape[0]]
+            # dimensions that are indexed by tensors come first
+            group_gSGCD[:, slot_B1, :, column_BN] = repeated_gBNGD.permute(1, 2, 0, 3, 4)
 
     @cached_property
     def _views(self) -> list[_RequestViews]:

@@ -58,6 +58,31 @@ class RequestRows:
         position = [prefix + depth for depth in depth_N]
         return RequestRows(slot, prefix, prefix, token_N, position, order, order, end_N)
 
+    @staticmethod
+    def growing(
+        slot: int,
+        prefix: int,
+        token_N: Sequence[int],
+        depth_N: Sequence[int],
+        start_N: Sequence[int],
+        end_N: Sequence[int],
+        new: int,
+    ) -> RequestRows:
+        """The ``new`` youngest nodes of a tree in creation order, whose root is the last committed token.
+
+        Node i lies in row ``i - 1`` after the prefix, so earlier nodes must have been fed in order.
+        """
+        return RequestRows(
+            slot=slot,
+            prefix=prefix,
+            write_at=prefix + len(token_N) - 1 - new,
+            token=token_N[-new:],
+            position=[prefix - 1 + depth for depth in depth_N[-new:]],
+            query_start=start_N[-new:],
+            key_start=start_N[1:],
+            key_end=end_N[1:],
+        )
+
 
 @dataclass(frozen=True)
 class PassInputs:
@@ -159,6 +184,16 @@ class PassInputs:
     def width(self) -> int:
         """Rows N of every request, padding included."""
         return self.token_BN.shape[1]
+
+    @property
+    def first_chunk(self) -> bool:
+        """Whether these are chains of which the host knows that none has a prefix, such as prompts' first chunks."""
+        return self.kind == "chain" and self._known is not None and not any(prefix for _, prefix, _, _ in self._known)
+
+    @property
+    def columns(self) -> int | None:
+        """Most cache columns that a request's rows see, by which a kernel may share out its work; None: not known."""
+        return None if self._known is None else max(write_at + live for _, _, write_at, live in self._known)
 
     @cached_property
     def parts(self) -> tuple[PassPart, ...]:

@@ -7,6 +7,7 @@ answer every time, and reject a correct plugin with a probability of at most one
 from __future__ import annotations
 
 from spec_sdk.testing.drafters import check_drafter
+from spec_sdk.testing.executors import check_executor
 from spec_sdk.testing.predictors import check_predictor
 from spec_sdk.testing.rounding import plain_logits, step_beyond_rounding
 from spec_sdk.testing.samplers import check_sampler
@@ -24,6 +25,7 @@ __all__ = [
     "TableDrafter",
     "TableModel",
     "check_drafter",
+    "check_executor",
     "check_predictor",
     "check_sampler",
     "check_tree",

@@ -28,6 +28,7 @@ def cycle(
         "drafted": drafted,
         "accepted": accepted,
         "tokens": tokens,
+        "host_reads": 2,
         "attention": attention,
         **more,
     }
@@ -57,6 +58,7 @@ def test_a_request() -> None:
         "acceptance_rate": 3 / 9,
         "mean_accepted_tokens": 2.0,
         "stage_s": {"draft": 1.5, "verify": 3.0, "recover": 0.75},
+        "host_reads_per_step": 2.0,
         "attention": None,
     }
 

@@ -70,7 +70,8 @@ def done(
         jobs[f"tokens {name} {sampled}"] = ["tokens", overrides(name, sampled, checkpoints)]
     if size % 2 == 0:
         for name, options in SPECULATION.items():
-            jobs[f"speculation {name}"] = ["speculation", [*options, f"model.target={checkpoints['target']}"]]
+            target = f"model.target={checkpoints['target']}"
+            jobs[f"speculation {name}"] = ["speculation", [*options, target, f"error_bounds={str(size == 2).lower()}"]]
     else:
         jobs["refusal"] = ["refusal", [*SPECULATION["mixed"], f"model.target={checkpoints['target']}"]]
     if size == 2:
@@ -128,7 +129,9 @@ def test_two_device_groups_speculate_as_one_device_does(
         pytest.skip("an odd number of processes is refused")
     answers, reports, groups = done[f"speculation {name}"]
     target = f"model.target={checkpoints['target']}"
-    alone, expected = speculated(build_pipeline(settings_of(*SPECULATION[name], target), Registry.discover()))
+    bounds = done["size"] == 2
+    settings = settings_of(*SPECULATION[name], target, f"error_bounds={str(bounds).lower()}")
+    alone, expected = speculated(build_pipeline(settings, Registry.discover()))
     assert answers == alone
     assert groups == [done["size"] // 2] * 2
     hits = [hit for report in reports for hit in report["hit"]]
@@ -138,7 +141,8 @@ def test_two_device_groups_speculate_as_one_device_does(
     assert (False in guessed) == (name not in ("all_hit", "static"))
     assert (None in hits) == (name in ("static", "never"))
     for report, same in zip(reports, expected, strict=True):
-        for field in ("error", "difference", "state_norm"):
+        assert (report["state_norm"] is None) == (not bounds)
+        for field in ("error", "difference", *["state_norm"] * bounds):
             assert [value is None for value in report[field]] == [value is None for value in same[field]]
             numbers = [value for value in report[field] if value is not None]
             assert numbers == pytest.approx([value for value in same[field] if value is not None], rel=1e-3)

@@ -132,6 +132,22 @@ def test_a_static_tree_has_its_widths(children: str) -> None:
     assert [tree.depth_N.count(d) for d in range(5)] == [1, 3, 6, 6, 6]
 
 
+@pytest.mark.parametrize("children", ["with_replacement", "without_replacement"])
+def test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path(children: str) -> None:
+    models, asked = TinyModels(), request([5, 6, 7], temperature=1.0)
+    drafter = DraftModelDrafter(DraftModelConfig(growth="static", widths=[3, 2, 1], children=children), models)
+    drafter.start(asked)
+    tree = drafter.propose(asked, Budget(3))
+    session = models.session(models.draft())
+    for node, draws in enumerate(tree.draws_N):
+        session.reset()
+        logits_V = session.feed([*asked.tokens, *(tree.token_N[i] for i in tree.path_to(node)[1:])])
+        expected_V = asked.sampler.probabilities(logits_V[None])[0]
+        for draw in draws:
+            assert draw.q_V is not None
+            torch.testing.assert_close(draw.q_V, expected_V, atol=1e-4, rtol=1e-3)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_auto_draws_children_only_where_tokens_are_drawn(temperature: float) -> None:
     """Greedy: the beam of the most probable paths. Sampling: distinct draws at the root, a path from each."""

@@ -10,6 +10,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from spec_sdk.contracts import PassInputs
+from spec_sdk.ops import Ops
+from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.pass_inputs import RequestRows
 from tests.kernels.dense_attention import (
     ancestors,
     case,
@@ -25,7 +29,8 @@ from tests.kernels.dense_attention import (
 pytest.importorskip("triton")
 
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
-from spec_sdk_backends.tree_attention import tree_attention
+from spec_sdk_backends.tree_attention import cached_tree_attention, tree_attention
+from spec_sdk_backends.triton_ops import TritonOps
 
 pytestmark = [
     pytest.mark.gpu,
@@ -45,6 +50,56 @@ def test_half_precision(nodes: int, head_dim: int, dtype: torch.dtype, device: t
     for splits in (None, 1, 4):
         out = tree_attention(q_BNHD, k_BGSD, v_BGSD, end_T, prefix, splits=splits)
         assert relative_error(out, expected) < 1e-2
+
+
+def pass_over(
+    prefixes: list[int], trees: list[list[int]], head_dim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, PassCache]:
+    """Queries [2, B, N, 8, D], and two layers of a cache with 2 KV heads, requests in slots from the last on."""
+    slots, nodes = len(trees) + 1, max(map(len, trees))
+    capacity = max(prefixes) + nodes + 30
+    k_LSGCD, v_LSGCD = torch.randn(2, 2, slots, 2, capacity, head_dim, device=device).to(dtype)
+    requests = [
+        RequestRows.tree(slots - 1 - b, prefix, parents, [0] * len(parents), ends(parents))
+        for b, (prefix, parents) in enumerate(zip(prefixes, trees, strict=True))
+    ]
+    q_LBNHD = torch.randn(2, len(trees), nodes, 8, head_dim, device=device).to(dtype)
+    return q_LBNHD, PassCache(k_LSGCD, v_LSGCD, PassInputs.of("tree", requests, device))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("nodes", [1, 16, 100])
+def test_a_pass_in_half_precision(nodes: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    prefixes, trees = [777, 0, 3000], [random_tree(nodes, seed=1), star(max(1, nodes // 2)), chain(nodes)]
+    q_LBNHD, cache = pass_over(prefixes, trees, head_dim, dtype, device)
+    k_LSGCD, v_LSGCD = cache.layers(0, 2)
+    for splits in (None, 1, 5):
+        out = cached_tree_attention(q_LBNHD, k_LSGCD, v_LSGCD, cache.inputs, splits)
+        for b, (prefix, parents) in enumerate(zip(prefixes, trees, strict=True)):
+            live = len(parents)
+            k_LGKD, v_LGKD = (x[:, len(trees) - b, :, : prefix + live].cpu() for x in (k_LSGCD, v_LSGCD))
+            expected = dense_attention(q_LBNHD[:, b, :live].cpu(), k_LGKD, v_LGKD, ancestors(parents, prefix))
+            assert relative_error(out[:, b, :live], expected) < 1e-2
+            assert not out[:, b, live:].any()
+
+
+def test_a_captured_pass_reads_its_lengths_from_the_device(device: torch.device) -> None:
+    """Captured for some prefixes and slots, replayed for others."""
+    trees = [random_tree(20, seed=1), star(12)]
+    q_LBNHD, cache = pass_over([1000, 64], trees, 128, torch.bfloat16, device)
+    _, other = pass_over([131, 940], trees[::-1], 128, torch.bfloat16, device)
+    held, ops = cache.inputs, TritonOps()
+    ops.cached_attention(q_LBNHD, cache, 0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = ops.cached_attention(q_LBNHD, cache, 0)
+    for name in ("slot_B", "prefix_B", "write_at_B", "live_B", "key_end_BT"):
+        getattr(held, name).copy_(getattr(other.inputs, name))
+    graph.replay()
+    expected = Ops().cached_attention(q_LBNHD, cache.of_pass(other.inputs), 0)
+    assert relative_error(captured, expected.double()) < 1e-2
 
 
 @pytest.mark.parametrize("shape", [chain, star, wide_forest, lambda nodes: random_tree(nodes, seed=4)])

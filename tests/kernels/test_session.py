@@ -1,16 +1,19 @@
-"""A decoder's passes with the kernel give the logits that the reference operations give.
+"""A decoder's passes with the kernels give the logits that the reference operations give.
 
 Legend: N nodes, V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from spec_sdk.model.runners.base import BlockRunner
+from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TreeBuilder
 from tests.support.tiny_decoder import tiny_decoder
@@ -21,39 +24,63 @@ from spec_sdk_backends.triton_ops import TritonOps
 
 # the tiny decoder lives on the CPU, where kernels only run interpreted
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+EDGES = [(0, 9), (0, 10), (1, 11), (2, 12), (1, 13), (3, 14)]
+LEVELS = [[(0, 9), (0, 10), (0, 11)], [(2, 12), (1, 13), (3, 14), (1, 15)], [(5, 16), (4, 17)]]
 
 
-def passes(ops: Ops, runner: BlockRunner | None = None) -> list[torch.Tensor]:
+def grown(builder: TreeBuilder, edges: list[tuple[int, int]]) -> TreeBuilder:
+    for parent, token in edges:
+        builder.add(parent, token, "chosen")
+    return builder
+
+
+def alone(ops: Ops, runner: BlockRunner | None) -> list[torch.Tensor]:
     """Logits of a prompt, of three more tokens, of a tree, of the tree after its commit, and of a growing tree.
 
     ``runner`` runs the growing tree.
     """
-    session = Session(tiny_decoder("smollm"), ops)
-    logits = [session.feed([5, 6, 7, 8, 9]), session.feed([10, 11, 12])]
-    builder = TreeBuilder(13)
-    for parent, token in [(0, 9), (0, 10), (1, 11), (2, 12), (1, 13), (3, 14)]:
-        builder.add(parent, token, "chosen")
-    tree = builder.build().tree
-    logits.append(session.score(tree).logits_NV)
+    session = Session(TorchExecutor(tiny_decoder("smollm"), ops))
+    logits = session.feed([0], [[5, 6, 7, 8, 9]]) + session.feed([0], [[10, 11, 12]])
+    tree = grown(TreeBuilder(13), EDGES).build().tree
+    logits.append(session.score([0], [tree])[0].logits_NV)
     path = [0, 1, 2]
     assert tree.parent_N[1] == 0 and tree.parent_N[2] == 1
-    session.commit(path)
-    logits.append(session.score(tree).logits_NV)
-    session.commit([0])
+    session.commit([0], [path])
+    logits.append(session.score([0], [tree])[0].logits_NV)
+    session.commit([0], [[0]])
+    session.runner = runner or session.runner
     growing = TreeBuilder(13)
-    for level in ([(0, 9), (0, 10), (0, 11)], [(2, 12), (1, 13), (3, 14), (1, 15)], [(5, 16), (4, 17)]):
-        for parent, token in level:
-            growing.add(parent, token, "chosen")
-        logits.append(session.grow(growing, len(level), runner))
+    for level in LEVELS:
+        logits += session.grow([0], [grown(growing, level)], [len(level)])
     return logits
 
 
+def together(ops: Ops, runner: BlockRunner | None) -> list[torch.Tensor]:
+    """The same of three requests at once, in slots out of order, with prompts and trees of other lengths."""
+    session, slots = Session(TorchExecutor(tiny_decoder("smollm"), ops)), [2, 0, 3]
+    prompts = [[5, 6, 7, 8, 9], [3] * 8, [4, 5, 6, 7, 8, 9]]
+    logits = session.feed(slots, prompts)
+    logits += session.feed(slots[:2], [[10, 11, 12], [13, 14, 15, 16]])
+    trees = [grown(TreeBuilder(13), EDGES[:count]).build().tree for count in (6, 4, 5)]
+    logits += [scores.logits_NV for scores in session.score(slots, trees)]
+    session.commit(slots, [[0, 1, 2], [0], [0, 1]])
+    session.runner = runner or session.runner
+    growing = [TreeBuilder(13), TreeBuilder(20), TreeBuilder(21)]
+    for level in LEVELS:
+        new = [level, level[:-1], level]
+        for builder, edges in zip(growing, new, strict=True):
+            grown(builder, edges)
+        logits += session.grow(slots, growing, [len(edges) for edges in new])
+    return logits
+
+
+@pytest.mark.parametrize("passes", [alone, together])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_every_kind_of_pass(grouped: bool) -> None:
-    """Fused groups hand their layers to the kernel as further rows of the batch."""
+def test_every_kind_of_pass(grouped: bool, passes: Callable[[Ops, BlockRunner | None], list[torch.Tensor]]) -> None:
+    """Fused groups hand their layers to the kernel at once."""
     groups = [[0], [1, 2, 3], [4]]
-    runner = LayerParallelRunner(groups) if grouped else None
-    definition = LayerParallelRunner(groups, fused=False) if grouped else None
+    runner = LayerParallelRunner.of(groups) if grouped else None
+    definition = LayerParallelRunner.of(groups, fused=False) if grouped else None
     for given, expected in zip(passes(TritonOps(), runner), passes(Ops(), definition), strict=True):
         assert expected.std() > 1e-3, "logits that are all alike would hide a wrong mask"
         torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-4)

@@ -10,14 +10,18 @@ import torch
 pytest.importorskip("triton")
 
 from spec_sdk_backends.speculative_attention import share_of_window
-from spec_sdk_backends.tree_attention import MAX_SPLITS, MIN_KEY_BLOCKS_PER_SPLIT, choose_splits
+from spec_sdk_backends.tree_attention import MAX_SPLITS, MIN_KEY_BLOCKS_PER_SPLIT, Tiling, choose_splits
+
+H100 = SimpleNamespace(multi_processor_count=132, shared_memory_per_multiprocessor=228 * 1024)
+RTX_4090 = SimpleNamespace(multi_processor_count=128, shared_memory_per_multiprocessor=100 * 1024)
+BF16 = torch.bfloat16
 
 
 @pytest.mark.parametrize(
     ("programs", "key_blocks", "splits"),
     [
-        (8, 1000, 32),
-        (9, 1000, 16),
+        (8, 1000, 33),
+        (9, 1000, 29),
         (1, 1000, MAX_SPLITS),
         (8, 4 * MIN_KEY_BLOCKS_PER_SPLIT, 4),
         (8, 3, 1),
@@ -27,13 +31,35 @@ from spec_sdk_backends.tree_attention import MAX_SPLITS, MIN_KEY_BLOCKS_PER_SPLI
 def test_enough_programs_with_enough_keys(
     programs: int, key_blocks: int, splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properties = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert choose_splits(programs, key_blocks, torch.device("cuda")) == splits
+    """One row of D = 128: two programs fit on a multiprocessor at once."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: H100)
+    tiling = Tiling.choose(1, 128, BF16)
+    assert choose_splits(programs, key_blocks, torch.device("cuda"), tiling, BF16) == splits
+
+
+@pytest.mark.parametrize(
+    ("rows", "head_dim", "gpu", "at_once"), [(1, 64, H100, 2), (4096, 128, H100, 1), (1, 128, RTX_4090, 1)]
+)
+def test_programs_that_do_not_fit_beside_each_other_are_not_counted(
+    rows: int, head_dim: int, gpu: SimpleNamespace, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight warps take all registers of a multiprocessor; 70 KiB twice are more than some have shared memory."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    tiling = Tiling.choose(rows, head_dim, BF16)
+    splits = choose_splits(8, 10**6, torch.device("cuda"), tiling, BF16)
+    assert splits == at_once * gpu.multi_processor_count // 8
 
 
 def test_the_interpreter_takes_no_splits() -> None:
-    assert choose_splits(1, 1000, torch.device("cpu")) == 1
+    assert choose_splits(1, 1000, torch.device("cpu"), Tiling.choose(1, 128, BF16), BF16) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 256])
+def test_every_tile_overlaps_loads_with_work(head_dim: int, dtype: torch.dtype) -> None:
+    for rows in (1, 17, 33, 100, 4096):
+        tiling = Tiling.choose(rows, head_dim, dtype)
+        assert tiling.stages >= 3 and 16 <= tiling.rows <= 128 and tiling.head_dim >= head_dim
 
 
 @pytest.mark.parametrize(("size", "share"), [(128, 1), (256, 2), (512, 4)])

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from spec_sdk.contracts import Drafter, Random, Request, RequestState, SamplingParams, Verifier
+from spec_sdk.contracts import Drafter, Policy, Random, Request, RequestState, SamplingParams, Verifier
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.remembering import Remembering
@@ -132,11 +132,12 @@ def cycle_law(
     params: SamplingParams,
     prompt: Sequence[int],
     sampler_class: type[EnumeratingSampler] = EnumeratingSampler,
+    policy: Policy | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """What one cycle of the scheduler emits after ``prompt``, with its probability."""
+    """What one cycle of the scheduler emits after ``prompt``, with its probability. ``policy`` may limit it."""
     inner = sampler_class(None, params)
     sampler = Remembering(inner)
-    scheduler = Scheduler(target, make_drafter(), verifier, DeepestPolicy(None))
+    scheduler = Scheduler(target, make_drafter(), verifier, policy or DeepestPolicy(None))
 
     def cycle(chooser: Chooser) -> tuple[int, ...]:
         inner.chooser = chooser

@@ -39,6 +39,9 @@ def test_typical_keeps_plausible_tokens_that_are_not_the_best() -> None:
     assert typical_verdict([0.6, 0.39, 0.01], [1]) == [1, 0]
     assert typical_verdict([0.6, 0.39, 0.01], [2]) == [0]
     assert typical_verdict([0.6, 0.39, 0.01], [1, 0]) == [0, 0]
+    # the smaller threshold counts: epsilon 0.09 of the two where delta allows 0.14, and the other way round
+    assert typical_verdict([0.75, 0.13, 0.12], [2]) == [2, 0]
+    assert typical_verdict([0.05] * 20, [7]) == [7, 0]
     assert Typical(TypicalConfig()).guarantee_under(GREEDY) == "relaxed"
 
 

@@ -81,6 +81,15 @@ def test_laws_that_differ_from_path_to_path(verifier: Verifier) -> None:
                 assert_lossless(verifier, target, draft, plan)
 
 
+@pytest.mark.parametrize("verifier", LOSSLESS[:2], ids=lambda verifier: verifier.name)
+def test_three_distinct_draws_where_draft_and_target_share_little(verifier: Verifier) -> None:
+    """Two draws are mostly rejected. The third then decides between tokens that q, less both of them, likes otherwise
+    than p; a vocabulary of three or four leaves it no choice.
+    """
+    target, draft = table([-4.0, -4.0, -4.0, 1.4, 0.0]), table([4.0, 3.9, -2.0, -4.0, 0.7])
+    assert_lossless(verifier, target, draft, [[PlannedDraw("without_replacement")] * 3])
+
+
 @pytest.mark.parametrize("verifier", LOSSLESS[2:] + LOSSLESS[:1], ids=lambda verifier: verifier.name)
 def test_a_draft_with_the_targets_own_law_is_always_kept(verifier: Verifier) -> None:
     for law in LAWS.values():

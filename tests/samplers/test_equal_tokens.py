@@ -9,12 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spec_sdk.contracts import SamplingParams
+from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.ops import residual, without
+from spec_sdk.testing import PlannedDraw, TableDrafter, TableModel
+from spec_sdk.testing.defaults import request_for
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
+from spec_sdk_verifiers.multi_step import MultiStep
 from tests.samplers.random_cases import KINDS, Case, accepted, is_at_a_border, law64, make_case
 from tests.samplers.random_trees import WAYS, TreeCase, is_allowed, make_tree_case
 
@@ -213,6 +216,27 @@ def test_every_draw_is_judged_by_what_the_ones_before_left(plan: str, kernels: s
     for last in range(len(plan)):
         uniforms = [border * (0.999 if i == last else 1.001) for i, border in enumerate(borders)]
         assert accepted(sampler, tree, logits_NV, [*uniforms, 0.5])[0] == [0, last + 1], borders
+
+
+def test_a_law_drawn_from_in_both_ways() -> None:
+    """What the sampler remembers of a draw with replacement is of the whole law, not of what siblings have left."""
+    params = SamplingParams(temperature=1.0)
+    exact, reference = ExactSampler(None, params), ReferenceSampler(None, params)
+    plan = [[PlannedDraw("without_replacement"), PlannedDraw("without_replacement"), PlannedDraw("with_replacement")]]
+    repeated = 0
+    for seed in range(300):
+        drafter, target = TableDrafter([TableModel(6, seed)], plan), TableModel(6, seed + 1000)
+        request = request_for([1, 2], exact, seed)
+        tree = drafter.propose(request, Budget(1))
+        _, second, last = tree.draws_N[0]
+        repeated += second.node == last.node
+        logits_NV = torch.stack([target.logits([tree.token_N[i] for i in tree.path_to(n)]) for n in range(tree.size)])
+        answers = [
+            MultiStep(None).verify(tree, logits_NV.clone(), request_for([1, 2], sampler, seed)).tokens
+            for sampler in (exact, reference)
+        ]
+        assert answers[0] == answers[1], seed
+    assert repeated > 30
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])

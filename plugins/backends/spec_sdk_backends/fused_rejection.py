@@ -13,6 +13,7 @@ import triton  # type: ignore[import-untyped]
 
 from spec_sdk.errors import UnusableLogits
 from spec_sdk.ops.draws import DraftDistribution, Draw, DrawnTree
+from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.rows import Decision, FromLogits, Shaping, Uniforms, impossible
 from spec_sdk_backends import rejection_kernels as kernels
 from spec_sdk_backends.kept_tokens import least_kept
@@ -236,7 +237,7 @@ def multi_step(tree: DrawnTree, given: FromLogits, uniforms: Uniforms) -> Decisi
     logits_NV = given.logits_NV if given.logits_NV.stride(-1) == 1 else given.logits_NV.contiguous()
     uniform_D = torch.tensor(uniforms(tree.first_draw_N1[-1] + 1), dtype=torch.float64)
     trees = gather_trees([tree], [logits_NV], [uniform_D], given.shaping, sigmoid=given.sigmoid is not None)
-    node, token, fault = decide(trees, given.shaping, given.sigmoid)[0].tolist()
+    node, token, fault = read(decide(trees, given.shaping, given.sigmoid)[0])[0].tolist()
     if fault >= 0:
         raise _fault(tree, fault, trees.row_offset_R.shape[0])
     return tree.path_to(node), token

@@ -78,8 +78,9 @@ def speculative_attention(
 ) -> SpeculativeAttention:
     """Attention of N tree nodes over all keys, and its prediction from the first and last ``size`` keys of the prefix.
 
-    Keys, masks and prefix as :func:`~spec_sdk_backends.tree_attention.tree_attention` takes them; the tree slots that
-    a query sees always belong to its window. With prefixes of at most 2 * ``size`` the window is everything, and
+    Keys, masks and prefix as :func:`~spec_sdk_backends.tree_attention.tree_attention` takes them, but ``prefix`` may
+    also be an integer tensor [B], which is not checked against C; the tree slots that a query sees always belong to its
+    window. With prefixes of at most 2 * ``size`` the window is everything, and
     prediction and result are equal to the bit. The norms come from the float32 values before they are rounded to q's
     dtype. ``splits``: programs that share the keys of a block of rows, of which ``window_splits`` also share the
     window; None chooses as plain flash decoding over the same keys would.
@@ -90,7 +91,7 @@ def speculative_attention(
     shape = Shape.of(q_BNHD, k_BGCD, prefix, size, key_end_BT.shape[-1])
     window, middle = shape.window_blocks, shape.middle_blocks
     if splits is None:
-        splits = choose_splits(shape.programs, window + middle, q_BNHD.device)
+        splits = choose_splits(shape.programs, window + middle, q_BNHD.device, shape.tiling, q_BNHD.dtype)
     if not middle:
         window_splits, middle_splits = splits, 0
     else:
@@ -138,7 +139,9 @@ def predict_part(
     B, N, H, D = q_BNHD.shape
     shape = Shape.of(q_BNHD, k_BGCD, prefix, size, key_end_BT.shape[-1])
     if splits is None:
-        splits = choose_splits(shape.programs, shape.window_blocks, q_BNHD.device, LEAST_WINDOW_BLOCKS)
+        splits = choose_splits(
+            shape.programs, shape.window_blocks, q_BNHD.device, shape.tiling, q_BNHD.dtype, LEAST_WINDOW_BLOCKS
+        )
     part_SBNHD, lse_SBNH = _parts(splits, q_BNHD)
     o_BNHD = torch.empty((B, N, H, D), dtype=torch.float32, device=q_BNHD.device)
     m_BNH, l_BNH = torch.empty_like(lse_SBNH[0]), torch.empty_like(lse_SBNH[0])
@@ -168,7 +171,7 @@ def finish(
     shape = Shape.of(q_BNHD, k_BGCD, prefix, size, 0)
     middle = shape.middle_blocks
     if splits is None:
-        splits = choose_splits(shape.programs, middle, q_BNHD.device)
+        splits = choose_splits(shape.programs, middle, q_BNHD.device, shape.tiling, q_BNHD.dtype)
     splits = splits if middle else 0
     part_SBNHD, lse_SBNH = _parts(splits, q_BNHD)
     new_counters = torch.empty if splits else torch.zeros

@@ -55,7 +55,13 @@ def _store_part(part_ptr, lse_ptr, slot, rows, row_M, real_M, m_M, l_M, acc_MD, 
     tl.store(lse_ptr + part_row_M, tl.where(l_M == 0.0, float("-inf"), m_M + tl.log2(safe_l_M)), mask=real_M)
 
 
-@triton.jit(do_not_specialize=["B", "N", "T", "P", "size", "window_splits", "middle_splits"])
+@triton.jit(
+    # as for the tree attention kernel
+    do_not_specialize=[
+        "B", "N", "T", "P", "size", "window_splits", "middle_splits", "stride_start_b", "stride_end_b", "stride_query_b"
+    ],
+    do_not_specialize_on_alignment=["key_start_ptr", "key_end_ptr", "query_start_ptr", "prefix_ptr"],
+)  # fmt: skip
 def speculative_split_kernel(
     q_ptr,
     k_ptr,

@@ -1,6 +1,7 @@
 """Launches the tree attention kernel: checks the tensors, chooses block sizes and splits.
 
-Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, C key slots of the cache view, T tree slots.
+Legend: L layers, B batch or requests, N queries, H query heads, G KV heads, R = H/G, D head dim, C key slots of the
+cache view, T tree slots, S cache slots (in ``part`` and ``lse``: splits).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import triton  # type: ignore[import-untyped]
 
+from spec_sdk.contracts import PassInputs
 from spec_sdk.errors import UserError
 from spec_sdk_backends.tree_attention_kernel import LOG2_E, combine_splits_kernel, tree_attention_kernel
 
@@ -21,6 +23,24 @@ MAX_SPLITS = 64
 # Elements of parts that four warps hold in registers, and rows up to which parallelism matters more
 COMBINED_AT_ONCE = 8192
 FEW_ROWS = 2048
+
+
+# Per bytes of an element and padded head dim: most rows of a block, keys of a block, stages, warps. As many stages as
+# 99 KiB of shared memory hold (compute capability 8.6; tests/kernels/compile_kernels.py prints what a kernel takes):
+# two would wait for all copies in every step. Where many rows leave no room for three, blocks of keys are smaller.
+TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {
+    (2, 64): ((128, 64, 4, 4),),
+    (2, 128): ((32, 64, 3, 4), (64, 32, 4, 4), (128, 32, 4, 8)),
+    (2, 256): ((32, 32, 3, 4), (64, 16, 3, 8)),
+    (4, 64): ((16, 64, 3, 4), (64, 32, 3, 4)),
+    (4, 128): ((16, 32, 3, 4), (32, 16, 3, 4)),
+    (4, 256): ((16, 16, 3, 8),),
+}
+# Registers of a multiprocessor, of every NVIDIA GPU since 2014, and most that a thread has, as they are handed out
+REGISTERS = 65536
+THREAD_REGISTERS = 256
+# Shared memory that the system takes for every block
+SYSTEM_SHARED = 1024
 
 
 @dataclass(frozen=True)
@@ -35,18 +55,18 @@ class Tiling:
 
     @staticmethod
     def choose(rows: int, head_dim: int, dtype: torch.dtype) -> Tiling:
-        """Tiling for ``rows`` = N*R rows a KV head: 16 (tl.dot's least) to 128, within 99 KiB of shared memory."""
+        """Tiling for ``rows`` = N*R rows a KV head, in blocks of 16 (tl.dot's least) to 128."""
         padded = max(16, triton.next_power_of_2(head_dim))
-        wide = padded * dtype.itemsize > 256
-        most_rows = 32 if padded * dtype.itemsize > 512 else 64 if dtype.itemsize == 4 or wide else 128
-        block_rows = min(most_rows, max(16, triton.next_power_of_2(rows)))
-        return Tiling(
-            rows=block_rows,
-            keys=32 if wide else 64,
-            head_dim=padded,
-            warps=8 if block_rows * padded >= 128 * 128 else 4,
-            stages=1 if wide and dtype == torch.float32 else 2,
-        )
+        tiles = TILES[dtype.itemsize, max(64, padded)]
+        block_rows = min(tiles[-1][0], max(16, triton.next_power_of_2(rows)))
+        _, keys, stages, warps = next(tile for tile in tiles if block_rows <= tile[0])
+        return Tiling(block_rows, keys, padded, warps, stages)
+
+    def resident(self, itemsize: int, shared: int) -> int:
+        """How many programs a multiprocessor with so many bytes of shared memory runs at once, at least."""
+        # K and V of all stages but the one that is being used up, and room for the queries twice
+        own = ((self.stages - 1) * 2 * self.keys + 2 * self.rows) * self.head_dim * itemsize + SYSTEM_SHARED
+        return max(1, min(REGISTERS // (THREAD_REGISTERS * 32 * self.warps), shared // own))
 
 
 def tree_attention(
@@ -54,7 +74,7 @@ def tree_attention(
     k_BGCD: torch.Tensor,
     v_BGCD: torch.Tensor,
     key_end_BT: torch.Tensor,
-    prefix: int | torch.Tensor,
+    prefix: int,
     key_start_BT: torch.Tensor | None = None,
     query_start_BN: torch.Tensor | None = None,
     splits: int | None = None,
@@ -62,66 +82,120 @@ def tree_attention(
 ) -> torch.Tensor:
     """Attention of N tree nodes over the prefix and the visible tree slots. Returns [B, N, H, D]; scale 1/sqrt(D).
 
-    Keys of sequence b lie in slots ``0 .. prefix_b - 1`` (prefix) and ``prefix_b .. prefix_b + T - 1`` (tree) of
-    ``k_BGCD`` and ``v_BGCD``, which are read in place through any strides. ``prefix`` is one length or an integer
-    tensor [B]; a tensor is not checked against C, since that would wait for the device. Tree slot ``s`` is visible to
-    a query with pre-order number ``x`` iff ``start[s] <= x < end[s]``. The mask tensors are int32 (int64 also works,
-    at twice the bytes), [B, T] or [T] when the sequences share a tree. Without starts the tree is closed and in
-    pre-order: slot s starts at s, and the queries are the last N slots. ``splits``: programs that share the keys of a
-    block of rows; None chooses by the size of the device. ``tiling``: block sizes other than :meth:`Tiling.choose`'s.
-    A query that sees no key gets 0.
+    Keys lie in slots ``0 .. prefix - 1`` (prefix) and ``prefix .. prefix + T - 1`` (tree) of ``k_BGCD`` and ``v_BGCD``,
+    which are read in place through any strides. Tree slot ``s`` is visible to a query with pre-order number ``x`` iff
+    ``start[s] <= x < end[s]``. The mask tensors are int32 (int64 also works, at twice the bytes), [B, T] or [T] when
+    the sequences share a tree. Without starts the tree is closed and in pre-order: slot s starts at s, and the queries
+    are the last N slots. ``splits``: programs that share the keys of a block of rows, at most MAX_SPLITS; None chooses
+    by the size of the device. ``tiling``: block sizes other than :meth:`Tiling.choose`'s. A query that sees no key
+    gets 0.
 
     Raises :class:`UserError` for a dtype or head dim without a kernel, ``ValueError`` for shapes that do not fit.
     """
     check_tensors(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, key_start_BT, query_start_BN)
-    B, N, H, D = q_BNHD.shape
-    G = k_BGCD.shape[1]
+    B = q_BNHD.shape[0]
+    key_end_BT = per_sequence(key_end_BT, B)
+    starts = None
+    if key_start_BT is not None and query_start_BN is not None:
+        starts = per_sequence(key_start_BT, B), per_sequence(query_start_BN, B)
+    keys = prefix + key_end_BT.shape[1]
+    return _launch(q_BNHD[None], k_BGCD[None], v_BGCD[None], key_end_BT, starts, prefix, keys, splits, tiling)[0]
+
+
+def cached_tree_attention(
+    q_LBNHD: torch.Tensor,
+    k_LSGCD: torch.Tensor,
+    v_LSGCD: torch.Tensor,
+    inputs: PassInputs,
+    splits: int | None = None,
+) -> torch.Tensor:
+    """Attention of a pass's rows over the cache of L layers, in one launch for all: [L, B, N, H, D]; padding gets 0.
+
+    Every request has its own cache slot, prefix and tree; the kernel reads them where the inputs have them, on the
+    device, and nothing here waits for it. They are not checked against the cache, for the same reason. ``splits`` as
+    for :func:`tree_attention`; None chooses by ``inputs.columns``, or by the capacity C where that is unknown.
+
+    Raises what :func:`tree_attention` raises.
+    """
+    check_dtypes(q_LBNHD, k_LSGCD, v_LSGCD)
+    L, B, N, H, D = q_LBNHD.shape
+    S, G, C = k_LSGCD.shape[1:4]
+    if k_LSGCD.shape != v_LSGCD.shape or k_LSGCD.shape != (L, S, G, C, D) or H % G:
+        raise ValueError(
+            f"k {tuple(k_LSGCD.shape)} and v {tuple(v_LSGCD.shape)} must be [L, S, G, C, D]"
+            f" for q {tuple(q_LBNHD.shape)}"
+        )
+    if (inputs.batch, inputs.width) != (B, N):
+        raise ValueError(f"q has {B} requests of {N} rows, the pass {inputs.batch} of {inputs.width}")
+    starts = (inputs.key_start_BT, inputs.query_start_BN) if inputs.kind == "growing" else None
+    keys = min(C, inputs.columns or C)
+    return _launch(q_LBNHD, k_LSGCD, v_LSGCD, inputs.key_end_BT, starts, inputs, keys, splits, None)
+
+
+def _launch(
+    q_LBNHD: torch.Tensor,
+    k_LSGCD: torch.Tensor,
+    v_LSGCD: torch.Tensor,
+    key_end_BT: torch.Tensor,
+    starts: tuple[torch.Tensor, torch.Tensor] | None,
+    lengths: int | PassInputs,
+    keys: int,
+    splits: int | None,
+    tiling: Tiling | None,
+) -> torch.Tensor:
+    """``starts`` of the slots and the queries, for a growing tree. ``lengths``: a prefix that all have, or the pass
+    that says them. ``keys``: how many a sequence has, or at most has.
+    """
+    L, B, N, H, D = q_LBNHD.shape
+    G = k_LSGCD.shape[2]
     R = H // G
-    T = key_end_BT.shape[-1]
-    out_BNHD = torch.empty((B, N, H, D), dtype=q_BNHD.dtype, device=q_BNHD.device)
-    if out_BNHD.numel() == 0:
-        return out_BNHD
-    tiling = tiling or Tiling.choose(N * R, D, q_BNHD.dtype)
+    out_LBNHD = torch.empty((L, B, N, H, D), dtype=q_LBNHD.dtype, device=q_LBNHD.device)
+    if out_LBNHD.numel() == 0:
+        return out_LBNHD
+    tiling = tiling or Tiling.choose(N * R, D, q_LBNHD.dtype)
     row_blocks = triton.cdiv(N * R, tiling.rows)
     if splits is None:
-        keys = (prefix if isinstance(prefix, int) else k_BGCD.shape[2] - T) + T
-        splits = choose_splits(row_blocks * B * G, triton.cdiv(keys, tiling.keys), q_BNHD.device)
-    if splits == 1:
-        part_SBNHD, lse_SBNH = out_BNHD[None], out_BNHD
+        blocks = triton.cdiv(keys, tiling.keys)
+        splits = choose_splits(row_blocks * L * B * G, blocks, q_LBNHD.device, tiling, q_LBNHD.dtype)
+    if not 1 <= splits <= MAX_SPLITS:
+        raise ValueError(f"{splits} splits: 1 to {MAX_SPLITS} can be combined")
+    parts = splits if splits > 1 else 0
+    part_SLBNHD = torch.empty((parts, L, B, N, H, D), dtype=torch.float32, device=q_LBNHD.device)
+    lse_SLBNH = torch.empty((parts, L, B, N, H), dtype=torch.float32, device=q_LBNHD.device)
+    key_start_BT, query_start_BN = starts or (key_end_BT, key_end_BT)
+    prefix, own = 0, (key_end_BT,) * 4
+    if isinstance(lengths, int):
+        prefix = lengths
     else:
-        part_SBNHD = torch.empty((splits, B, N, H, D), dtype=torch.float32, device=q_BNHD.device)
-        lse_SBNH = torch.empty((splits, B, N, H), dtype=torch.float32, device=q_BNHD.device)
-    key_end_BT = per_sequence(key_end_BT, B)
-    closed = key_start_BT is None or query_start_BN is None
-    key_start_BT = key_end_BT if key_start_BT is None else per_sequence(key_start_BT, B)
-    query_start_BN = key_end_BT if query_start_BN is None else per_sequence(query_start_BN, B)
-    tree_attention_kernel[(row_blocks, B * G, splits)](
-        q_BNHD,
-        k_BGCD,
-        v_BGCD,
+        own = lengths.slot_B, lengths.prefix_B, lengths.write_at_B, lengths.live_B
+    tree_attention_kernel[(row_blocks, L * B * G, splits)](
+        q_LBNHD,
+        k_LSGCD,
+        v_LSGCD,
         key_start_BT,
         key_end_BT,
         query_start_BN,
-        key_end_BT if isinstance(prefix, int) else prefix.contiguous(),
-        part_SBNHD,
-        lse_SBNH,
-        *q_BNHD.stride(),
-        *k_BGCD.stride(),
-        *v_BGCD.stride(),
+        *own,
+        out_LBNHD,
+        part_SLBNHD,
+        lse_SLBNH,
+        *q_LBNHD.stride(),
+        *k_LSGCD.stride(),
+        *v_LSGCD.stride(),
         key_start_BT.stride(0),
         key_end_BT.stride(0),
         query_start_BN.stride(0),
-        *part_SBNHD.stride()[:4],
+        B,
         N,
-        T,
-        prefix if isinstance(prefix, int) else 0,
+        key_end_BT.shape[1],
+        prefix,
+        splits,
         D**-0.5 * LOG2_E,
         G=G,
         R=R,
         D=D,
-        CLOSED=closed,
-        PREFIX_PER_SEQUENCE=not isinstance(prefix, int),
-        SPLITS=splits,
+        CLOSED=starts is None,
+        CACHED=not isinstance(lengths, int),
         BLOCK_M=tiling.rows,
         BLOCK_K=tiling.keys,
         BLOCK_D=tiling.head_dim,
@@ -129,36 +203,45 @@ def tree_attention(
         num_stages=tiling.stages,
     )
     if splits > 1:
-        rows = B * N * H
-        block_s = triton.next_power_of_2(splits)
-        block_rows, warps = combining(rows, block_s * tiling.head_dim)
-        combine_splits_kernel[(triton.cdiv(rows, block_rows),)](
-            part_SBNHD,
-            lse_SBNH,
-            out_BNHD,
-            rows,
-            D=D,
-            SPLITS=splits,
-            BLOCK_M=block_rows,
-            BLOCK_S=block_s,
-            BLOCK_D=tiling.head_dim,
-            num_warps=warps,
-        )
-    return out_BNHD
+        combine_splits(part_SLBNHD, lse_SLBNH, out_LBNHD)
+    return out_LBNHD
+
+
+def combine_splits(part: torch.Tensor, lse: torch.Tensor, out: torch.Tensor) -> None:
+    """Write to ``out`` […, D] what parts [splits, …, D] with base-2 log-sum-exps [splits, …] make together."""
+    splits, D = part.shape[0], part.shape[-1]
+    rows = out.numel() // D
+    block_d = max(16, triton.next_power_of_2(D))
+    block_rows, warps = combining(rows, MAX_SPLITS * block_d)
+    combine_splits_kernel[(triton.cdiv(rows, block_rows),)](
+        part,
+        lse,
+        out,
+        rows,
+        splits,
+        D=D,
+        BLOCK_M=block_rows,
+        BLOCK_S=MAX_SPLITS,
+        BLOCK_D=block_d,
+        num_warps=warps,
+    )
 
 
 def choose_splits(
-    programs: int, key_blocks: int, device: torch.device, least_blocks: int = MIN_KEY_BLOCKS_PER_SPLIT
+    programs: int,
+    key_blocks: int,
+    device: torch.device,
+    tiling: Tiling,
+    dtype: torch.dtype,
+    least_blocks: int = MIN_KEY_BLOCKS_PER_SPLIT,
 ) -> int:
-    """Enough splits for two programs on every multiprocessor, each with ``least_blocks`` or more; 1 off the GPU.
-
-    A power of two: the kernels are compiled for each number of splits, and the prefix grows with every pass.
-    """
+    """As many splits as fill every multiprocessor once, each with ``least_blocks`` or more; 1 off the GPU."""
     if device.type != "cuda":
         return 1
-    wanted = 2 * torch.cuda.get_device_properties(device).multi_processor_count // programs
-    most = max(1, min(wanted, key_blocks // least_blocks, MAX_SPLITS))
-    return 1 << (most.bit_length() - 1)
+    properties = torch.cuda.get_device_properties(device)
+    at_once = tiling.resident(dtype.itemsize, properties.shared_memory_per_multiprocessor)
+    wanted = at_once * properties.multi_processor_count // programs
+    return max(1, min(wanted, key_blocks // least_blocks, MAX_SPLITS))
 
 
 def combining(rows: int, elements: int) -> tuple[int, int]:
@@ -187,14 +270,8 @@ def check_tensors(
     query_start_BN: torch.Tensor | None,
 ) -> None:
     """Raises what :func:`tree_attention` says."""
+    check_dtypes(q_BNHD, k_BGCD, v_BGCD)
     B, N, H, D = q_BNHD.shape
-    if q_BNHD.dtype not in DTYPES:
-        given = str(q_BNHD.dtype).removeprefix("torch.")
-        raise UserError(f"backend=cuda: tree attention takes float16, bfloat16 or float32, not {given}")
-    if D > MAX_HEAD_DIM:
-        raise UserError(f"backend=cuda: tree attention takes head dims up to {MAX_HEAD_DIM}, not {D}")
-    if k_BGCD.dtype != q_BNHD.dtype or v_BGCD.dtype != q_BNHD.dtype:
-        raise ValueError(f"q, k and v must have one dtype, not {q_BNHD.dtype}, {k_BGCD.dtype} and {v_BGCD.dtype}")
     G, C = k_BGCD.shape[1:3]
     if k_BGCD.shape != v_BGCD.shape or k_BGCD.shape != (B, G, C, D) or H % G:
         raise ValueError(
@@ -211,3 +288,14 @@ def check_tensors(
         raise ValueError(f"{N} queries of a closed tree of {T} slots")
     if isinstance(prefix, int) and not 0 <= prefix <= C - T:
         raise ValueError(f"a prefix of {prefix} and {T} tree slots do not fit into {C} keys")
+
+
+def check_dtypes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Raises UserError for a dtype or head dim (last dimension) without a kernel, ValueError for several dtypes."""
+    if q.dtype not in DTYPES:
+        given = str(q.dtype).removeprefix("torch.")
+        raise UserError(f"backend=cuda: tree attention takes float16, bfloat16 or float32, not {given}")
+    if q.shape[-1] > MAX_HEAD_DIM:
+        raise UserError(f"backend=cuda: tree attention takes head dims up to {MAX_HEAD_DIM}, not {q.shape[-1]}")
+    if k.dtype != q.dtype or v.dtype != q.dtype:
+        raise ValueError(f"q, k and v must have one dtype, not {q.dtype}, {k.dtype} and {v.dtype}")

@@ -20,9 +20,12 @@ Bytes moved from and to device memory, per sequence, with M = BLOCK_M and e byte
 L2 cache); the mask 4*T (``end`` alone, closed tree) or 8*T + 4*N (with starts) for each of them, and no N x N anywhere;
 with S splits, a further 2*S*N*H*(D + 1)*4 for the partial results.
 
-Legend: B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D head dim, C key slots of the cache view,
-P prefix length, T tree slots; in the kernels M rows of a block, K keys of a block, D head dim padded to a power of two,
-S splits padded to a power of two.
+Sequences of one launch may each have a cache slot, a prefix, live rows and tree slots of their own, and several layers
+may be read at once: then all of these are read from tensors, so that the host need not know them.
+
+Legend: L layers, B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D head dim, C key slots of the
+cache view, P prefix length, T tree slots; in the kernels M rows of a block, K keys of a block, D head dim padded to a
+power of two, S most splits.
 """
 
 # triton's compiler reads annotations and knows only its own
@@ -99,7 +102,14 @@ def _is_seen(
     return (tl.min(start_K, 0) <= last_query) & (tl.max(end_K, 0) > first_query)
 
 
-@triton.jit(do_not_specialize=["N", "T", "P"])
+@triton.jit(
+    # these change from pass to pass, and a kernel for each of their kinds would be compiled in the middle of a request;
+    # strides of q, k and v do not change, and that rows begin at multiples of 16 bytes is what makes wide loads
+    do_not_specialize=["B", "N", "T", "P", "splits", "stride_start_b", "stride_end_b", "stride_query_b"],
+    do_not_specialize_on_alignment=[
+        "key_start_ptr", "key_end_ptr", "query_start_ptr", "slot_ptr", "prefix_ptr", "write_at_ptr", "live_ptr"
+    ],
+)  # fmt: skip
 def tree_attention_kernel(
     q_ptr,
     k_ptr,
@@ -107,17 +117,24 @@ def tree_attention_kernel(
     key_start_ptr,
     key_end_ptr,
     query_start_ptr,
+    slot_ptr,
     prefix_ptr,
+    write_at_ptr,
+    live_ptr,
     out_ptr,
+    part_ptr,
     lse_ptr,
+    stride_ql,
     stride_qb,
     stride_qn,
     stride_qh,
     stride_qd,
+    stride_kl,
     stride_kb,
     stride_kg,
     stride_kc,
     stride_kd,
+    stride_vl,
     stride_vb,
     stride_vg,
     stride_vc,
@@ -125,59 +142,72 @@ def tree_attention_kernel(
     stride_start_b,
     stride_end_b,
     stride_query_b,
-    stride_os,
-    stride_ob,
-    stride_on,
-    stride_oh,
+    B,
     N,
     T,
     P,
+    splits,
     scale_log2,
     G: tl.constexpr,
     R: tl.constexpr,
     D: tl.constexpr,
     CLOSED: tl.constexpr,
-    PREFIX_PER_SEQUENCE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    CACHED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Rows ``program_id(0)``, sequence and KV head ``program_id(1)``, split ``program_id(2)``.
+    """Rows ``program_id(0)``; layer, sequence and KV head ``program_id(1)``; split ``program_id(2)``.
 
-    ``out`` is [SPLITS, B, N, H, D] and ``lse`` (base 2, used when SPLITS > 1) [SPLITS, B, N, H].
+    CACHED: sequence b's keys lie in slot ``slot[b]`` of the cache, its prefix is ``prefix[b]`` long, ``live[b]`` of its
+    N rows are no padding, and it has ``write_at[b] + live[b] - prefix[b]`` tree slots; padding gets 0. Otherwise all
+    sequences have P, N and T, and the keys are in their order. One split writes ``out`` [L, B, N, H, D], several write
+    ``part`` [splits, L, B, N, H, D] and ``lse`` (base 2) [splits, L, B, N, H], both float32.
     """
-    b = (tl.program_id(1) // G).to(tl.int64)
+    sequence = tl.program_id(1) // G
+    layer = (sequence // B).to(tl.int64)
+    b = (sequence % B).to(tl.int64)
     g = (tl.program_id(1) % G).to(tl.int64)
     split = tl.program_id(2)
-    row_M = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    real_M = row_M < N * R
+    slot = b
+    prefix = P
+    live = N
+    if CACHED:
+        slot = tl.load(slot_ptr + b).to(tl.int64)
+        prefix = tl.load(prefix_ptr + b).to(tl.int32)
+        live = tl.load(live_ptr + b).to(tl.int32)
+        T = tl.load(write_at_ptr + b).to(tl.int32) + live - prefix
+    first_row = tl.program_id(0) * BLOCK_M
+    row_M = first_row + tl.arange(0, BLOCK_M)
+    real_M = row_M < live * R
     node_M = row_M // R
     head_M = g * R + row_M % R
     d_D = tl.arange(0, BLOCK_D)
-    real_MD = real_M[:, None] & (d_D[None, :] < D)
 
     q_row_M = node_M.to(tl.int64) * stride_qn + head_M * stride_qh
-    q_MD = tl.load(q_ptr + b * stride_qb + q_row_M[:, None] + d_D[None, :] * stride_qd, mask=real_MD, other=0.0)
+    q_MD = tl.load(
+        q_ptr + layer * stride_ql + b * stride_qb + q_row_M[:, None] + d_D[None, :] * stride_qd,
+        mask=real_M[:, None] & (d_D[None, :] < D),
+        other=0.0,
+    )
     if CLOSED:
-        # every slot is a query's candidate, and the last N slots are the queries
-        query_M = node_M + (T - N)
+        # every slot is a query's candidate, and the last slots are the queries
+        query_M = node_M + (T - live)
     else:
         query_M = tl.load(query_start_ptr + b * stride_query_b + node_M, mask=real_M, other=0).to(tl.int32)
     first_query = tl.min(tl.where(real_M, query_M, 2147483647), 0)
     last_query = tl.max(tl.where(real_M, query_M, -1), 0)
-    prefix = P
-    if PREFIX_PER_SEQUENCE:
-        prefix = tl.load(prefix_ptr + b).to(tl.int32)
 
-    k_ptr += b * stride_kb + g * stride_kg
-    v_ptr += b * stride_vb + g * stride_vg
+    k_ptr += layer * stride_kl + slot * stride_kb + g * stride_kg
+    v_ptr += layer * stride_vl + slot * stride_vb + g * stride_vg
     m_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l_M = tl.zeros([BLOCK_M], tl.float32)
     acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
-    share = tl.cdiv(tl.cdiv(prefix, BLOCK_K), SPLITS) * BLOCK_K
-    for base in range(split * share, tl.minimum((split + 1) * share, prefix), BLOCK_K):
+    # a block of padding alone reads no keys
+    prefix_keys = tl.where(first_row < live * R, prefix, 0)
+    share = tl.cdiv(tl.cdiv(prefix_keys, BLOCK_K), splits) * BLOCK_K
+    for base in range(split * share, tl.minimum((split + 1) * share, prefix_keys), BLOCK_K):
         slot_K = base + tl.arange(0, BLOCK_K)
         exists_K = slot_K < prefix
         visible_MK = tl.broadcast_to(exists_K[None, :], (BLOCK_M, BLOCK_K))
@@ -186,10 +216,10 @@ def tree_attention_kernel(
             m_M, l_M, acc_MD, scale_log2, D, BLOCK_D,
         )  # fmt: skip
 
-    slots = T
+    slots = tl.where(first_row < live * R, T, 0)
     if CLOSED:
         slots = tl.minimum(T, last_query + 1)
-    share = tl.cdiv(tl.cdiv(slots, BLOCK_K), SPLITS) * BLOCK_K
+    share = tl.cdiv(tl.cdiv(slots, BLOCK_K), splits) * BLOCK_K
     key_start_ptr += b * stride_start_b
     key_end_ptr += b * stride_end_b
     base = split * share
@@ -213,13 +243,21 @@ def tree_attention_kernel(
         # the block after a run is not seen
         base = run_end + BLOCK_K
 
-    out_MD = acc_MD / tl.where(l_M == 0.0, 1.0, l_M)[:, None]
-    out_row_M = split.to(tl.int64) * stride_os + b * stride_ob + node_M.to(tl.int64) * stride_on + head_M * stride_oh
-    tl.store(out_ptr + out_row_M[:, None] + d_D[None, :], out_MD.to(out_ptr.dtype.element_ty), mask=real_MD)
-    if SPLITS > 1:
-        lse_M = tl.where(l_M == 0.0, float("-inf"), m_M + tl.log2(tl.where(l_M == 0.0, 1.0, l_M)))
-        # [SPLITS, B, N, H] lies like [SPLITS, B, N, H, D] with one element per head
-        tl.store(lse_ptr + out_row_M // D, lse_M, mask=real_M)
+    # rows of padding beside live ones saw the prefix
+    l_M = tl.where(real_M, l_M, 0.0)
+    safe_l_M = tl.where(l_M == 0.0, 1.0, l_M)
+    out_MD = tl.where(real_M[:, None], acc_MD / safe_l_M[:, None], 0.0)
+    sequences = tl.num_programs(1) // G
+    out_row_M = ((split.to(tl.int64) * sequences + sequence) * N + node_M) * (G * R) + head_M
+    in_out_M = row_M < N * R
+    in_out_MD = in_out_M[:, None] & (d_D[None, :] < D)
+    offset_MD = out_row_M[:, None] * D + d_D[None, :]
+    if splits == 1:
+        tl.store(out_ptr + offset_MD, out_MD.to(out_ptr.dtype.element_ty), mask=in_out_MD)
+    else:
+        tl.store(part_ptr + offset_MD, out_MD, mask=in_out_MD)
+        lse_M = tl.where(l_M == 0.0, float("-inf"), m_M + tl.log2(safe_l_M))
+        tl.store(lse_ptr + out_row_M, lse_M, mask=in_out_M)
 
 
 @triton.jit
@@ -242,23 +280,26 @@ def _merge(part_ptr, lse_MS, real_MS, slot_S, row_M, rows, D: tl.constexpr, BLOC
     return o_MD, tl.where(l_M == 0.0, float("-inf"), m_M + tl.log2(safe_l_M))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "splits"])
 def combine_splits_kernel(
     part_ptr,
     lse_ptr,
     out_ptr,
     rows,
+    splits,
     D: tl.constexpr,
-    SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """out [rows, D] = softmax over splits of ``lse`` [SPLITS, rows], times ``part`` [SPLITS, rows, D]; rows = B*N*H."""
+    """out [rows, D] = softmax over splits of ``lse`` [splits, rows], times ``part`` [splits, rows, D].
+
+    BLOCK_S is the most splits there may be: one compiled kernel for every number of them.
+    """
     row_M = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = rows.to(tl.int64)
     slot_S = tl.arange(0, BLOCK_S)
-    real_MS = (row_M < rows)[:, None] & (slot_S[None, :] < SPLITS)
+    real_MS = (row_M < rows)[:, None] & (slot_S[None, :] < splits)
     lse_MS = tl.load(lse_ptr + slot_S[None, :] * rows + row_M[:, None], mask=real_MS, other=float("-inf"))
     out_MD, _ = _merge(part_ptr, lse_MS, real_MS, slot_S, row_M, rows, D, BLOCK_D)
     d_D = tl.arange(0, BLOCK_D)

@@ -1,6 +1,7 @@
 """The operations of the CUDA backend: the reference ones, with attention and the rule ``multi_step`` in Triton.
 
-Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys.
+Legend: B batch or requests, N queries, H query heads, G KV heads, D head dim, S keys or cache slots, C capacity of a
+slot, g layers of a group, X = g*B.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+import torch.nn.functional as F
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
 from spec_sdk.ops import Decision, DrawnTree, Ops, Rows, Rule, Uniforms
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk_backends.fused_rejection import multi_step
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
-from spec_sdk_backends.tree_attention import tree_attention
+from spec_sdk_backends.tree_attention import cached_tree_attention, tree_attention
 
 
 class TritonOps(Ops):
@@ -31,6 +34,33 @@ class TritonOps(Ops):
         if rule == "multi_step" and rows.from_logits is not None:
             return multi_step(tree, rows.from_logits, uniforms)
         return super().accept(rule, tree, rows, uniforms)
+
+    def cached_attention(self, q_gBNHD: torch.Tensor, cache: PassCache, first: int) -> torch.Tensor:
+        """As the reference's, in one launch for all requests and layers, and without waiting for the device.
+
+        Prompts' first chunks stay with torch, whose kernels are made for them. Raises
+        :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
+        """
+        g, B, N, H, _ = q_gBNHD.shape
+        inputs = cache.inputs
+        k_gSGCD, v_gSGCD = cache.layers(first, first + g)
+        if not inputs.first_chunk:
+            return cached_tree_attention(q_gBNHD, k_gSGCD, v_gSGCD, inputs)
+        slot_B = inputs.slot_B.long()
+        padding_BN = torch.arange(N, device=slot_B.device) >= inputs.live_B[:, None]
+        # a masked column that an earlier request left as NaN would still spoil the sum
+        k_gBGND, v_gBGND = (
+            cached[:, :, :, :N].index_select(1, slot_B).masked_fill_(padding_BN[:, None, : cached.shape[3], None], 0.0)
+            for cached in (k_gSGCD, v_gSGCD)
+        )
+        o_XHND = F.scaled_dot_product_attention(
+            q_gBNHD.flatten(0, 1).transpose(1, 2),
+            k_gBGND.flatten(0, 1),
+            v_gBGND.flatten(0, 1),
+            is_causal=True,
+            enable_gqa=k_gSGCD.shape[2] < H,
+        )
+        return o_XHND.transpose(1, 2).view(g, B, N, H, -1).masked_fill(padding_BN[:, :, None, None], 0.0)
 
     def tree_attention(
         self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.contracts import Growing, Growth, Request
+from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.options import check_kept, check_width, children_of
 from spec_sdk_growth.static import grow_static
@@ -74,5 +75,5 @@ def grow_beam(fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: 
 
 def best_children(logits_KV: torch.Tensor, joint_K: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Joint log-probabilities [K, W] and tokens [K, W] of each node's best children, on the CPU."""
-    logprob_KW, token_KW = logits_KV.float().log_softmax(-1).topk(min(width, logits_KV.shape[-1]))
-    return joint_K[:, None] + logprob_KW.cpu(), token_KW.cpu()
+    logprob_KW, token_KW = read(*logits_KV.float().log_softmax(-1).topk(min(width, logits_KV.shape[-1])))
+    return joint_K[:, None] + logprob_KW, token_KW

@@ -13,6 +13,8 @@ import torch
 from spec_sdk.contracts import LARGEST_TREE, Growing, Growth, Request
 from spec_sdk.errors import UserError
 from spec_sdk.ops import without
+from spec_sdk.ops.host_reads import count as count_read
+from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import DraftDistribution, TreeBuilder
 from spec_sdk_growth.options import Children, affordable_depth, check_children, children_of
 
@@ -76,11 +78,13 @@ def grow_static(
             logits_KV = yield len(frontier)
         first_new, count = fed.size, widths[min(level, len(widths) - 1)]
         if children == "top_k":
-            tokens_KW = logits_KV.topk(min(count, logits_KV.shape[-1])).indices.tolist()
+            (token_KW,) = read(logits_KV.topk(min(count, logits_KV.shape[-1])).indices)
+            tokens_KW = token_KW.tolist()
             for node, tokens in zip(frontier, tokens_KW, strict=True):
                 for token in tokens[: fed.room]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
+            count_read()
             for node, logits_V in zip(frontier, logits_KV, strict=True):
                 _draw_children(fed, node, request.sampler.law(logits_V), count, children, request, drafter)
         frontier = list(range(first_new, fed.size))

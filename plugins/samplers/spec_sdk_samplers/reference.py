@@ -9,6 +9,7 @@ import torch
 
 from spec_sdk.contracts import Sampler
 from spec_sdk.errors import UnusableLogits
+from spec_sdk.ops.host_reads import count as count_read
 
 
 class ReferenceSampler(Sampler):
@@ -28,6 +29,7 @@ class ReferenceSampler(Sampler):
             return p_NV.scatter_(-1, choice_N[:, None], 1.0)
         score_NV = logits_NV.float()
         top_N = score_NV.amax(-1)
+        count_read()
         self._check_rows(torch.isfinite(top_N).tolist())
         # relative to the row's maximum, so that no temperature, however small, overflows
         score_NV = (score_NV - top_N[:, None]) / max(self.params.temperature, torch.finfo(torch.float32).tiny)
@@ -46,6 +48,7 @@ class ReferenceSampler(Sampler):
     def choices(self, logits_NV: torch.Tensor) -> list[int]:
         """Raises UnusableLogits as :meth:`probabilities` does."""
         top_N, token_N = logits_NV.max(-1)
+        count_read()
         answer: list[int] = torch.where(torch.isfinite(top_N), token_N, -1).tolist()
         self._check_rows([token >= 0 for token in answer])
         return answer

@@ -143,11 +143,11 @@ class SigmoidLeft(Left):
         exceeding(self._rest_V, q_V, self._rest_V)
 
     def draw(self, uniform: float) -> int:
-        assert self._rest_V is not None, "a node with draws is left when all of them were rejected"
-        left = total(self._rest_V)
+        left = 0.0 if self._rest_V is None else total(self._rest_V)
         if math.isnan(left):
             raise UnusableLogits(self.node, "draft, ")
-        return first_beyond(self._rest_V if left > 0 else self.rows.target(self.node), uniform)
+        rest_V = self.rows.target(self.node) if self._rest_V is None or not left > 0 else self._rest_V
+        return first_beyond(rest_V, uniform)
 
 
 def scale_warnings(alpha: float, beta: float, dtype: torch.dtype = torch.float32) -> list[str]:

@@ -6,7 +6,7 @@ Legend: B requests, N rows of a request, M model dim, H query heads, D head dim,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate, TokenStates
 from spec_sdk.ops.pass_inputs import PassPart
 from spec_sdk.ops.types import SpeculativeAttention
+from spec_sdk.plugin import declared
 
 Estimate = Callable[[Decoder, TokenStates, ForwardPass, PassPart], LipschitzEstimate]
 
@@ -33,8 +34,8 @@ class AttentionSpeculativeRunner(BlockRunner):
     verdict of its own: one request's miss never touches another's.
 
     ``make_predictor`` makes the predictor of a request. ``sum_over_heads`` adds up the squared norms [2, B, N] over the
-    ranks that share a layer's heads; one rank has them all. ``estimate`` makes the constants of the error bounds, of
-    which there are none without it.
+    ranks that share a layer's heads; one rank has them all. ``estimate`` makes the constants of the error bounds;
+    without it nothing is measured that only the bounds need.
     """
 
     name = "attention_speculative"
@@ -56,6 +57,11 @@ class AttentionSpeculativeRunner(BlockRunner):
         self._estimated: set[int] = set()
         self._reports: list[AttentionReport] = []
 
+    def declaration(self) -> Mapping[str, Any]:
+        """``predictor`` and ``attention_verifier``, each its name and options."""
+        predictor, verifier = declared(self.make_predictor()), declared(self.verifier)
+        return {"name": self.name, "predictor": predictor, "attention_verifier": verifier}
+
     def predictor(self, slot: int) -> Predictor:
         """That of the request in a slot."""
         if slot not in self.predictors:
@@ -65,7 +71,8 @@ class AttentionSpeculativeRunner(BlockRunner):
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         requests = [_RequestPass(part, decoder.layers) for part in work.inputs.parts]
         guessing = [r for r in requests if not self.predictor(r.part.slot).always_exact(r.part.mask.prefix)]
-        for request in requests:
+        observed = [] if self._estimate is None else requests
+        for request in observed:
             request.note_norm(h_BNM)
         for layer in range(decoder.layers):
             q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
@@ -74,13 +81,13 @@ class AttentionSpeculativeRunner(BlockRunner):
                 a_BNM = self._speculate(decoder, layer, q_BNHD, work, requests, guessing)
             else:
                 a_BNM = decoder.project(layer, decoder.attend(layer, q_BNHD, work))
-            for request in guessing:
-                if self._estimate is not None and request.part.slot not in self._estimated:
+            for request in observed:
+                if request in guessing and request.part.slot not in self._estimated:
                     first = request.first_row(h_BNM)
                     request.states.entering.append(first)
                     request.states.attended.append(first + request.first_row(a_BNM))
             h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
-            for request in requests:
+            for request in observed:
                 request.note_norm(h_BNM)
             work.record(layer + 1, h_BNM)
         self._reports = [self._report(decoder, work, request) for request in requests]

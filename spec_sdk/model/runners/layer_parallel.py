@@ -10,7 +10,7 @@ head dim, Y = H*D, S cache slots, C capacity of a slot, X heads of Q, K and V to
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -75,6 +75,10 @@ class LayerParallelRunner(BlockRunner):
     def prepare(self, layers: int, ranks: Ranks = ALONE) -> None:
         self.groups = resolve_groups(self.config.groups, self.config.size, layers, "drafter")
         self._ranks = ranks
+
+    def declaration(self) -> Mapping[str, Any]:
+        """``groups``: the layers that run in parallel; calibration is the drafter's."""
+        return {"name": self.name, "groups": self.groups}
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for group in self.groups:

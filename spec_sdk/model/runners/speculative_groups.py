@@ -110,8 +110,10 @@ class SpeculativeGroupsRunner(AttentionSpeculativeRunner):
             first = TokenStates([state_BNM[:1, :1].contiguous() for state_BNM in states[:-1]], [])
             constants = functools.partial(self._estimate, decoder, first, work, part)
             self._estimated.add(part.slot)
-        norms = torch.linalg.vector_norm(torch.stack(states).float(), dim=-1).flatten(1).amax(1)
-        self._reports = [AttentionReport.of(done.measured, list(norms), self.verifier.space, constants)]
+        norms: list[torch.Tensor] = []
+        if self._estimate is not None:
+            norms = list(torch.linalg.vector_norm(torch.stack(states).float(), dim=-1).flatten(1).amax(1))
+        self._reports = [AttentionReport.of(done.measured, norms, self.verifier.space, constants)]
         return states[-1]
 
 

@@ -1,0 +1,189 @@
+"""This tree against an earlier commit of the project: decoding speed and memory, in one run.
+
+    python -m benchmarks.against_commit 904e470
+
+The commit is checked out into a worktree of git's, and both run the same prompts through the same pipelines, by turns:
+a process of the one, a process of the other, in every round in another order. What they share is the command line's
+seam: composed YAML in, events out. Reported are decode tokens/s (prefill apart), as a ratio with its spread over the
+rounds, whether the tokens are the same, and resident memory after a short and after a long context. Writes
+results/against_commit.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measuring import PROMPTS, RESULTS, write_report
+from benchmarks.support import machine
+
+ROOT = Path(__file__).parents[1]
+PLUGINS = ("", "plugins/drafters", "plugins/growth", "plugins/verifiers", "plugins/samplers", "plugins/predictors",
+           "plugins/backends")  # fmt: skip
+PIPELINES = {
+    "vanilla": ["pipeline=vanilla"],
+    "prompt_lookup": ["pipeline=prompt_lookup"],
+    "sd_chain": ["pipeline=sd_chain"],
+    "easyspec_tree": ["pipeline=easyspec_tree"],
+    "specinfer_tree": ["pipeline=specinfer_tree"],
+    "alspec": ["pipeline=alspec", "predictor.size=64"],
+}
+WORKER = r"""
+import json, sys, time
+from pathlib import Path
+import torch
+from omegaconf import OmegaConf
+from spec_sdk.cli.composing import compose_config
+from spec_sdk.pipeline import build_pipeline
+from spec_sdk.prompts import encode
+from spec_sdk.registry import Registry
+from spec_sdk.search_path import register_search_path
+from spec_sdk.settings import Settings
+
+asked = json.loads(sys.argv[1])
+register_search_path()
+config = OmegaConf.to_container(compose_config(asked["overrides"]), resolve=True)
+pipeline = build_pipeline(Settings.from_config(config, Path("unused")), Registry.discover())
+
+def resident_mib():
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    return int(fields["VmRSS"].split()[0]) / 1024
+
+def answer(prompt, new_tokens):
+    events = []
+    began = time.perf_counter()
+    stream = pipeline.stream(prompt, request_id=0, max_new_tokens=new_tokens, ignore_eos=True, emit=events.append)
+    tokens = [token for step in stream for token in step]
+    wall = time.perf_counter() - began
+    prefill = next(event["seconds"] for event in events if event["event"] == "prefill")
+    return tokens, wall, prefill
+
+loaded = resident_mib()
+prompts = [encode(pipeline.tokenizer, text, None) for text in asked["texts"]]
+answer(prompts[0][: len(prompts[0]) // 2], 4)
+tokens, decode, prefills = [], 0.0, 0.0
+for prompt in prompts:
+    new, wall, prefill = answer(prompt, asked["new_tokens"])
+    tokens.append(new)
+    decode += wall - prefill
+    prefills += prefill
+found = {"tokens": tokens, "decode_s": decode, "prefill_s": prefills, "loaded_mib": loaded, "short_mib": resident_mib()}
+if asked["long"]:
+    text = [5 + 7 * i % 4000 for i in range(asked["long"])]
+    answer(text, 8)
+    found["long_mib"] = resident_mib()
+found["threads"] = torch.get_num_threads()
+print(json.dumps(found))
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("commit", help="the earlier commit")
+    parser.add_argument("--pipelines", nargs="+", default=list(PIPELINES), choices=list(PIPELINES))
+    parser.add_argument("--prompts", type=Path, default=PROMPTS)
+    parser.add_argument("--count", type=int, default=4)
+    parser.add_argument("--new-tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--long", type=int, default=4000, help="tokens of a long context, for its memory; 0: none")
+    parser.add_argument("--output", type=Path, default=RESULTS / "against_commit.json")
+    options = parser.parse_args()
+    lines = [json.loads(line)["turns"][0] for line in options.prompts.read_text(encoding="utf-8").splitlines()]
+    texts = [line for line in lines if len(line) <= 1500]
+    texts = texts[:: max(1, len(texts) // options.count)][: options.count]
+    with tempfile.TemporaryDirectory() as directory:
+        earlier = Path(directory) / "earlier"
+        git("worktree", "add", "--detach", "--quiet", str(earlier), options.commit)
+        try:
+            report = compare({"earlier": earlier, "now": ROOT}, texts, options)
+        finally:
+            git("worktree", "remove", "--force", str(earlier))
+    write_report(options.output, report)
+    return 0
+
+
+def compare(trees: dict[str, Path], texts: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    """All pipelines, by turns."""
+    report: dict[str, Any] = {
+        "machine": machine.device_name(torch.device("cpu")),
+        "earlier": git("rev-parse", "--short", options.commit),
+        "now": git("rev-parse", "--short", "HEAD"),
+        "dtype": options.dtype,
+        "new_tokens": options.new_tokens,
+        "prompts": len(texts),
+        "rounds": options.rounds,
+        "pipelines": {},
+    }
+    for name in options.pipelines:
+        runs: dict[str, list[dict[str, Any]]] = {tree: [] for tree in trees}
+        for turn in range(options.rounds):
+            for tree in (*trees, *reversed(trees))[turn % 2 * 2 :][:2]:
+                asked = {
+                    "overrides": [*PIPELINES[name], f"model.dtype={options.dtype}"],
+                    "texts": list(texts),
+                    "new_tokens": options.new_tokens,
+                    "long": options.long if turn == 0 and name == "vanilla" else 0,
+                }
+                runs[tree].append(run(trees[tree], asked))
+        report["pipelines"][name] = row = figures(runs)
+        print(
+            f"{name:16} decode {row['ratio']:.3f} × ({row['least']:.3f} … {row['largest']:.3f}), prefill "
+            f"{row['prefill_ratio']:.3f} ×, tokens {'equal' if row['tokens_equal'] else 'DIFFER'}",
+            flush=True,
+        )
+    return report
+
+
+def figures(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Speed now over speed then: the median of the rounds' ratios, and their spread."""
+    pairs = list(zip(runs["earlier"], runs["now"], strict=True))
+    ratios = [then["decode_s"] / now["decode_s"] for then, now in pairs]
+    tokens = sum(map(len, runs["now"][0]["tokens"]))
+    memory = {
+        tree: {key: round(own[0][key]) for key in ("loaded_mib", "short_mib", "long_mib") if key in own[0]}
+        for tree, own in runs.items()
+    }
+    return {
+        "ratio": statistics.median(ratios),
+        "least": min(ratios),
+        "largest": max(ratios),
+        "prefill_ratio": statistics.median(then["prefill_s"] / now["prefill_s"] for then, now in pairs),
+        "tokens_per_s": {
+            tree: statistics.median(tokens / one["decode_s"] for one in own) for tree, own in runs.items()
+        },
+        "tokens_equal": all(then["tokens"] == now["tokens"] for then, now in pairs),
+        "memory": memory,
+    }
+
+
+def run(tree: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """One process of one tree. Threads wait as ``python -m spec_sdk`` has them wait."""
+    path = os.pathsep.join(str(tree / folder) for folder in PLUGINS)
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, json.dumps(asked)], cwd=tree, env=environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"error: {tree}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def git(*arguments: str) -> str:
+    """What git says, here."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

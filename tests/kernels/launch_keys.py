@@ -1,0 +1,72 @@
+"""Launches attention of passes of many lengths without a GPU; prints every launch's kernel and the key that triton
+would look its compiled form up by.
+
+Legend: L layers, B requests, N rows, H query heads, G KV heads, D head dim, S cache slots, C capacity.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
+from triton.compiler import make_backend  # type: ignore[import-untyped]
+from triton.runtime.jit import create_function_from_signature  # type: ignore[import-untyped]
+
+from spec_sdk.contracts import PassInputs
+from spec_sdk.ops.pass_inputs import RequestRows
+from spec_sdk_backends import speculative_attention, tree_attention
+
+L, S, G, R, C, D = 2, 4, 2, 2, 8192, 64
+
+
+class Printing:
+    """Stands for a kernel."""
+
+    def __init__(self, kernel: Any) -> None:
+        backend = make_backend(GPUTarget("cuda", 90, 32))
+        self.name = kernel.__name__
+        self.bind = create_function_from_signature(inspect.signature(kernel.fn), kernel.params, backend)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, **named: Any) -> None:
+            _, specialization, options = self.bind(*arguments, **named)
+            print(self.name, specialization, options)
+
+        return launch
+
+
+def one_pass(prefixes: list[int], rows: int, splits: int) -> None:
+    requests = [RequestRows.chain(slot, prefix, [1] * rows) for slot, prefix in enumerate(prefixes)]
+    inputs = PassInputs.of("tree", requests, torch.device("cpu"))
+    q_LBNHD = torch.empty((L, len(requests), rows, G * R, D), dtype=torch.bfloat16)
+    k_LSGCD = torch.empty((L, S, G, C, D), dtype=torch.bfloat16)
+    tree_attention.cached_tree_attention(q_LBNHD, k_LSGCD, k_LSGCD, inputs, splits)
+    for part in inputs.parts:
+        q_1NHD, k_1GCD = q_LBNHD[0, part.index, None], k_LSGCD[0, part.slot, None, :, : part.mask.keys]
+        mask = (part.mask.key_end_T, part.mask.prefix)
+        speculative_attention.speculative_attention(q_1NHD, k_1GCD, k_1GCD, *mask, 16, splits=splits)
+
+
+def main() -> None:
+    for module, names in (
+        (tree_attention, ("tree_attention_kernel", "combine_splits_kernel")),
+        (speculative_attention, ("speculative_split_kernel", "combine_speculation_kernel")),
+    ):
+        for name in names:
+            setattr(module, name, Printing(getattr(module, name)))
+    for prefixes, rows, splits in (
+        ([100], 1, 1),
+        ([1023], 2, 3),
+        ([1024], 3, 4),
+        ([4096, 1], 5, 16),
+        ([4097, 500], 8, 17),
+        ([8000, 64, 63, 700], 7, 64),
+    ):
+        one_pass(prefixes, rows, splits)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The first-party drafters where hardly a node is left: whether a draw counts must not depend on what it gives.
+
+Draft models are tiny decoders, the target is a table. One cycle is enumerated for every way in which draws and tests of
+acceptance can fall; several cycles of one drafter are sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, Sampler, SamplingParams
+from spec_sdk.model.decoder import load_decoder
+from spec_sdk.model.models import Model, Models
+from spec_sdk.testing import SIGNIFICANCE, TableModel, goodness_of_fit, joint_law, sample_tokens
+from spec_sdk.testing.statistics import cell_of
+from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
+from spec_sdk_drafters.merged import MergedConfig, MergedDrafter
+from spec_sdk_samplers.exact import ExactSampler
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.multi_step import MultiStep
+from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.support.tiny_decoder import ModelTensors
+from tests.support.tiny_models import TinyModels
+
+VOCABULARY, TOKENS, PROMPT = 4, 3, (2, 0, 3, 2, 1, 0, 2)
+SAMPLINGS = {
+    "temperature 1": SamplingParams(temperature=1.0),
+    # two of the four tokens are left, so that draws without replacement end early
+    "top-k": SamplingParams(temperature=1.5, top_k=2),
+}
+
+
+class SmallModels(TinyModels):
+    """Draft models of one vocabulary with the tables; ``second`` is another one."""
+
+    def __init__(self) -> None:
+        decoders = [
+            load_decoder(
+                ModelTensors("smollm", seed, vocab_size=VOCABULARY, num_hidden_layers=3, intermediate_size=16),
+                torch.device("cpu"),
+                torch.float32,
+            )
+            for seed in (5, 6)
+        ]
+        super().__init__(*decoders)
+        nothing: Any = None
+        self._second = Model("second", decoders[0], nothing)
+
+    def draft(self, reference: str | None = None) -> Model:
+        return self._second if reference == "second" else self._draft
+
+
+MODELS: Models = SmallModels()
+MEMBERS: list[dict[str, Any]] = [
+    {"name": "draft_model", "width": 2},
+    {"name": "draft_model", "draft": "second", "growth": "static", "widths": [2], "children": "with_replacement"},
+    {"name": "prompt_lookup"},
+]
+
+
+def static(children: str, *widths: int) -> DraftModelConfig:
+    return DraftModelConfig(growth="static", widths=list(widths), children=children)
+
+
+DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
+    "drawn chain": lambda: DraftModelDrafter(DraftModelConfig(), MODELS),
+    "drawn paths": lambda: DraftModelDrafter(DraftModelConfig(width=3), MODELS),
+    "drawn with replacement": lambda: DraftModelDrafter(static("with_replacement", 3, 1), MODELS),
+    "drawn without replacement": lambda: DraftModelDrafter(static("without_replacement", 3, 1), MODELS),
+    "chosen": lambda: DraftModelDrafter(static("top_k", 2, 2), MODELS),
+    "dynamic": lambda: DraftModelDrafter(DraftModelConfig(growth="dynamic", width=2), MODELS),
+    "easyspec": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=2), MODELS),
+    "merged": lambda: MergedDrafter(MergedConfig(MEMBERS), MODELS),
+}
+
+
+def table() -> TableModel:
+    """The target. At the prompt it likes two tokens better than a draft model does: were it one, a rejection would tell
+    the next token, however wrong the rule.
+    """
+    return TableModel(VOCABULARY, 0)
+
+
+class Granted(Policy):
+    """Always the same budget."""
+
+    name = "granted"
+
+    def budget(self, request: Request) -> Budget:
+        budget: Budget = self.config
+        return budget
+
+
+def test_a_residual_distribution_is_no_point_mass() -> None:
+    sampler = ReferenceSampler(None, SAMPLINGS["temperature 1"])
+    for reference in (None, "second"):
+        logits_NV = torch.stack([table().logits(PROMPT), MODELS.session(MODELS.draft(reference)).feed(PROMPT)])
+        p_V, q_V = sampler.probabilities(logits_NV)
+        assert int((sampler.residual(p_V, q_V) > 0).sum()) == 2
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
+    target, params, policy = table(), SAMPLINGS[sampling], Granted(Budget(3, nodes))
+    emitted = cycle_law(target, DRAFTERS[name], MultiStep(None), params, PROMPT, policy=policy)
+    length = max(map(len, emitted))
+    law = completed_law(emitted, target, params, PROMPT, length)
+    expected = joint_law(target, ReferenceSampler(None, params), PROMPT, length)
+    assert (law - expected).abs().max() < 1e-6
+    # a chosen token may be one that top-k rules out
+    assert length > 1 or params.top_k
+
+
+@pytest.mark.parametrize("sampler_class", [ReferenceSampler, ExactSampler], ids=lambda sampler: sampler.name)
+@pytest.mark.parametrize("name", ["drawn with replacement", "drawn without replacement", "easyspec", "merged"])
+def test_cycles_of_one_drafter(
+    name: str, sampler_class: Callable[[Any, SamplingParams], Sampler], scale: Callable[[int, int], int]
+) -> None:
+    """Its cache holds what earlier cycles accepted."""
+    target, draws = table(), scale(300, 10_000)
+    sampler = sampler_class(None, SAMPLINGS["temperature 1"])
+    counts = torch.zeros(VOCABULARY**TOKENS)
+    for tokens in sample_tokens(
+        target,
+        DRAFTERS[name],
+        MultiStep(None),
+        sampler,
+        PROMPT,
+        TOKENS,
+        draws,
+        policy=Granted(Budget(3, 4)),
+    ):
+        counts[cell_of(tokens, VOCABULARY)] += 1
+    assert goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE

@@ -1,0 +1,224 @@
+"""Trees grown wrongly, and a draft cache that holds the wrong tokens."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+GROWING = "plugins/drafters/spec_sdk_drafters/tree_growth.py"
+DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
+MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
+PROPOSALS = "tests/drafters/test_proposals.py"
+DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
+OF_MERGED = "tests/drafters/test_merged.py"
+OUTCOMES = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_a_cycle"
+PENALISED_DRAFTS = "tests/drafters/test_penalised_drafts.py"
+
+IF_ROOM = """            if fed.room:
+                fed.add(node, sampler.draw_from(law, rng), "with_replacement", law, drafter)
+"""
+REMOVAL = "remaining_V = sampler.without(remaining_V, token)"
+DRAWS_LEFT = "range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1)"
+
+GROWTH = (
+    Mutant(
+        "the node budget is checked after the draw",
+        GROWING,
+        IF_ROOM,
+        """            token = sampler.draw_from(law, rng)
+            if fed.room or token in [t for t, p in zip(fed.token, fed.parent) if p == node]:
+                fed.add(node, token, "with_replacement", law, drafter)
+""",
+        (f"{OUTCOMES}[drawn with replacement-2-temperature 1]",),
+    ),
+    Mutant(
+        "a repeated draw is not recorded",
+        GROWING,
+        IF_ROOM,
+        """            if fed.room:
+                token = sampler.draw_from(law, rng)
+                if token not in [t for t, p in zip(fed.token, fed.parent) if p == node]:
+                    fed.add(node, token, "with_replacement", law, drafter)
+""",
+        (f"{OUTCOMES}[drawn with replacement-3-temperature 1]",),
+    ),
+    Mutant(
+        "a repeated draw is drawn anew",
+        GROWING,
+        IF_ROOM,
+        """            if fed.room:
+                drawn = [t for t, p in zip(fed.token, fed.parent) if p == node]
+                token = sampler.draw_from(law, rng)
+                token = sampler.draw_from(law, rng) if token in drawn else token
+                fed.add(node, token, "with_replacement", law, drafter)
+""",
+        (f"{OUTCOMES}[drawn with replacement-3-temperature 1]",),
+    ),
+    Mutant(
+        "a likely draw is left out when there is room for one more only",
+        GROWING,
+        "        token = sampler.draw(remaining_V, rng)\n",
+        """        token = sampler.draw(remaining_V, rng)
+        if fed.room == 1 and law.q_V[token] > 0.3:
+            return
+""",
+        (f"{OUTCOMES}[drawn paths-2-temperature 1]",),
+    ),
+    Mutant(
+        "only the last sibling is removed",
+        GROWING,
+        REMOVAL,
+        "remaining_V = sampler.without(law.q_V, token)",
+        (f"{OUTCOMES}[drawn paths-4-temperature 1]",),
+    ),
+    Mutant(
+        "no sibling is removed",
+        GROWING,
+        REMOVAL,
+        "pass",
+        (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
+    ),
+    Mutant(
+        "the likeliest token is removed, not the drawn one",
+        GROWING,
+        REMOVAL,
+        "remaining_V = sampler.without(remaining_V, int(remaining_V.argmax()))",
+        (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
+    ),
+    Mutant(
+        "draws without replacement pass over the node budget",
+        GROWING,
+        DRAWS_LEFT,
+        "range(min(count, int((remaining_V > 0).sum())), 0, -1)",
+        (f"{PROPOSALS}::test_a_tree_has_no_more_nodes_than_its_budget",),
+    ),
+    Mutant(
+        "static: the frontier's rows in reverse",
+        GROWING,
+        "for node, logits_V in zip(frontier, logits_KV, strict=True):",
+        "for node, logits_V in zip(frontier, logits_KV.flip(0), strict=True):",
+        (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
+    ),
+    Mutant(
+        "static: children are drawn from the first node's distribution",
+        GROWING,
+        "request.sampler.law(logits_V), count",
+        "request.sampler.law(logits_KV[0]), count",
+        (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
+    ),
+    Mutant(
+        "beam: wrong parents",
+        GROWING,
+        "parents = (best // joint_KW.shape[1]).tolist()",
+        "parents = (best // joint_KW.shape[1]).flip(0).tolist()",
+        (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
+    ),
+    Mutant(
+        "beam: the paths' probabilities are forgotten",
+        GROWING,
+        "        joint_K = joint_KW.flatten()[best]\n        tokens =",
+        "        joint_K = torch.zeros(len(best))\n        tokens =",
+        (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
+    ),
+    Mutant(
+        "dynamic: the first offers are kept, not the best",
+        GROWING,
+        "sorted(offered)[:most]",
+        "offered[:most]",
+        (f"{PROPOSALS}::test_a_dynamic_tree_keeps_the_most_probable_paths_of_all_lengths",),
+    ),
+    Mutant(
+        "dynamic: the node budget is not looked at",
+        GROWING,
+        "most = min(max_nodes, fed.max_nodes - 1)",
+        "most = max_nodes",
+        (f"{PROPOSALS}::test_a_tree_has_no_more_nodes_than_its_budget",),
+    ),
+    Mutant(
+        "merged: a token drawn twice keeps its first draw only",
+        MERGED,
+        "node_of[draw.node] = merged.add(",
+        """known = [i for i in range(merged.size) if merged.parent[i] == node_of[node] and merged.token[i] == token]
+                if known:
+                    node_of[draw.node] = known[0]
+                    continue
+                node_of[draw.node] = merged.add(""",
+        (f"{OF_MERGED}::test_merging_is_the_union_of_paths_with_all_draws_in_order",),
+    ),
+    Mutant(
+        "merged: the last member's draws first",
+        MERGED,
+        "    for tree in trees:\n        if tree",
+        "    for tree in reversed(trees):\n        if tree",
+        (f"{OF_MERGED}::test_merging_is_the_union_of_paths_with_all_draws_in_order",),
+    ),
+    Mutant(
+        "merged: a member's tree is left out if it begins as the one before it",
+        MERGED,
+        "                trees.append(tree)\n",
+        """                if trees and tree.token_N[1:2] == trees[-1].token_N[1:2]:
+                    continue
+                trees.append(tree)
+""",
+        (f"{OUTCOMES}[merged-5-temperature 1]", f"{OUTCOMES}[merged-4-temperature 1]"),
+    ),
+    Mutant(
+        "merged: every member may use up the room",
+        MERGED,
+        "share = -(-room // waiting)",
+        "share = budget.nodes - 1",
+        (f"{OF_MERGED}::test_members_share_the_nodes",),
+    ),
+    Mutant(
+        "draft cache: the accepted slots are one too far",
+        DRAFTER,
+        "slots.append(child - 1)",
+        "slots.append(child)",
+        (DRAFT_CACHE,),
+    ),
+    Mutant(
+        "draft cache: slots are kept that were never fed",
+        DRAFTER,
+        "for i in range(1, self._fed_nodes)}",
+        "for i in range(1, tree.size)}",
+        (DRAFT_CACHE, "tests/losslessness/test_drafters.py"),
+    ),
+    Mutant(
+        "draft cache: accepted tokens are looked up below the root only",
+        DRAFTER,
+        "            node = child\n",
+        "",
+        (DRAFT_CACHE,),
+    ),
+    Mutant(
+        "easyspec: fuzzy keys are kept when they should be calibrated",
+        "plugins/drafters/spec_sdk_drafters/easyspec.py",
+        "self.drops_drafted_kv = config.calibrate",
+        "self.drops_drafted_kv = not config.calibrate",
+        (DRAFT_CACHE,),
+    ),
+    Mutant(
+        "penalised drafts: a path without its own node",
+        DRAFTER,
+        """            path.append(tree.token[node])
+            node = tree.parent[node]
+""",
+        """            node = tree.parent[node]
+            path.append(tree.token[node])
+""",
+        (PENALISED_DRAFTS,),
+    ),
+    Mutant(
+        "penalised drafts: the penalties of all nodes",
+        DRAFTER,
+        "            node = tree.parent[node]\n",
+        "            node -= 1\n",
+        (PENALISED_DRAFTS,),
+    ),
+    Mutant(
+        "prompt lookup: copies from one token too late",
+        "plugins/drafters/spec_sdk_drafters/prompt_lookup.py",
+        "tokens[position : position + budget.depth]",
+        "tokens[position + 1 : position + budget.depth]",
+        (f"{PROPOSALS}::test_prompt_lookup_copies_what_followed_the_longest_and_latest_match",),
+    ),
+)

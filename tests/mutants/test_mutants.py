@@ -1,0 +1,69 @@
+"""The tests of ``make test`` find every wrong variant of the engine that was thought of.
+
+A survivor is a hole in the tests: close it with a test, not by changing the mutant. A mutant whose old text is gone is
+to be made anew of the code that took its place.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.growth import GROWTH
+from tests.mutants.model import MODEL
+from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
+from tests.mutants.samplers import SAMPLERS
+from tests.mutants.scheduling import SCHEDULING
+from tests.mutants.verifiers import VERIFIERS
+
+TREES = "tests/tree/test_refusals.py"
+MUTANTS = {mutant.name: mutant for mutant in (*VERIFIERS, *SAMPLERS, *GROWTH, *SCHEDULING, *MODEL)}
+
+
+def test_there_are_forty_of_different_names() -> None:
+    assert len(MUTANTS) == sum(map(len, (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL))) >= 40
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mutant_can_be_made(name: str) -> None:
+    """Its old text is there once, what comes of it is other code that compiles, and its killers exist."""
+    mutant = MUTANTS[name]
+    source = (ROOT / mutant.file).read_text()
+    patched = mutant.patched(source)
+    assert ast.dump(ast.parse(patched)) != ast.dump(ast.parse(source))
+    compile(patched, mutant.file, "exec")
+    for killer in mutant.killers:
+        assert (ROOT / killer.split("::")[0]).is_file(), killer
+        # they are there to show that something else changed, not what is right
+        assert not killer.startswith(("tests/golden", "tests/mutants"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mutant_is_killed(name: str, tmp_path: Path) -> None:
+    run = run_mutant(MUTANTS[name], tmp_path)
+    assert run.returncode == KILLED, f"exit status {run.returncode}\n{run.stdout[-3000:]}{run.stderr[-3000:]}"
+
+
+@pytest.mark.full
+def test_only_a_failing_test_of_the_mutant_s_own_code_kills(tmp_path: Path) -> None:
+    """Not a module that cannot be imported, nor a failure of tests that never came to the changed file."""
+    unimportable = Mutant("", "spec_sdk/tree.py", "import sys\n", "import no_such_module\n", (TREES,))
+    elsewhere = Mutant("", "spec_sdk/latency/table.py", "import math\n", "import math\n\nmath.pi\n", (TREES,))
+    for number, mutant in enumerate((unimportable, elsewhere)):
+        (tmp_path / str(number)).mkdir()
+        run = run_mutant(mutant, tmp_path / str(number))
+        assert run.returncode not in (KILLED, SURVIVED), run.stdout[-3000:]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_without_a_mutant_all_killers_pass(tmp_path: Path) -> None:
+    """In the same copy, so that it is the mutant that they fail over."""
+    copy_tree(tmp_path)
+    killers = dict.fromkeys(killer for mutant in MUTANTS.values() for killer in mutant.killers)
+    run = run_tests(tmp_path, [*killers], "spec_sdk/tree.py")
+    assert run.returncode == SURVIVED, run.stdout[-3000:] + run.stderr[-3000:]
