@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 # a checkout that is not installed will do
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "backends"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "samplers"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "verifiers"))
 sys.path.insert(0, str(Path(__file__).parents[1]))

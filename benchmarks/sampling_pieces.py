@@ -1,4 +1,4 @@
-"""What it brings that ``exact`` works on rows in pieces that wake no threads (spec_sdk_samplers/pieces.py).
+"""What it brings that ``exact`` works on rows in pieces that wake no threads (spec_sdk/ops/pieces.py).
 
     python benchmarks/sampling_pieces.py
 
@@ -22,7 +22,7 @@ from benchmarks.sampling import INPUT_SETS, SAMPLED, VOCABULARIES, make_step
 from benchmarks.support import machine
 from benchmarks.support.sampling_rivals import stepper
 from benchmarks.support.timing import median_cpu
-from spec_sdk_samplers import pieces
+from spec_sdk.ops import pieces
 
 PIECE = pieces.PIECE
 WHOLE = 1 << 40

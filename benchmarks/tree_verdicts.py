@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 # a checkout that is not installed will do
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "backends"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "samplers"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "verifiers"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -39,6 +40,7 @@ import torch
 
 from benchmarks.sampling import FILTERED, SAMPLED, VOCABULARIES
 from benchmarks.support import machine
+from benchmarks.support.device_ops import device_ops
 from benchmarks.support.sampling_rivals import peak_bytes
 from benchmarks.support.timing import median_cpu, median_wall, own_clock
 from spec_sdk.contracts import Request, Sampler, SamplingParams
@@ -126,12 +128,13 @@ def rivals(steps: Sequence[TreeStep], params: SamplingParams, device: torch.devi
     }
     if device.type == "cuda":
         samplers["by nodes"] = ExactSampler(ExactConfig("torch"), params)
-    return {name: _next_step(steps, sampler) for name, sampler in samplers.items()}
+    return {name: _next_step(steps, sampler, device) for name, sampler in samplers.items()}
 
 
-def _next_step(steps: Sequence[TreeStep], sampler: Sampler) -> Callable[[], object]:
+def _next_step(steps: Sequence[TreeStep], sampler: Sampler, device: torch.device) -> Callable[[], object]:
     turn = itertools.cycle(steps)
-    request = RequestState([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(1)).view
+    rng = torch.Generator().manual_seed(1)
+    request = RequestState([0], 1, 1 << 30, sampler, rng, ops=device_ops(device)).view
     return lambda: next(turn).by(sampler, request)
 
 

@@ -121,6 +121,7 @@ class Pipeline:
             stop_ids=self.tokenizer.stop_ids if self.tokenizer is not None else frozenset(),
             slots=slots,
             clock=self.backend.clock(),
+            ops=self.backend.ops,
         )
 
     def vanilla(self) -> Pipeline:

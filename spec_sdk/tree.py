@@ -10,94 +10,22 @@ Legend: N tree nodes, V vocabulary.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal, overload
 
 import torch
 
-DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
+from spec_sdk.ops.draws import DraftDistribution, Draw, DrawKind, misnumbered
 
-
-class DraftDistribution:
-    """A draft distribution that is worked out when it is first read.
-
-    ``logits_V``: the draft model's logits [V], the repetition penalty applied, wherever the draft model left them: all
-    that a fused sampler reads. ``known``: what a sampler learnt of the row when it drew from it.
-    """
-
-    def __init__(self, logits_V: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self.logits_V = logits_V
-        self.known: object = None
-        self._make = make
-        self._q_V: torch.Tensor | None = None
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.logits_V.shape
-
-    @property
-    def q_V(self) -> torch.Tensor:
-        """The distribution [V] after the sampling transforms. Always the same object."""
-        if self._q_V is None:
-            self._q_V = self._make(self.logits_V)
-        return self._q_V
-
-    @property
-    def made(self) -> torch.Tensor | None:
-        """``q_V`` if somebody has read it, as a drafter must that draws without replacement."""
-        return self._q_V
-
-
-class _DistributionField:
-    """The field ``q_V`` of a draw: given as a distribution or a :class:`DraftDistribution`, read as a distribution."""
-
-    @overload
-    def __get__(self, draw: None, owner: type) -> None: ...
-    @overload
-    def __get__(self, draw: Draw, owner: type) -> torch.Tensor | None: ...
-    def __get__(self, draw: Draw | None, owner: type) -> torch.Tensor | None:
-        source = None if draw is None else draw.source
-        return source.q_V if isinstance(source, DraftDistribution) else source
-
-    def __set__(self, draw: Draw, value: torch.Tensor | DraftDistribution | None) -> None:
-        draw.__dict__["_source"] = value
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One draw of a child token at a tree node: all that a lossless verifier must know of it.
-
-    ``kind``
-        ``chosen``: picked by top-k, retrieval or any rule that looks at no random number. It is a point mass: accept
-        with p(x), else zero p(x) and renormalise.
-        ``with_replacement`` / ``without_replacement``: drawn at random from ``q_V``.
-    ``q_V``
-        The distribution at the parent, after the sampling transforms and *before* any removal; None for ``chosen``.
-        It may be given as a :class:`DraftDistribution`, which is worked out when ``q_V`` is first read.
-    ``sequence``
-        Of a draw without replacement: the number, among those at its parent, of the sequence that it belongs to. The
-        i-th draw of a sequence is drawn from q with the tokens before it in that sequence removed. None for others.
-
-    Raises ValueError, naming the node, for a draw without replacement without its sequence, or another one with one.
-    """
-
-    node: int
-    kind: DrawKind
-    q_V: _DistributionField = _DistributionField()
-    drafter: str = ""
-    sequence: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.sequence is None) == (self.kind == "without_replacement"):
-            raise ValueError(f"tree node {self.node}: {_misnumbered(self.kind, self.sequence)}")
-
-    @property
-    def source(self) -> torch.Tensor | DraftDistribution | None:
-        """``q_V`` as it was given: a law that nobody has asked for yet is not worked out by this."""
-        source: torch.Tensor | DraftDistribution | None = self.__dict__["_source"]
-        return source
+__all__ = [
+    "BuiltTree",
+    "DraftDistribution",
+    "Draw",
+    "DrawKind",
+    "TokenTree",
+    "TreeBuilder",
+    "same_distribution",
+]
 
 
 @dataclass(frozen=True)
@@ -244,7 +172,7 @@ class TreeBuilder:
         if kind == "without_replacement" and sequence is None:
             sequence = 0
         if (sequence is None) == (kind == "without_replacement") or (sequence is not None and sequence < 0):
-            raise ValueError(f"tree node {self.size}: {_misnumbered(kind, sequence)}")
+            raise ValueError(f"tree node {self.size}: {misnumbered(kind, sequence)}")
         known = None if sequence is None else self._sequences.get(parent, {}).get(sequence)
         if known is not None and (fault := _misfit(known, token, q_V, drafter)):
             raise ValueError(
@@ -324,12 +252,6 @@ def same_distribution(one: torch.Tensor | DraftDistribution, other: torch.Tensor
 
 def _memory(q_V: torch.Tensor) -> tuple[object, ...]:
     return q_V.device, q_V.data_ptr(), q_V.dtype, q_V.shape, q_V.stride()
-
-
-def _misnumbered(kind: str, sequence: int | None) -> str:
-    if kind == "without_replacement":
-        return f"a draw without replacement needs the number of its sequence, 0 or more, not {sequence}"
-    return f"only draws without replacement form sequences, this one is {kind!r} and has sequence {sequence}"
 
 
 def _misfit(

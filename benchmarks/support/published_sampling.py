@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import torch
 
-from spec_sdk_samplers.inversion import first_beyond
+from spec_sdk.ops.inversion import first_beyond
 
 ALPHA, BETA = -1e4, 1e4
 """The paper's scales for summaries."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmarks.support.device_ops import device_ops
 from benchmarks.support.published_sampling import Decide, compiled, decider, sigmoid_matrices, softmax_matrices
-from spec_sdk.contracts import Sampler, SamplingParams
+from spec_sdk.contracts import Request, Sampler, SamplingParams
 from spec_sdk.contracts.request import RequestState
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactSampler
@@ -88,6 +89,12 @@ def functions(compiled_for: torch.device | None) -> dict[str, Decide]:
     return made if kernel is None else {**made, COMPILED_SIGMOID: decider(kernel)}
 
 
+def request_of(step: Step, sampler: Sampler, seed: int) -> Request:
+    """A request on the operations of the device that the step's logits lie on."""
+    rng = torch.Generator().manual_seed(seed)
+    return RequestState([0], 1, 1 << 30, sampler, rng, ops=device_ops(step.target_GV1.device)).view
+
+
 Stepper = Callable[[int, int], list[int]]
 """``stepper(i, seed)`` decides step i by one method and returns the tokens that it emits."""
 
@@ -99,8 +106,7 @@ def stepper(name: str, steps: Sequence[Step], params: SamplingParams, known: dic
         trees, verifier = [step.tree(sampler) for step in steps], ChainRejection(None)
 
         def verify(step: int, seed: int) -> list[int]:
-            request = RequestState([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(seed)).view
-            return verifier.verify(trees[step], steps[step].target_GV1, request).tokens
+            return verifier.verify(trees[step], steps[step].target_GV1, request_of(steps[step], sampler, seed)).tokens
 
         return verify
     decide = known[name]
@@ -118,8 +124,7 @@ def whole_step(name: str, step: Step, params: SamplingParams, known: dict[str, D
     def draw_and_verify() -> object:
         for row_V in step.draft_GV if isinstance(sampler, ExactSampler) else ():
             sampler.draw_from(sampler.law(row_V), 0.5)
-        request = RequestState([0], 1, 1 << 30, sampler, torch.Generator().manual_seed(0)).view
-        return ChainRejection(None).verify(step.tree(sampler), step.target_GV1, request).tokens
+        return ChainRejection(None).verify(step.tree(sampler), step.target_GV1, request_of(step, sampler, 0)).tokens
 
     return draw_and_verify
 

@@ -21,7 +21,7 @@ class Backend(Plugin, ABC):
     """Loads models onto a device. By default a decoder in torch runs there, with the backend's kernels.
 
     One that is not torch overrides :meth:`load`; its ``device`` is then where the inputs of a pass are put (the CPU),
-    and it needs no ``ops``.
+    and it needs no ``ops``: the reference ones decide what is accepted.
     """
 
     kind = "backend"
@@ -35,7 +35,7 @@ class Backend(Plugin, ABC):
 
     @property
     def ops(self) -> Ops:
-        """The kernels of decoders in torch; the reference ones by default."""
+        """The kernels of decoders in torch and of rules of acceptance; the reference ones by default."""
         return Ops()
 
     @abstractmethod

@@ -12,6 +12,7 @@ from typing import Any, overload
 import torch
 
 from spec_sdk.contracts.sampler import Sampler
+from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree
 
 LARGEST_TREE = 4096
@@ -95,6 +96,7 @@ class RequestState:
     slot: int = 0
     step: int = 0
     target: Any = None
+    ops: Ops = field(default_factory=Ops)
     view: Request = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -170,6 +172,12 @@ class Request:
         """Tokens of the answer so far."""
         return len(self._state.tokens) - self._state.prompt_length
 
-    def uniforms(self, count: int) -> torch.Tensor:
-        """The next ``count`` random numbers of [0, 1): float64, on the CPU."""
-        return torch.rand(count, generator=self._state.rng, dtype=torch.float64)
+    @property
+    def ops(self) -> Ops:
+        """The operations of the target's backend."""
+        return self._state.ops
+
+    def uniforms(self, count: int) -> list[float]:
+        """The next ``count`` random numbers of [0, 1), in double precision."""
+        numbers: list[float] = torch.rand(count, generator=self._state.rng, dtype=torch.float64).tolist()
+        return numbers

@@ -1,6 +1,6 @@
-"""The contract of a sampler: logits to laws, and the arithmetic of accepting and resampling.
+"""The contract of a sampler: logits to probabilities and draws.
 
-Legend: N tree nodes, D draws, V vocabulary.
+Legend: N tree nodes, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from typing import Any, ClassVar
 import torch
 
 from spec_sdk.contracts.sampling_params import SamplingParams
+from spec_sdk.errors import UnusableLogits
 from spec_sdk.guarantees import Guarantee
+from spec_sdk.ops import DrawnTree, Ops, Rows
+from spec_sdk.ops.draws import DraftDistribution, Draw
+from spec_sdk.ops.host_reads import read
+from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.plugin import Plugin, Random
-from spec_sdk.tree import DraftDistribution, TokenTree
 
 
 class Sampler(Plugin, ABC):
-    """Turns logits into probabilities, and holds the arithmetic of acceptance and resampling.
+    """Turns logits into probabilities, and draws from them. What is accepted is a rule's business, not a sampler's.
 
     All logits that it is given are penalised already (:meth:`penalise`, called by the scheduler for the target's and
-    by drafters for their own).
+    by drafters for their own). ``ops``: where rules of acceptance are to run, if not on the backend's operations.
     """
 
     kind = "sampler"
@@ -30,6 +34,7 @@ class Sampler(Plugin, ABC):
     def __init__(self, config: Any, params: SamplingParams) -> None:
         self.config = config
         self.params = params
+        self.ops: Ops | None = None
 
     @property
     def greedy(self) -> bool:
@@ -87,36 +92,47 @@ class Sampler(Plugin, ABC):
         """One token of a drafter's law. A sampler that can draw from logits should override this."""
         return self.draw(law.q_V, random)
 
-    def rejection(
-        self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor, step: int = 0
-    ) -> tuple[list[int], int] | None:
-        """The fused path of multi-step rejection sampling: accepted path and next token; None if there is none.
+    def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
+        """The distributions of a scored tree, for a rule of acceptance to ask for: from :meth:`probabilities`.
 
-        The rule is that of ``multi_step``, and on a chain of ``chain_rejection``. ``uniform_D`` [draws + 1], float64,
-        on the CPU, one random number for each draw of the tree (node by node, in draw order) and the last one for the
-        next token; those of draws that are never tried are left unused. With the same numbers every sampler without
-        loss must give the same tokens as the arithmetic below does.
+        A sampler that can do with less than whole rows should override this. ``logits_NV`` as a verifier gets them.
         """
-        return None
+        return SampledRows(self, tree, logits_NV)
 
-    @abstractmethod
     def draw(self, p_V: torch.Tensor, random: Random) -> int:
         """One token from the distribution ``p_V`` [V], by inversion: the first whose cumulated mass exceeds ``random``.
 
-        A sampler may draw otherwise, but then gives other tokens for the same random numbers.
+        ``p_V`` need not sum to 1 exactly. Raises ValueError if it has no mass. A sampler may draw otherwise, but then
+        drafters give other tokens for the same random numbers.
         """
+        return draw(p_V, next_uniform(random))
 
-    @abstractmethod
-    def accepts(self, p: float, q: float, random: Random) -> bool:
-        """Accept a token of target probability p drawn with probability q: with probability min(1, p/q).
 
-        For a chosen token q is 1: it is accepted with probability p.
-        """
+class SampledRows(Rows):
+    """Whole rows of a sampler's probabilities, on the CPU. Made per visited node: most of a tree never is."""
 
-    @abstractmethod
-    def residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
-        """The residual distribution norm(max(p - q, 0)) [V], from which to go on after a drawn token was rejected."""
+    def __init__(self, sampler: Sampler, tree: DrawnTree, logits_NV: torch.Tensor) -> None:
+        super().__init__(tree, logits_NV, sampler.greedy)
+        self.sampler = sampler
 
-    @abstractmethod
-    def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
-        """``p_V`` [V] with ``token`` set to zero, renormalised: the residual after a chosen token was rejected."""
+    def target(self, node: int) -> torch.Tensor:
+        try:
+            (p_V,) = read(self.sampler.probabilities(self.logits_NV[node : node + 1])[0])
+        except UnusableLogits as error:
+            raise UnusableLogits(node) from error
+        except ValueError as error:
+            raise ValueError(f"tree node {node}: {error}") from error
+        return p_V
+
+    def draft(self, draw: Draw, node: int) -> torch.Tensor:
+        assert draw.source is not None, "a chosen token was drawn from no distribution"
+        try:
+            return (draw.source.q_V if isinstance(draw.source, DraftDistribution) else draw.source).cpu()
+        except UnusableLogits as error:
+            raise UnusableLogits(node, "draft, ") from error
+
+    def keep(self, row_V: torch.Tensor) -> torch.Tensor:
+        return row_V
+
+    def choices(self) -> list[int]:
+        return self.sampler.choices(self.logits_NV)

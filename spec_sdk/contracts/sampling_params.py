@@ -19,3 +19,8 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int = 0
     repetition_penalty: float = 1.0
+
+    @property
+    def filtered(self) -> bool:
+        """Whether top-k, top-p or min-p is on."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0

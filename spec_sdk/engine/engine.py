@@ -19,6 +19,7 @@ from spec_sdk.engine.scheduler import Emit, Progress, Scheduler
 from spec_sdk.errors import UserError
 from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import StepClock
+from spec_sdk.ops import Ops
 
 SEED_STRIDE = 1_000_003
 """Distance between the seeds of successive requests, so that prompts of one run draw different numbers."""
@@ -31,6 +32,7 @@ class Engine:
 
     ``target``: the session of the model whose output counts. ``make_sampler`` makes the sampler of a request's
     sampling parameters, which are ``sampling`` unless it has its own. ``stop_ids``: tokens that end an answer.
+    ``ops``: where rules of acceptance run; the reference's by default.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Engine:
         stop_ids: frozenset[int] = frozenset(),
         slots: int = 1,
         clock: StepClock | None = None,
+        ops: Ops | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -53,6 +56,7 @@ class Engine:
         self._make_sampler = make_sampler
         self._sampling = sampling
         self._stop_ids = stop_ids
+        self._ops = ops or Ops()
         self._next_id = 0
 
     def add(
@@ -129,4 +133,5 @@ class Engine:
             rng=torch.Generator().manual_seed(sampling.seed + SEED_STRIDE * number),
             stop_ids=frozenset() if ignore_eos else self._stop_ids,
             id=number,
+            ops=self._ops,
         )

@@ -1,10 +1,17 @@
-"""The ground floor: kernels with their reference in plain torch, masks and linear layers. It knows nothing above it."""
+"""The ground floor: kernels with their reference in plain torch, rules of acceptance, masks, linear layers.
+
+It knows nothing above it.
+"""
 
 from __future__ import annotations
 
+from spec_sdk.ops.acceptance import RULES, Rule
 from spec_sdk.ops.attention import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.residual import accepts, residual, without
+from spec_sdk.ops.rows import Decision, FromLogits, Left, Rows, Uniforms
 from spec_sdk.ops.types import (
     SPACES,
     Announce,
@@ -19,12 +26,23 @@ __all__ = [
     "Announce",
     "AttentionMask",
     "AttentionVerdict",
+    "Decision",
+    "DrawnTree",
+    "FromLogits",
+    "Left",
     "Ops",
     "PartialAttention",
     "Projection",
     "ProjectionStack",
+    "RULES",
+    "Rows",
+    "Rule",
     "SPACES",
     "Space",
     "SpeculativeAttention",
+    "Uniforms",
+    "accepts",
     "relative_error",
+    "residual",
+    "without",
 ]

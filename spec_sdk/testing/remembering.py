@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from spec_sdk.contracts import Random, Sampler
-from spec_sdk.tree import DraftDistribution, TokenTree
+from spec_sdk.ops import DrawnTree, Rows
+from spec_sdk.tree import DraftDistribution
 
 
 class Remembering(Sampler):
@@ -19,6 +20,7 @@ class Remembering(Sampler):
     def __init__(self, inner: Sampler) -> None:
         super().__init__(inner.config, inner.params)
         self.inner = inner
+        self.ops = inner.ops
         self._known: dict[bytes, torch.Tensor] = {}
 
     def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
@@ -35,19 +37,9 @@ class Remembering(Sampler):
     def draw(self, p_V: torch.Tensor, random: Random) -> int:
         return self.inner.draw(p_V, random)
 
-    def accepts(self, p: float, q: float, random: Random) -> bool:
-        return self.inner.accepts(p, q, random)
-
-    def residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
-        return self.inner.residual(p_V, q_V)
-
-    def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
-        return self.inner.without(p_V, token)
-
     def draw_from(self, law: DraftDistribution, random: Random) -> int:
         return self.inner.draw_from(law, random)
 
-    def rejection(
-        self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor, step: int = 0
-    ) -> tuple[list[int], int] | None:
-        return self.inner.rejection(tree, logits_NV, uniform_D, step)
+    def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
+        own = type(self.inner).rows is not Sampler.rows
+        return self.inner.rows(tree, logits_NV) if own else super().rows(tree, logits_NV)

@@ -1,4 +1,4 @@
-"""Does a sampler do what its parameters say, and is its arithmetic of acceptance right?
+"""Does a sampler do what its parameters say, and are the rows right that it gives to rules of acceptance?
 
 Legend: V vocabulary.
 """
@@ -13,6 +13,7 @@ import torch
 from spec_sdk.contracts import Sampler, SamplingParams
 from spec_sdk.testing.defaults import MakeSampler
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit
+from spec_sdk.tree import TreeBuilder
 
 PARAMS = (
     SamplingParams(temperature=1.0),
@@ -31,8 +32,10 @@ def check_sampler(make_sampler: MakeSampler, *, draws: int = 4000, seed: int = 0
 
     Probabilities equal those of a slow reference (temperature, top-k, top-p, min-p, in that order) on random logits;
     greedy puts everything on the first of the largest logits, and ``choices`` names it; ``draw`` follows the
-    distribution it is given and ``accepts`` min(1, p/q) (χ² over ``draws`` each); ``residual`` and ``without`` are
-    norm(max(p − q, 0)) and p without a token. All random numbers come from the generator that is passed.
+    distribution it is given and ``draw_from`` that of draft logits (χ² over ``draws`` each). The rows of a scored
+    tree are the probabilities of its nodes and draft distributions, and what is remembered of a drawn token is its
+    probability (a relaxed sampler may judge draws by other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random
+    numbers come from the generator that is passed.
     """
     rng = torch.Generator().manual_seed(seed)
     logits_NV = 2.5 * torch.randn((6, 50), generator=rng)
@@ -45,9 +48,8 @@ def check_sampler(make_sampler: MakeSampler, *, draws: int = 4000, seed: int = 0
             worst = max(abs(a - b) for a, b in zip(p_V, expected_V, strict=True))
             assert worst < TOLERANCE, f"{params}: row {row} of the probabilities is off by {worst:.1e}"
     sampler = make_sampler(SamplingParams(temperature=1.0))
-    p_V, q_V = sampler.probabilities(logits_NV[:2, :12] / 2)
-    _check_arithmetic(sampler, p_V, q_V)
-    _check_randomness(sampler, p_V, draws, rng)
+    _check_rows(make_sampler, logits_NV, rng)
+    _check_randomness(sampler, sampler.probabilities(logits_NV[:1, :12] / 2)[0], logits_NV[1, :12], draws, rng)
 
 
 def _check_greedy(sampler: Sampler, logits_NV: torch.Tensor) -> None:
@@ -65,40 +67,57 @@ def _check_greedy(sampler: Sampler, logits_NV: torch.Tensor) -> None:
     assert choices == largest_N, f"the greedy choices are {choices}, the largest logits are at {largest_N}"
 
 
-def _check_arithmetic(sampler: Sampler, p_V: torch.Tensor, q_V: torch.Tensor) -> None:
-    p, q = p_V.tolist(), q_V.tolist()
-    surplus = [max(a - b, 0.0) for a, b in zip(p, q, strict=True)]
-    _compare("residual(p, q)", sampler.residual(p_V, q_V), [x / sum(surplus) for x in surplus])
-    token = int(p_V.argmax())
-    rest = [0.0 if i == token else x / (1 - p[token]) for i, x in enumerate(p)]
-    _compare("without(p, token)", sampler.without(p_V, token), rest)
-    assert p_V.tolist() == p and q_V.tolist() == q, "residual and without must not write to what they are given"
-    equal = sampler.residual(p_V, p_V)
-    assert abs(float(equal.sum()) - 1) < TOLERANCE and bool((equal >= 0).all()), (
-        "residual(p, p) has nothing left to go on from; it must be some distribution all the same"
-    )
+def _check_rows(make_sampler: MakeSampler, logits_NV: torch.Tensor, rng: torch.Generator) -> None:
+    """On a chain of a drawn, a chosen and another drawn token: each row asked for, and again after another one."""
+    for params in PARAMS:
+        sampler = make_sampler(params)
+        laws = [sampler.law(logits_NV[4]), sampler.law(logits_NV[5])]
+        builder = TreeBuilder(0)
+        node = builder.add(0, sampler.draw_from(laws[0], rng), "with_replacement", laws[0])
+        node = builder.add(node, int(logits_NV[1].argmax()), "chosen")
+        builder.add(node, sampler.draw_from(laws[1], rng), "with_replacement", laws[1])
+        tree = builder.build().tree
+        expected_NV = sampler.probabilities(logits_NV)
+        rows = sampler.rows(tree, logits_NV[:4].clone())
+        for node in (0, 1, 2, 3, 0):
+            _compare(f"{params}: rows.target({node})", rows.target(node), expected_NV[node])
+        for node, law_V in ((0, expected_NV[4]), (2, expected_NV[5]), (0, expected_NV[4])):
+            (draw,) = tree.draws_N[node]
+            _compare(f"{params}: rows.draft of node {draw.node}", rows.draft(draw, node), law_V)
+            known, q = rows.known(draw), float(law_V[tree.token_N[draw.node]])
+            assert known is None or abs(known - q) < TOLERANCE, (
+                f"{params}: rows.known of node {draw.node} is {known}, its token was drawn with {q}"
+            )
+        target_V = rows.target(0)
+        beside_V = rows.spare(target_V)
+        assert beside_V.shape == target_V.shape and beside_V.data_ptr() != target_V.data_ptr(), (
+            "rows.spare must be a row of the same length in other memory"
+        )
 
 
-def _compare(what: str, given_V: torch.Tensor, expected_V: list[float]) -> None:
-    worst = max(abs(a - b) for a, b in zip(given_V.tolist(), expected_V, strict=True))
+def _compare(what: str, given_V: torch.Tensor, expected_V: torch.Tensor) -> None:
+    assert given_V.shape == expected_V.shape, f"{what} has shape {tuple(given_V.shape)}, not {tuple(expected_V.shape)}"
+    worst = float((given_V.cpu() - expected_V.cpu()).abs().max())
     assert worst < TOLERANCE, f"{what} is off by {worst:.1e}"
 
 
-def _check_randomness(sampler: Sampler, p_V: torch.Tensor, draws: int, rng: torch.Generator) -> None:
+def _check_randomness(
+    sampler: Sampler, p_V: torch.Tensor, logits_V: torch.Tensor, draws: int, rng: torch.Generator
+) -> None:
     p_V = p_V.clone()
     p_V[[0, 5, p_V.shape[0] - 1]] = 0
     p_V /= p_V.sum()
-    drawn = torch.tensor([sampler.draw(p_V, rng) for _ in range(draws)])
-    counts = {"draw": (torch.bincount(drawn, minlength=p_V.shape[0]), p_V)}
-    for p, q in ((0.2, 0.5), (0.31, 1.0), (0.5, 0.2), (0.0, 0.4), (1.0, 1.0)):
-        accepted = sum(sampler.accepts(p, q, rng) for _ in range(draws))
-        rate = min(1.0, p / q)
-        counts[f"accepts({p}, {q})"] = torch.tensor([accepted, draws - accepted]), torch.tensor([rate, 1 - rate])
-    for what, (observed, law) in counts.items():
-        probability = goodness_of_fit(observed, law * draws)
-        assert probability > SIGNIFICANCE / len(counts), f"{what} does not follow its law (χ² {probability:.1e})"
-    _check_source("draw", lambda generator: sampler.draw(p_V, generator))
-    _check_source("accepts", lambda generator: sampler.accepts(0.5, 1.0, generator))
+    law = sampler.law(logits_V)
+    q_V = sampler.probabilities(logits_V[None])[0]
+    ways: dict[str, tuple[Callable[[torch.Generator], int], torch.Tensor]] = {
+        "draw": (lambda generator: sampler.draw(p_V, generator), p_V),
+        "draw_from": (lambda generator: sampler.draw_from(law, generator), q_V),
+    }
+    for what, (draw, expected_V) in ways.items():
+        observed = torch.bincount(torch.tensor([draw(rng) for _ in range(draws)]), minlength=expected_V.shape[0])
+        probability = goodness_of_fit(observed, expected_V * draws)
+        assert probability > SIGNIFICANCE / len(ways), f"{what} does not follow its distribution (χ² {probability:.1e})"
+        _check_source(what, draw)
 
 
 def _check_source(what: str, act: Callable[[torch.Generator], int]) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request
 from spec_sdk.model.session import Scores, common_prefix
+from spec_sdk.ops import without
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
 
 ROWS = 4099
@@ -162,4 +163,4 @@ class TableDrafter(Drafter):
             elif left[table]:
                 token = sampler.draw(undrawn[table], rng)
                 tree.add(node, token, kind, sources[table], self.name, sequence=table)
-                undrawn[table], left[table] = sampler.without(undrawn[table], token), left[table] - 1
+                undrawn[table], left[table] = without(undrawn[table], token), left[table] - 1

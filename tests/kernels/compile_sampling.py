@@ -13,7 +13,7 @@ from triton import compile as triton_compile  # type: ignore[import-untyped]
 from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 from triton.compiler import ASTSource  # type: ignore[import-untyped]
 
-from spec_sdk_samplers.rejection_kernels import decide_kernel, next_token_kernel, row_statistics_kernel
+from spec_sdk_backends.rejection_kernels import decide_kernel, next_token_kernel, row_statistics_kernel
 
 FLOATS = ("least_ptr", "max_ptr", "sum_ptr", "mass_ptr", "plain_ptr", "given_ptr", "known_ptr")
 LONGS = ("row_offset_ptr", "draw_ptr", "root_ptr", "stop_ptr", "verdict_ptr")

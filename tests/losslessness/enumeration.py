@@ -6,18 +6,17 @@ Legend: V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 
-from spec_sdk.contracts import Drafter, Policy, Random, SamplingParams, Verifier
+from spec_sdk.contracts import Drafter, Policy, Random, Request, RequestState, SamplingParams, Verifier
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.testing.statistics import DeepestPolicy, cell_of, joint_law
 from spec_sdk.testing.tables import TableModel
-from spec_sdk.tree import DraftDistribution, TokenTree
+from spec_sdk.tree import DraftDistribution
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 
@@ -59,7 +58,7 @@ def outcomes(run: Callable[[Chooser], Outcome]) -> Iterator[tuple[Outcome, float
 
 
 class EnumeratingSampler(ReferenceSampler):
-    """The reference sampler with its two random choices handed to a :class:`Chooser`."""
+    """The reference sampler with what drafters draw handed to a :class:`Chooser`."""
 
     name = "enumerating"
     chooser: Chooser
@@ -67,10 +66,6 @@ class EnumeratingSampler(ReferenceSampler):
     def draw(self, p_V: torch.Tensor, random: Random) -> int:
         p_V = p_V.double()
         return self.chooser.choose((p_V / p_V.sum()).tolist())
-
-    def accepts(self, p: float, q: float, random: Random) -> bool:
-        accepted = min(1.0, p / q)
-        return self.chooser.choose([1 - accepted, accepted]) == 1
 
 
 class Undecided:
@@ -106,7 +101,7 @@ class Undecided:
 
 
 class EnumeratingExact(EnumeratingSampler, ExactSampler):
-    """The exact sampler's own walk of a tree, and its own draws from draft logits, on undecided numbers."""
+    """The exact sampler's own rows, and its own draws from draft logits, on undecided numbers."""
 
     name = "enumerating exact"
 
@@ -114,12 +109,20 @@ class EnumeratingExact(EnumeratingSampler, ExactSampler):
         number: Any = Undecided(self.chooser)
         return super().draw_from(law, number)
 
-    def rejection(
-        self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor, step: int = 0
-    ) -> tuple[list[int], int] | None:
-        numbers = [Undecided(self.chooser) for _ in uniform_D]
-        undecided_D: Any = SimpleNamespace(tolist=lambda: numbers)
-        return self.walk(tree, logits_NV, undecided_D)
+
+class EnumeratedRequest(Request):
+    """A request whose random numbers are undecided: a rule of acceptance is enumerated as it stands."""
+
+    chooser: Chooser
+
+    @staticmethod
+    def of(state: RequestState, chooser: Chooser) -> EnumeratedRequest:
+        request = EnumeratedRequest(state)
+        object.__setattr__(request, "chooser", chooser)
+        return request
+
+    def uniforms(self, count: int) -> list[Any]:
+        return [Undecided(self.chooser) for _ in range(count)]
 
 
 def cycle_law(
@@ -138,7 +141,9 @@ def cycle_law(
 
     def cycle(chooser: Chooser) -> tuple[int, ...]:
         inner.chooser = chooser
-        return tuple(next(scheduler.run(request_for(prompt, sampler, 0, max_new_tokens=64))))
+        state = request_for(prompt, sampler, 0, max_new_tokens=64)
+        state.view = EnumeratedRequest.of(state, chooser)
+        return tuple(next(scheduler.run(state)))
 
     law: dict[tuple[int, ...], float] = {}
     for emitted, probability in outcomes(cycle):

@@ -20,6 +20,7 @@ from spec_sdk.contracts import (
     SpeculativeAttention,
     Verdict,
 )
+from spec_sdk.ops import DrawnTree, Rows, without
 from spec_sdk.testing import (
     TREES,
     PlannedDraw,
@@ -31,10 +32,11 @@ from spec_sdk.testing import (
     check_verifier,
     step_beyond_rounding,
 )
-from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, TokenTree, TreeBuilder
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
+from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 
@@ -183,7 +185,7 @@ class SortsItsDraws(Faulty):
         tree = TreeBuilder(request.pending_token)
         q_V = request.sampler.probabilities(TABLES[0].logits(request.tokens)[None])[0]
         first = request.sampler.draw(q_V, request.rng)
-        second = request.sampler.draw(request.sampler.without(q_V, first), request.rng) if q_V[first] < 1 else first
+        second = request.sampler.draw(without(q_V, first), request.rng) if q_V[first] < 1 else first
         for token in sorted({first, second}, key=lambda token: -float(q_V[token])):
             tree.add(0, token, "without_replacement", q_V)
         return tree.build().tree
@@ -269,9 +271,9 @@ class TopPBeforeTopK(ReferenceSampler):
         return ReferenceSampler(None, replace(self.params, temperature=1.0, top_p=1.0)).probabilities(top_p.log())
 
 
-class AlwaysAccepts(ReferenceSampler):
-    def accepts(self, p: float, q: float, random: Random) -> bool:
-        return True
+class DrawsTheLikeliest(ReferenceSampler):
+    def draw_from(self, law: DraftDistribution, random: Random) -> int:
+        return int(law.q_V.argmax())
 
 
 class GlobalRandomness(ReferenceSampler):
@@ -279,19 +281,38 @@ class GlobalRandomness(ReferenceSampler):
         return int(torch.multinomial(p_V, 1))
 
 
-class WritesToItsInput(ReferenceSampler):
-    def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
-        p_V[token] = 0
-        return p_V / p_V.sum()
+class SharesItsMemory(ExactSampler):
+    """Both sides of a comparison in one row: the draft's distribution overwrites the target's."""
+
+    def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
+        rows = super().rows(tree, logits_NV)
+        rows.spare = lambda beside_V: beside_V  # type: ignore[method-assign]
+        return rows
+
+
+class ForgetsTheFilters(ExactSampler):
+    """Remembers of a drawn token what it was before top-k, top-p and min-p."""
+
+    def draw_from(self, law: DraftDistribution, random: Random) -> int:
+        token = super().draw_from(law, random)
+        law.known = {token: float((law.logits_V / self.params.temperature).softmax(-1)[token])}
+        return token
+
+
+class OneRowTooFar(ReferenceSampler):
+    def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
+        return super().rows(tree, logits_NV.roll(-1, 0))
 
 
 @pytest.mark.parametrize(
     ("sampler", "fault"),
     [
         (TopPBeforeTopK, r"top_k=20, top_p=0.85.* row \d of the probabilities is off"),
-        (AlwaysAccepts, r"accepts\(0.2, 0.5\) does not follow its law"),
+        (DrawsTheLikeliest, "draw_from does not follow its distribution"),
         (GlobalRandomness, "draw takes random numbers from elsewhere"),
-        (WritesToItsInput, "must not write to what they are given"),
+        (SharesItsMemory, "rows.spare must be a row of the same length in other memory"),
+        (ForgetsTheFilters, "top_k=7.*rows.known of node 1 is"),
+        (OneRowTooFar, r"rows.target\(0\) is off"),
     ],
 )
 def test_faulty_samplers_are_found_out(sampler: type[ReferenceSampler], fault: str) -> None:

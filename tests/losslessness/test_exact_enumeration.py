@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from spec_sdk.contracts import SamplingParams, Verifier
+from spec_sdk.ops import Decision, DrawnTree, Rows, Uniforms, accepts
+from spec_sdk.testing import check_verifier
 from spec_sdk.testing.statistics import joint_law
 from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -15,15 +17,21 @@ from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
 from spec_sdk_verifiers.naive_tree import NaiveTree
-from tests.losslessness.enumeration import Chooser, emitted_law, outcomes
+from tests.losslessness.enumeration import Chooser, EnumeratingExact, EnumeratingSampler, emitted_law, outcomes
 from tests.losslessness.plans import CHAINS, SAMPLINGS, TREES, WIDE
 
 VOCABULARY, TOKENS, PROMPT = 3, 3, (2, 0)
 
 
-def assert_lossless(verifier: Verifier, plan: DrawPlan, params: SamplingParams, seed: int) -> None:
+def assert_lossless(
+    verifier: Verifier,
+    plan: DrawPlan,
+    params: SamplingParams,
+    seed: int,
+    sampler: type[EnumeratingSampler] = EnumeratingSampler,
+) -> None:
     target, *tables = (TableModel(VOCABULARY, seed + i) for i in range(3))
-    law = emitted_law(target, lambda: TableDrafter(tables, plan), verifier, params, PROMPT, TOKENS)
+    law = emitted_law(target, lambda: TableDrafter(tables, plan), verifier, params, PROMPT, TOKENS, sampler)
     expected = joint_law(target, ReferenceSampler(None, params), PROMPT, TOKENS)
     assert law.sum() == pytest.approx(1, abs=1e-6)
     assert (law - expected).abs().max() < 1e-6
@@ -61,6 +69,45 @@ def test_block_verification(plan: str, sampling: str, scale: Callable[[int, int]
 @pytest.mark.parametrize("plan", ["top-2 tree", "repeated draws", "distinct draws"])
 def test_naive_tree(plan: str, sampling: str) -> None:
     assert_lossless(NaiveTree(None), TREES[plan], SAMPLINGS[sampling], seed=0)
+
+
+class FirstDraws(Verifier):
+    """The example of docs/verifiers.md: a rule of a verifier's own."""
+
+    name = "first_draws"
+    guarantee = "distribution"
+    exact_when_greedy = True
+
+    def rule(self, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
+        path = [0]
+        while True:
+            left = rows.left(path[-1])
+            draw = next(iter(tree.draws_N[path[-1]]), None)
+            if draw is not None and accepts(left.p(tree.token_N[draw.node]), left.q(draw), uniforms(1)[0]):
+                path.append(draw.node)
+                continue
+            if draw is not None:
+                left.reject(draw, last=True)
+            return path, left.draw(uniforms(1)[0])
+
+
+@pytest.mark.parametrize("plan", ["drawn chain", "top-2 tree", "repeated draws", "distinct draws"])
+def test_a_rule_of_a_verifier_s_own(plan: str) -> None:
+    for sampler in (EnumeratingSampler, EnumeratingExact):
+        assert_lossless(FirstDraws(None), (CHAINS | TREES)[plan], SAMPLINGS["temperature 1"], 0, sampler)
+    check_verifier(FirstDraws(None), draws=100)
+
+
+def test_an_unknown_rule_is_named() -> None:
+    class Misnamed(MultiStep):
+        rule = "multistep"
+
+    target = TableModel(VOCABULARY, 0)
+    with pytest.raises(ValueError, match="unknown rule of acceptance 'multistep', did you mean 'multi_step'"):
+        emitted_law(
+            target, lambda: TableDrafter([target], TREES["top-2 tree"]), Misnamed(None), SAMPLINGS["temperature 1"],
+            PROMPT, TOKENS,
+        )  # fmt: skip
 
 
 def test_a_perfect_draft_leaves_nothing_to_resample() -> None:

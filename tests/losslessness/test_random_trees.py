@@ -32,7 +32,7 @@ from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
 from spec_sdk_verifiers.naive_tree import NaiveTree
-from tests.losslessness.wrong_rules import TargetInsteadOfResidual
+from tests.losslessness.wrong_rules import TargetInsteadOfResidual, leaving, ruled
 
 VOCABULARY, TOKENS, PROMPT = 3, 5, (1, 2)
 MIXED: tuple[DrawKind, ...] = ("chosen", "with_replacement", "without_replacement")
@@ -106,4 +106,4 @@ def test_random_trees(verifier: Verifier, draws: str, scale: Callable[[int, int]
 @pytest.mark.parametrize("draws", DRAWS)
 def test_the_same_trees_reject_a_wrong_rule(draws: str, scale: Callable[[int, int], int]) -> None:
     """So the test can fail, at its smallest size."""
-    assert probability_of_sample(TargetInsteadOfResidual(None), draws, SEEDS[0], scale(400, 2000)) < THRESHOLD
+    assert probability_of_sample(ruled(leaving(TargetInsteadOfResidual)), draws, SEEDS[0], scale(400, 2000)) < THRESHOLD

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request, SamplingParams
+from spec_sdk.ops import without
 from spec_sdk.testing import TableModel, joint_law
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.tree import DraftDistribution, TokenTree, TreeBuilder
@@ -43,7 +44,7 @@ class InForms(Drafter):
                 token = sampler.draw(left_V, request.rng)
                 source = law.q_V[:] if form == "view" else given[form]
                 builder.add(0, token, "without_replacement", source, self.name)
-                left_V = sampler.without(left_V, token)
+                left_V = without(left_V, token)
             trees.append(builder.build().tree)
         return merge(trees)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from spec_sdk.contracts import Sampler, SamplingParams, Verifier
+from spec_sdk.contracts import SamplingParams, Verifier
+from spec_sdk.ops import Rule
 from spec_sdk.testing import TableDrafter, TableModel, check_verifier, goodness_of_fit, joint_law, sample_tokens
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk.testing.tables import DrawPlan
@@ -17,21 +18,23 @@ from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
-from tests.losslessness.enumeration import EnumeratingSampler, emitted_law
+from tests.losslessness.enumeration import emitted_law
 from tests.losslessness.plans import CHAINS, TREES
 from tests.losslessness.wrong_rules import (
-    BlockAcceptedByWeight,
-    BlockRestOfToken,
-    BlockStopsAtARejection,
-    BonusFromParentRow,
-    ChildrenBestFirst,
-    DraftDistributionNotUpdated,
-    DuplicatesForgotten,
     ModelQForChosen,
-    TargetForResidual,
     TargetInsteadOfResidual,
     UnnormalisedResidual,
     UnnormalisedRest,
+    block_accepted_by_weight,
+    block_rest_of_token,
+    block_stops_at_a_rejection,
+    block_target_for_residual,
+    bonus_from_parent_row,
+    children_best_first,
+    draft_distribution_not_updated,
+    duplicates_forgotten,
+    leaving,
+    ruled,
 )
 
 VOCABULARY, TOKENS, PROMPT = 3, 3, (1, 2)
@@ -50,41 +53,36 @@ class Wrong:
 
     plan: DrawPlan
     verifier: Callable[[], Verifier] = lambda: MultiStep(None)
-    mixin: type = object
     seed: int = 120
     draws: int = 1000
     """Answers that χ² needs to tell it from the right one, with room."""
 
-    def sampler_class(self, base: type[Sampler]) -> type[Sampler]:
-        return base if self.mixin is object else type("WrongSampler", (self.mixin, base), {})
+
+def by(rule: Rule, base: type[Verifier] = MultiStep) -> Callable[[], Verifier]:
+    return functools.partial(ruled, rule, base)
 
 
+DRAWN = CHAINS["drawn chain"]
 WRONG = {
     "min(1, p/q) with the model's q for a chosen child": Wrong(
         CHAINS["top-1 chain"], lambda: ModelQForChosen(tables_of(120)[1])
     ),
     "the same, top-k tree": Wrong(TREES["top-2 tree"], lambda: ModelQForChosen(tables_of(120)[1])),
-    "residual not renormalised": Wrong(TREES["repeated draws"], mixin=UnnormalisedResidual),
-    "p without a chosen token not renormalised": Wrong(TREES["top-2 tree"], mixin=UnnormalisedRest, seed=180),
-    "p instead of the residual": Wrong(CHAINS["drawn chain"], lambda: TargetInsteadOfResidual(None)),
-    "the same, chain rejection": Wrong(CHAINS["drawn chain"], lambda: ChainRejection(None), mixin=TargetForResidual),
-    "the same, block verification": Wrong(
-        CHAINS["drawn chain"], lambda: BlockVerification(None), mixin=TargetForResidual
-    ),
-    "residual of the token, not of the block": Wrong(
-        CHAINS["drawn chain"], lambda: BlockRestOfToken(None), seed=581, draws=3000
-    ),
-    "every block accepted with its weight": Wrong(CHAINS["drawn chain"], lambda: BlockAcceptedByWeight(None)),
-    "blocks end at the first that is rejected": Wrong(CHAINS["drawn chain"], lambda: BlockStopsAtARejection(None)),
+    "residual not renormalised": Wrong(TREES["repeated draws"], by(leaving(UnnormalisedResidual))),
+    "p without a chosen token not renormalised": Wrong(TREES["top-2 tree"], by(leaving(UnnormalisedRest)), seed=180),
+    "p instead of the residual": Wrong(DRAWN, by(leaving(TargetInsteadOfResidual))),
+    "the same, chain rejection": Wrong(DRAWN, by(leaving(TargetInsteadOfResidual), ChainRejection)),
+    "the same, block verification": Wrong(DRAWN, by(block_target_for_residual, BlockVerification)),
+    "residual of the token, not of the block": Wrong(DRAWN, by(block_rest_of_token), seed=581, draws=3000),
+    "every block accepted with its weight": Wrong(DRAWN, by(block_accepted_by_weight)),
+    "blocks end at the first that is rejected": Wrong(DRAWN, by(block_stops_at_a_rejection)),
     "bonus token from the wrong row": Wrong(
-        CHAINS["two drawn tokens"], lambda: BonusFromParentRow(None), seed=180, draws=3000
+        CHAINS["two drawn tokens"], by(bonus_from_parent_row), seed=180, draws=3000
     ),
-    "q not updated in draws without replacement": Wrong(
-        TREES["distinct draws"], lambda: DraftDistributionNotUpdated(None)
-    ),
-    "q without a rejected draw not renormalised": Wrong(TREES["distinct draws"], mixin=UnnormalisedRest),
-    "repeated draws tried once": Wrong(TREES["repeated draws"], lambda: DuplicatesForgotten(None), draws=3000),
-    "draws tried in another order": Wrong(TREES["repeated draws"], lambda: ChildrenBestFirst(None), draws=3000),
+    "q not updated in draws without replacement": Wrong(TREES["distinct draws"], by(draft_distribution_not_updated)),
+    "q without a rejected draw not renormalised": Wrong(TREES["distinct draws"], by(leaving(UnnormalisedRest))),
+    "repeated draws tried once": Wrong(TREES["repeated draws"], by(duplicates_forgotten), draws=3000),
+    "draws tried in another order": Wrong(TREES["repeated draws"], by(children_best_first), draws=3000),
 }
 RIGHT = {
     f"right: {name}": Wrong(plan)
@@ -107,7 +105,6 @@ def enumerated_error(rule: Wrong) -> float:
         PARAMS,
         PROMPT,
         TOKENS,
-        rule.sampler_class(EnumeratingSampler),  # type: ignore[arg-type]
     )
     return float((law - joint_law(target, ReferenceSampler(None, PARAMS), PROMPT, TOKENS)).abs().max())
 
@@ -115,7 +112,7 @@ def enumerated_error(rule: Wrong) -> float:
 def sampled_probability(rule: Wrong, draws: int) -> float:
     """The χ² probability of ``draws`` answers through the scheduler."""
     target, *drafts = tables_of(rule.seed)
-    sampler = rule.sampler_class(ReferenceSampler)(None, PARAMS)
+    sampler = ReferenceSampler(None, PARAMS)
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(
         target, TableDrafter(drafts, rule.plan), rule.verifier(), sampler, PROMPT, TOKENS, draws
@@ -141,10 +138,10 @@ def test_both_accept_the_right_rule(name: str, scale: Callable[[int, int], int])
 
 
 @pytest.mark.parametrize(
-    "verifier",
-    [TargetInsteadOfResidual(None), BonusFromParentRow(None), DraftDistributionNotUpdated(None)],
-    ids=lambda verifier: type(verifier).__name__,
+    "rule",
+    [leaving(TargetInsteadOfResidual), bonus_from_parent_row, draft_distribution_not_updated],
+    ids=["p instead of the residual", "bonus token from the wrong row", "q not updated"],
 )
-def test_the_conformance_check_rejects_wrong_verifiers(verifier: Verifier) -> None:
+def test_the_conformance_check_rejects_wrong_verifiers(rule: Rule) -> None:
     with pytest.raises(AssertionError, match="is not the target.s|are not the target.s most"):
-        check_verifier(verifier)
+        check_verifier(ruled(rule))

@@ -6,11 +6,13 @@ Legend: B sequences, G = γ drafted tokens, V vocabulary.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from spec_sdk.contracts import Request, RequestState, Sampler, SamplingParams
+from spec_sdk.ops import Decision, Ops
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
@@ -73,9 +75,16 @@ class Given(Request):
         object.__setattr__(given, "uniform_D", uniform_D)
         return given
 
-    def uniforms(self, count: int) -> torch.Tensor:
+    def uniforms(self, count: int) -> list[float]:
         assert self.uniform_D.shape[0] == count
-        return self.uniform_D
+        numbers: list[float] = self.uniform_D.tolist()
+        return numbers
+
+
+def accepted(sampler: Sampler, tree: TokenTree, logits_NV: torch.Tensor, uniforms: Sequence[float]) -> Decision:
+    """Accepted path and next token by ``multi_step``, on the operations that the sampler asks for."""
+    ops = sampler.ops or Ops()
+    return ops.accept("multi_step", tree, sampler.rows(tree, logits_NV), lambda count: uniforms)
 
 
 def make_case(seed: int, most_elements: int, largest: int = VOCABULARIES[-1]) -> Case:

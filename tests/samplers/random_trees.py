@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.contracts import Sampler, SamplingParams
+from spec_sdk.ops import without
 from spec_sdk.tree import DraftDistribution, DrawKind, TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
@@ -156,7 +157,7 @@ def _grow(
                 builder.add(parent, token, kind, q_V, sequence=sequence)
                 plan.append(Planned(parent, token, kind, len(draft_SV) - 1, given))
                 if kind == "without_replacement":
-                    left_V = reference.without(left_V, token)
+                    left_V = without(left_V, token)
                     if left_V[token] > 0:
                         # there was no other token
                         break
@@ -206,7 +207,9 @@ def is_allowed(case: TreeCase, b: int, answer: list[int]) -> bool:
                 return True
             p_V, scale = mass_V / mass, scale * mass
             if draw.sequence is not None:
-                left[draw.sequence] = sampler.without(q_V, token)
+                rest_V = q_V.clone()
+                rest_V[token] = 0
+                left[draw.sequence] = rest_V / rest_V.sum() if rest_V.any() else q_V
         if len(rest) != 1:
             return False
         cdf_V, border = p_V.cumsum(0), BORDER / max(scale, BORDER)

@@ -9,10 +9,10 @@ import torch
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UnusableLogits
+from spec_sdk_backends.kept_tokens import least_kept
 from spec_sdk_samplers.candidates import TILE, nucleus, top_k_candidates, top_p_candidates
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
-from spec_sdk_samplers.support import least_kept
 
 SIZES = (3 * TILE, 20 * TILE + 5, 40_000)
 NAN, INF = float("nan"), float("inf")

@@ -20,9 +20,8 @@ from spec_sdk.tree import DraftDistribution, Draw, TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler, scale_warnings
-from spec_sdk_samplers.support import filters
 from spec_sdk_verifiers.multi_step import MultiStep
-from tests.samplers.random_cases import make_case
+from tests.samplers.random_cases import accepted, make_case
 from tests.samplers.random_trees import make_tree_case
 
 SAMPLED = SamplingParams(temperature=1.0)
@@ -86,12 +85,12 @@ def test_a_row_that_no_decision_needs_may_be_unusable(kernels: str) -> None:
     logits_NV = torch.tensor([[0.0, 0.0, 90.0], [NAN, NAN, NAN]])
     tree = TreeBuilder(0)
     tree.add(0, 1, "with_replacement", sampler.law(torch.tensor([0.0, 5.0, 0.0])))
-    uniform_D = torch.tensor([0.9, 0.5], dtype=torch.float64)
-    assert sampler.rejection(tree.build().tree, logits_NV, uniform_D) == ([0], 2)
+    uniforms = [0.9, 0.5]
+    assert accepted(sampler, tree.build().tree, logits_NV, uniforms) == ([0], 2)
     with pytest.raises(UnusableLogits, match="row 1"):
         tree = TreeBuilder(0)
         tree.add(0, 2, "chosen")
-        sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+        accepted(sampler, tree.build().tree, logits_NV, uniforms)
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
@@ -99,26 +98,26 @@ def test_unusable_laws_and_impossible_draws_are_named(kernels: str) -> None:
     if kernels == "triton":
         pytest.importorskip("triton")
     sampler = ExactSampler(ExactConfig(kernels), SAMPLED)
-    logits_NV, uniform_D = torch.zeros(3, 4), torch.tensor([0.9, 0.9, 0.5], dtype=torch.float64)
+    logits_NV, uniforms = torch.zeros(3, 4), [0.9, 0.9, 0.5]
     tree = TreeBuilder(0)
     tree.add(0, 1, "chosen")
     tree.add(0, 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
     with pytest.raises(UnusableLogits, match="^draft, row 0"):
-        sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+        accepted(sampler, tree.build().tree, logits_NV, uniforms)
     tree = TreeBuilder(0)
     tree.add(tree.add(0, 1, "chosen"), 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
     with pytest.raises(UnusableLogits, match="^draft, row 1"):
-        sampler.rejection(tree.build().tree, logits_NV + torch.tensor([0.0, 9.0, 0.0, 0.0]), uniform_D)
+        accepted(sampler, tree.build().tree, logits_NV + torch.tensor([0.0, 9.0, 0.0, 0.0]), uniforms)
     for law in (sampler.law(torch.tensor([0.0, 0.0, -INF, 0.0])), torch.tensor([0.5, 0.5, 0.0, 0.0])):
         tree = TreeBuilder(0)
         tree.add(0, 1, "chosen")
         tree.add(0, 2, "with_replacement", law, drafter="tables")
         with pytest.raises(ValueError, match=r"^tree node 2: drafter 'tables' says that it drew token 2 from a"):
-            sampler.rejection(tree.build().tree, logits_NV, uniform_D)
+            accepted(sampler, tree.build().tree, logits_NV, uniforms)
     # by a builder, which refuses the second draw, nobody gets such a tree
     twice = (Draw(1, "without_replacement", torch.tensor([0.1, 0.0, 0.0, 0.9]), "tables", 0),) * 2
     with pytest.raises(ValueError, match="^tree node 1: drafter 'tables' says that it drew token 3 from a"):
-        sampler.rejection(TokenTree((0, 3), (-1, 0), (0, 1), (2, 2), (twice, ())), logits_NV, uniform_D)
+        accepted(sampler, TokenTree((0, 3), (-1, 0), (0, 1), (2, 2), (twice, ())), logits_NV, uniforms)
 
 
 @pytest.mark.parametrize("at", [2, 3])
@@ -129,7 +128,7 @@ def test_the_sigmoid_draws_from_no_law_that_nan_has_spoilt(at: int) -> None:
     tree = TreeBuilder(0)
     tree.add(0, 2, "with_replacement", sampler.law(law_V))
     with pytest.raises(UnusableLogits, match="^draft, row 0"):
-        sampler.rejection(tree.build().tree, torch.zeros(2, 4), torch.tensor([0.99, 0.5], dtype=torch.float64))
+        accepted(sampler, tree.build().tree, torch.zeros(2, 4), [0.99, 0.5])
 
 
 def test_laws_may_lie_anywhere_in_memory() -> None:
@@ -143,8 +142,8 @@ def test_laws_may_lie_anywhere_in_memory() -> None:
         for token, row_V in zip(case.token_BG[0], reversed(list(rows_GV)), strict=True):
             tree.add(node, token, "with_replacement", sampler.law(row_V))
             node = tree.add(node, (token + 1) % 32, "with_replacement", sampler.law(row_V))
-        uniform_D = torch.linspace(0.1, 0.9, 2 * rows_GV.shape[0] + 1, dtype=torch.float64)
-        answers.append(sampler.rejection(tree.build().tree, torch.zeros(tree.size, rows_GV.shape[1]), uniform_D))
+        uniforms = torch.linspace(0.1, 0.9, 2 * rows_GV.shape[0] + 1, dtype=torch.float64).tolist()
+        answers.append(accepted(sampler, tree.build().tree, torch.zeros(tree.size, rows_GV.shape[1]), uniforms))
     assert answers[0] == answers[1]
 
 
@@ -163,11 +162,11 @@ def test_the_host_reads_a_tree_s_verdict_and_nothing_else(
             return func(*args, **(kwargs or {}))
 
     case = make_tree_case(seed, 1 << 13, largest=257)
-    assert filters(case.params) == filtered
+    assert case.params.filtered == filtered
     expected = case.answer(0, ReferenceSampler(None, case.params))
     sampler = ExactSampler(ExactConfig("triton"), case.params)
     tree = case.tree(0, case.laws(0, sampler))
-    right = torch.Tensor.tolist
+    uniforms, right = case.uniform_BD[0].tolist(), torch.Tensor.tolist
 
     def counted(self: torch.Tensor) -> Any:
         reads.append(f"tolist {self.numel()}")
@@ -176,8 +175,7 @@ def test_the_host_reads_a_tree_s_verdict_and_nothing_else(
     monkeypatch.setattr(torch.Tensor, "tolist", counted)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy to the host"))
     with Watch():
-        decided = sampler.rejection(tree, case.target_BNV[0], case.uniform_BD[0])
-    assert decided is not None
+        decided = accepted(sampler, tree, case.target_BNV[0], uniforms)
     assert reads == ["tolist 3"], "three integers of eight bytes"
     assert [*(tree.token_N[node] for node in decided[0][1:]), decided[1]] == expected
 
@@ -203,8 +201,8 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReferenceSampler, "probabilities", lambda *_: pytest.fail("an N x V tensor"))
     gamma = logits_GV.shape[0]
     request = request_for([0], sampler, 0).view
-    accepted = MultiStep(None).verify(tree.build().tree, case.target_BRV[0].float(), request)
-    assert len(accepted.path) == gamma + 1, "p = q: everything is accepted"
+    verdict = MultiStep(None).verify(tree.build().tree, case.target_BRV[0].float(), request)
+    assert len(verdict.path) == gamma + 1, "p = q: everything is accepted"
     assert rows == list(range(gamma + 1))
 
 

@@ -19,8 +19,8 @@ pytest.importorskip("triton")
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
+from spec_sdk_backends.fused_rejection import decide, gather_trees
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
-from spec_sdk_samplers.fused_rejection import decide, gather_trees
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,10 +7,11 @@ import torch
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UnusableLogits
+from spec_sdk.ops.inversion import first_beyond
+from spec_sdk.ops.pieces import PIECE, TILE, exceeding, largest, pieces, tile_sums, total
 from spec_sdk.tree import TreeBuilder
-from spec_sdk_samplers.inversion import first_beyond
-from spec_sdk_samplers.pieces import PIECE, TILE, exceeding, largest, pieces, tile_sums, total
 from spec_sdk_samplers.sigmoid import SigmoidSampler
+from tests.samplers.random_cases import accepted
 
 SIZES = (1, TILE - 1, TILE, TILE + 1, PIECE - 1, PIECE, PIECE + 1, PIECE + TILE + 1, 2 * PIECE, 100_003)
 NAN, INF = float("nan"), float("inf")
@@ -70,7 +71,7 @@ def test_an_unusable_number_in_any_piece_is_seen(bad: float, at: int) -> None:
     tree = TreeBuilder(0)
     tree.add(0, 3, "with_replacement", sampler.law(q_V))
     with pytest.raises(UnusableLogits, match="row 0"):
-        sampler.rejection(tree.build().tree, p_V.repeat(2, 1), torch.tensor([0.5, 0.5], dtype=torch.float64))
+        accepted(sampler, tree.build().tree, p_V.repeat(2, 1), [0.5, 0.5])
 
 
 def test_a_piece_without_any_finite_number_is_no_fault() -> None:

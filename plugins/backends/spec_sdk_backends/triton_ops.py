@@ -1,4 +1,4 @@
-"""The operations of the CUDA backend: the reference ones, with tree and speculative attention in Triton.
+"""The operations of the CUDA backend: the reference ones, with attention and the rule ``multi_step`` in Triton.
 
 Legend: B batch or requests, N queries, H query heads, G KV heads, D head dim, S keys or cache slots, C capacity of a
 slot, g layers of a group, X = g*B.
@@ -12,15 +12,28 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
-from spec_sdk.ops import Ops
+from spec_sdk.ops import Decision, DrawnTree, Ops, Rows, Rule, Uniforms
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk_backends.fused_rejection import multi_step
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import cached_tree_attention, tree_attention
 
 
 class TritonOps(Ops):
-    """Attention by interval mask, without a dense one; everything else as the reference does it."""
+    """Attention by interval mask, without a dense one; ``multi_step`` from logits, without a row of probabilities.
+
+    Everything else as the reference does it.
+    """
+
+    def accept(self, rule: str | Rule, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
+        """``multi_step`` in three launches and one transfer where the sampler's rows can be made from logits.
+
+        Elsewhere as the reference does.
+        """
+        if rule == "multi_step" and rows.from_logits is not None:
+            return multi_step(tree, rows.from_logits, uniforms)
+        return super().accept(rule, tree, rows, uniforms)
 
     def cached_attention(self, q_gBNHD: torch.Tensor, cache: PassCache, first: int) -> torch.Tensor:
         """As the reference's, in one launch for all requests and layers, and without waiting for the device.

@@ -12,6 +12,7 @@ import torch
 
 from spec_sdk.contracts import LARGEST_TREE, Growing, Growth, Request
 from spec_sdk.errors import UserError
+from spec_sdk.ops import without
 from spec_sdk.ops.host_reads import count as count_read
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import DraftDistribution, TreeBuilder
@@ -105,4 +106,4 @@ def _draw_children(
         token = sampler.draw(remaining_V, rng)
         fed.add(node, token, "without_replacement", law, drafter)
         if left > 1:
-            remaining_V = sampler.without(remaining_V, token)
+            remaining_V = without(remaining_V, token)

@@ -9,7 +9,7 @@ from math import isnan
 
 import torch
 
-from spec_sdk_samplers.pieces import largest, piece_count, pieces
+from spec_sdk.ops.pieces import largest, piece_count, pieces
 
 TILE = 64
 

@@ -1,10 +1,10 @@
 """The fused sampler: the reference's tokens for the same random numbers, from logits, without an N x V tensor.
 
 On the CPU one row at a time is normalised, and only rows that a verdict needs: those of visited nodes, and of a draft
-law whose token was rejected. On a GPU a tree goes through three kernels (:mod:`spec_sdk_samplers.rejection_kernels`),
-with one transfer to the host.
+distribution whose token was rejected. Where the backend has a kernel for the rule, that gets the logits, and no row is
+made.
 
-Legend: N tree nodes, D draws, V vocabulary.
+Legend: N tree nodes, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ import torch
 
 from spec_sdk.contracts import Random, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError, did_you_mean
-from spec_sdk.tree import DraftDistribution, Draw, TokenTree
+from spec_sdk.ops import DrawnTree, FromLogits, Ops, Rows
+from spec_sdk.ops.inversion import draw, next_uniform
+from spec_sdk.ops.pieces import largest, pieces
+from spec_sdk.tree import DraftDistribution, Draw
 from spec_sdk_samplers.candidates import nucleus, top_k_candidates, top_p_candidates
-from spec_sdk_samplers.inversion import first_beyond
-from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
-from spec_sdk_samplers.reference import ReferenceSampler, uniform
+from spec_sdk_samplers.reference import ReferenceSampler
 
 KERNELS = ("auto", "triton", "torch")
 
 
 @dataclass
 class ExactConfig:
-    """``kernels``: ``triton`` or ``torch``, wherever the logits lie; ``auto`` is triton on a GPU, torch elsewhere."""
+    """``kernels``: ``triton`` or ``torch``, wherever the logits lie; ``auto`` is what the backend has."""
 
     kernels: str = "auto"
 
@@ -52,12 +53,13 @@ class ExactSampler(ReferenceSampler):
             )
         super().__init__(config, params)
         self._scratch = threading.local()
+        if config.kernels == "torch":
+            self.ops = Ops()
+        elif config.kernels == "triton":
+            # imported here and not above: machines without a GPU need not have triton
+            from spec_sdk_backends.triton_ops import TritonOps
 
-    def uses_triton(self, device: torch.device) -> bool:
-        """Whether logits on ``device`` are decided by the kernels."""
-        return self.config.kernels == "triton" or (
-            self.config.kernels == "auto" and device.type == "cuda" and importlib.util.find_spec("triton") is not None
-        )
+            self.ops = TritonOps()
 
     def draw_from(self, law: DraftDistribution, random: Random) -> int:
         """From one row of logits. Remembered is the token's own probability, which is all that its test will need.
@@ -65,113 +67,19 @@ class ExactSampler(ReferenceSampler):
         Raises UnusableLogits as :meth:`probabilities` does.
         """
         q_V = self.row_law(law.logits_V, 0, "q")
-        token = first_beyond(q_V, uniform(random))
+        token = draw(q_V, next_uniform(random))
         known = law.known if isinstance(law.known, dict) else {}
         law.known = known | {token: float(q_V[token])}
         return token
 
-    def rejection(
-        self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor, step: int = 0
-    ) -> tuple[list[int], int] | None:
-        """Raises UnusableLogits, whose row is the tree node, for logits of a visited node that give no distribution."""
-        if self.greedy:
-            return None
-        if self.uses_triton(logits_NV.device):
-            # triton is imported here and not above: machines without a GPU need not have it
-            from spec_sdk_samplers.fused_rejection import tree_verdict
-
-            return tree_verdict(tree, logits_NV, uniform_D, self.params, self.scales())
-        return self.walk(tree, logits_NV, uniform_D)
+    def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
+        return super().rows(tree, logits_NV) if self.greedy else RowsFromLogits(self, tree, logits_NV)
 
     def scales(self) -> tuple[float, float] | None:
         """α and β where laws are approximated by a sigmoid; None where they are not."""
         return None
 
-    def walk(self, tree: TokenTree, logits_NV: torch.Tensor, uniform_D: torch.Tensor) -> tuple[list[int], int]:
-        """The rule in torch, for trees and draws of every kind: node by node, each row normalised when it is needed."""
-        uniforms: list[float] = uniform_D.tolist()
-        path, first = [0], tree.first_draw_N1
-        while True:
-            node = path[-1]
-            draws = tree.draws_N[node]
-            child, rest_V, less_V = self.try_draws(tree, node, draws, logits_NV[node], uniforms[first[node] :])
-            if child is not None:
-                path.append(child)
-                continue
-            token = first_beyond(rest_V, uniforms[-1], less_V)
-            if token < 0:
-                raise UnusableLogits(node)
-            return path, token
-
-    def try_draws(
-        self, tree: TokenTree, node: int, draws: tuple[Draw, ...], logits_V: torch.Tensor, uniforms: list[float]
-    ) -> tuple[int | None, torch.Tensor, torch.Tensor | None]:
-        """The accepted child of ``node``, or None; and what is left of the target's law, up to a factor.
-
-        What is left are two rows, p and q, of which the next token comes from max(p - q, 0); or p alone.
-        """
-        p_V = self.row_law(logits_V, node, "p")
-        left: dict[int, torch.Tensor] = {}
-        for i, draw in enumerate(draws):
-            token, is_last = tree.token_N[draw.node], i + 1 == len(draws)
-            p = float(p_V[token])
-            if draw.kind == "chosen":
-                if uniforms[i] < p:
-                    return draw.node, p_V, None
-                _remove(p_V, token, normalised=not is_last)
-                continue
-            source, sequence = draw.source, draw.sequence
-            q_V = left.get(sequence) if sequence is not None else None
-            known = source.known if isinstance(source, DraftDistribution) and q_V is None else None
-            q = known.get(token) if isinstance(known, dict) else None
-            if q is None:
-                q_V = self._draft_row(draw, node, p_V.device) if q_V is None else q_V
-                q = float(q_V[token])
-            if not q > 0:
-                raise ValueError(
-                    f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {token} from a "
-                    f"distribution in which that token has probability {q}"
-                )
-            if uniforms[i] * q < p:
-                return draw.node, p_V, None
-            q_V = self._draft_row(draw, node, p_V.device) if q_V is None else q_V
-            if is_last:
-                return None, p_V, q_V
-            p_V = self._residual(p_V, q_V)
-            if sequence is not None:
-                if sequence not in left:
-                    left[sequence] = q_V.clone()
-                _remove(left[sequence], token)
-        return None, p_V, None
-
-    def _residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
-        """norm(max(p - q, 0)), in a row of our own; ``p_V``, which is not written to, if that is nothing."""
-        out_V = self._row("rest", p_V)
-        if out_V.data_ptr() == p_V.data_ptr():
-            # the second rejection at a node: what the first one left gives way
-            out_V = self._row("p", p_V)
-        exceeding(p_V, q_V, out_V)
-        whole = total(out_V)
-        if not whole > 0:
-            return p_V
-        for (out,) in pieces(out_V):
-            out.div_(whole)
-        return out_V
-
-    def _draft_row(self, draw: Draw, node: int, device: torch.device) -> torch.Tensor:
-        """q [V] of ``draw``, made at ``node``, on ``device``: not to be written to."""
-        source = draw.source
-        assert source is not None
-        q_V = source.made if isinstance(source, DraftDistribution) else source
-        if q_V is None:
-            assert isinstance(source, DraftDistribution)
-            try:
-                q_V = self.row_law(source.logits_V, 0, "q")
-            except UnusableLogits as error:
-                raise UnusableLogits(node, "draft, ") from error
-        return q_V.to(device)
-
-    def _row(self, use: str, like_V: torch.Tensor) -> torch.Tensor:
+    def scratch_row(self, use: str, like_V: torch.Tensor) -> torch.Tensor:
         """A float32 row [V] to write to, one per use and thread: memory touched for the first time costs more than the
         arithmetic on it.
         """
@@ -193,7 +101,7 @@ class ExactSampler(ReferenceSampler):
         score_V = logits_V
         if params.temperature != 1 or score_V.dtype != torch.float32:
             score_V = self._scaled(score_V)
-        p_V = torch.softmax(score_V, -1, out=self._row(use, logits_V))
+        p_V = torch.softmax(score_V, -1, out=self.scratch_row(use, logits_V))
         # a softmax is NaN in every place or in none
         if not float(p_V[0]) >= 0:
             raise UnusableLogits(row)
@@ -207,7 +115,7 @@ class ExactSampler(ReferenceSampler):
         if not isfinite(top):
             raise UnusableLogits(row)
         score_K = (logits_V[id_K].float() - top) / max(self.params.temperature, torch.finfo(torch.float32).tiny)
-        return self._spread(self._filtered(score_K.softmax(-1)), id_K, self._row(use, logits_V))
+        return self._spread(self._filtered(score_K.softmax(-1)), id_K, self.scratch_row(use, logits_V))
 
     def _filtered(self, p_K: torch.Tensor) -> torch.Tensor:
         """``p_K``, written to, under top-p and min-p; its sum is 1 if one of them is on."""
@@ -232,7 +140,7 @@ class ExactSampler(ReferenceSampler):
         float32 rounds away what tells them apart, or end as infinities.
         """
         temperature = self.params.temperature
-        score_V = self._row("score", logits_V)
+        score_V = self.scratch_row("score", logits_V)
         top = largest(logits_V) if temperature != 1 else 0.0
         for score, logits in pieces(score_V, logits_V):
             score.copy_(logits)
@@ -241,13 +149,39 @@ class ExactSampler(ReferenceSampler):
         return score_V
 
 
-def _remove(p_V: torch.Tensor, token: int, normalised: bool = True) -> None:
-    """Take ``token`` from ``p_V`` and renormalise, in place; nothing happens if there is no other token."""
-    kept = p_V[token].clone()
-    p_V[token] = 0.0
-    rest = total(p_V)
-    if not rest > 0:
-        p_V[token] = kept
-    elif normalised:
-        for (p,) in pieces(p_V):
-            p.div_(rest)
+class RowsFromLogits(Rows):
+    """One row at a time, in memory that the next of its kind is written to, and only where a rule asks for it."""
+
+    sampler: ExactSampler
+
+    def __init__(self, sampler: ExactSampler, tree: DrawnTree, logits_NV: torch.Tensor) -> None:
+        super().__init__(tree, logits_NV, sampler.greedy)
+        self.sampler = sampler
+        self.from_logits = FromLogits(logits_NV, sampler.params, sampler.scales())
+
+    def target(self, node: int) -> torch.Tensor:
+        return self.sampler.row_law(self.logits_NV[node], node, "p")
+
+    def draft(self, draw: Draw, node: int) -> torch.Tensor:
+        source = draw.source
+        assert source is not None, "a chosen token was drawn from no distribution"
+        q_V = source.made if isinstance(source, DraftDistribution) else source
+        if q_V is None:
+            assert isinstance(source, DraftDistribution)
+            try:
+                q_V = self.sampler.row_law(source.logits_V, 0, "q")
+            except UnusableLogits as error:
+                raise UnusableLogits(node, "draft, ") from error
+        return q_V.to(self.logits_NV.device)
+
+    def known(self, draw: Draw) -> float | None:
+        known = draw.source.known if isinstance(draw.source, DraftDistribution) else None
+        return known.get(self.tree.token_N[draw.node]) if isinstance(known, dict) else None
+
+    def spare(self, beside_V: torch.Tensor) -> torch.Tensor:
+        row_V = self.sampler.scratch_row("rest", beside_V)
+        # the second rejection at a node: what the first one left gives way
+        return row_V if row_V.data_ptr() != beside_V.data_ptr() else self.sampler.scratch_row("p", beside_V)
+
+    def choices(self) -> list[int]:
+        return self.sampler.choices(self.logits_NV)

@@ -1,4 +1,4 @@
-"""The reference sampler: temperature, top-k, top-p and min-p, in that order, and the arithmetic of rejection sampling.
+"""The reference sampler: temperature, top-k, top-p and min-p, in that order.
 
 Legend: N rows, V vocabulary, K candidates.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.contracts import Random, Sampler
+from spec_sdk.contracts import Sampler
 from spec_sdk.errors import UnusableLogits
+from spec_sdk.ops.host_reads import count as count_read
 
 
 class ReferenceSampler(Sampler):
-    """Plain torch, on whatever device the logits are; random numbers are given, or come from the CPU generator that is.
+    """Plain torch, on whatever device the logits are.
 
     The filters keep what transformers' logits processors keep. Where the border of top-p falls between tokens of equal
     probability, the lower ids stay; top-k keeps every token that ties with the k-th.
@@ -28,6 +29,7 @@ class ReferenceSampler(Sampler):
             return p_NV.scatter_(-1, choice_N[:, None], 1.0)
         score_NV = logits_NV.float()
         top_N = score_NV.amax(-1)
+        count_read()
         self._check_rows(torch.isfinite(top_N).tolist())
         # relative to the row's maximum, so that no temperature, however small, overflows
         score_NV = (score_NV - top_N[:, None]) / max(self.params.temperature, torch.finfo(torch.float32).tiny)
@@ -46,35 +48,10 @@ class ReferenceSampler(Sampler):
     def choices(self, logits_NV: torch.Tensor) -> list[int]:
         """Raises UnusableLogits as :meth:`probabilities` does."""
         top_N, token_N = logits_NV.max(-1)
+        count_read()
         answer: list[int] = torch.where(torch.isfinite(top_N), token_N, -1).tolist()
         self._check_rows([token >= 0 for token in answer])
         return answer
-
-    def draw(self, p_V: torch.Tensor, random: Random) -> int:
-        """By inversion: one random number. ``p_V`` need not sum to 1 exactly. Raises ValueError if it has no mass."""
-        cdf_V = p_V.double().cumsum(0)
-        # u < 1, so this is the first token whose cumulated mass exceeds u times the whole: never one of probability 0
-        token = int(torch.searchsorted(cdf_V, uniform(random) * cdf_V[-1], right=True))
-        if token >= cdf_V.shape[0]:
-            raise ValueError(f"cannot draw a token: the probabilities sum to {float(cdf_V[-1])}")
-        return token
-
-    def accepts(self, p: float, q: float, random: Random) -> bool:
-        return uniform(random) * q < p
-
-    def residual(self, p_V: torch.Tensor, q_V: torch.Tensor) -> torch.Tensor:
-        """``p_V`` itself if nothing of it exceeds ``q_V``.
-
-        A draw is rejected with probability sum(max(q - p, 0)), which equals the residual's mass. Where that is zero up
-        to rounding, so is the probability of getting here, and whatever is returned moves the law by no more than it.
-        """
-        return _normalised((p_V - q_V).clamp_min_(0.0), p_V)
-
-    def without(self, p_V: torch.Tensor, token: int) -> torch.Tensor:
-        """``p_V`` itself if it has no other token: then it was accepted with probability 1 up to rounding."""
-        rest_V = p_V.clone()
-        rest_V[token] = 0.0
-        return _normalised(rest_V, p_V)
 
     @staticmethod
     def _nucleus(p_NV: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -95,15 +72,3 @@ class ReferenceSampler(Sampler):
     def _check_rows(sound_N: list[bool]) -> None:
         if not all(sound_N):
             raise UnusableLogits(sound_N.index(False))
-
-
-def uniform(random: Random) -> float:
-    """The number itself, or the generator's next one."""
-    if isinstance(random, torch.Generator):
-        return float(torch.rand((), generator=random, dtype=torch.float64))
-    return random
-
-
-def _normalised(mass_V: torch.Tensor, otherwise_V: torch.Tensor) -> torch.Tensor:
-    total = mass_V.sum()
-    return mass_V.div_(total) if float(total) > 0 else otherwise_V

@@ -13,10 +13,11 @@ import torch
 
 from spec_sdk.contracts import Guarantee, SamplingParams
 from spec_sdk.errors import UnusableLogits, UserError
-from spec_sdk.tree import DraftDistribution, Draw, TokenTree
-from spec_sdk_samplers.exact import ExactConfig, ExactSampler
-from spec_sdk_samplers.pieces import exceeding, largest, pieces, total
-from spec_sdk_samplers.support import filters
+from spec_sdk.ops import DrawnTree, Left, Rows
+from spec_sdk.ops.inversion import first_beyond
+from spec_sdk.ops.pieces import exceeding, largest, pieces, total
+from spec_sdk.tree import DraftDistribution, Draw
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler, RowsFromLogits
 
 LARGEST_HALF = 65504.0
 """Where float16 ends."""
@@ -68,58 +69,85 @@ class SigmoidSampler(ExactSampler):
     def scales(self) -> tuple[float, float] | None:
         return self.config.alpha, self.config.beta
 
-    def try_draws(
-        self, tree: TokenTree, node: int, draws: tuple[Draw, ...], logits_V: torch.Tensor, uniforms: list[float]
-    ) -> tuple[int | None, torch.Tensor, torch.Tensor | None]:
-        sources = [draw.source for draw in draws]
-        if not sources or not all(isinstance(source, DraftDistribution) for source in sources):
-            return super().try_draws(tree, node, draws, logits_V, uniforms)
-        # a sigmoid would make numbers of infinities, and of NaN anywhere but at the token
-        if not math.isfinite(largest(logits_V)):
-            raise UnusableLogits(node)
-        rest_V: torch.Tensor | None = None
-        for draw, source, uniform in zip(draws, sources, uniforms, strict=False):
-            assert isinstance(source, DraftDistribution)
-            token = tree.token_N[draw.node]
-            p_V = self._sigmoid(logits_V[token]) if rest_V is None else rest_V[token]
-            p, q = float(p_V), float(self._sigmoid(source.logits_V[token]))
-            if math.isnan(q):
-                raise UnusableLogits(node, "draft, ")
-            if uniform * q < p and (rest_V is not None or self._keeps(logits_V, token, node)):
-                return draw.node, logits_V, None
-            if rest_V is None:
-                rest_V = self._sigmoid_row(logits_V, node, "sigmoid p")
-            less_V = self._sigmoid_row(source.logits_V, 0, "sigmoid q").to(rest_V.device)
-            rest_V = exceeding(rest_V, less_V, rest_V)
-        assert rest_V is not None
-        left = total(rest_V)
-        if math.isnan(left):
-            raise UnusableLogits(node, "draft, ")
-        return None, rest_V if left > 0 else self.row_law(logits_V, node, "p"), None
+    def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
+        return super().rows(tree, logits_NV) if self.greedy else SigmoidRows(self, tree, logits_NV)
 
-    def _keeps(self, logits_V: torch.Tensor, token: int, row: int) -> bool:
-        return not filters(self.params) or bool(self._kept(logits_V, row)[token])
-
-    def _kept(self, logits_V: torch.Tensor, row: int) -> torch.Tensor:
-        """What the filters keep of a row, [V]."""
+    def kept(self, logits_V: torch.Tensor, row: int) -> torch.Tensor | None:
+        """What the filters keep of a row, bool [V]; None if that is all. Raises UnusableLogits, naming ``row``."""
         params = self.params
+        if not params.filtered:
+            return None
         if params.top_p < 1 or params.min_p > 0:
             return self.row_law(logits_V, row, "p") > 0
         # a token may be among the k best and yet have a softmax of 0 in float32
         return logits_V >= logits_V.topk(min(params.top_k, logits_V.shape[0])).values[-1]
 
-    def _sigmoid(self, logits: torch.Tensor) -> torch.Tensor:
+    def sigmoid(self, logits: torch.Tensor) -> torch.Tensor:
+        """σ((z/T − α)/(β − α)), elementwise, in float32."""
         alpha, beta = self.config.alpha, self.config.beta
         return torch.sigmoid((logits.float() / self.params.temperature - alpha) / (beta - alpha))
 
-    def _sigmoid_row(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
-        """In memory that the next call for the same ``use`` writes to."""
-        value_V = self._row(use, logits_V)
+    def sigmoid_row(self, logits_V: torch.Tensor, kept_V: torch.Tensor | None, use: str) -> torch.Tensor:
+        """[V], 0 where nothing is kept, in memory that the next call for the same ``use`` writes to."""
+        value_V = self.scratch_row(use, logits_V)
         for value, logits in pieces(value_V, logits_V):
-            value.copy_(self._sigmoid(logits))
-        if filters(self.params):
-            value_V.masked_fill_(~self._kept(logits_V, row), 0.0)
-        return value_V
+            value.copy_(self.sigmoid(logits))
+        return value_V if kept_V is None else value_V.masked_fill_(~kept_V, 0.0)
+
+
+class SigmoidRows(RowsFromLogits):
+    """Rows of ``exact``, of which a rule takes by sigmoids where all draws of a node come from draft logits."""
+
+    sampler: SigmoidSampler
+
+    def left(self, node: int) -> Left:
+        draws = self.tree.draws_N[node]
+        if draws and all(isinstance(draw.source, DraftDistribution) for draw in draws):
+            return SigmoidLeft(self, node)
+        return super().left(node)
+
+
+class SigmoidLeft(Left):
+    """What is left of p̂ at a node: max(p̂ − q̂, 0) after every rejection, never renormalised, and q̂ as it was."""
+
+    def __init__(self, rows: SigmoidRows, node: int) -> None:
+        self.rows: SigmoidRows = rows
+        self.node = node
+        self._logits_V = rows.logits_NV[node]
+        # a sigmoid would make numbers of infinities, and of NaN anywhere but at the token
+        if not math.isfinite(largest(self._logits_V)):
+            raise UnusableLogits(node)
+        self._kept_V = rows.sampler.kept(self._logits_V, node)
+        self._rest_V: torch.Tensor | None = None
+
+    def p(self, token: int) -> float:
+        if self._rest_V is not None:
+            return float(self._rest_V[token])
+        if self._kept_V is not None and not self._kept_V[token]:
+            return 0.0
+        return float(self.rows.sampler.sigmoid(self._logits_V[token]))
+
+    def q(self, draw: Draw) -> float:
+        assert isinstance(draw.source, DraftDistribution)
+        q = float(self.rows.sampler.sigmoid(draw.source.logits_V[self.rows.tree.token_N[draw.node]]))
+        if math.isnan(q):
+            raise UnusableLogits(self.node, "draft, ")
+        return q
+
+    def reject(self, draw: Draw, last: bool) -> None:
+        assert isinstance(draw.source, DraftDistribution)
+        sampler, q_logits_V = self.rows.sampler, draw.source.logits_V
+        if self._rest_V is None:
+            self._rest_V = sampler.sigmoid_row(self._logits_V, self._kept_V, "sigmoid p")
+        q_V = sampler.sigmoid_row(q_logits_V, sampler.kept(q_logits_V, 0), "sigmoid q").to(self._rest_V.device)
+        exceeding(self._rest_V, q_V, self._rest_V)
+
+    def draw(self, uniform: float) -> int:
+        left = 0.0 if self._rest_V is None else total(self._rest_V)
+        if math.isnan(left):
+            raise UnusableLogits(self.node, "draft, ")
+        rest_V = self.rows.target(self.node) if self._rest_V is None or not left > 0 else self._rest_V
+        return first_beyond(rest_V, uniform)
 
 
 def scale_warnings(alpha: float, beta: float, dtype: torch.dtype = torch.float32) -> list[str]:

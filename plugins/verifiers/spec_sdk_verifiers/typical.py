@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Request, Verdict, Verifier
+from spec_sdk.contracts import Verifier
 from spec_sdk.errors import UserError
-from spec_sdk.tree import TokenTree
-from spec_sdk_verifiers.laws import target_law
+from spec_sdk.ops import Decision, DrawnTree, Rows, Uniforms
+from spec_sdk.ops.inversion import draw
 
 
 @dataclass
@@ -32,8 +32,8 @@ class TypicalConfig:
 class Typical(Verifier):
     """Accepts a child x if p(x) > min(epsilon, delta · exp(−H(p))), H in nats, and keeps the longest accepted path.
 
-    Of several longest paths it keeps the one of larger probability. The next token is drawn from the target's law. At
-    temperature 0, where that law has one token only, children are judged by the softmax of the logits as they stand;
+    Of several longest paths it keeps the one of larger probability. The next token is drawn from the target. At
+    temperature 0, where that leaves one token only, children are judged by the softmax of the logits as they stand;
     Medusa itself turns greedy there (its §2.3.1), which ``greedy`` does.
     """
 
@@ -49,30 +49,26 @@ class Typical(Verifier):
                 raise UserError(f"verifier.{option}: {value} must lie between 0 and 1")
         super().__init__(config)
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        sampler = request.sampler
-        laws: dict[int, torch.Tensor] = {}
+    def rule(self, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
+        """Takes one random number, for the next token; none at temperature 0."""
         score = {0: 0.0}
         # pre-order: a parent is judged before its children
-        for node in range(1, tree.size):
-            parent = tree.parent_N[node]
-            if parent not in score:
+        for parent, draws in enumerate(tree.draws_N):
+            if parent not in score or not draws:
                 continue
-            if parent not in laws:
-                laws[parent] = (
-                    torch.softmax(logits_NV[parent].float(), -1).cpu()
-                    if sampler.greedy
-                    else target_law(sampler, logits_NV, parent)
-                )
-            p = float(laws[parent][tree.token_N[node]])
-            if p > self._threshold(laws[parent]):
-                score[node] = score[parent] + math.log(p)
-        last = max(score, key=lambda node: (tree.depth_N[node], score[node]))
-        if sampler.greedy:
-            next_token = sampler.choices(logits_NV[last : last + 1])[0]
-        else:
-            next_token = sampler.draw(target_law(sampler, logits_NV, last), request.rng)
-        return Verdict(tree.path_to(last), next_token, tree)
+            p_V = self._judges(rows, parent)
+            threshold = self._threshold(p_V)
+            for child in dict.fromkeys(drawn.node for drawn in draws):
+                p = float(p_V[tree.token_N[child]])
+                if p > threshold:
+                    score[child] = score[parent] + math.log(p)
+        last = max(sorted(score), key=lambda node: (len(tree.path_to(node)), score[node]))
+        token = rows.choices()[last] if rows.greedy else draw(rows.target(last), uniforms(1)[0])
+        return tree.path_to(last), token
+
+    def _judges(self, rows: Rows, node: int) -> torch.Tensor:
+        """The distribution [V] that children of ``node`` are judged by."""
+        return torch.softmax(rows.logits_NV[node].float(), -1).cpu() if rows.greedy else rows.target(node)
 
     def _threshold(self, p_V: torch.Tensor) -> float:
         entropy = float(torch.special.entr(p_V).sum())

@@ -9,7 +9,7 @@ from bisect import bisect_right
 
 import torch
 
-from spec_sdk_samplers.pieces import TILE, tile_sums
+from spec_sdk.ops.pieces import TILE, tile_sums
 
 
 def first_beyond(mass_V: torch.Tensor, uniform: float, less_V: torch.Tensor | None = None) -> int:
@@ -39,3 +39,18 @@ def first_beyond(mass_V: torch.Tensor, uniform: float, less_V: torch.Tensor | No
     if token == part_V.shape[0]:
         token = int(part_V.nonzero()[-1])
     return tile * TILE + token
+
+
+def draw(p_V: torch.Tensor, uniform: float) -> int:
+    """One token of ``p_V`` [V], which need not sum to 1. Raises ValueError if it has no mass."""
+    token = first_beyond(p_V, uniform)
+    if token < 0:
+        raise ValueError(f"cannot draw a token: the probabilities sum to {float(p_V.sum())}")
+    return token
+
+
+def next_uniform(random: float | torch.Generator) -> float:
+    """The number itself, or the generator's next one of [0, 1)."""
+    if isinstance(random, torch.Generator):
+        return float(torch.rand((), generator=random, dtype=torch.float64))
+    return random

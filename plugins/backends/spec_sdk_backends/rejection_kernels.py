@@ -33,7 +33,8 @@ row and part, 8 per tile. A law that is given as probabilities has no statistics
 which also sums nothing between the draws of a node, as it never renormalises: N·V·e + (1 + l)·V·e.
 
 With top-k, top-p or min-p every row comes with the least kept logit and the last kept token among its equals
-(:func:`spec_sdk_samplers.support.least_kept`), found by sorting: its own passes over the rows, before the first kernel.
+(:func:`spec_sdk_backends.kept_tokens.least_kept`), found by sorting: its own passes over the rows, before the first
+kernel.
 
 Legend: B trees, D draws, J draws of one node, R rows, S parts of a row, T tiles, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Launches the kernels of :mod:`spec_sdk_samplers.rejection_kernels`.
+"""Launches the kernels of :mod:`spec_sdk_backends.rejection_kernels`.
 
 Legend: B trees, D draws, F fields of a draw, J draws of one node, N nodes, R rows, S parts of a row, V vocabulary.
 """
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import torch
 import triton  # type: ignore[import-untyped]
 
-from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UnusableLogits
-from spec_sdk.tree import DraftDistribution, Draw, TokenTree
-from spec_sdk_samplers import rejection_kernels as kernels
-from spec_sdk_samplers.support import filters, least_kept
+from spec_sdk.ops.draws import DraftDistribution, Draw, DrawnTree
+from spec_sdk.ops.host_reads import read
+from spec_sdk.ops.rows import Decision, FromLogits, Shaping, Uniforms, impossible
+from spec_sdk_backends import rejection_kernels as kernels
+from spec_sdk_backends.kept_tokens import least_kept
 
 TILE = 1024
 MAX_PARTS = 64
@@ -37,7 +38,7 @@ class Trees:
     ``target``, ``draft``: tensors from whose first element on the offsets of rows of logits count elements;
     ``given`` the same for probabilities. ``row_offset_R``: the target's rows of all nodes, ``nodes`` of them, then the
     distinct draft laws' (-1: its statistics are not needed). ``draw_DF``: fields of
-    :mod:`~spec_sdk_samplers.rejection_kernels`. ``root_B4``: root, first draw, end of its draws, end of the tree's
+    :mod:`~spec_sdk_backends.rejection_kernels`. ``root_B4``: root, first draw, end of its draws, end of the tree's
     draws. ``uniform_U`` float64: per tree one for each draw, then one. ``least_R``, ``last_R``: of :func:`least_kept`,
     or None without filters. ``most``: draws of the node that has most. ``aligned``: whether all offsets
     are multiples of 16. ``rows``: what the offsets lead to, kept alive.
@@ -59,10 +60,10 @@ class Trees:
 
 
 def gather_trees(
-    trees: Sequence[TokenTree],
+    trees: Sequence[DrawnTree],
     logits_BNV: Sequence[torch.Tensor],
     uniform_BD: Sequence[torch.Tensor],
-    params: SamplingParams,
+    params: Shaping,
     sigmoid: bool = False,
 ) -> Trees:
     """Trees from logits [N, V] each, of one dtype on one device, and uniforms [draws + 1]; no row there is copied.
@@ -117,7 +118,7 @@ def gather_trees(
     )
     least_R: torch.Tensor | None = None
     last_R: torch.Tensor | None = None
-    if filters(params):
+    if params.filtered:
         least_R, last_R = _cuts(logits_BNV, laws, params)
     most = max(len(draws_of_node) for tree in trees for draws_of_node in tree.draws_N)
     uniform_U = _to_device(uniform_BD[0] if len(trees) == 1 else torch.cat(list(uniform_BD)), device)
@@ -134,7 +135,7 @@ class _Laws:
     on offsets of logits count; ``given``: of probabilities, None if there are none.
     """
 
-    def __init__(self, trees: Sequence[TokenTree], target: torch.Tensor) -> None:
+    def __init__(self, trees: Sequence[DrawnTree], target: torch.Tensor) -> None:
         self._number = {source: i for i, (source, _) in enumerate(_first_reads(trees))}
         distinct = list(self._number)
         self.from_logits = [isinstance(source, DraftDistribution) for source in distinct]
@@ -162,7 +163,7 @@ class _Laws:
         return BY_SOFTMAX if self.from_logits[law] else BY_PROBABILITIES, law, self.offsets[law]
 
 
-def decide(trees: Trees, params: SamplingParams, scales: tuple[float, float] | None = None) -> torch.Tensor:
+def decide(trees: Trees, params: Shaping, scales: tuple[float, float] | None = None) -> torch.Tensor:
     """Verdicts [B, 3] int64 on the device: last accepted node, next token, and the fault or -1.
 
     Nodes are numbered through all trees. A fault below the number of rows is an unusable row; above, the draw of that
@@ -227,39 +228,31 @@ def choose_walkers(trees: int, tiles: int, sums: bool, device: torch.device) -> 
     return max(1, min(wanted, tiles, MAX_WALKERS if sums else MAX_PARTS))
 
 
-def tree_verdict(
-    tree: TokenTree,
-    logits_NV: torch.Tensor,
-    uniform_D: torch.Tensor,
-    params: SamplingParams,
-    scales: tuple[float, float] | None,
-) -> tuple[list[int], int]:
-    """Accepted path and next token of a tree, with one transfer to the host.
+def multi_step(tree: DrawnTree, given: FromLogits, uniforms: Uniforms) -> Decision:
+    """The rule of that name (:func:`spec_sdk.ops.acceptance.multi_step`), with one transfer to the host.
 
-    Raises UnusableLogits, whose row is the tree node, and ValueError for a token that its law could not have given.
+    Raises UnusableLogits, whose row is the tree node, and ValueError for a token that its distribution could not have
+    given.
     """
-    logits_NV = logits_NV if logits_NV.stride(-1) == 1 else logits_NV.contiguous()
-    trees = gather_trees([tree], [logits_NV], [uniform_D], params, sigmoid=scales is not None)
-    node, token, fault = decide(trees, params, scales)[0].tolist()
+    logits_NV = given.logits_NV if given.logits_NV.stride(-1) == 1 else given.logits_NV.contiguous()
+    uniform_D = torch.tensor(uniforms(tree.first_draw_N1[-1] + 1), dtype=torch.float64)
+    trees = gather_trees([tree], [logits_NV], [uniform_D], given.shaping, sigmoid=given.sigmoid is not None)
+    node, token, fault = read(decide(trees, given.shaping, given.sigmoid)[0])[0].tolist()
     if fault >= 0:
         raise _fault(tree, fault, trees.row_offset_R.shape[0])
     return tree.path_to(node), token
 
 
-def _fault(tree: TokenTree, fault: int, rows: int) -> Exception:
+def _fault(tree: DrawnTree, fault: int, rows: int) -> Exception:
     if fault < tree.size:
         return UnusableLogits(fault)
     draws = [(node, draw) for node, draws in enumerate(tree.draws_N) for draw in draws]
     if fault >= rows:
-        draw = draws[fault - rows][1]
-        return ValueError(
-            f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {tree.token_N[draw.node]} "
-            "from a distribution in which that token has probability 0"
-        )
+        return impossible(0.0, tree, draws[fault - rows][1])
     return UnusableLogits(_first_reads([tree])[fault - tree.size][1], "draft, ")
 
 
-def _first_reads(trees: Sequence[TokenTree]) -> list[tuple[torch.Tensor | DraftDistribution, int]]:
+def _first_reads(trees: Sequence[DrawnTree]) -> list[tuple[torch.Tensor | DraftDistribution, int]]:
     """The rows that draws come from, each once, with the node of its first draw, in the order of their first draws.
 
     Only so that no row is sent twice: which draws belong together, they say themselves. Tensors are hashed by object.
@@ -273,7 +266,7 @@ def _first_reads(trees: Sequence[TokenTree]) -> list[tuple[torch.Tensor | DraftD
     return list(first.items())
 
 
-def _cuts(logits_BNV: Sequence[torch.Tensor], laws: _Laws, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
+def _cuts(logits_BNV: Sequence[torch.Tensor], laws: _Laws, params: Shaping) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`least_kept` of every row; of probabilities, which are cut already, what nobody reads."""
     parts = [least_kept(rows, params) for rows_NV in logits_BNV for rows in torch.split(rows_NV, ROWS_AT_ONCE)]
     parts += [

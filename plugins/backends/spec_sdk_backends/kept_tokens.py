@@ -9,15 +9,10 @@ import math
 
 import torch
 
-from spec_sdk.contracts import SamplingParams
+from spec_sdk.ops.rows import Shaping
 
 
-def filters(params: SamplingParams) -> bool:
-    """Whether top-k, top-p or min-p is on."""
-    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-
-
-def least_kept(logits_RV: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
+def least_kept(logits_RV: torch.Tensor, params: Shaping) -> tuple[torch.Tensor, torch.Tensor]:
     """The least kept logit [R] (float32) and the last kept token [R] (int32) among those that equal it.
 
     top-k keeps all that tie with the k-th; where the border of top-p falls between equals, the lower ids stay. No

@@ -1,0 +1,183 @@
+"""Where a rule of acceptance gets the distributions that it compares: from a sampler, row by row, when it asks.
+
+Legend: N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from spec_sdk.errors import UnusableLogits
+from spec_sdk.ops.draws import Draw, DrawnTree
+from spec_sdk.ops.inversion import first_beyond
+from spec_sdk.ops.residual import remove, residual
+
+Uniforms = Callable[[int], Sequence[float]]
+"""Gives the next so many random numbers of [0, 1)."""
+Decision = tuple[list[int], int]
+"""The accepted nodes in order, beginning with the root, and the token after the last of them."""
+
+
+class Shaping(Protocol):
+    """How logits become probabilities: the fields of :class:`~spec_sdk.contracts.SamplingParams` of that name."""
+
+    @property
+    def temperature(self) -> float: ...
+
+    @property
+    def top_k(self) -> int: ...
+
+    @property
+    def top_p(self) -> float: ...
+
+    @property
+    def min_p(self) -> float: ...
+
+    @property
+    def filtered(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class FromLogits:
+    """All rows of a tree as a kernel can work them out by itself: from the target's logits and the draws' own.
+
+    ``sigmoid``: α and β where drawn tokens are judged by a sigmoid of the logits instead of their softmax.
+    """
+
+    logits_NV: torch.Tensor
+    shaping: Shaping
+    sigmoid: tuple[float, float] | None = None
+
+
+class Rows(ABC):
+    """The distributions of one scored tree. A row that no rule asks for need not be worked out.
+
+    ``logits_NV[i]``: the target's logits for the token after node i. ``greedy``: sampling at temperature 0.
+    ``from_logits``: set where a kernel may decide without asking for rows.
+    """
+
+    from_logits: FromLogits | None = None
+
+    def __init__(self, tree: DrawnTree, logits_NV: torch.Tensor, greedy: bool) -> None:
+        self.tree = tree
+        self.logits_NV = logits_NV
+        self.greedy = greedy
+
+    @abstractmethod
+    def target(self, node: int) -> torch.Tensor:
+        """The target's distribution [V] after ``node``, float32, the caller's to write to until the next call.
+
+        Raises UnusableLogits, whose row is the node, if the node's logits are not usable.
+        """
+
+    @abstractmethod
+    def draft(self, draw: Draw, node: int) -> torch.Tensor:
+        """The distribution [V] that ``draw``, made at ``node``, was drawn from, beside the target's rows.
+
+        Before any removal. Not to be written to, and to be read until the next call. Raises UnusableLogits, whose row
+        is the node, for draft logits that are not usable.
+        """
+
+    @abstractmethod
+    def choices(self) -> list[int]:
+        """After each node the token under greedy sampling, the lowest id on ties."""
+
+    def known(self, draw: Draw) -> float | None:
+        """The probability of the drawn token in :meth:`draft` where it is remembered from drawing it."""
+        return None
+
+    def keep(self, row_V: torch.Tensor) -> torch.Tensor:
+        """A row of :meth:`target` or :meth:`draft`, not to be written to, as it is whatever is asked for after it."""
+        return row_V.clone()
+
+    def spare(self, beside_V: torch.Tensor) -> torch.Tensor:
+        """A row [V] to write to that is not ``beside_V``, as which it looks."""
+        return torch.empty_like(beside_V)
+
+    def left(self, node: int) -> Left:
+        """What a rule takes from, draw by draw, at ``node``."""
+        return Left(self, node)
+
+
+class Left:
+    """What is left of the target's distribution p at a node while its draws are rejected one after the other.
+
+    A rejected draw from q leaves norm(max(p − q, 0)), a rejected chosen token p without it. q loses the token for the
+    draws after it in its sequence.
+    """
+
+    def __init__(self, rows: Rows, node: int) -> None:
+        self.rows = rows
+        self.node = node
+        self.p_V = rows.target(node)
+        # after the last rejection the next token comes from max(p − q, 0), which is not written down
+        self._less_V: torch.Tensor | None = None
+        self._q_V: torch.Tensor | None = None
+        self._undrawn: dict[int, torch.Tensor] = {}
+
+    def p(self, token: int) -> float:
+        """The probability of ``token`` in what is left."""
+        return float(self.p_V[token])
+
+    def q(self, draw: Draw) -> float:
+        """The probability with which ``draw`` gave its token; of a chosen one 1.
+
+        Raises ValueError, naming the node, if by its distribution it could not have.
+        """
+        self._q_V = None
+        if draw.source is None:
+            return 1.0
+        if draw.sequence in self._undrawn:
+            self._q_V = self._undrawn[draw.sequence]
+        q = self.rows.known(draw) if self._q_V is None else None
+        if q is None:
+            self._q_V = self._draft(draw)
+            q = float(self._q_V[self.rows.tree.token_N[draw.node]])
+        return possible(q, self.rows.tree, draw)
+
+    def reject(self, draw: Draw, last: bool) -> None:
+        """Go on from what the rejection of ``draw`` leaves. ``last``: only the next token is asked for after it."""
+        token = self.rows.tree.token_N[draw.node]
+        if draw.source is None:
+            remove(self.p_V, token, normalised=not last)
+            return
+        q_V = self._draft(draw)
+        if last:
+            self._less_V = q_V
+            return
+        self.p_V = residual(self.p_V, q_V, self.rows.spare(self.p_V))
+        if draw.sequence is not None:
+            if draw.sequence not in self._undrawn:
+                self._undrawn[draw.sequence] = q_V.clone()
+            remove(self._undrawn[draw.sequence], token)
+
+    def draw(self, uniform: float) -> int:
+        """The next token, drawn from what is left by inversion. Raises UnusableLogits if there is no mass."""
+        token = first_beyond(self.p_V, uniform, self._less_V)
+        if token < 0:
+            raise UnusableLogits(self.node)
+        return token
+
+    def _draft(self, draw: Draw) -> torch.Tensor:
+        """q [V] of the draw that is being tried: read once, for its test and its rejection."""
+        return self.rows.draft(draw, self.node) if self._q_V is None else self._q_V
+
+
+def possible(q: float, tree: DrawnTree, draw: Draw) -> float:
+    """``q``, with which ``draw`` gave its token. Raises ValueError, naming the node, if it could not have."""
+    if not q > 0:
+        raise impossible(q, tree, draw)
+    return q
+
+
+def impossible(q: float, tree: DrawnTree, draw: Draw) -> ValueError:
+    """The error of a draw that says it gave a token of probability ``q``, which is 0 or none."""
+    return ValueError(
+        f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {tree.token_N[draw.node]} from a "
+        f"distribution in which that token has probability {q}"
+    )
