@@ -134,14 +134,13 @@ def test_a_static_tree_has_its_widths(children: str) -> None:
 
 @pytest.mark.parametrize("children", ["with_replacement", "without_replacement"])
 def test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path(children: str) -> None:
-    models, asked = TinyModels(), request([5, 6, 7], temperature=1.0)
-    drafter = DraftModelDrafter(DraftModelConfig(growth="static", widths=[3, 2, 1], children=children), models)
-    drafter.start(asked)
-    tree = drafter.propose(asked, Budget(3))
-    session = models.session(models.draft())
+    asked = request([5, 6, 7], temperature=1.0)
+    drafter = drafter_of(growth="static", widths=[3, 2, 1], children=children)
+    drafter.start([asked.view])
+    (tree,) = drafter.propose([asked.view], [Budget(3)])
+    session = drafter.models.session(drafter.models.draft())
     for node, draws in enumerate(tree.draws_N):
-        session.reset()
-        logits_V = session.feed([*asked.tokens, *(tree.token_N[i] for i in tree.path_to(node)[1:])])
+        logits_V = plain_logits(session, [*asked.tokens, *(tree.token_N[i] for i in tree.path_to(node)[1:])])
         expected_V = asked.sampler.probabilities(logits_V[None])[0]
         for draw in draws:
             assert draw.q_V is not None
