@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-SCHEDULER = "spec_sdk/scheduler.py"
+SCHEDULER = "spec_sdk/engine/scheduler.py"
+FAULTS = "spec_sdk/engine/faults.py"
 CYCLE = "tests/pipelines/test_token_cycle.py"
 REFUSALS = "tests/tree/test_refusals.py"
 TINY = "tests/pipelines/test_tiny_pipelines.py"
@@ -43,22 +44,22 @@ SCHEDULING = (
     Mutant(
         "nodes behind a stop token stay in the cache",
         SCHEDULER,
-        "path = verdict.path[: len(tokens)]",
-        "path = verdict.path",
+        "return self.verdict.path[: len(self.tokens)]",
+        "return self.verdict.path",
         (CYCLE,),
     ),
     Mutant(
         "the last accepted node is not kept",
         SCHEDULER,
-        "self.target.commit(path)",
-        "self.target.commit(path[:-1] or path)",
+        "[turn.path for turn in turns])",
+        "[turn.path[:-1] or turn.path for turn in turns])",
         (CYCLE,),
     ),
     Mutant(
         "the first nodes are kept, not those of the verdict",
         SCHEDULER,
-        "self.target.commit(path)",
-        "self.target.commit(range(len(path)))",
+        "[turn.path for turn in turns])",
+        "[range(len(turn.path)) for turn in turns])",
         (CYCLE, ANSWERS),
     ),
     Mutant(
@@ -71,8 +72,8 @@ SCHEDULING = (
     Mutant(
         "the bonus token comes twice",
         SCHEDULER,
-        "request.tokens.extend(tokens)",
-        "request.tokens.extend([*tokens, tokens[-1]] if len(tokens) > 1 else tokens)",
+        "state.tokens.extend(turn.tokens)",
+        "state.tokens.extend([*turn.tokens, turn.tokens[-1]] if len(turn.tokens) > 1 else turn.tokens)",
         (CYCLE,),
     ),
     Mutant(
@@ -99,13 +100,13 @@ SCHEDULING = (
     Mutant(
         "deeper than the nodes allow",
         SCHEDULER,
-        "min(granted.depth, granted.nodes - 1, room)",
-        "min(granted.depth, room)",
+        "min(budget.depth, budget.nodes - 1, room)",
+        "min(budget.depth, room)",
         (CYCLE,),
     ),
     Mutant(
         "a tree of one node too many is taken",
-        SCHEDULER,
+        FAULTS,
         "if tree.size > budget.nodes:",
         "if tree.size > budget.nodes + 1:",
         (REFUSALS,),
@@ -113,36 +114,36 @@ SCHEDULING = (
     Mutant(
         "steps are not counted",
         SCHEDULER,
-        "request.step += 1",
-        "request.step += request.step == 0",
+        "state.step += 1\n",
+        "state.step += turn.active.state.step == 0\n",
         (CYCLE,),
     ),
     Mutant(
         "the drafter hears of tokens behind the stop token",
         SCHEDULER,
-        "self.drafter.observe(request, tokens,",
-        "self.drafter.observe(request, verdict.tokens,",
+        "[turn.tokens for turn in told], hidden)",
+        "[turn.verdict.tokens for turn in told], hidden)",
         (CYCLE,),
     ),
     Mutant(
         "the drafter gets the hidden states of the first nodes",
         SCHEDULER,
-        "h_NM[path]",
-        "h_NM[: len(path)]",
+        "h_NM[turn.path]",
+        "h_NM[: len(turn.path)]",
         (CYCLE,),
     ),
     Mutant(
         "drafted tokens behind the stop token count as accepted",
         SCHEDULER,
-        '"accepted": min(len(verdict.path) - 1, len(tokens))',
-        '"accepted": len(verdict.path) - 1',
+        "accepted=min(len(turn.verdict.path) - 1, len(turn.tokens))",
+        "accepted=len(turn.verdict.path) - 1",
         (CYCLE,),
     ),
     Mutant(
         "the pending token is prefilled",
         SCHEDULER,
-        "self.target.prefill(request.tokens[:-1]",
-        "self.target.prefill(request.tokens",
+        "state.tokens[: state.prompt_length - 1]",
+        "state.tokens[: state.prompt_length]",
         (CYCLE, ANSWERS),
     ),
     Mutant(
@@ -168,9 +169,9 @@ SCHEDULING = (
     ),
     Mutant(
         "all requests draw the same random numbers",
-        "spec_sdk/pipeline.py",
-        "self.sampling.seed + SEED_STRIDE * request_id",
-        "self.sampling.seed",
+        "spec_sdk/engine/engine.py",
+        "sampling.seed + SEED_STRIDE * number",
+        "sampling.seed",
         (f"{TINY}::test_sampling_is_reproducible",),
     ),
 )
