@@ -14,6 +14,8 @@ DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
 OF_MERGED = "tests/drafters/test_merged.py"
 OUTCOMES = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_a_cycle"
 PENALISED_DRAFTS = "tests/drafters/test_penalised_drafts.py"
+SHARED_PASSES = f"{PROPOSALS}::test_requests_of_one_step_share_the_draft_models_passes"
+TOGETHER = f"{PROPOSALS}::test_requests_of_one_step_get_the_trees_that_each_gets_alone"
 
 IF_ROOM = """            if fed.room:
                 fed.add(node, sampler.draw_from(law, rng), "with_replacement", law, drafter)
@@ -222,5 +224,75 @@ GROWTH = (
         "tokens[position : position + budget.depth]",
         "tokens[position + 1 : position + budget.depth]",
         (f"{PROPOSALS}::test_prompt_lookup_copies_what_followed_the_longest_and_latest_match",),
+    ),
+    Mutant(
+        "draft model: a tree grows on its neighbour's logits",
+        DRAFTER,
+        "zip(asking, levels, strict=True)",
+        "zip(asking, reversed(levels), strict=True)",
+        (SHARED_PASSES,),
+    ),
+    Mutant(
+        "draft model: a root has its neighbour's logits",
+        DRAFTER,
+        "self.session.feed(slots, unfed) if able",
+        "self.session.feed(slots, unfed)[::-1] if able",
+        (SHARED_PASSES,),
+    ),
+    Mutant(
+        "draft model: every tree has the first request's depth",
+        DRAFTER,
+        "self.growth.grow(tree, root_logits_V, depths[i],",
+        "self.growth.grow(tree, root_logits_V, depths[0],",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "draft model: every tree has the first request's node budget",
+        DRAFTER,
+        "budgets[i].nodes)",
+        "budgets[0].nodes)",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "draft model: the rows that are kept are the neighbour's",
+        DRAFTER,
+        "self.session.commit(slots, paths)",
+        "self.session.commit(slots, paths[::-1])",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "draft model: who asks for fewer levels ends the others",
+        DRAFTER,
+        "while asking:",
+        "while asking and len(asking) == len(drafts):",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "draft model: the trees come in the order in which they were closed",
+        DRAFTER,
+        "drafts[i].closed if i in drafts",
+        "[*drafts.values()][-1 - i].closed if i in drafts",
+        (SHARED_PASSES,),
+    ),
+    Mutant(
+        "draft model: what a slot held before is not looked at",
+        DRAFTER,
+        "self.session.prefill(request.slot, prompt[kept:])",
+        "self.session.prefill(request.slot, prompt)",
+        ("tests/engine/test_batches.py::test_tokens_are_the_same_alone_and_among_others[sampled-sd_chain]",),
+    ),
+    Mutant(
+        "merged: a member gets its neighbour's share",
+        MERGED,
+        "granted = [Budget(min(budgets[i].depth, shares[i]), shares[i] + 1) for i in asked]",
+        "granted = [Budget(min(budgets[i].depth, shares[i]), shares[i] + 1) for i in reversed(asked)]",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "merged: the members' trees of a neighbour",
+        MERGED,
+        "for i, tree in zip(asked, proposed, strict=True):",
+        "for i, tree in zip(asked, reversed(proposed), strict=True):",
+        (TOGETHER,),
     ),
 )

@@ -1,4 +1,6 @@
-"""Keys and values in the wrong slots, masks that show or hide the wrong nodes, tokens at the wrong positions."""
+"""Keys and values in the wrong place, masks that show or hide the wrong nodes, tokens at the wrong positions, and
+requests of a batch mixed up in any of these.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,17 @@ CACHE = "spec_sdk/model/kv_cache.py"
 MASK = "spec_sdk/ops/attention_mask.py"
 SESSION = "spec_sdk/model/session.py"
 INPUTS = "spec_sdk/ops/pass_inputs.py"
+PASS_CACHE = "spec_sdk/ops/pass_cache.py"
+ATTENTION = "spec_sdk/ops/attention.py"
+SPECULATING = "spec_sdk/model/runners/attention_speculative.py"
 OF_CACHE = "tests/tree/test_cache.py"
 OF_MASK = "tests/tree/test_attention.py"
 OF_SESSION = "tests/model/test_session.py"
+BATCH = f"{OF_SESSION}::test_a_batch_gives_each_request_what_it_gets_alone"
+REPORTS = f"{OF_SESSION}::test_every_request_has_a_report_of_its_own"
+OF_SLOTS = "tests/model/test_shared_prefix.py"
+OF_INPUTS = "tests/tree/test_pass_inputs.py"
+OF_WRITES = "tests/model/test_kv_cache_writes.py"
 
 MODEL = (
     Mutant(
@@ -166,7 +176,7 @@ MODEL = (
         SESSION,
         "next((i for i, (a, b) in pairs if a != b)",
         "next((i + 1 for i, (a, b) in pairs if a != b)",
-        ("tests/model/test_shared_prefix.py",),
+        (OF_SLOTS,),
     ),
     Mutant(
         "tree: a second child begins inside the first one's subtree",
@@ -174,5 +184,264 @@ MODEL = (
         "next_free[parent] += subtree[node]",
         "next_free[parent] += 1",
         ("tests/tree/test_tree.py",),
+    ),
+    Mutant(
+        "cache: rows are moved in the first request's slot",
+        CACHE,
+        "slot.append(request)",
+        "slot.append(slots[0])",
+        (OF_CACHE,),
+    ),
+    Mutant(
+        "cache: growing loses the last request",
+        CACHE,
+        "larger[:, :old_slots, :, :old_capacity] = storage",
+        "larger[:, : max(1, old_slots - 1), :, :old_capacity] = storage[:, : max(1, old_slots - 1)]",
+        (OF_CACHE,),
+    ),
+    Mutant(
+        "cache: a path that leaves the slot is taken",
+        CACHE,
+        "if path and prefix + path[-1] >= self.capacity:",
+        "if path and path[-1] >= 10 * self.capacity:",
+        (OF_CACHE,),
+    ),
+    Mutant(
+        "pass cache: the first request's keys for all",
+        PASS_CACHE,
+        "k_gBNGD[i, part.index,",
+        "k_gBNGD[i, 0,",
+        (OF_CACHE,),
+    ),
+    Mutant(
+        "pass cache: a request's number is taken for its slot",
+        PASS_CACHE,
+        "self._v_LSGCD[:, part.slot]",
+        "self._v_LSGCD[:, part.index]",
+        (OF_WRITES,),
+    ),
+    Mutant(
+        "pass cache: a group's layers are written one too early",
+        PASS_CACHE,
+        "views.new_value_L[first + i]",
+        "views.new_value_L[max(first + i - 1, 0)]",
+        (OF_WRITES,),
+    ),
+    Mutant(
+        "pass cache: a group reads the model's first layers",
+        PASS_CACHE,
+        "views.v_LGKD[first:end]",
+        "views.v_LGKD[: end - first]",
+        ("tests/model/test_fused_groups.py",),
+    ),
+    Mutant(
+        "pass cache: padding is written over the last live column",
+        PASS_CACHE,
+        "repeated_gBNGD = new_gBNGD.gather(2, row_BN[None, :, :, None, None].expand_as(new_gBNGD))",
+        "repeated_gBNGD = new_gBNGD",
+        (OF_WRITES,),
+    ),
+    Mutant(
+        "pass cache: padding is written behind the live columns",
+        PASS_CACHE,
+        "row_BN = torch.minimum(row_N, inputs.live_B[:, None] - 1).long()",
+        "row_BN = row_N.long().expand(inputs.batch, -1)",
+        (OF_WRITES,),
+    ),
+    Mutant(
+        "pass cache: by index, a request's number is taken for its slot",
+        PASS_CACHE,
+        "slot_B1 = inputs.slot_B[:, None].long()",
+        "slot_B1 = torch.arange(inputs.batch)[:, None]",
+        (OF_WRITES,),
+    ),
+    Mutant(
+        "pass cache: by index, new rows go right behind the prefix",
+        PASS_CACHE,
+        "inputs.write_at_B[:, None].long() + row_BN",
+        "inputs.prefix_B[:, None].long() + row_BN",
+        (OF_WRITES,),
+    ),
+    Mutant(
+        "inputs: padding sees what the first row sees",
+        INPUTS,
+        "_padded(r.query_start, N, -1)",
+        "_padded(r.query_start, N, 0)",
+        (OF_INPUTS,),
+    ),
+    Mutant(
+        "inputs: padded slots are seen",
+        INPUTS,
+        "_padded(r.key_end, T, 0)",
+        "_padded(r.key_end, T, T)",
+        (OF_INPUTS,),
+    ),
+    Mutant(
+        "inputs: all have the first request's prefix",
+        INPUTS,
+        "(r.slot, r.prefix, r.write_at,",
+        "(r.slot, requests[0].prefix, r.write_at,",
+        (OF_INPUTS,),
+    ),
+    Mutant(
+        "inputs: all have the first request's rows",
+        INPUTS,
+        "r.write_at, len(r.token))",
+        "r.write_at, len(requests[0].token))",
+        (OF_INPUTS,),
+    ),
+    Mutant(
+        "inputs: all have the first request's tree",
+        INPUTS,
+        "inputs.key_end_BT[index, :slots]",
+        "inputs.key_end_BT[0, :slots]",
+        (OF_INPUTS,),
+    ),
+    Mutant(
+        "inputs: the rows ask as those of the first request",
+        INPUTS,
+        "inputs.query_start_BN[index, :live]",
+        "inputs.query_start_BN[0, :live]",
+        (OF_INPUTS,),
+    ),
+    Mutant(
+        "inputs: a request alone keeps the first one's slot",
+        INPUTS,
+        "slot_B=self.slot_B[own]",
+        "slot_B=self.slot_B[:1]",
+        (OF_INPUTS,),
+    ),
+    Mutant(
+        "inputs: a tree is taken for a chain",
+        INPUTS,
+        'is_chain=inputs.kind == "chain"',
+        'is_chain=inputs.kind != "growing"',
+        (OF_SESSION,),
+    ),
+    Mutant(
+        "attention: the first request's queries for all",
+        ATTENTION,
+        "self.tree_attention(q_gBNHD[:, part.index, : part.live]",
+        "self.tree_attention(q_gBNHD[:, 0, : part.live]",
+        (BATCH,),
+    ),
+    Mutant(
+        "attention: the requests' outputs in reverse",
+        ATTENTION,
+        "torch.stack(outputs, 1)",
+        "torch.stack(outputs[::-1], 1)",
+        (BATCH,),
+    ),
+    Mutant(
+        "speculation: the neighbour's verdict",
+        SPECULATING,
+        "verdict = request.measured[layer].verdict",
+        "verdict = guessing[0].measured[layer].verdict",
+        (f"{BATCH}[attention-as it is]",),
+    ),
+    Mutant(
+        "speculation: the neighbour's predictor",
+        SPECULATING,
+        "predictor = self.predictor(part.slot)",
+        "predictor = self.predictor(guessing[0].part.slot)",
+        (f"{BATCH}[attention-as it is]",),
+    ),
+    Mutant(
+        "speculation: the neighbour's norms",
+        SPECULATING,
+        "torch.linalg.vector_norm(h_BNM[self.part.index, : self.part.live]",
+        "torch.linalg.vector_norm(h_BNM[0, : self.part.live]",
+        (REPORTS,),
+    ),
+    Mutant(
+        "speculation: a predictor is not dropped with its request",
+        SPECULATING,
+        "self.predictors.pop(slot, None)",
+        "pass",
+        (OF_SLOTS,),
+    ),
+    Mutant(
+        "open: one token too many is kept",
+        SESSION,
+        "kept = self.shared(slot, tokens) if keep else 0",
+        "kept = min(self.shared(slot, tokens) + 1, self.length(slot)) if keep else 0",
+        (OF_SLOTS,),
+    ),
+    Mutant(
+        "open: what is not to be kept is kept",
+        SESSION,
+        "self.shared(slot, tokens) if keep else 0",
+        "self.shared(slot, tokens)",
+        (OF_SLOTS,),
+    ),
+    Mutant(
+        "open: the predictor of the last request is kept",
+        SESSION,
+        "        self.runner.truncate(slot, 0)\n",
+        "",
+        (OF_SLOTS,),
+    ),
+    Mutant(
+        "session: scores in the order of their sizes",
+        SESSION,
+        "return [outputs[i] for i in range(len(requests))]",
+        "return list(outputs.values())",
+        (BATCH,),
+    ),
+    Mutant(
+        "session: a pass's outputs in reverse",
+        SESSION,
+        "outputs[i] = part_of(output, b,",
+        "outputs[i] = part_of(output, len(group) - 1 - b,",
+        (BATCH,),
+    ),
+    Mutant(
+        "session: a pass's padding is returned",
+        SESSION,
+        "output.logits_BNV[own, :live]",
+        "output.logits_BNV[own]",
+        (f"{OF_SESSION}::test_passes_are_padded_and_padding_is_no_part_of_what_comes_back",),
+    ),
+    Mutant(
+        "session: all requests get the first one's report",
+        SESSION,
+        "output.reports[own] if",
+        "output.reports[:1] if",
+        (REPORTS,),
+    ),
+    Mutant(
+        "session: the neighbour's tree is remembered",
+        SESSION,
+        "(slot, tree.token_N) for slot, tree in zip(slots, trees, strict=True)",
+        "(slot, tree.token_N) for slot, tree in zip(slots, reversed(trees), strict=True)",
+        (BATCH,),
+    ),
+    Mutant(
+        "session: a growing tree is remembered with its root",
+        SESSION,
+        "(slot, tree.token[1:])",
+        "(slot, tree.token)",
+        ("tests/drafters/test_draft_cache.py",),
+    ),
+    Mutant(
+        "session: rows are committed behind the first request's prefix",
+        SESSION,
+        "[self.length(slot) for slot in slots], paths)",
+        "[self.length(slots[0]) for slot in slots], paths)",
+        (BATCH,),
+    ),
+    Mutant(
+        "session: the runner hears of the first slot alone",
+        SESSION,
+        "self.runner.commit(slot, path)",
+        "self.runner.commit(slots[0], path)",
+        (f"{BATCH}[attention-as it is]",),
+    ),
+    Mutant(
+        "session: the oldest nodes of a growing tree ask",
+        SESSION,
+        "query_start=start[-new:]",
+        "query_start=start[:new]",
+        (OF_SESSION,),
     ),
 )

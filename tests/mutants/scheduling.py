@@ -1,4 +1,4 @@
-"""A token cycle that clips, stops, counts or tells wrongly."""
+"""A token cycle that clips, stops, counts or tells wrongly, or mixes up the requests that share it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 SCHEDULER = "spec_sdk/engine/scheduler.py"
 FAULTS = "spec_sdk/engine/faults.py"
+OF_SCHEDULER = "tests/engine/test_scheduler.py"
+BATCHES = "tests/engine/test_batches.py::test_tokens_are_the_same_alone_and_among_others"
 CYCLE = "tests/pipelines/test_token_cycle.py"
 REFUSALS = "tests/tree/test_refusals.py"
 TINY = "tests/pipelines/test_tiny_pipelines.py"
@@ -173,5 +175,229 @@ SCHEDULING = (
         "sampling.seed + SEED_STRIDE * number",
         "sampling.seed",
         (f"{TINY}::test_sampling_is_reproducible",),
+    ),
+    Mutant(
+        "batch: the neighbour's tree",
+        SCHEDULER,
+        "for turn, tree in zip(asked, trees, strict=True):",
+        "for turn, tree in zip(asked, reversed(trees), strict=True):",
+        (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
+    ),
+    Mutant(
+        "batch: the neighbour's scores",
+        SCHEDULER,
+        "zip(turns, scores, strict=True)",
+        "zip(turns, reversed(scores), strict=True)",
+        (f"{BATCHES}[greedy-vanilla]",),
+    ),
+    Mutant(
+        "batch: the neighbour's verdict",
+        SCHEDULER,
+        "turn.verdict = self._verdict(turn.tree, turn.scores, turn.active.view)",
+        "turn.verdict = self._verdict(turns[-1].tree, turns[-1].scores, turn.active.view)",
+        (f"{BATCHES}[greedy-vanilla]",),
+    ),
+    Mutant(
+        "batch: the neighbour's random numbers",
+        SCHEDULER,
+        "self._verdict(turn.tree, turn.scores, turn.active.view)",
+        "self._verdict(turn.tree, turn.scores, turns[0].active.view)",
+        (f"{BATCHES}[sampled-vanilla]",),
+    ),
+    Mutant(
+        "batch: the neighbour's stop rule and length",
+        SCHEDULER,
+        "clip(turn.verdict, turn.active.view)",
+        "clip(turn.verdict, turns[0].active.view)",
+        (f"{BATCHES}[greedy-prompt_lookup]",),
+    ),
+    Mutant(
+        "batch: the neighbour's budget",
+        SCHEDULER,
+        "zip(requests, granted, strict=True)",
+        "zip(requests, reversed(granted), strict=True)",
+        (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
+    ),
+    Mutant(
+        "batch: one policy for all",
+        SCHEDULER,
+        "[a.policy for a in requests]",
+        "[requests[0].policy] * len(requests)",
+        (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
+    ),
+    Mutant(
+        "batch: the neighbour's policy hears of a cycle",
+        SCHEDULER,
+        "active.policy.observe(about | event)",
+        "self._active[0].policy.observe(about | event)",
+        (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
+    ),
+    Mutant(
+        "batch: the neighbour's hidden states",
+        SCHEDULER,
+        "in turn.scores.hidden.items()",
+        "in told[0].scores.hidden.items()",
+        (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
+    ),
+    Mutant(
+        "batch: the neighbour's tokens are observed",
+        SCHEDULER,
+        "[turn.tokens for turn in told], hidden)",
+        "[turn.tokens for turn in reversed(told)], hidden)",
+        (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
+    ),
+    Mutant(
+        "batch: the neighbour's path is committed",
+        SCHEDULER,
+        "[turn.path for turn in turns])",
+        "[turn.path for turn in reversed(turns)])",
+        (f"{BATCHES}[greedy-prompt_lookup]",),
+    ),
+    Mutant(
+        "prefill: into the slot of the first request",
+        SCHEDULER,
+        "self.target.prefill(state.slot, chunk",
+        "self.target.prefill(self._active[0].slot, chunk",
+        (f"{BATCHES}[greedy-vanilla]",),
+    ),
+    Mutant(
+        "prefill: always the prompt's first chunk",
+        SCHEDULER,
+        "prompt[done : done + PREFILL_CHUNK]",
+        "prompt[:PREFILL_CHUNK]",
+        (f"{OF_SCHEDULER}::test_a_long_prompt_is_fed_in_chunks_beside_others_that_go_on",),
+    ),
+    Mutant(
+        "prefill: a prompt is done with its first chunk",
+        SCHEDULER,
+        "active.prefilled = done + len(chunk) == len(prompt)",
+        "active.prefilled = True",
+        (f"{OF_SCHEDULER}::test_a_long_prompt_is_fed_in_chunks_beside_others_that_go_on",),
+    ),
+    Mutant(
+        "prefill: the hidden states of the last chunk alone",
+        SCHEDULER,
+        "[_joined(active.hidden)]",
+        "[_joined(active.hidden[-1:])]",
+        (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
+    ),
+    Mutant(
+        "prefill: hidden states are not fed for where keys are kept",
+        SCHEDULER,
+        "reuse = not self.drafter.taps",
+        "reuse = True",
+        (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
+    ),
+    Mutant(
+        "admission: the slot that holds least of the prompt",
+        SCHEDULER,
+        "max(self._free,",
+        "min(self._free,",
+        (f"{OF_SCHEDULER}::test_a_request_gets_the_slot_that_holds_most_of_its_prompt",),
+    ),
+    Mutant(
+        "admission: a slot that another request has",
+        SCHEDULER,
+        "self._free.remove(state.slot)",
+        "pass",
+        (f"{BATCHES}[greedy-vanilla]",),
+    ),
+    Mutant(
+        "a drafter that is asked late is not started",
+        SCHEDULER,
+        "                self.drafter.start([active.view for active in late])\n",
+        "",
+        ("tests/policies/test_lazy_start.py",),
+    ),
+    Mutant(
+        "the drafter does not hear that a request has ended",
+        SCHEDULER,
+        "self.drafter.finish([active.view])",
+        "pass",
+        (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
+    ),
+    Mutant(
+        "an error that names a request ends all",
+        SCHEDULER,
+        "if named in (None, active.state.id)]",
+        "if named is None or named is not None]",
+        (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
+    ),
+    Mutant(
+        "an error that names a request ends the others",
+        SCHEDULER,
+        "if named in (None, active.state.id)]",
+        "if named != active.state.id]",
+        (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
+    ),
+    Mutant(
+        "a bad tree ends all that were asked for one",
+        SCHEDULER,
+        "                with self._ending([turn.active]):\n                    if fault",
+        "                with self._ending([turn.active for turn in asked]):\n                    if fault",
+        (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
+    ),
+    Mutant(
+        "a bad verdict ends all that were scored",
+        SCHEDULER,
+        "            with self._ending([turn.active]):\n                turn.verdict",
+        "            with self._ending([turn.active for turn in turns]):\n                turn.verdict",
+        (f"{OF_SCHEDULER}::test_a_verdict_that_is_none_names_the_verifier_and_ends_one_request",),
+    ),
+    Mutant(
+        "a request that failed is served on",
+        SCHEDULER,
+        "return [turn for turn in turns if turn.active in self._active]",
+        "return list(turns)",
+        (OF_SCHEDULER,),
+    ),
+    Mutant(
+        "an interrupt leaves those that wait",
+        SCHEDULER,
+        "for active in [*self._active, *self._waiting]:",
+        "for active in [*self._active]:",
+        (f"{OF_SCHEDULER}::test_an_interrupt_ends_all_requests",),
+    ),
+    Mutant(
+        "a cancelled request keeps its slot",
+        SCHEDULER,
+        "self._free.append(active.slot)",
+        'reason == "interrupted" or self._free.append(active.slot)',
+        (f"{OF_SCHEDULER}::test_a_cancelled_request_leaves_and_its_slot_is_used_again",),
+    ),
+    Mutant(
+        "a path that skips a node is taken",
+        FAULTS,
+        "if tree.parent_N[node] != parent:",
+        "if tree.parent_N[node] < parent:",
+        (f"{OF_SCHEDULER}::test_the_least_that_makes_a_verdict_unusable",),
+    ),
+    Mutant(
+        "a path with a node too many is taken",
+        FAULTS,
+        "if not 0 < node < tree.size:",
+        "if not 0 < node <= tree.size:",
+        (f"{OF_SCHEDULER}::test_the_least_that_makes_a_verdict_unusable",),
+    ),
+    Mutant(
+        "a next token just outside the vocabulary is taken",
+        FAULTS,
+        "0 <= verdict.next_token < vocabulary",
+        "0 <= verdict.next_token <= vocabulary",
+        (f"{OF_SCHEDULER}::test_the_least_that_makes_a_verdict_unusable",),
+    ),
+    Mutant(
+        "a tree one level too deep is taken",
+        FAULTS,
+        "if tree.depth > budget.depth:",
+        "if tree.depth > budget.depth + 1:",
+        (REFUSALS,),
+    ),
+    Mutant(
+        "a tree of another root is taken",
+        FAULTS,
+        "if tree.token_N[0] != pending_token:",
+        "if tree.token_N[0] < 0:",
+        (REFUSALS,),
     ),
 )
