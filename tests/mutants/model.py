@@ -18,6 +18,7 @@ OF_MASK = "tests/tree/test_attention.py"
 OF_SESSION = "tests/model/test_session.py"
 BATCH = f"{OF_SESSION}::test_a_batch_gives_each_request_what_it_gets_alone"
 REPORTS = f"{OF_SESSION}::test_every_request_has_a_report_of_its_own"
+OF_VERDICTS = "tests/model/test_attention_verifiers.py"
 OF_SLOTS = "tests/model/test_shared_prefix.py"
 OF_INPUTS = "tests/tree/test_pass_inputs.py"
 OF_WRITES = "tests/model/test_kv_cache_writes.py"
@@ -162,14 +163,14 @@ MODEL = (
         SESSION,
         "self.runner.commit(slot, path)",
         "pass",
-        ("tests/model/test_predictors.py", "tests/model/test_attention_verifiers.py"),
+        (f"{OF_VERDICTS}::test_a_predictor_hears_what_is_kept_and_dropped_of_its_own_request",),
     ),
     Mutant(
         "session: the runner does not hear what is dropped",
         SESSION,
         "        self.runner.truncate(slot, length)\n",
         "",
-        ("tests/model/test_predictors.py", "tests/model/test_attention_verifiers.py"),
+        (f"{OF_VERDICTS}::test_a_predictor_hears_what_is_kept_and_dropped_of_its_own_request",),
     ),
     Mutant(
         "shared prefix: one token too many is taken over",
@@ -183,7 +184,7 @@ MODEL = (
         "spec_sdk/tree.py",
         "next_free[parent] += subtree[node]",
         "next_free[parent] += 1",
-        ("tests/tree/test_tree.py",),
+        (OF_MASK,),
     ),
     Mutant(
         "cache: rows are moved in the first request's slot",
