@@ -37,10 +37,10 @@ SCHEDULING = (
         (CYCLE,),
     ),
     Mutant(
-        "a stop token at the prompt's end ends the answer",
+        "a stop token of the prompt ends the answer",
         SCHEDULER,
         "if request.new_tokens and request.tokens[-1] in request.stop_ids:",
-        "if request.tokens[-1] in request.stop_ids:",
+        "if request.stop_ids.intersection(request.tokens):",
         (CYCLE,),
     ),
     Mutant(
