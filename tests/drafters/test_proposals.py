@@ -188,6 +188,25 @@ def test_a_tree_has_no_more_nodes_than_its_budget(options: dict[str, Any], nodes
     assert sizes[0] > 9 and 2 <= sizes[1] <= nodes
 
 
+@pytest.mark.parametrize("name", ["draft_model", "easyspec"])
+def test_a_slot_that_is_used_again_drafts_as_a_fresh_one(name: str) -> None:
+    """Also where a prompt begins as the one before, of which the draft model's cache keeps what they share."""
+    used = drafter_of(name, width=3)
+    for prompt in ([5, 6, 7, 8, 9], [5, 6, 7, 30, 31, 32], [5, 6], [9, 8, 7], [9, 8, 7, 3]):
+        again, fresh = request(prompt, temperature=1.0), drafter_of(name, width=3)
+        asked = request(prompt, temperature=1.0)
+        used.start([asked.view])
+        fresh.start([again.view])
+        for _ in range(2):
+            (tree,), (expected,) = (
+                drafter.propose([state.view], [Budget(3)]) for drafter, state in ((used, asked), (fresh, again))
+            )
+            assert tree.token_N == expected.token_N
+            for state in (asked, again):
+                state.tokens.extend([*tree.token_N[1:2], 11])
+        used.finish([asked.view])
+
+
 def test_requests_of_one_step_share_the_draft_models_passes() -> None:
     """Three prompts of other lengths: as many passes as for one, and to each the tree that it gets alone."""
     prompts = [[5, 6, 7], [9] * 17, [8, 3]]

@@ -279,7 +279,7 @@ GROWTH = (
         DRAFTER,
         "self.session.prefill(request.slot, prompt[kept:])",
         "self.session.prefill(request.slot, prompt)",
-        ("tests/engine/test_batches.py::test_tokens_are_the_same_alone_and_among_others[sd_chain-sampled]",),
+        (f"{PROPOSALS}::test_a_slot_that_is_used_again_drafts_as_a_fresh_one",),
     ),
     Mutant(
         "merged: a member gets its neighbour's share",

@@ -204,7 +204,7 @@ MODEL = (
         "cache: a path that leaves the slot is taken",
         CACHE,
         "if path and prefix + path[-1] >= self.capacity:",
-        "if path and path[-1] >= 10 * self.capacity:",
+        "if path and path[-1] >= self.capacity:",
         (OF_CACHE,),
     ),
     Mutant(

@@ -122,6 +122,16 @@ def test_a_path_that_is_none_is_refused(path: list[int], fault: str) -> None:
     assert torch.equal(cache.k_LSGCD, before)
 
 
+def test_a_row_beyond_the_slot_is_refused() -> None:
+    """Though there are as many rows in a slot: they are counted from the prefix."""
+    cache = new_cache(1)
+    cache.reserve(2, 8)
+    last = cache.capacity - 1
+    cache.commit([1], [last - 4], [[1, 4]])
+    with pytest.raises(ValueError, match="row 5 lies outside the 5 rows after the prefix"):
+        cache.commit([0, 1], [0, last - 4], [[0], [1, 5]])
+
+
 def test_rolling_back_to_the_future_is_refused() -> None:
     session = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops()))
     session.prefill(1, [5, 6])
