@@ -48,7 +48,11 @@ class Lookup(PromptLookup):
 
 
 def engine_of(
-    slots: int = 4, drafter: Drafter | None = None, verifier: Verifier | None = None, policy: Policy | None = None
+    slots: int = 4,
+    drafter: Drafter | None = None,
+    verifier: Verifier | None = None,
+    policy: Policy | None = None,
+    stop_ids: frozenset[int] = frozenset(),
 ) -> Engine:
     return Engine(
         target=Session(TorchExecutor(tiny_decoder(), Ops())),
@@ -57,6 +61,7 @@ def engine_of(
         policy=policy or FixedPolicy(FixedConfig(depth=3)),
         make_sampler=lambda params: ReferenceSampler(None, params),
         sampling=SamplingParams(),
+        stop_ids=stop_ids,
         slots=slots,
     )
 
@@ -392,3 +397,26 @@ def test_a_request_gets_the_slot_that_holds_most_of_its_prompt(monkeypatch: pyte
     again, _ = serve(engine, [PROMPTS[2], longer, PROMPTS[0]])
     assert fed == [longer[2:-1]]
     assert [tokens(again[number]) for number in (0, 2)] == [tokens(first[number]) for number in (2, 0)]
+
+
+@pytest.mark.parametrize("place", range(10))
+def test_every_request_has_a_stop_rule_and_a_length_of_its_own(place: int, expected: dict[int, list[int]]) -> None:
+    """The same prompt to its tenth token, to a stop token and to its fourth token, in this order and the other."""
+    whole = expected[0]
+    stop = whole[place]
+    asked = {0: (10, True, whole), 1: (10, False, whole[: whole.index(stop) + 1]), 2: (4, True, whole[:4])}
+    for order in ((0, 1, 2), (2, 1, 0)):
+        engine, events = engine_of(stop_ids=frozenset({stop})), {i: list[dict[str, Any]]() for i in asked}
+        for number in order:
+            count, ignore_eos, _ = asked[number]
+            engine.add(
+                PROMPTS[0],
+                request_id=number,
+                max_new_tokens=count,
+                ignore_eos=ignore_eos,
+                emit=events[number].append,
+            )
+        while engine.busy:
+            engine.step()
+        assert [tokens(events[number]) for number in asked] == [answer for _, _, answer in asked.values()]
+        assert [reason(events[number]) for number in asked] == ["length", "stop", "length"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spec_sdk.errors import UserError
@@ -53,6 +53,7 @@ def random_text(shape: random.Random, length: int) -> list[int]:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), prefix=st.integers(0, 40), size=st.integers(1, 14))
+@example(seed=0, prefix=0, size=14)
 def test_every_node_is_scored_as_if_its_path_were_the_text(seed: int, prefix: int, size: int) -> None:
     executor, shape = tiny_executor(), random.Random(seed)
     text = random_text(shape, prefix)

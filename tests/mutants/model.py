@@ -317,7 +317,7 @@ MODEL = (
         INPUTS,
         'is_chain=inputs.kind == "chain"',
         'is_chain=inputs.kind != "growing"',
-        (OF_SESSION,),
+        (f"{OF_SESSION}::test_every_node_is_scored_as_if_its_path_were_the_text",),
     ),
     Mutant(
         "attention: the first request's queries for all",

@@ -209,7 +209,7 @@ SCHEDULING = (
         SCHEDULER,
         "clip(turn.verdict, turn.active.view)",
         "clip(turn.verdict, turns[0].active.view)",
-        (f"{BATCHES}[prompt_lookup-greedy]",),
+        (f"{OF_SCHEDULER}::test_every_request_has_a_stop_rule_and_a_length_of_its_own",),
     ),
     Mutant(
         "batch: the neighbour's budget",
