@@ -139,7 +139,7 @@ MODEL = (
     ),
     Mutant(
         "session: a growing tree lies one position late",
-        SESSION,
+        INPUTS,
         "position=[prefix - 1 + depth for depth in",
         "position=[prefix + depth for depth in",
         (OF_SESSION,),
@@ -153,8 +153,8 @@ MODEL = (
     ),
     Mutant(
         "session: a growing tree overwrites its older nodes",
-        SESSION,
-        "write_at=prefix + tree.size - 1 - new",
+        INPUTS,
+        "write_at=prefix + len(token_N) - 1 - new",
         "write_at=prefix",
         (OF_SESSION,),
     ),
@@ -440,9 +440,9 @@ MODEL = (
     ),
     Mutant(
         "session: the oldest nodes of a growing tree ask",
-        SESSION,
-        "query_start=start[-new:]",
-        "query_start=start[:new]",
+        INPUTS,
+        "query_start=start_N[-new:]",
+        "query_start=start_N[:new]",
         (OF_SESSION,),
     ),
 )

@@ -1,4 +1,4 @@
-"""Wrong arithmetic of samplers, and a wrong repetition penalty."""
+"""Wrong arithmetic of samplers and of what rejections leave, and a wrong repetition penalty."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from tests.mutants.mutant import Mutant
 REFERENCE = "plugins/samplers/spec_sdk_samplers/reference.py"
 EXACT = "plugins/samplers/spec_sdk_samplers/exact.py"
 CANDIDATES = "plugins/samplers/spec_sdk_samplers/candidates.py"
-INVERSION = "plugins/samplers/spec_sdk_samplers/inversion.py"
+INVERSION = "spec_sdk/ops/inversion.py"
+ACCEPTANCE = "spec_sdk/ops/acceptance.py"
+PIECES = "spec_sdk/ops/pieces.py"
+RESIDUAL = "spec_sdk/ops/residual.py"
+ROWS = "spec_sdk/ops/rows.py"
 CONTRACT = "spec_sdk/contracts/sampler.py"
 OF_REFERENCE = "tests/losslessness/test_sampler.py"
+ARITHMETIC = "tests/losslessness/test_arithmetic.py"
 EQUAL = "tests/samplers/test_equal_tokens.py"
 REMEMBERED = f"{EQUAL}::test_a_law_drawn_from_in_both_ways"
 EDGES = "tests/samplers/test_edges.py"
@@ -49,108 +54,115 @@ SAMPLERS = (
     ),
     Mutant(
         "a draw of 0 gives a token without mass",
-        REFERENCE,
-        "cdf_V[-1], right=True)",
-        "cdf_V[-1], right=False)",
+        INVERSION,
+        "from bisect import bisect_right",
+        "from bisect import bisect_left as bisect_right",
         (EDGES,),
     ),
     Mutant(
         "mass that does not sum to 1 is drawn from as if it did",
-        REFERENCE,
-        "uniform(random) * cdf_V[-1]",
-        "uniform(random)",
+        INVERSION,
+        "goal = uniform * whole",
+        "goal = uniform",
         (EDGES,),
     ),
     Mutant(
         "a drawn token is accepted with p",
-        REFERENCE,
-        "return uniform(random) * q < p",
-        "return uniform(random) < p",
-        (OF_REFERENCE,),
+        RESIDUAL,
+        "return uniform * q < p",
+        "return uniform < p",
+        (ARITHMETIC,),
     ),
     Mutant(
         "a token without mass may be accepted",
-        REFERENCE,
-        "return uniform(random) * q < p",
-        "return uniform(random) * q <= p",
+        RESIDUAL,
+        "return uniform * q < p",
+        "return uniform * q <= p",
         (EDGES,),
     ),
     Mutant(
         "the residual is the distance",
-        REFERENCE,
-        "(p_V - q_V).clamp_min_(0.0)",
-        "(p_V - q_V).abs_()",
-        (OF_REFERENCE,),
+        PIECES,
+        "torch.sub(p, q, out=out).clamp_min_(0.0)",
+        "torch.sub(p, q, out=out).abs_()",
+        (ARITHMETIC,),
     ),
     Mutant(
         "the residual does not sum to 1",
-        REFERENCE,
-        "return _normalised((p_V - q_V).clamp_min_(0.0), p_V)",
-        "return (p_V - q_V).clamp_min_(0.0)",
-        (OF_REFERENCE,),
+        RESIDUAL,
+        "return out_V if _normalise(out_V) else p_V",
+        "return out_V if total(out_V) > 0 else p_V",
+        (ARITHMETIC,),
     ),
     Mutant(
         "what is left without a token does not sum to 1",
-        REFERENCE,
-        "return _normalised(rest_V, p_V)",
-        "return rest_V",
-        (OF_REFERENCE,),
+        RESIDUAL,
+        "if not (_normalise(p_V) if normalised else total(p_V) > 0):",
+        "if not total(p_V) > 0:",
+        (ARITHMETIC,),
     ),
     Mutant(
         "exact: what is left without a chosen token does not sum to 1",
-        EXACT,
-        "normalised=not is_last",
+        ROWS,
+        "normalised=not last",
         "normalised=False",
         (EVERY_DRAW, RANDOM_TREES),
     ),
     Mutant(
         "exact: a drawn token is accepted with p",
-        EXACT,
-        "if uniforms[i] * q < p:",
-        "if uniforms[i] < p:",
+        ACCEPTANCE,
+        "left.q(drawn), uniforms[i]",
+        "1.0, uniforms[i]",
         (EVERY_DRAW, RANDOM_TREES),
     ),
     Mutant(
-        "exact: q keeps a token that was drawn without replacement",
-        EXACT,
-        "                _remove(left[sequence], token)\n",
-        "",
+        "exact: a rejection takes away q with the tokens that were drawn before",
+        ROWS,
+        "return self.rows.draft(draw, self.node) if self._q_V is None else self._q_V",
+        "return self.rows.draft(draw, self.node)",
         (EVERY_DRAW, RANDOM_TREES),
     ),
     Mutant(
         "exact: the target is not reduced by a rejected draw",
-        EXACT,
-        "            p_V = self._residual(p_V, q_V)\n",
+        ROWS,
+        "        self.p_V = residual(self.p_V, q_V, self.rows.spare(self.p_V))\n",
         "",
         (EVERY_DRAW, RANDOM_TREES),
     ),
     Mutant(
         "exact: the next token may be the rejected one",
-        EXACT,
-        "first_beyond(rest_V, uniforms[-1], less_V)",
-        "first_beyond(rest_V, uniforms[-1])",
+        INVERSION,
+        "part_V = mass_V[inside] if less_V is None else (mass_V[inside] - less_V[inside]).clamp_min_(0.0)",
+        "part_V = mass_V[inside]",
         (RANDOM_TREES,),
     ),
     Mutant(
         "exact: a node takes the random numbers from its own number on",
-        EXACT,
-        "uniforms[first[node] :]",
-        "uniforms[node:]",
+        ACCEPTANCE,
+        "numbers[first_N1[node] :]",
+        "numbers[node:]",
         (RANDOM_TREES,),
     ),
     Mutant(
         "exact: two rows in one place",
         EXACT,
-        'q_V = self.row_law(source.logits_V, 0, "q")',
-        'q_V = self.row_law(source.logits_V, 0, "p")',
+        'q_V = self.sampler.row_law(source.logits_V, 0, "q")',
+        'q_V = self.sampler.row_law(source.logits_V, 0, "p")',
         (RANDOM_TREES,),
     ),
     Mutant(
         "exact: a probability remembered from a draw serves for what is left of q",
-        EXACT,
-        "isinstance(source, DraftDistribution) and q_V is None else",
-        "isinstance(source, DraftDistribution) else",
+        ROWS,
+        "self.rows.known(draw) if self._q_V is None else None",
+        "self.rows.known(draw)",
         (REMEMBERED,),
+    ),
+    Mutant(
+        "exact: a draw is judged by the q of the one before",
+        ROWS,
+        "        self._q_V = None\n        if draw",
+        "        if draw",
+        (EVERY_DRAW, RANDOM_TREES),
     ),
     Mutant(
         "exact: top-p loses the token at its border",

@@ -186,8 +186,8 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's scores",
         SCHEDULER,
-        "zip(turns, scores, strict=True)",
-        "zip(turns, reversed(scores), strict=True)",
+        "zip(turns, self.target.score(slots, trees, self.drafter.taps), strict=True)",
+        "zip(turns, reversed(self.target.score(slots, trees, self.drafter.taps)), strict=True)",
         (f"{BATCHES}[vanilla-greedy]",),
     ),
     Mutant(
@@ -333,8 +333,8 @@ SCHEDULING = (
     Mutant(
         "a bad tree ends all that were asked for one",
         SCHEDULER,
-        "                with self._ending([turn.active]):\n                    if fault",
-        "                with self._ending([turn.active for turn in asked]):\n                    if fault",
+        "                with self._ending([turn.active]):\n                    pending,",
+        "                with self._ending([turn.active for turn in asked]):\n                    pending,",
         (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
     ),
     Mutant(
