@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+TURN = "spec_sdk/engine/turn.py"
 FAULTS = "spec_sdk/engine/faults.py"
 OF_SCHEDULER = "tests/engine/test_scheduler.py"
 BATCHES = "tests/engine/test_batches.py::test_tokens_are_the_same_alone_and_among_others"
@@ -45,7 +46,7 @@ SCHEDULING = (
     ),
     Mutant(
         "nodes behind a stop token stay in the cache",
-        SCHEDULER,
+        TURN,
         "return self.verdict.path[: len(self.tokens)]",
         "return self.verdict.path",
         (CYCLE,),
