@@ -297,13 +297,6 @@ SCHEDULING = (
         (f"{OF_SCHEDULER}::test_a_request_gets_the_slot_that_holds_most_of_its_prompt",),
     ),
     Mutant(
-        "admission: a slot that another request has",
-        SCHEDULER,
-        "self._free.remove(state.slot)",
-        "self._free.pop()",
-        (f"{BATCHES}[vanilla-greedy]",),
-    ),
-    Mutant(
         "a drafter that is asked late is not started",
         SCHEDULER,
         "                self.drafter.start([active.view for active in late])\n",
