@@ -1,4 +1,4 @@
-"""Draws and acceptance at the ends: random numbers of 0 and just below 1, mass that does not sum to 1.
+"""The samplers' arithmetic at the ends: random numbers of 0 and just below 1, mass that does not sum to 1.
 
 Legend: V vocabulary.
 """
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Sampler, SamplingParams
-from spec_sdk.ops import accepts
+from spec_sdk.ops.residual import accepts
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 

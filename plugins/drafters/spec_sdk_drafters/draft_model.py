@@ -62,7 +62,7 @@ class DraftModelDrafter(Drafter):
 
     @property
     def _holds_plain_kv(self) -> bool:
-        """Whether all that the cache holds of a request is what plain passes give, so that another may begin with it."""
+        """Whether all that the cache holds is what plain passes give, so that another request may begin with it."""
         return not self.runner.keeps_kv or self.runner.guarantee == "exact"
 
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
