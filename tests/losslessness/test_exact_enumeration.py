@@ -66,6 +66,13 @@ def test_block_verification(plan: str, sampling: str, scale: Callable[[int, int]
 
 
 @pytest.mark.parametrize("sampling", ["temperature 1", "top-p"])
+@pytest.mark.parametrize("plan", CHAINS)
+def test_block_verification_with_rows_that_lie_in_one_place(plan: str, sampling: str) -> None:
+    """The exact sampler writes every row to the memory of the one before; a chain needs them all."""
+    assert_lossless(BlockVerification(None), CHAINS[plan], SAMPLINGS[sampling], 0, EnumeratingExact)
+
+
+@pytest.mark.parametrize("sampling", ["temperature 1", "top-p"])
 @pytest.mark.parametrize("plan", ["top-2 tree", "repeated draws", "distinct draws"])
 def test_naive_tree(plan: str, sampling: str) -> None:
     assert_lossless(NaiveTree(None), TREES[plan], SAMPLINGS[sampling], seed=0)

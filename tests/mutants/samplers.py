@@ -165,6 +165,13 @@ SAMPLERS = (
         (EVERY_DRAW, RANDOM_TREES),
     ),
     Mutant(
+        "exact: the rows of a chain in one place",
+        ROWS,
+        "return row_V.clone()",
+        "return row_V",
+        ("tests/losslessness/test_exact_enumeration.py::test_block_verification_with_rows_that_lie_in_one_place",),
+    ),
+    Mutant(
         "exact: top-p loses the token at its border",
         CANDIDATES,
         "before_K >= top_p",
