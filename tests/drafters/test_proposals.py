@@ -134,14 +134,13 @@ def test_a_static_tree_has_its_widths(children: str) -> None:
 
 @pytest.mark.parametrize("children", ["with_replacement", "without_replacement"])
 def test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path(children: str) -> None:
-    models, asked = TinyModels(), request([5, 6, 7], temperature=1.0)
-    drafter = DraftModelDrafter(DraftModelConfig(growth="static", widths=[3, 2, 1], children=children), models)
-    drafter.start(asked)
-    tree = drafter.propose(asked, Budget(3))
-    session = models.session(models.draft())
+    drafter = drafter_of(growth="static", widths=[3, 2, 1], children=children)
+    asked = request([5, 6, 7], temperature=1.0)
+    drafter.start([asked.view])
+    (tree,) = drafter.propose([asked.view], [Budget(3)])
+    session = drafter.models.session(drafter.models.draft())
     for node, draws in enumerate(tree.draws_N):
-        session.reset()
-        logits_V = session.feed([*asked.tokens, *(tree.token_N[i] for i in tree.path_to(node)[1:])])
+        logits_V = plain_logits(session, [*asked.tokens, *(tree.token_N[i] for i in tree.path_to(node)[1:])])
         expected_V = asked.sampler.probabilities(logits_V[None])[0]
         for draw in draws:
             assert draw.q_V is not None
@@ -189,6 +188,25 @@ def test_a_tree_has_no_more_nodes_than_its_budget(options: dict[str, Any], nodes
     assert sizes[0] > 9 and 2 <= sizes[1] <= nodes
 
 
+@pytest.mark.parametrize("name", ["draft_model", "easyspec"])
+def test_a_slot_that_is_used_again_drafts_as_a_fresh_one(name: str) -> None:
+    """Also where a prompt begins as the one before, of which the draft model's cache keeps what they share."""
+    used = drafter_of(name, width=3)
+    for prompt in ([5, 6, 7, 8, 9], [5, 6, 7, 30, 31, 32], [5, 6], [9, 8, 7], [9, 8, 7, 3]):
+        again, fresh = request(prompt, temperature=1.0), drafter_of(name, width=3)
+        asked = request(prompt, temperature=1.0)
+        used.start([asked.view])
+        fresh.start([again.view])
+        for _ in range(2):
+            (tree,), (expected,) = (
+                drafter.propose([state.view], [Budget(3)]) for drafter, state in ((used, asked), (fresh, again))
+            )
+            assert tree.token_N == expected.token_N
+            for state in (asked, again):
+                state.tokens.extend([*tree.token_N[1:2], 11])
+        used.finish([asked.view])
+
+
 def test_requests_of_one_step_share_the_draft_models_passes() -> None:
     """Three prompts of other lengths: as many passes as for one, and to each the tree that it gets alone."""
     prompts = [[5, 6, 7], [9] * 17, [8, 3]]
@@ -218,3 +236,42 @@ def test_requests_of_one_step_share_the_draft_models_passes() -> None:
     trees = drafter.propose(views, [Budget(4)] * 3)
     assert passes == [3] * 4
     assert [tree.token_N for tree in trees] == alone
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "draft_model"},
+        {"name": "draft_model", "width": 3},
+        {"name": "draft_model", "growth": "static", "widths": [3, 2], "children": "with_replacement"},
+        {"name": "draft_model", "growth": "dynamic", "width": 3},
+        {"name": "easyspec", "width": 3, "size": 2},
+        {"name": "merged", "members": [{"name": "prompt_lookup"}, {"name": "draft_model", "width": 2}]},
+    ],
+    ids=lambda options: " ".join(str(value) for value in options.values() if isinstance(value, str)),
+)
+def test_requests_of_one_step_get_the_trees_that_each_gets_alone(options: dict[str, Any]) -> None:
+    """Each with a budget of its own, over rounds in which more is accepted of one than of the other."""
+    prompts, budgets = [[5, 6, 7, 5, 6], [9] * 17, [8, 3]], [Budget(4), Budget(2), Budget(3, 5)]
+
+    def rounds(numbers: Sequence[int]) -> list[list[tuple[int, ...]]]:
+        drafter = drafter_of(**options)
+        asked = [request(prompts[number], temperature=1.0) for number in numbers]
+        for slot, state in enumerate(asked):
+            state.slot = slot
+        views, drafted = [state.view for state in asked], []
+        drafter.start(views)
+        for turn in range(4):
+            trees = drafter.propose(views, [budgets[number] for number in numbers])
+            drafted.append([tree.token_N for tree in trees])
+            committed = []
+            for number, state, tree in zip(numbers, asked, trees, strict=True):
+                path = tree.path_to((number + 1) * (turn + 2) % tree.size)[1:]
+                committed.append([*(tree.token_N[node] for node in path), 11 + turn])
+                state.tokens.extend(committed[-1])
+            drafter.observe(views, committed)
+        return drafted
+
+    alone = [[turn[0] for turn in rounds([number])] for number in range(3)]
+    assert rounds(range(3)) == [list(turn) for turn in zip(*alone, strict=True)]
+    assert len({len(tokens) for turn in alone for tokens in turn}) > 1
