@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk import __version__
-from spec_sdk.cli.composing import compose_config, explain, is_composition_error
+from spec_sdk.cli.composing import compose_config, explain, is_composition_error, reach_unlisted
 from spec_sdk.cli.jobs import (
     EXIT_CLOSED_PIPE,
     EXIT_OK,
@@ -108,6 +108,7 @@ def _run(argv: list[str]) -> int:
         if args.multirun:
             from spec_sdk.cli.sweep import run_sweep
 
+            args.overrides = reach_unlisted(args.overrides)
             return run_sweep(parser, args)
         if args.cfg == "job":
             return _show_config(args)

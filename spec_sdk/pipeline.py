@@ -120,7 +120,7 @@ class Pipeline:
             sampling=self.sampling,
             stop_ids=self.tokenizer.stop_ids if self.tokenizer is not None else frozenset(),
             slots=slots,
-            synchronize=self.backend.synchronize,
+            clock=self.backend.clock(),
             ops=self.backend.ops,
         )
 

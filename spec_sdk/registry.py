@@ -171,7 +171,10 @@ class Registry:
         return {field.name for part in offered for field in dataclasses.fields(part.Config)}
 
     def listing(self) -> list[dict[str, Any]]:
-        """All plugins, by kind and name, as plain data: what ``task=plugins`` prints."""
+        """All plugins, by kind and name, as plain data: what ``task=plugins`` prints.
+
+        ``parts``: options that choose plugins of other kinds, whose options stand beside its own.
+        """
         offers = {(o.plugin.kind, o.plugin.name): o for o in self._offers.values()}
         kinds = list(PLUGIN_KINDS)
         return [_describe(offers[key]) for key in sorted(offers, key=lambda key: (kinds.index(key[0]), key[1]))]
@@ -192,4 +195,5 @@ def _describe(offer: Offer) -> dict[str, Any]:
         "guarantee": getattr(plugin, "guarantee", None),
         "summary": (inspect.getdoc(plugin) or "").split("\n")[0],
         "options": describe_options(plugin.Config),
+        "parts": dict(plugin.parts),
     }

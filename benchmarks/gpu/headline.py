@@ -39,6 +39,7 @@ from benchmarks.support.random_model import SHAPES, bytes_per_pass, hf_fields, o
 from spec_sdk.contracts import Budget, Drafter, Request, RequestState, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.session import Session
+from spec_sdk.model.step_clock import HostClock, StepClock, StreamClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
@@ -63,6 +64,7 @@ class Model:
     vocabulary: int
     weight_bytes: int
     synchronize: Callable[[], None]
+    clock: StepClock
 
 
 def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int) -> Model:
@@ -72,8 +74,9 @@ def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int
     chosen = random.Random(0)
     prompt = [chosen.randrange(decoder.vocabulary) for _ in range(prefix)]
     session = Session(TorchExecutor(decoder, ops))
+    clock: StepClock = StreamClock() if device.type == "cuda" else HostClock()
     session.prefill(0, prompt[:-1])
-    return Model(session, prompt, decoder.vocabulary, bytes_per_pass(decoder), waiting(device))
+    return Model(session, prompt, decoder.vocabulary, bytes_per_pass(decoder), waiting(device), clock)
 
 
 def plain_pass(model: Model) -> Callable[[], torch.Tensor]:
@@ -103,7 +106,7 @@ def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
         rng=torch.Generator().manual_seed(0),
     )
     policy = FixedPolicy(FixedConfig(depth=tree.depth))
-    scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, synchronize=model.synchronize)
+    scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, clock=model.clock)
     return scheduler.run(request)
 
 

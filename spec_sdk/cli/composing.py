@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk.cli.overrides import parse
+from spec_sdk.cli.unlisted import options_of_plugin, owner_of, with_unlisted_options
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.options import first_line, key_of
 from spec_sdk.search_path import OWN_CONF
@@ -25,7 +25,40 @@ CONFIG_NAME = "config"
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
-    """The config of one run with ``overrides``. Raises what Hydra raises; :func:`explain` makes a UserError of it."""
+    """The config of one run with ``overrides``. Raises what Hydra raises; :func:`explain` makes a UserError of it.
+
+    An option that the chosen plugins have, but not their YAML, may be set like any other.
+    """
+    try:
+        return _compose(overrides)
+    except HydraException as error:
+        reaching = reach_unlisted(overrides) if _is_refused_override(error) else list(overrides)
+        if reaching == list(overrides):
+            raise
+    return _compose(reaching)
+
+
+def reach_unlisted(overrides: Sequence[str]) -> list[str]:
+    """``overrides`` as Hydra must be given them to set options that are in no YAML (:mod:`spec_sdk.cli.unlisted`).
+
+    They are returned as they are if the choices among them cannot be composed. Raises UserError for an override that
+    cannot be read.
+    """
+    try:
+        config = _compose(_choices(overrides))
+    except HydraException:
+        return list(overrides)
+    return with_unlisted_options(overrides, config)
+
+
+def _choices(overrides: Sequence[str]) -> list[str]:
+    """Those of ``overrides`` that choose a YAML file of a config group, and where YAML is looked for."""
+    known_groups = {*groups(), "hydra.searchpath"}
+    chosen = [o for o in parse(overrides) if o.key_or_group in known_groups and not o.is_sweep_override()]
+    return [str(o.input_line) for o in chosen if isinstance(o.value(), str | list)]
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
     with initialize_config_module(OWN_CONF, version_base="1.3", job_name="spec_sdk"):
         config = compose(CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
         hydra = config.hydra
@@ -50,9 +83,12 @@ def drop_stale_options(config: DictConfig, hydra: DictConfig) -> None:
     from_pipeline = _yaml(loader, f"pipeline/{hydra.runtime.choices.get('pipeline')}")
     OmegaConf.set_struct(config, False)
     for kind in replaced & set(from_pipeline):
-        known = _yaml(loader, f"{kind}/{hydra.runtime.choices[kind]}")
-        for key in from_pipeline[kind]:
-            if key not in known and f"{kind}.{key}" not in typed:
+        stale = set(from_pipeline[kind]) - set(_yaml(loader, f"{kind}/{hydra.runtime.choices[kind]}"))
+        if stale:
+            # its YAML may be made of another's, or not list the options of all its parts
+            stale -= options_of_plugin(kind, str(config[kind].get("name")))
+        for key in stale:
+            if f"{kind}.{key}" not in typed:
                 config[kind].pop(key, None)
 
 
@@ -143,17 +179,19 @@ def _unknown_choice(group: str, name: str) -> str:
 
 
 def _overridden_paths(error: Exception, overrides: Sequence[str]) -> Iterator[str]:
-    if isinstance(error, HydraException) and "Could not override" in str(error):
+    if _is_refused_override(error):
         paths = (o.key_or_group for o in parse(overrides) if f"'{o.key_or_group}'" in first_line(error))
         yield from (path for path in paths if path and not path.startswith("hydra."))
 
 
+def _is_refused_override(error: Exception) -> bool:
+    return isinstance(error, HydraException) and "Could not override" in str(error)
+
+
 def _unknown_option(path: str, overrides: Sequence[str]) -> str | None:
     """What to say of ``path`` if it is no option under the chosen groups; None if it is one."""
-    known_groups = groups()
-    choices = [o for o in parse(overrides) if o.key_or_group in known_groups and isinstance(o.value(), str)]
     try:
-        node: Any = compose_config([str(o.input_line) for o in choices])
+        node: Any = _compose(_choices(overrides))
     except HydraException:
         return None
     parts = path.split(".")
@@ -171,13 +209,9 @@ def _unknown_option(path: str, overrides: Sequence[str]) -> str | None:
 
 
 def _unknown_plugin_option(kind: str, name: str, option: str, node: Mapping[Any, Any]) -> str:
-    from spec_sdk.registry import Registry
-
-    known = {str(key) for key in node} - {"name"}
-    if name in Registry.discover().names(kind):
-        declared = {field.name for field in dataclasses.fields(Registry.discover().get(kind, name).Config)}
-        if option in declared:
-            return f"not in the YAML of {kind} '{name}', which does know it; write +{kind}.{option}=…"
-        known |= declared
+    owner = owner_of(kind, name, option)
+    if owner is not None:
+        return f"an option of {owner}, which is not chosen"
+    known = {str(key) for key in node} - {"name"} | options_of_plugin(kind, name)
     hint = did_you_mean(option, known) if known else " (it has no options)"
     return f"unknown option of {kind} '{name}'{hint}"

@@ -74,7 +74,7 @@ class Sweep:
         """Run one job. Only an interrupt or a closed stdout goes on to end the sweep."""
         hydra = cast(DictConfig, HydraConfig.get())
         swept = [o for o in parse(task_overrides(hydra)) if o.key_or_group in self._swept]
-        name = ",".join(str(o.input_line) for o in swept) or str(hydra.job.num)
+        name = ",".join(str(o.input_line).lstrip("+") for o in swept) or str(hydra.job.num)
         outcome = Outcome(name, EXIT_OK, None, Path(hydra.sweep.dir) / directory_name(hydra.job.num, name))
         self.outcomes.append(outcome)
         print(f"job {hydra.job.num}: {name}", file=sys.stderr)

@@ -10,6 +10,7 @@ import torch
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.step_clock import HostClock, StepClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.plugin import Plugin
@@ -52,3 +53,7 @@ class Backend(Plugin, ABC):
 
     def synchronize(self) -> None:
         """Wait for queued work, so that a clock read means something."""
+
+    def clock(self) -> StepClock:
+        """What times the stages of a step: the host's clock, where a call returns when its work is done."""
+        return HostClock()

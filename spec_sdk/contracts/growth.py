@@ -44,7 +44,8 @@ class Growth(Plugin, ABC):
         ``fed`` holds the nodes that are fed, in the order of their cache rows: add nodes to it, then yield how many of
         the youngest to feed, and get their logits [K, V], the repetition penalty applied; ``root_logits_V`` are the
         root's. The closed tree may have more nodes (children that were never fed) or fewer (pruned ones). Neither may
-        have more than ``fed.max_nodes``. ``drafter`` is the name to note with every draw.
+        have more than ``fed.max_nodes``, which is more than ``depth``: a chain need not look at it. A yield feeds all
+        nodes that were added since the last one. ``drafter`` is the name to note with every draw.
 
         A token chosen by a rule is ``chosen``. One drawn at random is drawn with ``request.sampler`` and
         ``request.rng``, and keeps its distribution; what was drawn is never pruned, and whether a draw is made depends

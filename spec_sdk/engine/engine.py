@@ -18,6 +18,7 @@ from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.scheduler import Emit, Progress, Scheduler
 from spec_sdk.errors import UserError
 from spec_sdk.model.session import Session
+from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
 
 SEED_STRIDE = 1_000_003
@@ -44,14 +45,14 @@ class Engine:
         sampling: SamplingParams,
         stop_ids: frozenset[int] = frozenset(),
         slots: int = 1,
-        synchronize: Callable[[], None] = lambda: None,
+        clock: StepClock | None = None,
         ops: Ops | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.verifier = verifier
         self.slots = slots
-        self.scheduler = Scheduler(target, drafter, verifier, policy, slots, synchronize)
+        self.scheduler = Scheduler(target, drafter, verifier, policy, slots, clock)
         self._make_sampler = make_sampler
         self._sampling = sampling
         self._stop_ids = stop_ids

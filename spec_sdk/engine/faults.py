@@ -6,6 +6,7 @@ Legend: N tree nodes.
 from __future__ import annotations
 
 from spec_sdk.contracts.request import Budget, Verdict
+from spec_sdk.model.session import token_fault
 from spec_sdk.tree import TokenTree
 
 
@@ -19,7 +20,7 @@ def budget_fault(budget: object) -> str | None:
     return None
 
 
-def tree_fault(tree: object, pending_token: int, budget: Budget) -> str | None:
+def tree_fault(tree: object, pending_token: int, budget: Budget, vocabulary: int) -> str | None:
     """What makes a proposed tree unusable, naming the node; None if nothing does."""
     if not isinstance(tree, TokenTree):
         return f"{tree!r} is no TokenTree"
@@ -30,7 +31,7 @@ def tree_fault(tree: object, pending_token: int, budget: Budget) -> str | None:
         return f"tree node {node} has depth {tree.depth_N[node]}, the budget is a depth of {budget.depth}"
     if tree.size > budget.nodes:
         return f"tree node {budget.nodes}: the tree has {tree.size} nodes, the budget is {budget.nodes} with the root"
-    return None
+    return token_fault(tree, vocabulary)
 
 
 def verdict_fault(verdict: object, tree: TokenTree, vocabulary: int) -> str | None:

@@ -6,6 +6,7 @@ Legend: M model dim, N tree nodes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.faults import RequestError, budget_fault, tree_fault, verdict_fault
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.model.session import PREFILL_CHUNK, Scores
+from spec_sdk.model.step_clock import HostClock, StepClock
 from spec_sdk.ops import host_reads
 from spec_sdk.tree import TokenTree
 
@@ -33,6 +35,9 @@ class Target(Protocol):
 
     @property
     def context(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
 
     def length(self, slot: int = 0) -> int: ...
 
@@ -90,7 +95,6 @@ class _Turn:
     tree: TokenTree
     scores: Scores = field(init=False)
     verdict: Verdict = field(init=False)
-    verdict_s: float = 0.0
     tokens: list[int] = field(default_factory=list)
 
     @property
@@ -103,7 +107,7 @@ class Scheduler:
     """Serves requests together, as many at once as there are ``slots``; the others wait. They join and leave between
     steps.
 
-    ``synchronize`` waits for the device, so that the stage times in the events mean something.
+    ``clock`` times the stages without waiting for the device in the middle of a step.
     """
 
     def __init__(
@@ -113,13 +117,13 @@ class Scheduler:
         verifier: Verifier,
         policy: Policy,
         slots: int = 1,
-        synchronize: Callable[[], None] = lambda: None,
+        clock: StepClock | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.verifier = verifier
         self.policy = policy
-        self._synchronize = synchronize
+        self._clock = clock or HostClock()
         self._waiting: deque[_Active] = deque()
         self._active: list[_Active] = []
         self._free = list(range(slots))
@@ -200,7 +204,7 @@ class Scheduler:
         if active is None:
             return
         with self._ending([active]):
-            began = self._clock()
+            clock, began = self._clock, self._clock.mark()
             state, drafter = active.state, self.drafter
             # the pending token is the first tree's root
             done, prompt = self.target.length(state.slot), state.tokens[: state.prompt_length - 1]
@@ -208,35 +212,38 @@ class Scheduler:
                 active.hidden.append(self.target.prefill(state.slot, chunk, drafter.taps))
             active.prefilled = done + len(chunk) == len(prompt)
             if not active.prefilled:
-                active.prefill_s += self._clock() - began
+                active.prefill_s += clock.seconds(began, clock.mark())
                 return
-            drafter_s, fed = None, self._clock()
+            drafter_s, fed = None, clock.mark()
             # hidden states are not kept for later; any other drafter need not be prepared before it is asked
             if drafter.taps or self._budgets([active])[0].depth > 0:
                 drafter.start([active.view], [_joined(active.hidden)] if drafter.taps else None)
                 active.drafting = True
-                drafter_s = self._clock() - fed
+                drafter_s = clock.seconds(fed, clock.mark())
             active.hidden.clear()
             self._emit(
                 active,
                 event="prefill",
-                seconds=active.prefill_s + self._clock() - began,
+                seconds=active.prefill_s + clock.seconds(began, clock.mark()),
                 drafter_s=drafter_s,
                 tokens=state.prompt_length - 1,
                 draft=drafter.draft_name,
             )
 
     def _cycle(self, requests: Sequence[_Active]) -> None:
-        began, reads = self._clock(), host_reads.total()
-        turns = self._propose(requests)
-        drafted = self._clock()
+        reads, marks = host_reads.total(), [self._clock.mark()]
+        turns: list[_Turn] = self._propose(requests)
+        marks.append(self._clock.mark())
         turns = self._score(turns)
-        scored = self._clock()
+        marks.append(self._clock.mark())
         turns = self._verify(turns)
-        verified = self._clock()
+        marks.append(self._clock.mark())
+        # the host's own time: what it commits, the device does while the next step begins
+        began = time.perf_counter()
         turns = self._commit(turns)
-        seconds = drafted - began, scored - drafted, self._clock() - verified
-        self._report(turns, *seconds, host_reads.total() - reads)
+        recover_s = time.perf_counter() - began
+        draft_s, score_s, verdict_s = (self._clock.seconds(first, last) for first, last in itertools.pairwise(marks))
+        self._report(turns, draft_s, score_s, verdict_s, recover_s, host_reads.total() - reads)
 
     def _propose(self, requests: Sequence[_Active]) -> list[_Turn]:
         """A tree for every request that is granted one; a root alone, a plain decoding step, for the others."""
@@ -262,30 +269,30 @@ class Scheduler:
                 raise ValueError(f"{name}: it returned {len(trees)} trees for {len(asked)} requests")
             for turn, tree in zip(asked, trees, strict=True):
                 with self._ending([turn.active]):
-                    if fault := tree_fault(tree, turn.active.view.pending_token, turn.budget):
+                    pending, vocabulary = turn.active.view.pending_token, self.target.vocabulary
+                    if fault := tree_fault(tree, pending, turn.budget, vocabulary):
                         raise ValueError(f"{name}: {fault}")
                     turn.tree = tree
         return self._going_on(turns)
 
     def _score(self, turns: list[_Turn]) -> list[_Turn]:
-        """The target's logits at every node of every tree."""
-        with self._ending([turn.active for turn in turns]):
-            if turns:
-                scores = self.target.score(
-                    [turn.active.slot for turn in turns], [turn.tree for turn in turns], self.drafter.taps
-                )
-                for turn, of_turn in zip(turns, scores, strict=True):
-                    turn.scores = of_turn
-        return self._going_on(turns)
+        """The target's logits at every node of every tree; without those of a request that a failed pass names."""
+        scored = False
+        while turns and not scored:
+            with self._ending([turn.active for turn in turns]):
+                slots, trees = [turn.active.slot for turn in turns], [turn.tree for turn in turns]
+                for turn, scores in zip(turns, self.target.score(slots, trees, self.drafter.taps), strict=True):
+                    turn.scores = scores
+                scored = True
+            turns = self._going_on(turns)
+        return turns
 
     def _verify(self, turns: list[_Turn]) -> list[_Turn]:
         """The accepted path of every tree, and the tokens that it gives."""
         for turn in turns:
-            began = time.perf_counter()
             with self._ending([turn.active]):
                 turn.verdict = self._verdict(turn.tree, turn.scores, turn.active.view)
                 turn.tokens = clip(turn.verdict, turn.active.view)
-            turn.verdict_s = time.perf_counter() - began
         return self._going_on(turns)
 
     def _verdict(self, tree: TokenTree, scores: Scores, request: Request) -> Verdict:
@@ -313,13 +320,22 @@ class Scheduler:
                 self.drafter.observe([turn.active.view for turn in told], [turn.tokens for turn in told], hidden)
         return self._going_on(turns)
 
-    def _report(self, turns: Sequence[_Turn], draft_s: float, score_s: float, recover_s: float, reads: int) -> None:
+    def _report(
+        self,
+        turns: Sequence[_Turn],
+        draft_s: float,
+        score_s: float,
+        verdict_s: float,
+        recover_s: float,
+        reads: int,
+    ) -> None:
         """Emit what happened. A stage's seconds are divided by rows, so that requests add up to the time it took."""
         rows = sum(turn.tree.size for turn in turns)
         drafted = sum(turn.tree.size for turn in turns if turn.budget.depth)
         for turn in turns:
             active, size = turn.active, turn.tree.size
-            share = (size if turn.budget.depth else 0) / drafted if drafted else size / rows
+            share = size / rows
+            draft_share = (size if turn.budget.depth else 0) / drafted if drafted else share
             report = turn.scores.attention
             self._emit(
                 active,
@@ -327,10 +343,10 @@ class Scheduler:
                 step=active.state.step,
                 prefix=turn.prefix,
                 budget=turn.budget.depth,
-                draft_s=draft_s * share,
-                verify_s=score_s * size / rows + turn.verdict_s,
-                verdict_s=turn.verdict_s,
-                recover_s=recover_s / len(turns),
+                draft_s=draft_s * draft_share,
+                verify_s=(score_s + verdict_s) * share,
+                verdict_s=verdict_s * share,
+                recover_s=recover_s * share,
                 tree_nodes=size,
                 drafted=turn.tree.depth,
                 accepted=min(len(turn.verdict.path) - 1, len(turn.tokens)),
@@ -398,10 +414,6 @@ class Scheduler:
         if error is not None:
             self._progress.append(Progress(active.state.id, [], reason, error))
         active.emit({"event": "request_end", "request": active.state.id, "finish_reason": reason})
-
-    def _clock(self) -> float:
-        self._synchronize()
-        return time.perf_counter()
 
 
 def penalised(logits_NV: torch.Tensor, tree: TokenTree, request: Request) -> torch.Tensor:

@@ -99,7 +99,7 @@ def _short(value: float) -> float:
 class BlockRunner(Plugin, ABC):
     """Runs all blocks of a decoder in one pass. It writes K and V, and records the hidden states that were asked for.
 
-    ``guarantee``: how the logits relate to those of the plain forward pass. ``exact_kv``: whether the K and V that it
+    ``guarantee``: how the logits relate to those of the plain forward pass. ``keeps_kv``: whether the K and V that it
     leaves may be kept; a drafter whose runner's may not be feeds accepted tokens once more, in a plain pass.
 
     One instance serves one model and all requests: what it keeps of a request, it keeps by cache slot.
@@ -107,7 +107,7 @@ class BlockRunner(Plugin, ABC):
 
     kind = "runner"
     guarantee: Guarantee = "exact"
-    exact_kv: bool = True
+    keeps_kv: bool = True
     spreads: ClassVar[bool] = False
     """Whether with several processes it spreads a whole model's work over them, so that all of them must run it."""
 

@@ -59,6 +59,11 @@ class Session:
         """Most tokens the model can hold."""
         return self.executor.config.max_context
 
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return self.executor.config.vocab_size
+
     def length(self, slot: int = 0) -> int:
         """Committed tokens of a slot, whose K and V are in the cache."""
         return len(self._tokens.get(slot, ()))
@@ -121,7 +126,8 @@ class Session:
         Raises ValueError, naming the node, for a token that the model does not have.
         """
         for tree in trees:
-            check_tokens(tree, self.executor.config.vocab_size)
+            if fault := token_fault(tree, self.vocabulary):
+                raise ValueError(fault)
         requests = [
             RequestRows.tree(slot, self.length(slot), tree.token_N, tree.depth_N, tree.end_N)
             for slot, tree in zip(slots, trees, strict=True)
@@ -221,11 +227,12 @@ def groups_of_like_size(sizes: Sequence[int]) -> list[list[int]]:
     return [groups[bits] for bits in sorted(groups)]
 
 
-def check_tokens(tree: TokenTree, vocabulary: int) -> None:
-    """Raise ValueError, naming the node, for a token outside the vocabulary."""
-    if max(tree.token_N) >= vocabulary:
-        node = next(i for i, token in enumerate(tree.token_N) if token >= vocabulary)
-        raise ValueError(f"tree node {node}: token {tree.token_N[node]} lies outside the vocabulary of {vocabulary}")
+def token_fault(tree: TokenTree, vocabulary: int) -> str | None:
+    """The first node of a tree whose token lies outside the vocabulary; None if none does."""
+    if max(tree.token_N) < vocabulary:
+        return None
+    node = next(i for i, token in enumerate(tree.token_N) if token >= vocabulary)
+    return f"tree node {node}: token {tree.token_N[node]} lies outside the vocabulary of {vocabulary}"
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

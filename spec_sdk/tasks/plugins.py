@@ -35,6 +35,8 @@ class ListPlugins(Task):
 def _row(plugin: Mapping[str, Any]) -> list[str]:
     names = ", ".join([plugin["name"], *plugin["aliases"]])
     options = ", ".join(f"{o['name']}={_as_yaml(o['default'])}" for o in plugin["options"])
+    if plugin["parts"]:
+        options += f"; beside them those of the chosen {' and '.join(plugin['parts'].values())}"
     package = f"{plugin['package']} {plugin['version']}".strip()
     return [plugin["kind"], names, package, plugin["guarantee"] or "", options]
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from spec_sdk.testing.drafters import check_drafter
 from spec_sdk.testing.executors import check_executor
+from spec_sdk.testing.growths import check_growth
 from spec_sdk.testing.predictors import check_predictor
 from spec_sdk.testing.rounding import plain_logits, step_beyond_rounding
+from spec_sdk.testing.runners import check_runner
 from spec_sdk.testing.samplers import check_sampler
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit, joint_law, sample_tokens
 from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel
@@ -26,7 +28,9 @@ __all__ = [
     "TableModel",
     "check_drafter",
     "check_executor",
+    "check_growth",
     "check_predictor",
+    "check_runner",
     "check_sampler",
     "check_tree",
     "check_verifier",

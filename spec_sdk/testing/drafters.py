@@ -128,7 +128,7 @@ class _Service:
             trees = self.drafter.propose([state.view for state in states], [budget] * len(states))
         assert len(trees) == len(states), f"propose returned {len(trees)} trees for {len(states)} requests"
         for state, tree in zip(states, trees, strict=True):
-            _check_proposal(tree, state, budget, self._vocabulary)
+            check_proposal(tree, state, budget, self._vocabulary)
         return trees
 
     def _cycle(self, states: Sequence[RequestState], budget: Budget) -> list[TokenTree]:
@@ -174,7 +174,8 @@ def _contents(state: RequestState) -> dict[str, object]:
     return values | {"tokens": list(state.tokens)}
 
 
-def _check_proposal(tree: TokenTree, state: RequestState, budget: Budget, vocabulary: int) -> None:
+def check_proposal(tree: TokenTree, state: RequestState, budget: Budget, vocabulary: int) -> None:
+    """Raise AssertionError unless ``tree`` is well-formed, of the request and within ``budget`` and ``vocabulary``."""
     where, pending = f"prefix of {len(state.tokens)} tokens, cycle {state.step}", state.view.pending_token
     try:
         check_tree(tree)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -13,10 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk.cli.composing import compose_config, explain, groups, options_of, pipeline_summaries
 from spec_sdk.cli.jobs import settings_of
-from spec_sdk.contracts import PLUGIN_KINDS
+from spec_sdk.contracts import PLUGIN_KINDS, Growing, Growth, Request
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
 from spec_sdk.settings import PLUGIN_NODES, Settings, refuse_targets
+from spec_sdk.tree import TreeBuilder
 from tests.cli.conftest import Result
 
 PIPELINES = [
@@ -86,6 +90,59 @@ def test_options_that_the_new_plugin_has_too_stay() -> None:
 
 def test_an_option_typed_for_the_wrong_plugin_is_kept_for_the_registry_to_refuse() -> None:
     assert composed("pipeline=easyspec_tree", "drafter=prompt_lookup", "drafter.width=2")["drafter"]["width"] == 2
+
+
+@pytest.fixture
+def bold() -> Iterator[None]:
+    """An installed growth that no YAML of ours knows."""
+
+    @dataclass
+    class BoldConfig:
+        floor: float = 0.4
+
+    class Bold(Growth):
+        name = "bold"
+        Config = BoldConfig
+        branches = False
+
+        def grow(
+            self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+        ) -> Growing:
+            return fed.build().tree
+            yield
+
+    registry = Registry.discover()
+    registry.register(Bold, "third")
+    yield
+    del registry._offers["growth", "bold"]
+
+
+@pytest.mark.usefixtures("bold")
+def test_an_option_that_is_in_no_yaml_is_set_like_any_other() -> None:
+    """Whichever drafter it stands beside, in whatever order, and beside choices and other options."""
+    config = composed("drafter.floor=0.7", "drafter=draft_model", "drafter.growth=bold", "policy.depth=7")
+    assert (config["drafter"]["name"], config["drafter"]["floor"], config["policy"]["depth"]) == ("draft_model", 0.7, 7)
+    assert composed("+drafter.floor=0.7", "drafter.growth=bold")["drafter"]["floor"] == 0.7
+    plugin, options = Registry.discover().configure("drafter", config["drafter"])
+    assert (plugin.name, options.growth.name, options.growth.config.floor) == ("draft_model", "bold", 0.7)
+
+
+@pytest.mark.usefixtures("bold")
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["drafter.floor=1"], "drafter.floor: an option of drafter.growth=bold, which is not chosen"),
+        (["drafter.growth=bold", "drafter.flor=1"], "drafter.flor: unknown option of drafter 'easyspec', did you mean"),
+        (["drafter.growth=bold", "drafter.floor=1", "polcy.depth=1"], "polcy: unknown option, did you mean 'policy'?"),
+        (
+            ["drafter=prompt_lookup", "drafter.floor=1"],
+            "drafter.floor: unknown option of drafter 'prompt_lookup'; there",
+        ),
+        (["drafter.growth=bald", "drafter.floor=1"], "drafter.floor: an option of drafter.growth=bold, which is not"),
+    ],
+)
+def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str], message: str) -> None:
+    assert error_of(*overrides).startswith(message)
 
 
 @pytest.mark.parametrize(

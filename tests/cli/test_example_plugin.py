@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 import spec_sdk
 
@@ -57,11 +58,27 @@ def installed(wheels: Sequence[Path], tmp_path_factory: pytest.TempPathFactory) 
     return lambda *arguments: call(python, *arguments, cwd=elsewhere)
 
 
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model of five layers."""
+    from tests.support.tiny_checkpoints import write_checkpoint
+
+    directory = tmp_path_factory.mktemp("checkpoint")
+    write_checkpoint(directory)
+    return directory
+
+
 def test_the_environment_uses_the_wheel_and_not_the_checkout(installed: Run) -> None:
     code = "import spec_sdk, spec_sdk.conf, spec_sdk_drafters as d; print(spec_sdk.__file__, d.__file__)"
     where = installed("-c", code)
     assert where.returncode == 0, where.stderr
     assert str(ROOT / "spec_sdk") not in where.stdout and str(ROOT / "plugins") not in where.stdout
+
+
+def test_a_growth_and_a_runner_fit_in_fifty_lines() -> None:
+    for module in ("growth", "runner"):
+        source = ROOT / "docs" / "example_plugin" / "spec_sdk_follow" / f"{module}.py"
+        assert len(source.read_text(encoding="utf-8").splitlines()) <= 50
 
 
 def test_it_is_listed_with_its_package_and_options(installed: Run) -> None:
@@ -78,8 +95,23 @@ def test_it_is_listed_with_its_package_and_options(installed: Run) -> None:
         "guarantee": None,
         "summary": "Proposes the tokens that followed the last earlier occurrence of the pending token.",
         "options": [{"name": "length", "type": "int", "default": 4, "doc": "most tokens to propose."}],
+        "parts": {},
     }
     assert listed["broken"] == []
+
+
+def test_its_growth_and_runner_are_listed_too(installed: Run) -> None:
+    listed = json.loads(installed("-m", "spec_sdk", "task=plugins", "json=true").stdout)["plugins"]
+    theirs = {(plugin["kind"], plugin["name"]): plugin for plugin in listed if plugin["package"] == "spec-sdk-follow"}
+    assert set(theirs) == {("drafter", "follow"), ("growth", "confident"), ("runner", "skip_layers")}
+    [floor], [skip] = (theirs[key]["options"] for key in (("growth", "confident"), ("runner", "skip_layers")))
+    assert (floor["name"], floor["default"]) == ("floor", 0.4)
+    assert (skip["name"], skip["default"], theirs["runner", "skip_layers"]["guarantee"]) == ("skip", [], "relaxed")
+    [draft_model] = [plugin for plugin in listed if plugin["name"] == "draft_model"]
+    assert draft_model["parts"] == {"growth": "growth", "runner": "runner"}
+    table = installed("-m", "spec_sdk", "task=plugins").stdout
+    assert "runner=sequential; beside them those of the chosen growth and runner" in table
+    assert "floor=0.4" in table and "skip=[]" in table
 
 
 def test_its_yaml_is_found_without_flags(installed: Run) -> None:
@@ -94,11 +126,70 @@ def test_its_options_are_checked_like_ours(installed: Run) -> None:
     assert done.stderr == "error: drafter.lenght: unknown option of drafter 'follow', did you mean 'length'?\n"
 
 
-def test_it_drafts(installed: Run, tmp_path: Path) -> None:
-    from tests.support.tiny_checkpoints import write_checkpoint
+@pytest.mark.parametrize(
+    ("overrides", "shown"),
+    [
+        (["drafter=confident_draft"], {"name": "draft_model", "growth": "confident", "floor": 0.4, "width": 4}),
+        (["drafter=confident_draft", "drafter.floor=0.5"], {"growth": "confident", "floor": 0.5}),
+        (["drafter=draft_model", "drafter.growth=confident", "drafter.floor=0.5"], {"width": 4, "floor": 0.5}),
+        (["+drafter.floor=0.5", "drafter.growth=confident"], {"name": "easyspec", "floor": 0.5}),
+        (["drafter.runner=skip_layers", "drafter.skip=[3,4]"], {"name": "easyspec", "skip": [3, 4]}),
+    ],
+)
+def test_options_of_its_parts_stand_beside_the_drafters(
+    installed: Run, overrides: Sequence[str], shown: dict[str, object]
+) -> None:
+    done = installed("-m", "spec_sdk", "--cfg", "job", "--package", "drafter", *overrides)
+    assert done.returncode == 0, done.stderr
+    assert shown.items() <= yaml.safe_load(done.stdout).items()
 
-    write_checkpoint(tmp_path)
-    arguments = [f"model.target={tmp_path}", "prompt=a b a b a", "chat=false", "max_new_tokens=48", "ignore_eos=true"]
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["drafter.floor=0.5"], "drafter.floor: an option of drafter.growth=confident, which is not chosen"),
+        (["drafter.growth=confident", "drafter.flor=1"], "drafter.flor: unknown option of drafter 'easyspec', did you"),
+        (["drafter.growth=confident", "drafter.floor=2"], "drafter.floor: 2.0 must be between 0 and 1"),
+        (["drafter.growth=confident", "drafter.floor=x"], "drafter.floor: 'x' is not a number"),
+        (
+            ["drafter.runner=skip_layers", "drafter.skip=[9]"],
+            "drafter.skip: there is no layer 9; the draft model's are",
+        ),
+    ],
+)
+def test_bad_options_of_its_parts_are_one_line(
+    installed: Run, checkpoint: Path, overrides: Sequence[str], message: str
+) -> None:
+    done = installed("-m", "spec_sdk", f"model.target={checkpoint}", "prompt=a", "output_dir=out", *overrides)
+    assert (done.returncode, done.stderr.startswith(f"error: {message}")) == (2, True), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_its_parts_draft(installed: Run, checkpoint: Path, tmp_path: Path, temperature: int) -> None:
+    done = installed(
+        *("-m", "spec_sdk", f"model.target={checkpoint}", "model.draft_layers=[0,1,2,3]", "prompt=a b a b a"),
+        *("chat=false", "max_new_tokens=24", "ignore_eos=true", f"output_dir={tmp_path}", "drafter=draft_model"),
+        *("drafter.growth=confident", "drafter.floor=0.02", "drafter.runner=skip_layers", "drafter.skip=[1,2]"),
+        *(f"sampling.temperature={temperature}", "compare=true"),
+    )
+    assert done.returncode == 0, done.stderr
+    [run] = json.loads((tmp_path / "metrics.json").read_text())["prompts"]
+    assert run["drafted"] > 0 and len(run["token_ids"]) == 24
+
+
+def test_a_sweep_over_options_of_its_parts(installed: Run, checkpoint: Path, tmp_path: Path) -> None:
+    done = installed(
+        *("-m", "spec_sdk", "--multirun", f"model.target={checkpoint}", "prompt=a b", "chat=false"),
+        *("max_new_tokens=4", "drafter.growth=confident", "drafter.floor=0.1,0.9", f"output_dir={tmp_path}"),
+    )
+    assert done.returncode == 0, done.stderr
+    jobs = json.loads((tmp_path / "summary.json").read_text())["jobs"]
+    assert [job["job"] for job in jobs] == ["drafter.floor=0.1", "drafter.floor=0.9"]
+
+
+def test_it_drafts(installed: Run, checkpoint: Path, tmp_path: Path) -> None:
+    arguments = [f"model.target={checkpoint}", "prompt=a b a b a", "chat=false", "max_new_tokens=48", "ignore_eos=true"]
     runs = {}
     for drafter in ("follow", "none"):
         done = installed("-m", "spec_sdk", *arguments, f"drafter={drafter}", f"output_dir={tmp_path}/{drafter}")

@@ -124,6 +124,7 @@ def test_the_listing_is_plain_data(one: Registry) -> None:
             {"name": "label", "type": "str | None", "default": None, "doc": ""},
             {"name": "groups", "type": "list[list[int]]", "default": [], "doc": ""},
         ],
+        "parts": {},
     }
 
 

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from spec_sdk.contracts import SamplingParams
+from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.session import Session
-from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
-from spec_sdk.scheduler import Scheduler
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk_growth.static import StaticConfig, StaticGrowth
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_models import TinyModels
 
 CONFIGS = {
     "chain": DraftModelConfig(),
-    "tree": DraftModelConfig(growth="static", widths=[2, 2, 1]),
+    "tree": DraftModelConfig(growth=StaticGrowth(StaticConfig([2, 2, 1]))),
 }
 
 
@@ -30,9 +30,11 @@ def test_a_penalised_draft_is_the_penalised_target(config: str, temperature: flo
     decoder = tiny_decoder("smollm", 0)
     params = SamplingParams(temperature=temperature, repetition_penalty=1.7)
     request = request_for([30, 31, 32, 40, 30], reference_sampler(params), 0, max_new_tokens=40)
-    drafter = DraftModelDrafter(CONFIGS[config], TinyModels(decoder, decoder))
+    models = TinyModels(decoder, decoder)
+    drafter = DraftModelDrafter(CONFIGS[config], models)
     events: list[dict[str, Any]] = []
-    scheduler = Scheduler(Session(decoder, Ops()), drafter, MultiStep(None), FixedPolicy(FixedConfig(depth=4)))
+    target = Session(models.target.executor)
+    scheduler = Scheduler(target, drafter, MultiStep(None), FixedPolicy(FixedConfig(depth=4)))
     for _ in scheduler.run(request, events.append):
         pass
     cycles = [event for event in events if event["event"] == "cycle"]

@@ -13,13 +13,19 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, Sampler, SamplingParams
-from spec_sdk.model.decoder import load_decoder
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Model, Models
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.residual import residual
 from spec_sdk.testing import SIGNIFICANCE, TableModel, goodness_of_fit, joint_law, sample_tokens
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
 from spec_sdk_drafters.merged import MergedConfig, MergedDrafter
+from spec_sdk_growth.auto import AutoConfig, AutoGrowth
+from spec_sdk_growth.dynamic import DynamicConfig, DynamicGrowth
+from spec_sdk_growth.static import StaticConfig, StaticGrowth
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
@@ -49,7 +55,7 @@ class SmallModels(TinyModels):
         ]
         super().__init__(*decoders)
         nothing: Any = None
-        self._second = Model("second", decoders[0], nothing)
+        self._second = Model("second", TorchExecutor(decoders[0], self.ops), nothing)
 
     def draft(self, reference: str | None = None) -> Model:
         return self._second if reference == "second" else self._draft
@@ -64,17 +70,22 @@ MEMBERS: list[dict[str, Any]] = [
 
 
 def static(children: str, *widths: int) -> DraftModelConfig:
-    return DraftModelConfig(growth="static", widths=list(widths), children=children)
+    return DraftModelConfig(growth=StaticGrowth(StaticConfig(list(widths), children)))
+
+
+def easyspec() -> EasySpecDrafter:
+    growth, runner = AutoGrowth(AutoConfig(width=3)), LayerParallelRunner(LayerParallelConfig(size=2))
+    return EasySpecDrafter(EasySpecConfig(growth=growth, runner=runner), MODELS)
 
 
 DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
     "drawn chain": lambda: DraftModelDrafter(DraftModelConfig(), MODELS),
-    "drawn paths": lambda: DraftModelDrafter(DraftModelConfig(width=3), MODELS),
+    "drawn paths": lambda: DraftModelDrafter(DraftModelConfig(growth=AutoGrowth(AutoConfig(width=3))), MODELS),
     "drawn with replacement": lambda: DraftModelDrafter(static("with_replacement", 3, 1), MODELS),
     "drawn without replacement": lambda: DraftModelDrafter(static("without_replacement", 3, 1), MODELS),
     "chosen": lambda: DraftModelDrafter(static("top_k", 2, 2), MODELS),
-    "dynamic": lambda: DraftModelDrafter(DraftModelConfig(growth="dynamic", width=2), MODELS),
-    "easyspec": lambda: EasySpecDrafter(EasySpecConfig(width=3, size=2), MODELS),
+    "dynamic": lambda: DraftModelDrafter(DraftModelConfig(growth=DynamicGrowth(DynamicConfig(width=2))), MODELS),
+    "easyspec": easyspec,
     "merged": lambda: MergedDrafter(MergedConfig(MEMBERS), MODELS),
 }
 
@@ -99,9 +110,9 @@ class Granted(Policy):
 def test_a_residual_distribution_is_no_point_mass() -> None:
     sampler = ReferenceSampler(None, SAMPLINGS["temperature 1"])
     for reference in (None, "second"):
-        logits_NV = torch.stack([table().logits(PROMPT), MODELS.session(MODELS.draft(reference)).feed(PROMPT)])
+        logits_NV = torch.stack([table().logits(PROMPT), *MODELS.session(MODELS.draft(reference)).feed([0], [PROMPT])])
         p_V, q_V = sampler.probabilities(logits_NV)
-        assert int((sampler.residual(p_V, q_V) > 0).sum()) == 2
+        assert int((residual(p_V, q_V) > 0).sum()) == 2
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -129,7 +140,7 @@ def test_cycles_of_one_drafter(
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(
         target,
-        DRAFTERS[name],
+        DRAFTERS[name](),
         MultiStep(None),
         sampler,
         PROMPT,

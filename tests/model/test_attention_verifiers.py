@@ -5,6 +5,7 @@ Legend: N tokens, M model dim.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -151,6 +152,45 @@ def test_a_predictor_serves_its_session() -> None:
 
     once = errors()
     assert once == errors() and once[0] != once[1]
+
+
+class Hearing(H2O):
+    """Notes what it is told of the cache."""
+
+    def __init__(self) -> None:
+        super().__init__(H2OConfig(4))
+        self.heard: list[tuple[str, Any]] = []
+
+    def commit(self, path: Sequence[int]) -> None:
+        self.heard.append(("commit", tuple(path)))
+        super().commit(path)
+
+    def truncate(self, length: int) -> None:
+        self.heard.append(("truncate", length))
+        super().truncate(length)
+
+
+def test_a_predictor_hears_what_is_kept_and_dropped_of_its_own_request() -> None:
+    made: list[Hearing] = []
+
+    def make() -> Hearing:
+        made.append(Hearing())
+        return made[-1]
+
+    session = Session(tiny_executor(), AttentionSpeculativeRunner(make, l2(0.0)))
+    for slot in (1, 2):
+        session.prefill(slot, TOKENS)
+    session.score([1, 2], [TREE, TREE])
+    session.commit([1, 2], [(0, 1, 2), (0,)])
+    session.truncate(1, 5)
+    session.truncate(2, len(TOKENS))
+    assert [predictor.heard for predictor in made] == [
+        [("commit", (0, 1, 2)), ("truncate", 5)],
+        [("commit", (0,)), ("truncate", len(TOKENS))],
+    ]
+    session.open(2, TOKENS)
+    session.score([1, 2], [TREE, TREE])
+    assert len(made) == 3 and made[2].heard == []
 
 
 def test_stretch_is_the_largest_singular_value() -> None:

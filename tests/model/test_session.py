@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spec_sdk.errors import UserError
@@ -52,6 +53,7 @@ def random_text(shape: random.Random, length: int) -> list[int]:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), prefix=st.integers(0, 40), size=st.integers(1, 14))
+@example(seed=0, prefix=0, size=14)
 def test_every_node_is_scored_as_if_its_path_were_the_text(seed: int, prefix: int, size: int) -> None:
     executor, shape = tiny_executor(), random.Random(seed)
     text = random_text(shape, prefix)
@@ -264,3 +266,26 @@ def test_a_request_is_untouched_by_what_its_neighbours_do(executor: TorchExecuto
     (after,) = session.score([1], [TokenTree.chain(8, [9])])
     assert torch.equal(before.logits_NV, after.logits_NV)
     assert [session.length(slot) for slot in range(4)] == [4, 3, 0, 0]
+
+
+def test_every_request_has_a_report_of_its_own() -> None:
+    """Other prefixes, so that other layers are hit; and of the rows that are no padding."""
+    texts = [random_text(random.Random(length), length) for length in (31, 9, 24)]
+    trees = [TokenTree.chain(5, [6, 7, 8]), TokenTree.chain(9, [10, 11]), TokenTree.chain(12, [13, 14, 15])]
+
+    def reports(numbers: Sequence[int]) -> list[tuple[Any, ...]]:
+        session = Session(tiny_executor(), guessing())
+        for slot, number in enumerate(numbers):
+            session.prefill(slot, texts[number])
+        found = []
+        for scores in session.score(range(len(numbers)), [trees[number] for number in numbers]):
+            assert scores.attention is not None
+            rows = [row for layer in scores.attention.row_error for row in layer or ()]
+            found.append((scores.attention.hit, rows, list(scores.attention.state_norm)))
+        return found
+
+    together, alone = reports([0, 1, 2]), [reports([number])[0] for number in range(3)]
+    for (hit, rows, norms), (hit_alone, rows_alone, norms_alone) in zip(together, alone, strict=True):
+        assert hit == hit_alone
+        assert rows == pytest.approx(rows_alone, abs=1e-4) and norms == pytest.approx(norms_alone, rel=1e-4)
+    assert len({hit for hit, _, _ in alone}) > 1

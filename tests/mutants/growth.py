@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-GROWING = "plugins/drafters/spec_sdk_drafters/tree_growth.py"
+STATIC = "plugins/growth/spec_sdk_growth/static.py"
+BEAM = "plugins/growth/spec_sdk_growth/beam.py"
+DYNAMIC = "plugins/growth/spec_sdk_growth/dynamic.py"
 DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
 MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
 PROPOSALS = "tests/drafters/test_proposals.py"
@@ -12,6 +14,8 @@ DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
 OF_MERGED = "tests/drafters/test_merged.py"
 OUTCOMES = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_a_cycle"
 PENALISED_DRAFTS = "tests/drafters/test_penalised_drafts.py"
+SHARED_PASSES = f"{PROPOSALS}::test_requests_of_one_step_share_the_draft_models_passes"
+TOGETHER = f"{PROPOSALS}::test_requests_of_one_step_get_the_trees_that_each_gets_alone"
 
 IF_ROOM = """            if fed.room:
                 fed.add(node, sampler.draw_from(law, rng), "with_replacement", law, drafter)
@@ -22,7 +26,7 @@ DRAWS_LEFT = "range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1)"
 GROWTH = (
     Mutant(
         "the node budget is checked after the draw",
-        GROWING,
+        STATIC,
         IF_ROOM,
         """            token = sampler.draw_from(law, rng)
             if fed.room or token in [t for t, p in zip(fed.token, fed.parent) if p == node]:
@@ -32,7 +36,7 @@ GROWTH = (
     ),
     Mutant(
         "a repeated draw is not recorded",
-        GROWING,
+        STATIC,
         IF_ROOM,
         """            if fed.room:
                 token = sampler.draw_from(law, rng)
@@ -43,7 +47,7 @@ GROWTH = (
     ),
     Mutant(
         "a repeated draw is drawn anew",
-        GROWING,
+        STATIC,
         IF_ROOM,
         """            if fed.room:
                 drawn = [t for t, p in zip(fed.token, fed.parent) if p == node]
@@ -55,7 +59,7 @@ GROWTH = (
     ),
     Mutant(
         "a likely draw is left out when there is room for one more only",
-        GROWING,
+        STATIC,
         "        token = sampler.draw(remaining_V, rng)\n",
         """        token = sampler.draw(remaining_V, rng)
         if fed.room == 1 and law.q_V[token] > 0.3:
@@ -65,70 +69,70 @@ GROWTH = (
     ),
     Mutant(
         "only the last sibling is removed",
-        GROWING,
+        STATIC,
         REMOVAL,
         "remaining_V = sampler.without(law.q_V, token)",
         (f"{OUTCOMES}[drawn paths-4-temperature 1]",),
     ),
     Mutant(
         "no sibling is removed",
-        GROWING,
+        STATIC,
         REMOVAL,
         "pass",
         (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
     ),
     Mutant(
         "the likeliest token is removed, not the drawn one",
-        GROWING,
+        STATIC,
         REMOVAL,
         "remaining_V = sampler.without(remaining_V, int(remaining_V.argmax()))",
         (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
     ),
     Mutant(
         "draws without replacement pass over the node budget",
-        GROWING,
+        STATIC,
         DRAWS_LEFT,
         "range(min(count, int((remaining_V > 0).sum())), 0, -1)",
         (f"{PROPOSALS}::test_a_tree_has_no_more_nodes_than_its_budget",),
     ),
     Mutant(
         "static: the frontier's rows in reverse",
-        GROWING,
+        STATIC,
         "for node, logits_V in zip(frontier, logits_KV, strict=True):",
         "for node, logits_V in zip(frontier, logits_KV.flip(0), strict=True):",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
         "static: children are drawn from the first node's distribution",
-        GROWING,
+        STATIC,
         "request.sampler.law(logits_V), count",
         "request.sampler.law(logits_KV[0]), count",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
         "beam: wrong parents",
-        GROWING,
+        BEAM,
         "parents = (best // joint_KW.shape[1]).tolist()",
         "parents = (best // joint_KW.shape[1]).flip(0).tolist()",
         (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
     ),
     Mutant(
         "beam: the paths' probabilities are forgotten",
-        GROWING,
+        BEAM,
         "        joint_K = joint_KW.flatten()[best]\n        tokens =",
         "        joint_K = torch.zeros(len(best))\n        tokens =",
         (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
     ),
     Mutant(
         "dynamic: the first offers are kept, not the best",
-        GROWING,
+        DYNAMIC,
         "sorted(offered)[:most]",
         "offered[:most]",
         (f"{PROPOSALS}::test_a_dynamic_tree_keeps_the_most_probable_paths_of_all_lengths",),
     ),
     Mutant(
         "dynamic: the node budget is not looked at",
-        GROWING,
+        DYNAMIC,
         "most = min(max_nodes, fed.max_nodes - 1)",
         "most = max_nodes",
         (f"{PROPOSALS}::test_a_tree_has_no_more_nodes_than_its_budget",),
@@ -137,7 +141,7 @@ GROWTH = (
         "merged: a token drawn twice keeps its first draw only",
         MERGED,
         "node_of[draw.node] = merged.add(",
-        """known = [i for i in range(merged.size) if merged.parent[i] == node_of[node] and merged.token[i] == token]
+        """known = [i for i in range(merged.size) if merged.parent[i] == parent and merged.token[i] == token]
                 if known:
                     node_of[draw.node] = known[0]
                     continue
@@ -154,31 +158,31 @@ GROWTH = (
     Mutant(
         "merged: a member's tree is left out if it begins as the one before it",
         MERGED,
-        "                trees.append(tree)\n",
-        """                if trees and tree.token_N[1:2] == trees[-1].token_N[1:2]:
+        "                trees[i].append(tree)\n",
+        """                if trees[i] and tree.token_N[1:2] == trees[i][-1].token_N[1:2]:
                     continue
-                trees.append(tree)
+                trees[i].append(tree)
 """,
         (f"{OUTCOMES}[merged-5-temperature 1]", f"{OUTCOMES}[merged-4-temperature 1]"),
     ),
     Mutant(
         "merged: every member may use up the room",
         MERGED,
-        "share = -(-room // waiting)",
-        "share = budget.nodes - 1",
+        "shares = [-(-room // waiting) for room in rooms]",
+        "shares = [budget.nodes - 1 for budget in budgets]",
         (f"{OF_MERGED}::test_members_share_the_nodes",),
     ),
     Mutant(
-        "draft cache: the accepted slots are one too far",
+        "draft cache: the accepted rows are one too far",
         DRAFTER,
-        "slots.append(child - 1)",
-        "slots.append(child)",
+        "rows.append(child - 1)",
+        "rows.append(child)",
         (DRAFT_CACHE,),
     ),
     Mutant(
-        "draft cache: slots are kept that were never fed",
+        "draft cache: rows are kept that were never fed",
         DRAFTER,
-        "for i in range(1, self._fed_nodes)}",
+        "for i in range(1, self._fed)}",
         "for i in range(1, tree.size)}",
         (DRAFT_CACHE, "tests/losslessness/test_drafters.py"),
     ),
@@ -191,27 +195,27 @@ GROWTH = (
     ),
     Mutant(
         "easyspec: fuzzy keys are kept when they should be calibrated",
-        "plugins/drafters/spec_sdk_drafters/easyspec.py",
-        "self.drops_drafted_kv = config.calibrate",
-        "self.drops_drafted_kv = not config.calibrate",
+        "spec_sdk/model/runners/layer_parallel.py",
+        "self.exact_kv = not config.calibrate",
+        "self.exact_kv = config.calibrate",
         (DRAFT_CACHE,),
     ),
     Mutant(
         "penalised drafts: a path without its own node",
         DRAFTER,
-        """            path.append(tree.token[node])
-            node = tree.parent[node]
+        """                path.append(tree.token[node])
+                node = tree.parent[node]
 """,
-        """            node = tree.parent[node]
-            path.append(tree.token[node])
+        """                node = tree.parent[node]
+                path.append(tree.token[node])
 """,
         (PENALISED_DRAFTS,),
     ),
     Mutant(
         "penalised drafts: the penalties of all nodes",
         DRAFTER,
-        "            node = tree.parent[node]\n",
-        "            node -= 1\n",
+        "                node = tree.parent[node]\n",
+        "                node -= 1\n",
         (PENALISED_DRAFTS,),
     ),
     Mutant(
@@ -220,5 +224,75 @@ GROWTH = (
         "tokens[position : position + budget.depth]",
         "tokens[position + 1 : position + budget.depth]",
         (f"{PROPOSALS}::test_prompt_lookup_copies_what_followed_the_longest_and_latest_match",),
+    ),
+    Mutant(
+        "draft model: a tree grows on its neighbour's logits",
+        DRAFTER,
+        "zip(asking, levels, strict=True)",
+        "zip(asking, reversed(levels), strict=True)",
+        (SHARED_PASSES,),
+    ),
+    Mutant(
+        "draft model: a root has its neighbour's logits",
+        DRAFTER,
+        "self.session.feed(slots, unfed) if able",
+        "self.session.feed(slots, unfed)[::-1] if able",
+        (SHARED_PASSES,),
+    ),
+    Mutant(
+        "draft model: every tree has the first request's depth",
+        DRAFTER,
+        "self.growth.grow(tree, root_logits_V, depths[i],",
+        "self.growth.grow(tree, root_logits_V, depths[0],",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "draft model: every tree has the first request's node budget",
+        DRAFTER,
+        "budgets[i].nodes)",
+        "budgets[0].nodes)",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "draft model: the rows that are kept are the neighbour's",
+        DRAFTER,
+        "self.session.commit(slots, paths)",
+        "self.session.commit(slots, paths[::-1])",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "draft model: who asks for fewer levels ends the others",
+        DRAFTER,
+        "while asking:",
+        "while asking and len(asking) == len(drafts):",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "draft model: the trees come in the order in which they were closed",
+        DRAFTER,
+        "drafts[i].closed if i in drafts",
+        "[*drafts.values()][-1 - i].closed if i in drafts",
+        (SHARED_PASSES,),
+    ),
+    Mutant(
+        "draft model: what a slot held before is not looked at",
+        DRAFTER,
+        "self.session.prefill(request.slot, prompt[kept:])",
+        "self.session.prefill(request.slot, prompt)",
+        (f"{PROPOSALS}::test_a_slot_that_is_used_again_drafts_as_a_fresh_one",),
+    ),
+    Mutant(
+        "merged: a member gets its neighbour's share",
+        MERGED,
+        "granted = [Budget(min(budgets[i].depth, shares[i]), shares[i] + 1) for i in asked]",
+        "granted = [Budget(min(budgets[i].depth, shares[i]), shares[i] + 1) for i in reversed(asked)]",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "merged: the members' trees of a neighbour",
+        MERGED,
+        "for i, tree in zip(asked, proposed, strict=True):",
+        "for i, tree in zip(asked, reversed(proposed), strict=True):",
+        (TOGETHER,),
     ),
 )

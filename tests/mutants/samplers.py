@@ -148,8 +148,8 @@ SAMPLERS = (
     Mutant(
         "exact: a probability remembered from a draw serves for what is left of q",
         EXACT,
-        "isinstance(source, DraftLaw) and q_V is None",
-        "isinstance(source, DraftLaw)",
+        "isinstance(source, DraftDistribution) and q_V is None else",
+        "isinstance(source, DraftDistribution) else",
         (REMEMBERED,),
     ),
     Mutant(

@@ -87,15 +87,15 @@ VERIFIERS = (
     Mutant(
         "multi_step: a draw without replacement may have given what was drawn before",
         f"{ROOM}/multi_step.py",
-        "undrawn[sequence] = sampler.without(q_V, token)",
-        "undrawn[sequence] = q_V",
+        "undrawn[draw.sequence] = sampler.without(q_V, token)",
+        "undrawn[draw.sequence] = q_V",
         (DISTINCT,),
     ),
     Mutant(
         "multi_step: the first token leaves q, those after it do not",
         f"{ROOM}/multi_step.py",
-        "undrawn[sequence] = sampler.without(q_V, token)",
-        "undrawn.setdefault(sequence, sampler.without(q_V, token))",
+        "undrawn[draw.sequence] = sampler.without(q_V, token)",
+        "undrawn.setdefault(draw.sequence, sampler.without(q_V, token))",
         (DISTINCT,),
     ),
     Mutant(

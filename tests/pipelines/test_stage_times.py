@@ -12,6 +12,7 @@ import torch
 from spec_sdk.contracts import Request, SamplingParams, Verdict
 from spec_sdk.engine import scheduler
 from spec_sdk.model.session import Scores
+from spec_sdk.model.step_clock import HostClock
 from spec_sdk.testing import TableDrafter, TableModel
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.statistics import DeepestPolicy
@@ -34,10 +35,14 @@ def test_the_verdict_is_told_apart_from_the_targets_pass(monkeypatch: pytest.Mon
             now[0] += 2.0
             return super().verify(tree, logits_NV, request)
 
+    class Clock(HostClock):
+        def mark(self) -> float:
+            return now[0]
+
     monkeypatch.setattr(scheduler, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     drafter = TableDrafter([TableModel(6, 2)], [[PlannedDraw("with_replacement")]] * 2)
     events: list[dict[str, Any]] = []
-    run = scheduler.Scheduler(Target(6, 1), drafter, Slow(None), DeepestPolicy(None))
+    run = scheduler.Scheduler(Target(6, 1), drafter, Slow(None), DeepestPolicy(None), clock=Clock())
     for _ in run.run(request_for([1], ReferenceSampler(None, SamplingParams(temperature=1.0)), 0), events.append):
         pass
     cycles = [event for event in events if event["event"] == "cycle"]

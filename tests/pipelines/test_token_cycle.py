@@ -5,14 +5,14 @@ Legend: M model dim (a table's hidden state is its row of logits).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams
-from spec_sdk.scheduler import Scheduler
+from spec_sdk.contracts import Budget, Drafter, Hidden, Policy, Request, SamplingParams
+from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.testing.tables import TableModel
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -40,7 +40,7 @@ class Knowing(Drafter):
     """
 
     name = "knowing"
-    hidden_layers = (1,)
+    taps = (1,)
 
     def __init__(self, script: Sequence[int]) -> None:
         self.script = script
@@ -48,7 +48,7 @@ class Knowing(Drafter):
         self.observed: list[int] = []
         self.hidden: list[torch.Tensor] = []
 
-    def propose(self, request: Request, budget: Budget) -> TokenTree:
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         self.asked.append(budget)
         tree, node = TreeBuilder(request.pending_token, budget.nodes), 0
         coming = [*self.script[request.new_tokens :], 0, 0][: budget.depth]
@@ -60,11 +60,16 @@ class Knowing(Drafter):
         return tree.build().tree
 
     def observe(
-        self, request: Request, committed: Sequence[int], path_hidden: Mapping[int, torch.Tensor] | None = None
+        self,
+        requests: Sequence[Request],
+        committed: Sequence[Sequence[int]],
+        path_hidden: Sequence[Hidden] | None = None,
     ) -> None:
-        assert path_hidden is not None and request.tokens[-len(committed) :] == list(committed)
-        self.observed += committed
-        self.hidden += path_hidden[1]
+        assert path_hidden is not None
+        for request, new, hidden in zip(requests, committed, path_hidden, strict=True):
+            assert request.tokens[-len(new) :] == list(new)
+            self.observed += new
+            self.hidden += hidden[1]
 
 
 class Granting(Policy):
@@ -106,7 +111,7 @@ def answer(
     scheduler = Scheduler(target, drafter, MultiStep(None), Granting(budget or Budget(4)))
     tokens = [token for new in scheduler.run(request, events.append) for token in new]
     cycles = [event for event in events if event["event"] == "cycle"]
-    return Answer(tokens, request, target, drafter, cycles, events[-1]["finish_reason"])
+    return Answer(tokens, request.view, target, drafter, cycles, events[-1]["finish_reason"])
 
 
 def assert_in_step(given: Answer, expected: list[int]) -> None:
@@ -117,11 +122,11 @@ def assert_in_step(given: Answer, expected: list[int]) -> None:
     assert [cycle["step"] for cycle in given.cycles] == list(range(1, len(given.cycles) + 1))
     assert given.drafter.observed == expected
     # every committed node's hidden state was told, and the pending token is in no cache
-    assert given.target.length == len(text) - 1
+    assert given.target.length() == len(text) - 1
     states = [given.target.logits(text[: i + 1]) for i in range(given.request.prompt_length - 1, len(text) - 1)]
     assert torch.equal(torch.stack(given.drafter.hidden), torch.stack(states))
-    again = given.target.score(TokenTree.root_only(text[-1])).logits_NV[0]
-    assert torch.equal(again, given.target.logits(text))
+    (again,) = given.target.score([0], [TokenTree.root_only(text[-1])])
+    assert torch.equal(again.logits_NV[0], given.target.logits(text))
     # all guesses are right, so that only the answer's end makes it fewer than all drafted tokens and the bonus token
     for cycle in given.cycles[:-1]:
         assert len(cycle["tokens"]) == cycle["drafted"] + 1

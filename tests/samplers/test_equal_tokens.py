@@ -227,12 +227,12 @@ def test_a_law_drawn_from_in_both_ways() -> None:
     for seed in range(300):
         drafter, target = TableDrafter([TableModel(6, seed)], plan), TableModel(6, seed + 1000)
         request = request_for([1, 2], exact, seed)
-        tree = drafter.propose(request, Budget(1))
+        (tree,) = drafter.propose([request.view], [Budget(1)])
         _, second, last = tree.draws_N[0]
         repeated += second.node == last.node
         logits_NV = torch.stack([target.logits([tree.token_N[i] for i in tree.path_to(n)]) for n in range(tree.size)])
         answers = [
-            MultiStep(None).verify(tree, logits_NV.clone(), request_for([1, 2], sampler, seed)).tokens
+            MultiStep(None).verify(tree, logits_NV.clone(), request_for([1, 2], sampler, seed).view).tokens
             for sampler in (exact, reference)
         ]
         assert answers[0] == answers[1], seed

@@ -92,16 +92,17 @@ TestCacheAgainstList = CacheAgainstList.TestCase
 TestCacheAgainstList.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
 
 
-@given(st.integers(1, 30), st.integers(0, 30))
-def test_growing_keeps_a_pass_in_progress(length: int, new: int) -> None:
+@given(st.integers(1, 200))
+def test_growing_keeps_a_pass_in_progress(rows: int) -> None:
+    """One that fills its slots to the last column."""
     cache = new_cache(1)
-    cache.reserve(2, length + new)
-    k_BNGD = torch.cat((entries(0, length + new), entries(500, length + new)))
-    inputs = pass_inputs({0: length + new, 1: length + new}, {0: 0, 1: 0})
-    cache.of_pass(inputs).write(0, k_BNGD[None], k_BNGD[None])
+    cache.reserve(2, rows)
+    rows = cache.capacity
+    k_BNGD = torch.cat((entries(0, rows), entries(500, rows)))
+    cache.of_pass(pass_inputs({0: rows, 1: rows}, {0: 0, 1: 0})).write(0, k_BNGD[None], k_BNGD[None])
     cache.reserve(2 * cache.slots, 10 * cache.capacity)
     for slot in (0, 1):
-        k_BGSD = cache.k_LSGCD[0, slot : slot + 1, :, : length + new]
+        k_BGSD = cache.k_LSGCD[0, slot : slot + 1, :, :rows]
         assert torch.equal(k_BGSD, k_BNGD[slot : slot + 1].transpose(1, 2))
 
 
@@ -119,6 +120,16 @@ def test_a_path_that_is_none_is_refused(path: list[int], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         cache.commit([0, 1], [0, 0], [[1, 3], path])
     assert torch.equal(cache.k_LSGCD, before)
+
+
+def test_a_row_beyond_the_slot_is_refused() -> None:
+    """Though there are as many rows in a slot: they are counted from the prefix."""
+    cache = new_cache(1)
+    cache.reserve(2, 8)
+    last = cache.capacity - 1
+    cache.commit([1], [last - 4], [[1, 4]])
+    with pytest.raises(ValueError, match="row 5 lies outside the 5 rows after the prefix"):
+        cache.commit([0, 1], [0, last - 4], [[0], [1, 5]])
 
 
 def test_rolling_back_to_the_future_is_refused() -> None:

@@ -144,7 +144,8 @@ def test_a_token_that_the_model_does_not_have() -> None:
     decoder = tiny_decoder("smollm", 0)
     outside = decoder.config.vocab_size
     target = Session(TorchExecutor(decoder, Ops()))
-    with pytest.raises(ValueError, match=f"^tree node 2: token {outside} lies outside the vocabulary of {outside}$"):
+    refusal = f"^drafter 'stubborn': tree node 2: token {outside} lies outside the vocabulary of {outside}$"
+    with pytest.raises(ValueError, match=refusal):
         first_tokens(Fixed(TokenTree.chain(1, [3, outside, 4])), Budget(3), target)
     assert first_tokens(Fixed(TokenTree.chain(1, [3, outside - 1, 4])), Budget(3), target)
 

@@ -1,4 +1,4 @@
-"""An example of a third-party drafter for spec-sdk."""
+"""An example of a third-party package for spec-sdk: a drafter, and a growth and a runner for drafters with a model."""
 
 from spec_sdk.hookspecs import hookimpl
 
@@ -7,5 +7,7 @@ from spec_sdk.hookspecs import hookimpl
 def spec_sdk_plugins():
     # imported only when asked for: reading this package's YAML imports this module
     from spec_sdk_follow.drafter import Follow
+    from spec_sdk_follow.growth import Confident
+    from spec_sdk_follow.runner import SkipLayers
 
-    return [Follow]
+    return [Follow, Confident, SkipLayers]

@@ -13,6 +13,7 @@ import torch
 
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
@@ -87,6 +88,9 @@ class AccelerateBackend(Backend):
     def describe(self) -> str:
         each = self._local.describe()
         return each if self.ranks.size == 1 else f"{self.ranks.size} processes, each: {each}"
+
+    def clock(self) -> StepClock:
+        return self._local.clock()
 
     def synchronize(self) -> None:
         self._local.synchronize()

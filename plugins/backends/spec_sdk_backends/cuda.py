@@ -9,6 +9,7 @@ import torch
 
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
+from spec_sdk.model.step_clock import StepClock, StreamClock
 from spec_sdk.ops import Ops
 
 
@@ -54,6 +55,9 @@ class CudaBackend(Backend):
     def describe(self) -> str:
         properties = torch.cuda.get_device_properties(self._device)
         return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+
+    def clock(self) -> StepClock:
+        return StreamClock()
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._device)

@@ -60,13 +60,18 @@ class DraftModelDrafter(Drafter):
         self.vocabulary = models.target.executor.vocabulary
         self._drafts: dict[int, _Draft] = {}
 
+    @property
+    def _holds_plain_kv(self) -> bool:
+        """Whether all that the cache holds is what plain passes give, so that another request may begin with it."""
+        return not self.runner.keeps_kv or self.runner.guarantee == "exact"
+
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
             # past its context the draft model is not used: propose drafts nothing there
             if len(request.tokens) < self.session.context:
                 prompt = request.tokens[:-1]
-                kept = self.session.open(request.slot, prompt, keep=self.runner.exact_kv)
+                kept = self.session.open(request.slot, prompt, keep=self._holds_plain_kv)
                 self.session.prefill(request.slot, prompt[kept:])
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
@@ -109,7 +114,7 @@ class DraftModelDrafter(Drafter):
         slots, paths = [], []
         for request in requests:
             draft = self._drafts.pop(request.slot, None)
-            if draft is not None and self.runner.exact_kv:
+            if draft is not None and self.runner.keeps_kv:
                 slots.append(request.slot)
                 paths.append(draft.accepted(request.tokens[self.session.length(request.slot) : -1]))
         if slots:

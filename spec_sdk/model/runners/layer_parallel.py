@@ -60,7 +60,7 @@ class LayerParallelRunner(BlockRunner):
 
     def __init__(self, config: LayerParallelConfig, fused: bool = True) -> None:
         super().__init__(config)
-        self.exact_kv = not config.calibrate
+        self.keeps_kv = not config.calibrate
         self.groups: list[list[int]] = []
         self.fused = fused
         self._ranks = ALONE
@@ -92,7 +92,7 @@ class LayerParallelRunner(BlockRunner):
         """How the attention outputs of a group's blocks are computed."""
         if len(group) > 1 and self._ranks.size > 1:
             # K and V that are kept are needed on every rank
-            return functools.partial(attention_over_ranks, ranks=self._ranks, shares_kv=self.exact_kv)
+            return functools.partial(attention_over_ranks, ranks=self._ranks, shares_kv=self.keeps_kv)
         return attention_fused if len(group) > 1 and self.fused and decoder.stack is not None else attention_by_layer
 
 

@@ -1,0 +1,195 @@
+"""check_growth: it passes the installed growths and the example's, and names the fault of each faulty one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Growing, Request
+from spec_sdk.registry import Registry
+from spec_sdk.testing import check_growth
+from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_growth.auto import AutoConfig, AutoGrowth
+from spec_sdk_growth.beam import BeamConfig, BeamGrowth
+from spec_sdk_growth.dynamic import DynamicConfig, DynamicGrowth
+from spec_sdk_growth.static import StaticConfig, StaticGrowth
+from tests.support.example_plugin import example
+
+GROWTHS = [
+    AutoGrowth(AutoConfig()),
+    AutoGrowth(AutoConfig(width=3)),
+    BeamGrowth(BeamConfig(width=2)),
+    DynamicGrowth(DynamicConfig(width=3, max_nodes=7)),
+    StaticGrowth(StaticConfig(widths=[2, 1], children="with_replacement")),
+    StaticGrowth(StaticConfig(widths=[2, 2, 1], children="without_replacement")),
+]
+
+
+@pytest.mark.parametrize("growth", GROWTHS, ids=lambda growth: f"{growth.name}-{growth.config}")
+def test_first_party_growths_conform(growth: Any) -> None:
+    check_growth(growth, draws=300, budgets=30)
+
+
+def test_every_first_party_growth_is_checked() -> None:
+    ours = [
+        n for n in Registry.discover().names("growth") if Registry.discover().offer("growth", n).package == "spec-sdk"
+    ]
+    assert {growth.name for growth in GROWTHS} == set(ours)
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.4, 1.0])
+def test_the_examples_growth_conforms(floor: float) -> None:
+    module = example("growth")
+    check_growth(module.Confident(module.ConfidentConfig(floor=floor)), draws=300, budgets=30)
+
+
+class Chain(StaticGrowth):
+    """A drawn chain, with something wrong in a subclass."""
+
+    def __init__(self) -> None:
+        super().__init__(StaticConfig(widths=[1], children="with_replacement"))
+
+    def draw(self, fed: TreeBuilder, node: int, logits_V: torch.Tensor, request: Request) -> int:
+        law = request.sampler.law(logits_V)
+        return fed.add(node, request.sampler.draw_from(law, request.rng), "with_replacement", law)
+
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        node, logits_KV = 0, root_logits_V[None]
+        for level in range(depth):
+            if level:
+                logits_KV = yield 1
+            node = self.draw(fed, node, logits_KV[-1], request)
+        return fed.build().tree
+
+
+class TooDeep(Chain):
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        return (yield from super().grow(fed, root_logits_V, depth + 1, request, drafter))
+
+
+class TooManyNodes(Chain):
+    branches = True
+
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        for token in root_logits_V.topk(5).indices.tolist():
+            fed.add(0, token, "chosen")
+        return fed.build().tree
+        yield
+
+
+class FeedsTooFew(Chain):
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        for token in root_logits_V.topk(min(2, fed.room)).indices.tolist():
+            fed.add(0, token, "chosen")
+        yield 1
+        return fed.build().tree
+
+
+class FeedsAgain(Chain):
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        fed.add(0, 1, "chosen")
+        yield 1
+        yield 1
+        return fed.build().tree
+
+
+class SaysNotThatItBranches(Chain):
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        for token in root_logits_V.topk(min(2, fed.room)).indices.tolist():
+            fed.add(0, token, "chosen")
+        return fed.build().tree
+        yield
+
+
+class PrunesWhatItDrew(Chain):
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        self.draw(fed, 0, root_logits_V, request)
+        return TokenTree.root_only(fed.root)
+        yield
+
+
+class DrawsUntilItIsLikely(Chain):
+    def draw(self, fed: TreeBuilder, node: int, logits_V: torch.Tensor, request: Request) -> int:
+        law = request.sampler.law(logits_V)
+        for _ in range(3):
+            token = request.sampler.draw_from(law, request.rng)
+            if law.q_V[token] > 0.2:
+                break
+        return fed.add(node, token, "with_replacement", law)
+
+
+class DeclaresChosen(Chain):
+    def draw(self, fed: TreeBuilder, node: int, logits_V: torch.Tensor, request: Request) -> int:
+        return fed.add(node, request.sampler.draw_from(request.sampler.law(logits_V), request.rng), "chosen")
+
+
+class KeepsItsRequestInItself(Chain):
+    request: Request
+
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        self.request = request
+        return super().grow(fed, root_logits_V, depth, request, drafter)
+
+    def draw(self, fed: TreeBuilder, node: int, logits_V: torch.Tensor, request: Request) -> int:
+        return super().draw(fed, node, logits_V, self.request)
+
+
+class CountsItsCalls(Chain):
+    calls = 0
+
+    def grow(
+        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
+    ) -> Growing:
+        self.calls += 1
+        fed.add(0, self.calls % 5, "chosen")
+        return fed.build().tree
+        yield
+
+
+class ReturnsNothing(Chain):
+    def grow(self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str) -> Any:
+        return None
+        yield
+
+
+@pytest.mark.parametrize(
+    ("growth", "fault"),
+    [
+        (TooDeep, "depth 2, the budget is 1|feeds a node of depth"),
+        (TooManyNodes, "may have 4 nodes"),
+        (FeedsTooFew, "feeds 1 nodes, and 2 were added"),
+        (FeedsAgain, "feeds 1 nodes, and 0 were added"),
+        (SaysNotThatItBranches, "its tree branches"),
+        (PrunesWhatItDrew, "1 drawn tokens were pruned"),
+        (DrawsUntilItIsLikely, "do not follow the declared q_V"),
+        (DeclaresChosen, "all tokens are declared chosen|the same seed"),
+        (KeepsItsRequestInItself, "beside another request"),
+        (CountsItsCalls, "the same seed gave two different trees"),
+        (ReturnsNothing, "None, which is no tree"),
+    ],
+)
+def test_a_faulty_growth_is_named(growth: type[Chain], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        check_growth(growth(), draws=1000, budgets=30)
+
+
+def test_the_sound_chain_that_they_spoil_conforms() -> None:
+    check_growth(Chain(), draws=300, budgets=30)
