@@ -69,7 +69,7 @@ def answer(prompt, new_tokens):
     return tokens, wall, prefill
 
 def held_mib(prompt):
-    """Resident memory while the answer to a prompt is under way."""
+    # resident memory while the answer to a prompt is under way
     stream = pipeline.stream(prompt, request_id=1, max_new_tokens=8, ignore_eos=True)
     return max(resident_mib() for _ in stream)
 
