@@ -28,7 +28,7 @@ from spec_sdk.contracts import (
     weakest,
 )
 from spec_sdk.engine.engine import Engine
-from spec_sdk.engine.scheduler import Emit
+from spec_sdk.engine.turn import Emit
 from spec_sdk.errors import UserError
 from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.models import Models

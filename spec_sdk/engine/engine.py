@@ -15,7 +15,8 @@ from spec_sdk.contracts.request import RequestState
 from spec_sdk.contracts.sampler import Sampler
 from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.contracts.verifier import Verifier
-from spec_sdk.engine.scheduler import Emit, Progress, Scheduler
+from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.engine.turn import Emit, Progress
 from spec_sdk.errors import UserError
 from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import StepClock

@@ -9,9 +9,8 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -20,6 +19,8 @@ from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.faults import RequestError, budget_fault, tree_fault, verdict_fault
+from spec_sdk.engine.target import Target
+from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.model.session import PREFILL_CHUNK, Scores
 from spec_sdk.model.step_clock import HostClock, StepClock
@@ -27,80 +28,6 @@ from spec_sdk.ops import host_reads
 from spec_sdk.tree import TokenTree
 
 HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
-Emit = Callable[[dict[str, Any]], None]
-
-
-class Target(Protocol):
-    """What the scheduler needs of the model whose output counts (a :class:`Session`, or a table in a test)."""
-
-    @property
-    def context(self) -> int: ...
-
-    @property
-    def vocabulary(self) -> int: ...
-
-    def length(self, slot: int = 0) -> int: ...
-
-    def shared(self, slot: int, tokens: Sequence[int]) -> int: ...
-
-    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int: ...
-
-    def reserve(self, slots: int, tokens: int) -> None: ...
-
-    def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]: ...
-
-    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]: ...
-
-    def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None: ...
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a step did for one request: its new tokens; how it ended, if it did; and over what, if it failed."""
-
-    request: int
-    tokens: list[int]
-    finish_reason: str | None = None
-    error: Exception | None = None
-
-
-@dataclass
-class _Active:
-    """A request from when it is added until it ends."""
-
-    state: RequestState
-    emit: Emit
-    policy: Policy
-    prefilled: bool = False
-    prefill_s: float = 0.0
-    drafting: bool = False
-    hidden: list[Hidden] = field(default_factory=list)
-
-    @property
-    def view(self) -> Request:
-        return self.state.view
-
-    @property
-    def slot(self) -> int:
-        return self.state.slot
-
-
-@dataclass
-class _Turn:
-    """One request's part of a cycle, filled in stage by stage."""
-
-    active: _Active
-    budget: Budget
-    prefix: int
-    tree: TokenTree
-    scores: Scores = field(init=False)
-    verdict: Verdict = field(init=False)
-    tokens: list[int] = field(default_factory=list)
-
-    @property
-    def path(self) -> list[int]:
-        """The committed nodes: one for each emitted token."""
-        return self.verdict.path[: len(self.tokens)]
 
 
 class Scheduler:
@@ -124,8 +51,8 @@ class Scheduler:
         self.verifier = verifier
         self.policy = policy
         self._clock = clock or HostClock()
-        self._waiting: deque[_Active] = deque()
-        self._active: list[_Active] = []
+        self._waiting: deque[Active] = deque()
+        self._active: list[Active] = []
         self._free = list(range(slots))
         self._progress: list[Progress] = []
 
@@ -141,7 +68,7 @@ class Scheduler:
         """
         emit({"event": "request_start", "request": state.id, "prompt_tokens": state.prompt_length})
         state.target = self.target
-        self._waiting.append(_Active(state, emit, self.policy.for_request()))
+        self._waiting.append(Active(state, emit, self.policy.for_request()))
 
     def cancel(self, request: int) -> None:
         """End a request as ``interrupted``; what was emitted stands. Does nothing if it has ended."""
@@ -230,9 +157,9 @@ class Scheduler:
                 draft=drafter.draft_name,
             )
 
-    def _cycle(self, requests: Sequence[_Active]) -> None:
+    def _cycle(self, requests: Sequence[Active]) -> None:
         reads, marks = host_reads.total(), [self._clock.mark()]
-        turns: list[_Turn] = self._propose(requests)
+        turns: list[Turn] = self._propose(requests)
         marks.append(self._clock.mark())
         turns = self._score(turns)
         marks.append(self._clock.mark())
@@ -245,13 +172,13 @@ class Scheduler:
         draft_s, score_s, verdict_s = (self._clock.seconds(first, last) for first, last in itertools.pairwise(marks))
         self._report(turns, draft_s, score_s, verdict_s, recover_s, host_reads.total() - reads)
 
-    def _propose(self, requests: Sequence[_Active]) -> list[_Turn]:
+    def _propose(self, requests: Sequence[Active]) -> list[Turn]:
         """A tree for every request that is granted one; a root alone, a plain decoding step, for the others."""
-        turns: list[_Turn] = []
+        turns: list[Turn] = []
         with self._ending(requests):
             for active, budget in zip(requests, self._budgets(requests), strict=True):
                 root = TokenTree.root_only(active.view.pending_token)
-                turns.append(_Turn(active, budget, self.target.length(active.slot), root))
+                turns.append(Turn(active, budget, self.target.length(active.slot), root))
         asked = [turn for turn in turns if turn.budget.depth > 0]
         if not asked:
             return turns
@@ -275,7 +202,7 @@ class Scheduler:
                     turn.tree = tree
         return self._going_on(turns)
 
-    def _score(self, turns: list[_Turn]) -> list[_Turn]:
+    def _score(self, turns: list[Turn]) -> list[Turn]:
         """The target's logits at every node of every tree; without those of a request that a failed pass names."""
         scored = False
         while turns and not scored:
@@ -287,7 +214,7 @@ class Scheduler:
             turns = self._going_on(turns)
         return turns
 
-    def _verify(self, turns: list[_Turn]) -> list[_Turn]:
+    def _verify(self, turns: list[Turn]) -> list[Turn]:
         """The accepted path of every tree, and the tokens that it gives."""
         for turn in turns:
             with self._ending([turn.active]):
@@ -305,7 +232,7 @@ class Scheduler:
             raise ValueError(f"verifier {self.verifier.name!r}: {fault}")
         return verdict
 
-    def _commit(self, turns: list[_Turn]) -> list[_Turn]:
+    def _commit(self, turns: list[Turn]) -> list[Turn]:
         """Keep the accepted paths, tell the drafter."""
         with self._ending([turn.active for turn in turns]):
             if turns:
@@ -322,7 +249,7 @@ class Scheduler:
 
     def _report(
         self,
-        turns: Sequence[_Turn],
+        turns: Sequence[Turn],
         draft_s: float,
         score_s: float,
         verdict_s: float,
@@ -359,7 +286,7 @@ class Scheduler:
             if reason is not None:
                 self._end(active, reason)
 
-    def _budgets(self, requests: Sequence[_Active]) -> list[Budget]:
+    def _budgets(self, requests: Sequence[Active]) -> list[Budget]:
         """Depth and nodes that the policy grants and the requests have room for."""
         if not requests:
             return []
@@ -381,13 +308,13 @@ class Scheduler:
             return "length"
         return None
 
-    def _emit(self, active: _Active, **event: Any) -> None:
+    def _emit(self, active: Active, **event: Any) -> None:
         about = {"event": event.pop("event"), "request": active.state.id}
         active.policy.observe(about | event)
         active.emit(about | event)
 
     @contextlib.contextmanager
-    def _ending(self, requests: Sequence[_Active]) -> Iterator[None]:
+    def _ending(self, requests: Sequence[Active]) -> Iterator[None]:
         """An error inside ends these requests, or the one that it names, and no others."""
         try:
             yield
@@ -397,11 +324,11 @@ class Scheduler:
             for active in ended:
                 self._end(active, "error", error)
 
-    def _going_on(self, turns: Sequence[_Turn]) -> list[_Turn]:
+    def _going_on(self, turns: Sequence[Turn]) -> list[Turn]:
         """Those whose request has not ended."""
         return [turn for turn in turns if turn.active in self._active]
 
-    def _end(self, active: _Active, reason: str, error: Exception | None = None) -> None:
+    def _end(self, active: Active, reason: str, error: Exception | None = None) -> None:
         if active in self._waiting:
             self._waiting.remove(active)
         elif active in self._active:

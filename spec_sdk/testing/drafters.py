@@ -13,7 +13,7 @@ from dataclasses import fields
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState, SamplingParams
-from spec_sdk.engine.scheduler import Target
+from spec_sdk.engine.target import Target
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit
 from spec_sdk.testing.trees import check_tree

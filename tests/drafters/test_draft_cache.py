@@ -44,7 +44,7 @@ def drift_after(name: str, rounds: int, seed: int) -> float:
     # one more proposal feeds what was committed last; what it drafts is not committed
     drafter.propose([request.view], [Budget(1)])
     session = drafter.session
-    assert session.length() == len(request.tokens)
+    assert session.tokens() == list(request.tokens)
     scratch = drafter.models.session(drafter.models.draft())
     scratch.prefill(0, request.tokens)
     length, layers = session.length(), session.executor.layers

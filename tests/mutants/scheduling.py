@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+TURN = "spec_sdk/engine/turn.py"
 FAULTS = "spec_sdk/engine/faults.py"
 OF_SCHEDULER = "tests/engine/test_scheduler.py"
 BATCHES = "tests/engine/test_batches.py::test_tokens_are_the_same_alone_and_among_others"
@@ -45,7 +46,7 @@ SCHEDULING = (
     ),
     Mutant(
         "nodes behind a stop token stay in the cache",
-        SCHEDULER,
+        TURN,
         "return self.verdict.path[: len(self.tokens)]",
         "return self.verdict.path",
         (CYCLE,),
@@ -294,13 +295,6 @@ SCHEDULING = (
         "max(self._free,",
         "min(self._free,",
         (f"{OF_SCHEDULER}::test_a_request_gets_the_slot_that_holds_most_of_its_prompt",),
-    ),
-    Mutant(
-        "admission: a slot that another request has",
-        SCHEDULER,
-        "self._free.remove(state.slot)",
-        "self._free.pop()",
-        (f"{BATCHES}[vanilla-greedy]",),
     ),
     Mutant(
         "a drafter that is asked late is not started",

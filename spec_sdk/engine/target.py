@@ -1,0 +1,38 @@
+"""What the scheduler needs of the model whose output counts.
+
+Legend: M model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from spec_sdk.model.session import Scores
+from spec_sdk.tree import TokenTree
+
+
+class Target(Protocol):
+    """A :class:`~spec_sdk.model.session.Session`, or a table in a test."""
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def length(self, slot: int = 0) -> int: ...
+
+    def shared(self, slot: int, tokens: Sequence[int]) -> int: ...
+
+    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int: ...
+
+    def reserve(self, slots: int, tokens: int) -> None: ...
+
+    def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]: ...
+
+    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]: ...
+
+    def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None: ...

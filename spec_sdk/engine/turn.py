@@ -1,0 +1,65 @@
+"""A request while it is served, and its part of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec_sdk.contracts.drafter import Hidden
+from spec_sdk.contracts.policy import Policy
+from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
+from spec_sdk.model.session import Scores
+from spec_sdk.tree import TokenTree
+
+Emit = Callable[[dict[str, Any]], None]
+"""Takes the events of a request."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a step did for one request: its new tokens; how it ended, if it did; and over what, if it failed."""
+
+    request: int
+    tokens: list[int]
+    finish_reason: str | None = None
+    error: Exception | None = None
+
+
+@dataclass
+class Active:
+    """A request from when it is added until it ends."""
+
+    state: RequestState
+    emit: Emit
+    policy: Policy
+    prefilled: bool = False
+    prefill_s: float = 0.0
+    drafting: bool = False
+    hidden: list[Hidden] = field(default_factory=list)
+
+    @property
+    def view(self) -> Request:
+        return self.state.view
+
+    @property
+    def slot(self) -> int:
+        return self.state.slot
+
+
+@dataclass
+class Turn:
+    """One request's part of a cycle, filled in stage by stage."""
+
+    active: Active
+    budget: Budget
+    prefix: int
+    tree: TokenTree
+    scores: Scores = field(init=False)
+    verdict: Verdict = field(init=False)
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def path(self) -> list[int]:
+        """The committed nodes: one for each emitted token."""
+        return self.verdict.path[: len(self.tokens)]
