@@ -20,7 +20,7 @@ TOGETHER = f"{PROPOSALS}::test_requests_of_one_step_get_the_trees_that_each_gets
 IF_ROOM = """            if fed.room:
                 fed.add(node, sampler.draw_from(law, rng), "with_replacement", law, drafter)
 """
-REMOVAL = "remaining_V = sampler.without(remaining_V, token)"
+REMOVAL = "remaining_V = without(remaining_V, token)"
 DRAWS_LEFT = "range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1)"
 
 GROWTH = (
@@ -71,7 +71,7 @@ GROWTH = (
         "only the last sibling is removed",
         STATIC,
         REMOVAL,
-        "remaining_V = sampler.without(law.q_V, token)",
+        "remaining_V = without(law.q_V, token)",
         (f"{OUTCOMES}[drawn paths-4-temperature 1]",),
     ),
     Mutant(
@@ -85,7 +85,7 @@ GROWTH = (
         "the likeliest token is removed, not the drawn one",
         STATIC,
         REMOVAL,
-        "remaining_V = sampler.without(remaining_V, int(remaining_V.argmax()))",
+        "remaining_V = without(remaining_V, int(remaining_V.argmax()))",
         (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
     ),
     Mutant(
