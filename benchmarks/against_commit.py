@@ -5,7 +5,7 @@
 The commit is checked out into a worktree of git's, and both run the same prompts through the same pipelines, by turns:
 a process of the one, a process of the other, in every round in another order. What they share is the command line's
 seam: composed YAML in, events out. Reported are decode tokens/s (prefill apart), as a ratio with its spread over the
-rounds, whether the tokens are the same, and resident memory after a short and after a long context. Writes
+rounds, whether the tokens are the same, and resident memory in the middle of a short and of a long context. Writes
 results/against_commit.json.
 """
 
@@ -68,6 +68,11 @@ def answer(prompt, new_tokens):
     prefill = next(event["seconds"] for event in events if event["event"] == "prefill")
     return tokens, wall, prefill
 
+def held_mib(prompt):
+    # resident memory while the answer to a prompt is under way
+    stream = pipeline.stream(prompt, request_id=1, max_new_tokens=8, ignore_eos=True)
+    return max(resident_mib() for _ in stream)
+
 loaded = resident_mib()
 prompts = [encode(pipeline.tokenizer, text, None) for text in asked["texts"]]
 answer(prompts[0][: len(prompts[0]) // 2], 4)
@@ -77,11 +82,10 @@ for prompt in prompts:
     tokens.append(new)
     decode += wall - prefill
     prefills += prefill
-found = {"tokens": tokens, "decode_s": decode, "prefill_s": prefills, "loaded_mib": loaded, "short_mib": resident_mib()}
+found = {"tokens": tokens, "decode_s": decode, "prefill_s": prefills, "loaded_mib": loaded}
 if asked["long"]:
-    text = [5 + 7 * i % 4000 for i in range(asked["long"])]
-    answer(text, 8)
-    found["long_mib"] = resident_mib()
+    found["short_mib"] = held_mib(prompts[0])
+    found["long_mib"] = held_mib([5 + 7 * i % 4000 for i in range(asked["long"])])
 found["threads"] = torch.get_num_threads()
 print(json.dumps(found))
 """

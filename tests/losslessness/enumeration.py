@@ -23,6 +23,10 @@ from spec_sdk_samplers.reference import ReferenceSampler
 Outcome = TypeVar("Outcome")
 
 
+ROUNDING = 1e-7
+"""Where float32 sums differ by as little, as those of a tile and of its tokens do, nothing is to be chosen."""
+
+
 class Chooser:
     """Makes the choices of one run: first those of ``script``, then always the first possible one.
 
@@ -92,8 +96,8 @@ class Undecided:
             return self.offset < threshold
         low, high = self.known
         border = (threshold - self.offset) / self.factor
-        if not low < border < high:
-            return border >= high
+        if border - low < ROUNDING or high - border < ROUNDING:
+            return border - low > high - border
         below = self.chooser.choose([high - border, border - low]) == 1
         self.chooser.weight /= high - low
         self.known[below] = border
