@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.executor import Executor
-from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
+from spec_sdk.model.runners.layer_parallel import GroupAttention, LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.tree import TokenTree
 
@@ -28,7 +28,10 @@ class RecordingRunner(LayerParallelRunner):
         super().__init__(config, fused)
         self.states: dict[str, dict[int, torch.Tensor]] = {state: {} for state in STATES}
 
-    def attention(
+    def attention_of(self, group: Sequence[int], decoder: Decoder) -> GroupAttention:
+        return self._recorded
+
+    def _recorded(
         self, decoder: Decoder, group: Sequence[int], h_BNM: torch.Tensor, work: ForwardPass
     ) -> Sequence[torch.Tensor]:
         outputs = []

@@ -57,7 +57,7 @@ STEPS = ordered(
                 "tests/kernels/test_gpu.py::test_half_precision",
                 "tests/kernels/test_gpu.py::test_speculative_attention_in_a_graph_says_the_same_every_time",
                 "tests/kernels/test_tree_attention.py::test_growing_tree_in_creation_order",
-                "tests/kernels/test_tree_attention.py::test_a_batch_of_different_trees_and_prefixes",
+                "tests/kernels/test_cached_attention.py::test_every_request_has_its_own",
                 "tests/kernels/test_speculative_attention.py::test_trees_in_one_piece_and_in_two",
                 "tests/kernels/test_fused_on_gpu.py",
                 "tests/samplers/test_on_gpu.py::test_nothing_waits_for_the_host_and_no_law_is_written",

@@ -100,7 +100,8 @@ def test_stages_of_a_run_are_shares_of_its_cycles() -> None:
     """The verdict is told apart from the target's pass, and the first cycle, which warms up, is not timed."""
     from benchmarks.measuring import Answer, Prompt
 
-    cycle = {"event": "cycle", "draft_s": 1.0, "verify_s": 2.0, "verdict_s": 0.5, "recover_s": 0.5, "attention": None}
+    cycle = {"event": "cycle", "draft_s": 1.0, "verify_s": 2.0, "verdict_s": 0.5, "recover_s": 0.5}
+    cycle |= {"host_reads": 1, "attention": None}
     cycles = [{**cycle, "step": i, "drafted": 4, "accepted": 1, "tokens": [1, 2]} for i in (1, 2, 3)]
     cycles[0]["draft_s"] = 100.0
     start = {"event": "request_start", "prompt_tokens": 3}

@@ -102,6 +102,7 @@ class FakePipeline:
                         "draft_s": 0.1,
                         "verify_s": 0.2,
                         "recover_s": 0.05,
+                        "host_reads": 1,
                         "tree_nodes": self.per_cycle + 1,
                         "drafted": self.per_cycle - 1,
                         "accepted": len(tokens) - 1,

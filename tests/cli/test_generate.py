@@ -57,6 +57,7 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
         "acceptance_rate": pytest.approx(4 / 6),
         "mean_accepted_tokens": pytest.approx(7 / 3),
         "stage_s": {"draft": pytest.approx(0.3), "verify": pytest.approx(0.6), "recover": pytest.approx(0.15)},
+        "host_reads_per_step": 1.0,
         "attention": None,
     }
     assert written["summary"]["tokens_per_second"] == pytest.approx(7 / 1.05)

@@ -173,10 +173,16 @@ def test_the_host_reads_a_tree_s_verdict_and_nothing_else(
         return right(self)
 
     monkeypatch.setattr(torch.Tensor, "tolist", counted)
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy to the host"))
+    copy = torch.Tensor.cpu
+
+    def copied(self: torch.Tensor) -> torch.Tensor:
+        reads.append(f"cpu {self.numel()}")
+        return copy(self)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", copied)
     with Watch():
         decided = accepted(sampler, tree, case.target_BNV[0], uniforms)
-    assert reads == ["tolist 3"], "three integers of eight bytes"
+    assert reads == ["cpu 3", "tolist 3"], "three integers of eight bytes, copied once"
     assert [*(tree.token_N[node] for node in decided[0][1:]), decided[1]] == expected
 
 

@@ -82,13 +82,13 @@ class LayerParallelRunner(BlockRunner):
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for group in self.groups:
-            attention = self._attention_of(group, decoder)
+            attention = self.attention_of(group, decoder)
             for layer, a_BNM in zip(group, attention(decoder, group, h_BNM, work), strict=True):
                 h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
                 work.record(layer + 1, h_BNM)
         return h_BNM
 
-    def _attention_of(self, group: Sequence[int], decoder: Decoder) -> GroupAttention:
+    def attention_of(self, group: Sequence[int], decoder: Decoder) -> GroupAttention:
         """How the attention outputs of a group's blocks are computed."""
         if len(group) > 1 and self._ranks.size > 1:
             # K and V that are kept are needed on every rank
