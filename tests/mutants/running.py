@@ -61,7 +61,9 @@ def copy_tree(directory: Path) -> None:
             shutil.copy2(source, directory / name)
 
 
-def run_tests(directory: Path, tests: Sequence[str], mutated: str) -> subprocess.CompletedProcess[str]:
+def run_tests(
+    directory: Path, tests: Sequence[str], mutated: str, limit_s: float = 2 * SECONDS
+) -> subprocess.CompletedProcess[str]:
     """Run ``tests`` in the copy at ``directory`` up to the first failure; ``mutated`` is the file to be proven."""
     proof = PROOF.format(copy=str(directory), mutated=str(directory / mutated), status=NOT_PROVEN)
     (directory / "proof_of_the_copy.py").write_text(proof)
@@ -79,7 +81,7 @@ def run_tests(directory: Path, tests: Sequence[str], mutated: str) -> subprocess
         env=environment,
         capture_output=True,
         text=True,
-        timeout=2 * SECONDS,
+        timeout=limit_s,
     )
 
 
