@@ -37,11 +37,11 @@ class Verifier(Plugin, ABC):
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def guarantee_under(self, params: SamplingParams) -> Guarantee:
-        """What this verifier guarantees with these sampling parameters (a sampled rule may be exact when greedy).
+    def check(self, params: SamplingParams) -> None:
+        """Raise UserError for sampling parameters that it cannot serve."""
 
-        Raises UserError for parameters that it cannot serve.
-        """
+    def guarantee_under(self, params: SamplingParams) -> Guarantee:
+        """What this verifier guarantees with these sampling parameters: a sampled rule may be exact when greedy."""
         return "exact" if self.exact_when_greedy and params.temperature == 0 else self.guarantee
 
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:

@@ -122,7 +122,7 @@ class Engine:
             raise UserError("prompt: it is empty")
         if len(prompt) >= context:
             raise UserError(f"prompt: {len(prompt)} tokens do not fit the target's context of {context}")
-        self.verifier.guarantee_under(sampling)
+        self.verifier.check(sampling)
         self.target.reserve(self.slots, min(len(prompt) + max_new_tokens, context) + TREE_ROOM)
         number = self._next_id if request_id is None else request_id
         self._next_id = max(self._next_id, number + 1)

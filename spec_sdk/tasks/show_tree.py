@@ -40,12 +40,13 @@ class ShowTree(Task):
         """Trees go to stdout, ``tree-<cycle>.svg`` into the run's directory; the first prompt is taken. Returns 0."""
         if self.config.cycles < 1:
             raise UserError(f"task.cycles: {self.config.cycles} must be 1 or more")
-        texts = prompts_to_answer(app)[:1]
-
-        from spec_sdk.pipeline import build_pipeline
+        from spec_sdk.pipeline import build_pipeline, joined_backend
         from spec_sdk.tree_drawing import tree_svg, tree_text
 
-        pipeline = build_pipeline(app, Registry.discover())
+        registry = Registry.discover()
+        backend = joined_backend(app, registry)
+        texts = prompts_to_answer(app)[:1]
+        pipeline = build_pipeline(app, registry, backend)
         prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
         check_length(len(prompts[0]), app.max_new_tokens, pipeline.context, 0, 1)
         if not pipeline.ranks.is_leader:

@@ -17,7 +17,7 @@ from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
-from spec_sdk_backends.cpu import CpuBackend, CpuConfig
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig, check_threads
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -45,7 +45,7 @@ class AccelerateConfig:
 class AccelerateBackend(Backend):
     """What ``accelerate launch`` or ``torchrun`` started, joined through accelerate; also a single process.
 
-    Raises UserError for options that this machine cannot serve, RankLost if the others do not come.
+    Raises UserError for options that this machine cannot serve.
     """
 
     name = "accelerate"
@@ -55,23 +55,27 @@ class AccelerateBackend(Backend):
     def __init__(self, config: AccelerateConfig) -> None:
         super().__init__(config)
         start_missing_ranks()
-        place, here = launched_here()
+        self._place, here = launched_here()
         self._on_gpus = _on_gpus(config, here)
         # written so that nan is refused too
         if not 0 < config.timeout <= LONGEST_TIMEOUT:
             raise UserError(f"backend.timeout: {config.timeout} must be above 0 and at most {LONGEST_TIMEOUT} seconds")
-        threads = config.threads or max(1, len(_cores()) // here)
-        # checked before joining, so that a value that is refused here is refused at once
-        self._local: Backend = CpuBackend(CpuConfig(threads, config.pack_weights))
-        if config.pin and not self._on_gpus:
-            # before joining, whose threads inherit it
-            _pin(place * threads, threads, here)
-        self._ranks = joined() or self._join()
+        self._threads = config.threads or max(1, len(_cores()) // here)
+        check_threads(self._threads)
         if self._on_gpus:
-            self._local = CudaBackend(CudaConfig(index=place))
+            self._local: Backend = CudaBackend(CudaConfig(index=self._place))
         else:
-            # joining sets a number of threads of its own
-            torch.set_num_threads(threads)
+            self._local = CpuBackend(CpuConfig(self._threads, config.pack_weights))
+            if config.pin:
+                # before joining, whose threads inherit it
+                _pin(self._place * self._threads, self._threads, here)
+
+    def join(self) -> None:
+        if joined() is None and launched_processes() > 1:
+            self._meet()
+            if not self._on_gpus:
+                # joining sets a number of threads of its own
+                torch.set_num_threads(self._threads)
 
     @property
     def device(self) -> torch.device:
@@ -83,7 +87,7 @@ class AccelerateBackend(Backend):
 
     @property
     def ranks(self) -> Ranks:
-        return self._ranks
+        return joined() or ALONE
 
     def describe(self) -> str:
         each = self._local.describe()
@@ -95,9 +99,7 @@ class AccelerateBackend(Backend):
     def synchronize(self) -> None:
         self._local.synchronize()
 
-    def _join(self) -> Ranks:
-        if launched_processes() == 1:
-            return ALONE
+    def _meet(self) -> None:
         # accelerate and torch.distributed take seconds to import
         from accelerate import PartialState
 
@@ -112,7 +114,7 @@ class AccelerateBackend(Backend):
                 PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
             except RuntimeError as error:
                 raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
-        return join(ProcessRanks(timedelta(seconds=self.config.timeout)))
+        join(ProcessRanks(timedelta(seconds=self.config.timeout)))
 
 
 def _on_gpus(config: AccelerateConfig, processes: int) -> bool:

@@ -52,9 +52,7 @@ class CpuBackend(Backend):
     config: CpuConfig
 
     def __init__(self, config: CpuConfig) -> None:
-        most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
-        if not 0 <= config.threads <= most:
-            raise UserError(f"backend.threads: {config.threads} must lie between 0 (torch's choice) and {most}")
+        check_threads(config.threads)
         super().__init__(config)
         if config.threads:
             torch.set_num_threads(config.threads)
@@ -70,6 +68,13 @@ class CpuBackend(Backend):
 
     def describe(self) -> str:
         return f"{_processor_name()}, {torch.get_num_threads()} threads"
+
+
+def check_threads(threads: int) -> None:
+    """Raise UserError for more threads than this machine could use."""
+    most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
+    if not 0 <= threads <= most:
+        raise UserError(f"backend.threads: {threads} must lie between 0 (torch's choice) and {most}")
 
 
 def _processor_name() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import Request, SamplingParams, Verdict, Verifier
 from spec_sdk.errors import UserError
 from spec_sdk.tree import TokenTree
 
@@ -16,15 +16,14 @@ class Greedy(Verifier):
     rule = "greedy"
     guarantee = "exact"
 
-    def guarantee_under(self, params: SamplingParams) -> Guarantee:
+    def check(self, params: SamplingParams) -> None:
         if params.temperature != 0:
             raise UserError(
                 f"verifier 'greedy' needs sampling.temperature=0, it is {params.temperature}; "
                 "verifier=multi_step samples without loss"
             )
-        return self.guarantee
 
     def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         """Raises UserError if the request's sampler is not greedy."""
-        self.guarantee_under(request.sampler.params)
+        self.check(request.sampler.params)
         return super().verify(tree, logits_NV, request)
