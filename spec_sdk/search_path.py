@@ -19,6 +19,8 @@ from spec_sdk.hookspecs import CONF_PREFIX, GROUP
 
 OWN_CONF = "spec_sdk.conf"
 OWN_DISTRIBUTION = "spec-sdk"
+PLUGINS_SCHEME = "plugins"
+"""Where configs come from that are made of plugins without YAML (:mod:`spec_sdk.cli.plugin_source`)."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,12 @@ def _yaml_names(module: str) -> Iterator[str]:
 
 
 class SpecSdkSearchPath(SearchPathPlugin):
-    """Appends the third parties' YAML packages to Hydra's search path, in this application only."""
+    """Appends to Hydra's search path, in this application only, what third parties bring: YAML, and plugins alone."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in conf_packages()[0]:
             search_path.append(package.distribution, f"pkg://{package.module}")
+        search_path.append("plugins without YAML", f"{PLUGINS_SCHEME}://")
 
 
 def register_search_path() -> None:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import torch
 
 from spec_sdk.contracts.request import Request, Verdict
-from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import Rule
 from spec_sdk.ops.block_acceptance import require_chain
 from spec_sdk.plugin import Plugin
+from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.tree import TokenTree
 
 

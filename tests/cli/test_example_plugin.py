@@ -94,7 +94,15 @@ def test_it_is_listed_with_its_package_and_options(installed: Run) -> None:
         "version": "0.1.0",
         "guarantee": None,
         "summary": "Proposes the tokens that followed the last earlier occurrence of the pending token.",
-        "options": [{"name": "length", "type": "int", "default": 4, "doc": "most tokens to propose."}],
+        "options": [
+            {
+                "name": "length",
+                "type": "int",
+                "default": 4,
+                "valid": "whole number, 1 or more",
+                "doc": "most tokens to propose",
+            }
+        ],
         "parts": {},
     }
     assert listed["broken"] == []
@@ -114,7 +122,8 @@ def test_its_growth_and_runner_are_listed_too(installed: Run) -> None:
     assert "floor=0.4" in table and "skip=[]" in table
 
 
-def test_its_yaml_is_found_without_flags(installed: Run) -> None:
+def test_its_drafter_needs_no_yaml(installed: Run) -> None:
+    assert not (ROOT / "docs" / "example_plugin" / "spec_sdk_follow" / "conf" / "drafter" / "follow.yaml").exists()
     assert "follow" in installed("-m", "spec_sdk", "--help").stdout
     config = installed("-m", "spec_sdk", "--cfg", "job", "--package", "drafter", "drafter=follow", "drafter.length=2")
     assert config.stdout == "name: follow\nlength: 2\n", config.stderr
@@ -124,6 +133,8 @@ def test_its_options_are_checked_like_ours(installed: Run) -> None:
     done = installed("-m", "spec_sdk", "drafter=follow", "drafter.lenght=2")
     assert done.returncode == 2
     assert done.stderr == "error: drafter.lenght: unknown option of drafter 'follow', did you mean 'length'?\n"
+    done = installed("-m", "spec_sdk", "drafter=follow", "drafter.length=0", "prompt=a")
+    assert (done.returncode, done.stderr) == (2, "error: drafter.length: 0 must be 1 or more\n")
 
 
 @pytest.mark.parametrize(

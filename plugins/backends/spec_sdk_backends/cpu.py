@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from spec_sdk.contracts import Backend
+from spec_sdk.contracts import Backend, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack
@@ -20,13 +20,18 @@ MOST_THREADS_PER_CORE = 4
 
 @dataclass
 class CpuConfig:
-    """``threads``: threads torch may use; 0 leaves torch's own choice (one per core).
-    ``pack_weights``: keep linear layers in oneDNN's layout, which is faster; an embedding that is also the output
-    head is then held twice.
-    """
+    """Options of ``backend=cpu``."""
 
-    threads: int = 0
-    pack_weights: bool = True
+    threads: int = option(
+        0,
+        f"threads that torch may use, up to {MOST_THREADS_PER_CORE} per core",
+        minimum=0,
+        means={0: "torch's own choice, one per core"},
+    )
+    pack_weights: bool = option(
+        True,
+        "linear layers in oneDNN's layout: faster; an embedding that is also the output head is held twice",
+    )
 
 
 class CpuOps(Ops):
@@ -73,8 +78,8 @@ class CpuBackend(Backend):
 def check_threads(threads: int) -> None:
     """Raise UserError for more threads than this machine could use."""
     most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
-    if not 0 <= threads <= most:
-        raise UserError(f"backend.threads: {threads} must lie between 0 (torch's choice) and {most}")
+    if threads > most:
+        raise UserError(f"backend.threads: {threads} must be at most {most} on this machine; 0 is torch's own choice")
 
 
 def _processor_name() -> str:

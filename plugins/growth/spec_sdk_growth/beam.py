@@ -12,19 +12,19 @@ import torch
 from spec_sdk.contracts import Growing, Growth, Request
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import TreeBuilder
-from spec_sdk_growth.options import check_kept, check_width, children_of
+from spec_sdk_growth.options import check_kept, children_of, children_option, width_option
 from spec_sdk_growth.static import grow_static
 
 
 @dataclass
 class BeamConfig:
-    """``width``: paths per level; 1 drafts a chain.
+    """Options of ``drafter.growth=beam``; only a chain may be drawn at random."""
 
-    ``children``: only a chain may be drawn at random (``with_replacement``); ``auto`` does so when sampling.
-    """
+    width: int = width_option()
+    children: str = children_option()
 
-    width: int = 1
-    children: str = "auto"
+    def __post_init__(self) -> None:
+        check_kept(self.children, "beam", self.width)
 
 
 class BeamGrowth(Growth):
@@ -36,11 +36,6 @@ class BeamGrowth(Growth):
     name = "beam"
     Config = BeamConfig
     config: BeamConfig
-
-    def __init__(self, config: BeamConfig) -> None:
-        check_width(config.width)
-        check_kept(config.children, self.name, config.width)
-        super().__init__(config)
 
     @property
     def branches(self) -> bool:
