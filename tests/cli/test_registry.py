@@ -28,7 +28,7 @@ class SteadyConfig:
 
     depth: int = option(2, "how deep to draft", minimum=0, maximum=9, means={0: "not at all"})
     low: float = option(0.0, "the bounds", above=-1, below=math.inf)
-    high: float = option(1.0, "the bounds", minimum=0, below=2)
+    high: float = option(1.0, "the bounds", minimum=0, below=3)
     label: str | None = None
     groups: list[list[int]] = field(default_factory=list)
     widths: list[int] = option([2, 1], "by level", minimum=1)
@@ -104,8 +104,8 @@ def test_texts_are_taken_literally(one: Registry) -> None:
         ({"name": "steady", "depth": 10}, "policy.depth: 10 must be between 0 (not at all) and 9"),
         ({"name": "steady", "low": -1}, "policy.low: -1.0 must be above -1 and finite"),
         ({"name": "steady", "low": float("inf")}, "policy.low: inf must be above -1 and finite"),
-        ({"name": "steady", "high": 2}, "policy.high: 2.0 must be 0 or more and below 2"),
-        ({"name": "steady", "high": float("nan")}, "policy.high: nan must be 0 or more and below 2"),
+        ({"name": "steady", "high": 3}, "policy.high: 3.0 must be 0 or more and below 3"),
+        ({"name": "steady", "high": float("nan")}, "policy.high: nan must be 0 or more and below 3"),
         ({"name": "steady", "widths": [2, 0]}, "policy.widths: 0 must be 1 or more"),
         ({"name": "steady", "mode": "sfe"}, "policy.mode: unknown value 'sfe', did you mean 'safe'?"),
         ({"name": "steady", "chat": 1}, "policy.chat: 1 must be true, false or auto"),
@@ -148,7 +148,7 @@ def test_the_listing_is_plain_data(one: Registry) -> None:
         "options": [
             described("depth", "int", 2, "whole number, between 0 and 9", "how deep to draft; 0: not at all"),
             described("low", "float", 0.0, "number, above -1 and finite", "the bounds"),
-            described("high", "float", 1.0, "number, 0 or more and below 2", "the bounds"),
+            described("high", "float", 1.0, "number, 0 or more and below 3", "the bounds"),
             described("label", "str | None", None, "text or null", ""),
             described("groups", "list[list[int]]", [], "list of lists of whole numbers", ""),
             described("widths", "list[int]", [2, 1], "list of whole numbers, 1 or more", "by level"),
