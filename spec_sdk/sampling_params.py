@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from spec_sdk.config.option import option
+from spec_sdk.config.option import LARGEST_INT64, option
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SamplingParams:
     min_p: float = option(
         0.0, "keep tokens of at least this share of the largest probability", minimum=0, maximum=1, means={0.0: "off"}
     )
-    seed: int = option(0, "of all random numbers of the run", minimum=0, maximum=2**63 - 1)
+    seed: int = option(0, "of all random numbers of the run", minimum=0, maximum=LARGEST_INT64)
     repetition_penalty: float = option(
         1.0,
         "of every token of the prompt and the output so far",

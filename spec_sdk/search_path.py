@@ -89,6 +89,16 @@ def _yaml_names(module: str) -> Iterator[str]:
             yield from (f"{group.name}/{f.name}" for f in group.iterdir() if f.name.endswith(".yaml"))
 
 
+def heading(group: str, name: str) -> str:
+    """The comment on the first line of a YAML file, which says what it is; "" of one without, or of no file."""
+    for module in (OWN_CONF, *(package.module for package in conf_packages()[0])):
+        file = files(module) / group / f"{name}.yaml"
+        if file.is_file():
+            first = file.read_text(encoding="utf-8").partition("\n")[0]
+            return first.removeprefix("# ") if first.startswith("# ") else ""
+    return ""
+
+
 class SpecSdkSearchPath(SearchPathPlugin):
     """Appends to Hydra's search path, in this application only, what third parties bring: YAML, and plugins alone."""
 

@@ -18,6 +18,7 @@ from spec_sdk.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
+LARGEST_INT64 = 2**63 - 1
 _KEY = "spec_sdk.option"
 _NOTHING: Mapping[Any, str] = {}
 
@@ -39,7 +40,8 @@ class Declared:
 
         def named(bound: float) -> str:
             meaning = self.means.get(bound) if meant else None
-            return f"{as_yaml(bound)} ({meaning})" if meaning else as_yaml(bound)
+            text = "2^63 - 1" if bound == LARGEST_INT64 else as_yaml(bound)
+            return f"{text} ({meaning})" if meaning else text
 
         if self.choices:
             return any_of([as_yaml(choice) for choice in self.choices])
@@ -53,7 +55,8 @@ class Declared:
             f"below {named(self.below)}" if self.below is not None and self.below not in infinite else "",
             "finite" if infinite else "",
         ]
-        return " and ".join(part for part in parts if part)
+        null = f", or null ({self.means[None]})" if meant and None in self.means else ""
+        return " and ".join(part for part in parts if part) + null
 
     def meaning(self) -> str:
         """The doc, and what single values mean."""

@@ -114,7 +114,6 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     make_backend, backend_config = registry.configure("backend", app.backend)
     make_verifier, verifier_config = registry.configure("attention_verifier", app.attention_verifier)
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
-    check_plan(MeasuringPlan([], size, repeats), 0)
     m = app.model
     models = Models(m.target, m.draft, m.draft_layers, backend.load, backend.ops, backend.device, DTYPES[m.dtype])
     executor = models.target.executor

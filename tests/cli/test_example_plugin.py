@@ -52,7 +52,8 @@ def installed(wheels: Sequence[Path], tmp_path_factory: pytest.TempPathFactory) 
     venv.create(environment, with_pip=False)
     python = environment / "bin" / "python"
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(environment), "platbase": str(environment)}))
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    places = [place for place in sys.path if Path(place).name == "site-packages"]
+    (site / "dependencies.pth").write_text("".join(f"{place}\n" for place in places))
     pip("install", "--quiet", "--no-deps", "--no-index", *wheels, python=python)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     return lambda *arguments: call(python, *arguments, cwd=elsewhere)
