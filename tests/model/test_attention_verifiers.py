@@ -84,9 +84,9 @@ def test_static_layers_take_the_prediction_and_no_others_do() -> None:
     [
         (
             lambda: plugin_of("attention_verifier", "l2_threshold", threshold=-0.1),
-            "attention_verifier.threshold: -0.1 must be 0 or more",
+            r"attention_verifier.threshold: -0.1 must be 0 \(nothing is accepted\) or more",
         ),
-        (lambda: l2(layer_thresholds={2: -1}), "attention_verifier.layer_thresholds.2: -1.0 must be 0 or more"),
+        (lambda: l2(layer_thresholds={2: -1}), "attention_verifier.layer_thresholds.2: -1 must be 0 or more"),
         (lambda: l2(layer_thresholds="high"), "layer_thresholds: 'high' must be {layer: threshold} or a list"),
         (lambda: l2(layer_thresholds={"a": 0.1}), "layer_thresholds: 'a': 0.1 is not a layer's number"),
         (
