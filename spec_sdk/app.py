@@ -35,7 +35,6 @@ from spec_sdk.cli.jobs import (
     status_of,
 )
 from spec_sdk.cli.overrides import quote_texts
-from spec_sdk.cli.plugin_source import register_plugin_source
 from spec_sdk.errors import UserError
 from spec_sdk.ranks import joined, launched_processes, launched_rank, only_the_leader_speaks, under_launcher
 from spec_sdk.search_path import register_search_path
@@ -89,7 +88,6 @@ def leave() -> None:
 
 def _run(argv: list[str]) -> int:
     register_search_path()
-    register_plugin_source()
     OmegaConf.register_new_resolver("spec_sdk.sweep_dir", lambda _: str(default_output_dir("sweep")), replace=True)
     if "--version" in argv:
         print(f"spec-sdk {__version__}")

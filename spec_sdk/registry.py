@@ -14,8 +14,8 @@ import pluggy
 from spec_sdk import hookspecs
 from spec_sdk.contracts import PLUGIN_KINDS, Drafter, Plugin
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.installed import Problem, conf_packages, distribution, entries
 from spec_sdk.options import describe_options, first_line, merge_options
-from spec_sdk.search_path import Problem, conf_packages, distribution, entries
 
 
 @dataclasses.dataclass(frozen=True)

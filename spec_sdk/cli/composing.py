@@ -17,8 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_sdk.cli.overrides import parse
 from spec_sdk.cli.unlisted import options_of_plugin, owner_of, with_unlisted_options
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.installed import OWN_CONF
 from spec_sdk.options import first_line, key_of
-from spec_sdk.search_path import OWN_CONF
 from spec_sdk.settings import PLUGIN_NODES
 
 CONFIG_NAME = "config"

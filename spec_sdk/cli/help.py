@@ -8,9 +8,9 @@ import textwrap
 from spec_sdk import __version__
 from spec_sdk.cli.composing import groups, options_of, pipeline_summaries
 from spec_sdk.config.option import as_yaml, declared_of
+from spec_sdk.installed import heading
 from spec_sdk.options import describe_options
 from spec_sdk.sampling_params import SamplingParams
-from spec_sdk.search_path import heading
 from spec_sdk.settings import ModelSettings, RunSettings
 
 OPTIONS = (("", RunSettings), ("model.", ModelSettings), ("sampling.", SamplingParams))

@@ -14,9 +14,9 @@ import spec_sdk
 from spec_sdk.config.reference import reference
 from spec_sdk.config.yaml_text import options_yaml, own_lines, plugin_yaml
 from spec_sdk.errors import UserError
+from spec_sdk.installed import OWN_DISTRIBUTION
 from spec_sdk.registry import Registry
 from spec_sdk.sampling_params import SamplingParams
-from spec_sdk.search_path import OWN_DISTRIBUTION
 from spec_sdk.settings import PLUGIN_NODES, ModelSettings, RunSettings
 
 BEGIN, END = "# --- options: written by python -m spec_sdk.config.write ---\n", "# --- end of options ---\n"

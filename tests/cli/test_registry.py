@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from spec_sdk import installed
 from spec_sdk import registry as registry_module
-from spec_sdk import search_path
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.hookspecs import hookimpl
@@ -238,7 +238,7 @@ def discover(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
 
     def run(*entries: Entry) -> Registry:
         monkeypatch.setattr(registry_module, "entries", lambda: list(entries))
-        monkeypatch.setattr(search_path, "entries", lambda: list(entries))
+        monkeypatch.setattr(installed, "entries", lambda: list(entries))
         return Registry.discover.__wrapped__(Registry)
 
     return run
@@ -285,7 +285,7 @@ def test_yaml_packages_that_are_missing_or_collide_are_told_of(
     assert found[1] == "its YAML package 'gone_conf' does not exist"
     assert found[2] == "its drafter/easyspec.yaml is ignored, spec-sdk has one too"
     assert found[3] == "its drafter/mine.yaml is ignored, unknown package has one too"
-    assert [package.module for package in search_path.conf_packages()[0]] == ["mine_conf", "theirs_conf"]
+    assert [package.module for package in installed.conf_packages()[0]] == ["mine_conf", "theirs_conf"]
 
 
 def test_a_broken_package_is_one_warning_and_stands_in_the_list(
@@ -294,7 +294,7 @@ def test_a_broken_package_is_one_warning_and_stands_in_the_list(
     from spec_sdk.cli import jobs
 
     jobs._warn_of_problems.cache_clear()
-    registry.problems.append(search_path.Problem("theirs", "plugin 'x' cannot be loaded: ImportError: y"))
+    registry.problems.append(installed.Problem("theirs", "plugin 'x' cannot be loaded: ImportError: y"))
     result = cli("task=plugins", "json=true")
     assert result.status == 0
     assert result.err == "warning: theirs: plugin 'x' cannot be loaded: ImportError: y\n"

@@ -14,10 +14,10 @@ import spec_sdk
 from spec_sdk.config.write import BEGIN, main, written_files
 from spec_sdk.contracts import PLUGIN_KINDS
 from spec_sdk.errors import UserError
+from spec_sdk.installed import OWN_DISTRIBUTION
 from spec_sdk.options import describe_options
 from spec_sdk.registry import Registry
 from spec_sdk.sampling_params import SamplingParams
-from spec_sdk.search_path import OWN_DISTRIBUTION
 from spec_sdk.settings import PLUGIN_NODES, ModelSettings, RunSettings
 
 ROOT = Path(spec_sdk.__file__).parents[1]

@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 
 from hydra.core.object_type import ObjectType
-from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
 from spec_sdk.hookspecs import CONF_PREFIX
-from spec_sdk.search_path import OWN_DISTRIBUTION, PLUGINS_SCHEME, distribution, entries
+from spec_sdk.installed import OWN_DISTRIBUTION, distribution, entries
 from spec_sdk.settings import PLUGIN_NODES
 
 
@@ -25,7 +24,7 @@ class PluginSource(ConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        return PLUGINS_SCHEME
+        return "plugins"
 
     def available(self) -> bool:
         return True
@@ -65,8 +64,3 @@ class PluginSource(ConfigSource):
             for offer in registry.offers(kind)
             if offer.package != OWN_DISTRIBUTION
         }
-
-
-def register_plugin_source() -> None:
-    """Tell Hydra of :class:`PluginSource`."""
-    Plugins.instance().register(PluginSource)
