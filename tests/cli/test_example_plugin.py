@@ -19,8 +19,6 @@ import spec_sdk
 ROOT = Path(spec_sdk.__file__).parent.parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="needs a checkout to build from")
-
 
 def call(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command without our checkout on its path."""

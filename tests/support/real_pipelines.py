@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from omegaconf import OmegaConf
 
 from spec_sdk.cli.composing import compose_config
 from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.prompts import read_prompt_file
 from spec_sdk.registry import Registry
 from spec_sdk.search_path import register_search_path
 from spec_sdk.settings import Settings
-
-SPEC_BENCH = Path(__file__).parents[3] / "shared" / "data" / "spec_bench.jsonl"
 
 
 def settings_of(*overrides: str) -> Settings:
@@ -42,11 +39,8 @@ def tokens_of(pipeline: Pipeline, prompt: Sequence[int], max_new_tokens: int, **
 
 
 def bench_texts(count: int, longest: int = 4000) -> list[str]:
-    """``count`` first turns of Spec-Bench, evenly spread over its tasks, of at most ``longest`` characters."""
-    if not SPEC_BENCH.is_file():
-        pytest.skip(f"{SPEC_BENCH} is not there: the prompts of shared/ are needed")
-    lines = [json.loads(line) for line in SPEC_BENCH.read_text().splitlines()]
-    texts = [line["turns"][0] for line in lines if len(line["turns"][0]) <= longest]
+    """``count`` prompts of Spec-Bench, evenly spread over its tasks, of at most ``longest`` characters."""
+    texts = [text for text in read_prompt_file("spec_bench_sample") if len(text) <= longest]
     return texts[:: max(1, len(texts) // count)][:count]
 
 
