@@ -51,7 +51,6 @@ def overrides(name: str, sampled: bool, checkpoints: dict[str, Path]) -> list[st
     return [*PIPELINES[name], f"model.target={checkpoints['target']}", *(SAMPLED if sampled else [])]
 
 
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The numbers of processes that a test speaks of; only two, and the refusal of three, outside the full tier."""
     sizes = SIZES.get(metafunc.function.__name__, (2, 3, 4))
