@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -229,6 +230,13 @@ def test_options_out_of_range() -> None:
         SigmoidSampler(SigmoidConfig("auto", 3.0, 5.0), SAMPLED)
     with pytest.raises(UserError, match="^sampler.beta: -1.0 must be above 0"):
         SigmoidSampler(SigmoidConfig("auto", -3.0, -1.0), SAMPLED)
+
+
+def test_kernels_without_triton_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else real(name))
+    with pytest.raises(UserError, match=r"^sampler.kernels: triton is not installed: pip install 'spec-sdk\[cuda\]'"):
+        ExactSampler(ExactConfig("triton"), SAMPLED)
 
 
 def test_scales_are_warned_about() -> None:

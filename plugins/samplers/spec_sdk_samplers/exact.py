@@ -49,7 +49,7 @@ class ExactSampler(ReferenceSampler):
             raise UserError(f"sampler.kernels: unknown value {config.kernels!r}{did_you_mean(config.kernels, KERNELS)}")
         if config.kernels == "triton" and importlib.util.find_spec("triton") is None:
             raise UserError(
-                "sampler.kernels: triton is not installed: pip install triton, or use sampler.kernels=torch"
+                "sampler.kernels: triton is not installed: pip install 'spec-sdk[cuda]', or use sampler.kernels=torch"
             )
         super().__init__(config, params)
         self._scratch = threading.local()
