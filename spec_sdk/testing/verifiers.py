@@ -138,8 +138,8 @@ class _Checked(Verifier):
         super().__init__(inner.config)
         self.inner = inner
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        verdict = self.inner.verify(tree, logits_NV, request)
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = self.inner.verify_one(tree, logits_NV, request)
         path = verdict.path
         rooted = bool(path) and path[0] == 0 and all(0 <= node < tree.size for node in path)
         assert rooted and path == tree.path_to(path[-1]), (

@@ -237,8 +237,8 @@ def test_a_drafter_that_wants_hidden_states_gets_them() -> None:
 
 
 class JumpsToALeaf(MultiStep):
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        verdict = super().verify(tree, logits_NV, request)
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = super().verify_one(tree, logits_NV, request)
         return replace(verdict, path=[0, tree.size - 1])
 
 
@@ -248,7 +248,7 @@ class RelaxedByHalf(MultiStep):
     def guarantee_under(self, params: SamplingParams) -> Any:
         return "relaxed"
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         return Verdict(tree.path_to(tree.size - 1), int(logits_NV[-1].argmax()), tree)
 
 
