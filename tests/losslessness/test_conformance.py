@@ -265,6 +265,42 @@ def test_a_relaxed_verifier_is_only_held_to_paths() -> None:
         check_verifier(overstated)
 
 
+class SharesRandomNumbers(MultiStep):
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        return super().verify(trees, logits, [requests[0]] * len(requests))
+
+
+class OneFaultForAll(MultiStep):
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        verdicts = super().verify(trees, logits, requests)
+        fault = next((verdict for verdict in verdicts if isinstance(verdict, Exception)), None)
+        return verdicts if fault is None else [fault] * len(verdicts)
+
+
+class LosesTheLast(MultiStep):
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        return super().verify(trees[:4], logits[:4], requests[:4])
+
+
+@pytest.mark.parametrize(
+    ("verifier", "fault"),
+    [
+        (SharesRandomNumbers, r"temperature=1.0.*the verdict among others is .* alone it is"),
+        (OneFaultForAll, "plan 0: the verdict among others is .*unusable logits"),
+        (LosesTheLast, "4 verdicts for 8 requests"),
+    ],
+)
+def test_verdicts_that_depend_on_the_requests_beside_are_found_out(verifier: type[MultiStep], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        check_verifier(verifier(None), draws=20)
+
+
 class TopPBeforeTopK(ReferenceSampler):
     def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
         top_p = ReferenceSampler(None, replace(self.params, top_k=0, min_p=0.0)).probabilities(logits_NV)
