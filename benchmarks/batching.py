@@ -5,8 +5,9 @@
 The same prompts for all, of all tasks of Spec-Bench, each answered with the same number of new tokens, prefill
 included. They are served ``batch`` at a time: by us in one engine, where a request that is done makes room for the next
 one; by transformers in batches padded on the left. All take turns within a batch size, every round in another order.
-The defaults are meant to take less than ten minutes on two cores. Writes results/batching.json: median and spread of tokens/s, the ratio to transformers at the same batch size and to
-batch 1, and whether greedy answers depend on the batch size. Needs ``pip install 'spec-sdk[benchmarks]'``.
+The defaults are meant to take less than ten minutes on two cores. Writes results/batching.json: median and spread of
+tokens/s, the ratio to transformers at the same batch size and to batch 1, and whether greedy answers depend on the
+batch size. Needs ``pip install 'spec-sdk[benchmarks]'``.
 """
 
 from __future__ import annotations
