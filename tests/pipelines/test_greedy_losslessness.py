@@ -124,8 +124,8 @@ class Recorder(Verifier):
         self.inner = inner
         self.logits: dict[tuple[int, ...], torch.Tensor] = {}
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        verdict = self.inner.verify(tree, logits_NV, request)
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = self.inner.verify_one(tree, logits_NV, request)
         for length, node in enumerate(verdict.path):
             path = (tree.token_N[i] for i in verdict.path[1 : length + 1])
             self.logits[(*request.tokens, *path)] = logits_NV[node].clone()

@@ -208,7 +208,7 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReferenceSampler, "probabilities", lambda *_: pytest.fail("an N x V tensor"))
     gamma = logits_GV.shape[0]
     request = request_for([0], sampler, 0).view
-    verdict = MultiStep(None).verify(tree.build().tree, case.target_BRV[0].float(), request)
+    verdict = MultiStep(None).verify_one(tree.build().tree, case.target_BRV[0].float(), request)
     assert len(verdict.path) == gamma + 1, "p = q: everything is accepted"
     assert rows == list(range(gamma + 1))
 
