@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -208,7 +209,7 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReferenceSampler, "probabilities", lambda *_: pytest.fail("an N x V tensor"))
     gamma = logits_GV.shape[0]
     request = request_for([0], sampler, 0).view
-    verdict = MultiStep(None).verify(tree.build().tree, case.target_BRV[0].float(), request)
+    verdict = MultiStep(None).verify_one(tree.build().tree, case.target_BRV[0].float(), request)
     assert len(verdict.path) == gamma + 1, "p = q: everything is accepted"
     assert rows == list(range(gamma + 1))
 
@@ -230,6 +231,13 @@ def test_options_out_of_range() -> None:
         config_of("sampler", "sigmoid", alpha=3, beta=5)
     with pytest.raises(UserError, match="^sampler.beta: inf must be above 0 and finite"):
         config_of("sampler", "sigmoid", beta=float("inf"))
+
+
+def test_kernels_without_triton_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else real(name))
+    with pytest.raises(UserError, match=r"^sampler.kernels: triton is not installed: pip install 'spec-sdk\[cuda\]'"):
+        ExactSampler(ExactConfig("triton"), SAMPLED)
 
 
 def test_scales_are_warned_about() -> None:

@@ -23,7 +23,7 @@ class CudaConfig:
 class CudaBackend(Backend):
     """Tensors in the memory of one GPU, kernels in Triton.
 
-    Raises :class:`UserError` without that GPU or without triton.
+    Raises :class:`UserError` without that GPU or without triton (the extra ``cuda``).
     """
 
     name = "cuda"
@@ -37,7 +37,7 @@ class CudaBackend(Backend):
         if config.index >= count:
             raise UserError(f"backend.index: {config.index} must be 0 to {count - 1}: {count} GPUs are visible")
         if importlib.util.find_spec("triton") is None:
-            raise UserError("backend=cuda: triton is not installed: pip install triton, or use backend=cpu")
+            raise UserError("backend=cuda: triton is not installed: pip install 'spec-sdk[cuda]', or use backend=cpu")
         super().__init__(config)
         # triton is imported here and not above, so that listing plugins works on machines without it
         from spec_sdk_backends.triton_ops import TritonOps

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from spec_sdk.contracts import Request, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import SamplingParams, Verifier
 from spec_sdk.errors import UserError
-from spec_sdk.tree import TokenTree
 
 
 class Greedy(Verifier):
@@ -22,8 +19,3 @@ class Greedy(Verifier):
                 f"verifier 'greedy' needs sampling.temperature=0, it is {params.temperature}; "
                 "verifier=multi_step samples without loss"
             )
-
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        """Raises UserError if the request's sampler is not greedy."""
-        self.check(request.sampler.params)
-        return super().verify(tree, logits_NV, request)
