@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,6 +61,7 @@ class Pipeline:
     policy: Policy
     make_drafter: Callable[[], Drafter]
     make_target_runner: Callable[[], BlockRunner]
+    _engines: list[Engine] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def ranks(self) -> Ranks:
@@ -101,10 +101,20 @@ class Pipeline:
         """Most tokens, prompt and output together, that the target can hold."""
         return self.models.target.executor.config.max_context
 
-    @functools.cached_property
+    @property
     def engine(self) -> Engine:
         """The engine of :meth:`stream`, which answers one prompt at a time."""
-        return self.new_engine()
+        self.prepare()
+        return self._engines[0]
+
+    def prepare(self) -> None:
+        """Load the models and make the caches that :meth:`stream` needs, if it is not done yet.
+
+        Raises UserError for a draft model or options that do not fit. With several processes all of them prepare the
+        same pipelines in the same order.
+        """
+        if not self._engines:
+            self._engines.append(self.new_engine())
 
     def new_engine(self, slots: int = 1) -> Engine:
         """An engine with caches of its own, which answers up to ``slots`` prompts at once.
@@ -174,8 +184,20 @@ class NeverSpeculate(Policy):
         return Budget(0)
 
 
-def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
-    """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together."""
+def joined_backend(settings: Settings, registry: Registry) -> Backend:
+    """The backend that ``settings`` name, all processes of a launched run joined. Raises UserError, RankLost."""
+    make: Any
+    make, config = registry.configure("backend", settings.backend)
+    backend: Backend = make(config)
+    backend.join()
+    return backend
+
+
+def build_pipeline(settings: Settings, registry: Registry, backend: Backend | None = None) -> Pipeline:
+    """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together.
+
+    ``backend``: the run's, if it was made before (:func:`joined_backend`).
+    """
 
     def choose(kind: str, node: Mapping[str, Any]) -> tuple[Any, Any]:
         return registry.configure(kind, node)
@@ -184,19 +206,18 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     make_sampler, sampler_config = choose("sampler", settings.sampler)
     make_drafter, drafter_config = choose("drafter", settings.drafter)
     make_policy, policy_config = choose("policy", settings.policy)
-    make_backend, backend_config = choose("backend", settings.backend)
     verifier: Verifier = make_verifier(verifier_config)
 
     def new_sampler(params: SamplingParams) -> Sampler:
         sampler: Sampler = make_sampler(sampler_config, params)
         return sampler
 
-    verifier.guarantee_under(settings.sampling)
+    verifier.check(settings.sampling)
     for caution in new_sampler(settings.sampling).cautions(DTYPES[settings.model.dtype]):
         print(f"warning: {caution}", file=sys.stderr)
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
-    backend: Backend = make_backend(backend_config)
+    backend = backend or joined_backend(settings, registry)
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
         raise UserError(
@@ -247,14 +268,18 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         make_drafter=new_drafter,
         make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
     )
-    # made here so that a bad draft model or option is refused before the first prompt
-    drafter = pipeline.engine.drafter
+    pipeline.prepare()
+    check_chains(verifier, pipeline.engine.drafter)
+    return pipeline
+
+
+def check_chains(verifier: Verifier, drafter: Drafter) -> None:
+    """Raise UserError if the drafter's trees branch where the verifier takes chains."""
     if verifier.chains_only and drafter.branches:
         raise UserError(
             f"verifier '{verifier.name}' takes chains, and drafter '{drafter.name}' drafts trees with these options; "
             "use verifier=multi_step, or make it a chain (drafter.width=1)"
         )
-    return pipeline
 
 
 def check_alike(settings: Settings, ranks: Ranks) -> None:
@@ -299,6 +324,5 @@ def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel 
     make_predictor, predictor_config = registry.configure("predictor", settings.predictor)
     make_verifier, verifier_config = registry.configure("attention_verifier", settings.attention_verifier)
     verifier: AttentionVerifier = make_verifier(verifier_config)
-    make_predictor(predictor_config)
     estimate = EstimateOfRun() if settings.error_bounds else None
     return _AttentionLevel(lambda: make_predictor(predictor_config), verifier, estimate)

@@ -27,8 +27,6 @@ def resolve_groups(groups: object, size: int, layers: int, where: str) -> list[l
     ``easyspec`` is :func:`easyspec_groups` of ``size``; a list of lists of layers is itself. Raises UserError, with
     ``where`` as the option's prefix, for anything else and for groups that are not all layers once, in order.
     """
-    if size < 1:
-        raise UserError(f"{where}.size: {size} must be 1 (plain drafting) or more")
     if isinstance(groups, str):
         if groups != EASYSPEC:
             raise UserError(f"{where}.groups: unknown strategy {groups!r}{did_you_mean(groups, [EASYSPEC])}")

@@ -19,7 +19,7 @@ from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
-from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
+from spec_sdk.ops.types import Announce, Ends, PartialAttention, SpeculativeAttention
 
 # Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
 # their square
@@ -162,48 +162,50 @@ class Ops:
         k_BGSD: torch.Tensor,
         v_BGSD: torch.Tensor,
         mask: AttentionMask,
-        size: int,
+        ends: int | Ends,
         announce: Announce | None = None,
     ) -> SpeculativeAttention:
         """Attention predicted from both ends of the prefix, and the exact one, in one reading of the keys.
 
-        The prediction is attention over the first ``size`` and the last ``size`` committed keys and a query's own tree
-        ancestors; combined with attention over the keys between them it is the exact one (ALSpec, Alg. 3). Up to
-        ``2 * size`` committed keys nothing lies between, and the two are equal. ``chunk_lse_BNHC`` is not filled.
-        ``announce`` gets the prediction, before the keys between are read where an implementation can do so.
+        The prediction is attention over the ``ends.first`` first and the ``ends.last`` last committed keys (of a number
+        so many each) and a query's own tree ancestors; combined with attention over the keys between them it is the
+        exact one (ALSpec, Alg. 3). Up to ``ends.keys`` committed keys nothing lies between, and the two are equal.
+        ``chunk_lse_BNHC`` is not filled. ``announce`` gets the prediction, before the keys between are read where an
+        implementation can do so.
         """
-        announce = announce or _nobody
+        announce, ends = announce or _nobody, Ends.of(ends)
         if mask.queries > QUERY_BLOCK:
             blocks = [
-                self.speculative_attention(q_BNHD[:, block], k_BGSD, v_BGSD, mask.of_queries(block), size)
+                self.speculative_attention(q_BNHD[:, block], k_BGSD, v_BGSD, mask.of_queries(block), ends)
                 for block in (slice(at, at + QUERY_BLOCK) for at in range(0, mask.queries, QUERY_BLOCK))
             ]
             names = ("predicted_BNHD", "exact_BNHD", "difference_sq_BN", "norm_sq_BN")
             whole = SpeculativeAttention(*(torch.cat([getattr(block, name) for block in blocks], 1) for name in names))
             announce(whole.predicted_BNHD)
             return whole
-        if mask.prefix <= 2 * size:
+        if mask.prefix <= ends.keys:
             exact_BNHD = self.tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
             announce(exact_BNHD)
             return SpeculativeAttention.measured(exact_BNHD, exact_BNHD, q_BNHD.dtype)
-        if q_BNHD.device.type == "cpu":
+        if q_BNHD.device.type == "cpu" and ends.first:
             q_BGQD = self._fold_heads(q_BNHD, k_BGSD.shape[1])
-            return speculative_attention_on_cpu(q_BGQD, k_BGSD, v_BGSD, mask, size, announce)
-        prediction = self.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, size)
+            return speculative_attention_on_cpu(q_BGQD, k_BGSD, v_BGSD, mask, ends, announce)
+        prediction = self.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, ends)
         announce(prediction.o_BNHD.to(q_BNHD.dtype))
-        middle = slice(size, mask.prefix - size)
+        middle = slice(ends.first, mask.prefix - ends.last)
         rest = self.partial_attention(q_BNHD, k_BGSD[:, :, middle], v_BGSD[:, :, middle])
         exact = self.combine(prediction, rest)
         return SpeculativeAttention.measured(prediction.o_BNHD, exact.o_BNHD, q_BNHD.dtype)
 
     def sink_attention(
-        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, size: int
+        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, ends: int | Ends
     ) -> PartialAttention:
-        """Attention over the first and the last ``size`` committed keys and a query's own tree ancestors."""
-        if mask.prefix > 2 * size:
-            last = mask.prefix - size
-            k_BGSD = torch.cat((k_BGSD[:, :, :size], k_BGSD[:, :, last:]), dim=2)
-            v_BGSD = torch.cat((v_BGSD[:, :, :size], v_BGSD[:, :, last:]), dim=2)
+        """Attention over both ends of the committed keys, and a query's own tree ancestors."""
+        ends = Ends.of(ends)
+        if mask.prefix > ends.keys:
+            last = mask.prefix - ends.last
+            k_BGSD = torch.cat((k_BGSD[:, :, : ends.first], k_BGSD[:, :, last:]), dim=2)
+            v_BGSD = torch.cat((v_BGSD[:, :, : ends.first], v_BGSD[:, :, last:]), dim=2)
         return self.selected_attention(q_BNHD, k_BGSD, v_BGSD, mask)
 
     def selected_attention(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -59,6 +59,22 @@ class SpeculativeAttention:
             norm_sq_BN=exact.square().sum((-1, -2)),
             chunk_lse_BNHC=chunk_lse_BNHC,
         )
+
+
+class Ends(NamedTuple):
+    """How many committed keys count as the two ends of a prefix: the ``first`` ones and the ``last`` ones."""
+
+    first: int
+    last: int
+
+    @staticmethod
+    def of(ends: int | Ends) -> Ends:
+        """Two ends; of a number, so many keys each."""
+        return Ends(ends, ends) if isinstance(ends, int) else ends
+
+    @property
+    def keys(self) -> int:
+        return self.first + self.last
 
 
 Announce = Callable[[torch.Tensor], None]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
-from spec_sdk.ops import Ops, PendingDecision, Rule, ScoredTree
+from spec_sdk.ops import Ends, Ops, PendingDecision, Rule, ScoredTree
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk_backends.fused_multi_step import multi_step
@@ -86,21 +86,21 @@ class TritonOps(Ops):
         k_BGSD: torch.Tensor,
         v_BGSD: torch.Tensor,
         mask: AttentionMask,
-        size: int,
+        ends: int | Ends,
         announce: Announce | None = None,
     ) -> SpeculativeAttention:
-        """Attention, and its prediction from ``size`` keys at each end of the prefix; no statistics per chunk.
+        """Attention, and its prediction from both ends of the prefix; no statistics per chunk.
 
         A prompt's first pass stays with torch, as in :meth:`tree_attention`. Raises what that raises. For ``announce``
         the window has launches of its own, so that the prediction travels while the keys between are read.
         """
         if mask.is_chain and mask.prefix == 0 and mask.queries > 1:
-            return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, size, announce)
+            return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, ends, announce)
         starts = () if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
         if announce is None:
-            return speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
-        prediction = predict_part(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
+            return speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, ends, *starts)
+        prediction = predict_part(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, ends, *starts)
         announced_BNHD = prediction.o_BNHD.to(q_BNHD.dtype)
         announce(announced_BNHD)
-        attention = finish(prediction, q_BNHD, k_BGSD, v_BGSD, mask.prefix, size)
+        attention = finish(prediction, q_BNHD, k_BGSD, v_BGSD, mask.prefix, ends)
         return dataclasses.replace(attention, predicted_BNHD=announced_BNHD)

@@ -17,6 +17,7 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.config.option import option
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder, ForwardPass
@@ -31,17 +32,22 @@ GroupAttention = Callable[[Decoder, Sequence[int], torch.Tensor, ForwardPass], S
 
 @dataclass
 class LayerParallelConfig:
-    """Which layers run in parallel.
+    """Which layers run in parallel."""
 
-    ``groups``: ``easyspec`` is EasySpec's Table 6 for this depth and size, and elsewhere the rule that continues it; or
-    an explicit list of groups, such as [[0], [1, 2, 3], [4]] (``task=tune_layers`` finds one).
-    ``size``: most layers in a group of ``easyspec``, first and last layer alone; 1 is plain drafting.
-    ``calibrate``: bonus calibration; false keeps the fuzzy K and V of accepted tokens, for the ablation.
-    """
-
-    groups: Any = EASYSPEC
-    size: int = 4
-    calibrate: bool = True
+    groups: Any = option(
+        EASYSPEC,
+        "easyspec, its Table 6 and the rule that continues it; or a list such as [[0], [1, 2, 3], [4]], which "
+        "task=tune_layers finds",
+    )
+    size: int = option(
+        4,
+        "most layers in a group of easyspec, whose attention runs on one hidden state; first and last layer alone",
+        minimum=1,
+        means={1: "plain drafting"},
+    )
+    calibrate: bool = option(
+        True, "bonus calibration (EasySpec, §3.2); false keeps the fuzzy K and V of accepted tokens, for the ablation"
+    )
 
 
 class LayerParallelRunner(BlockRunner):
