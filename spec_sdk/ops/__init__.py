@@ -13,8 +13,10 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.residual import accepts, residual, without
 from spec_sdk.ops.rows import Decision, FromLogits, Left, Rows, Uniforms
 from spec_sdk.ops.types import (
+    PLAIN,
     SPACES,
     Announce,
+    AttentionSpec,
     AttentionVerdict,
     PartialAttention,
     Space,
@@ -25,12 +27,14 @@ from spec_sdk.ops.types import (
 __all__ = [
     "Announce",
     "AttentionMask",
+    "AttentionSpec",
     "AttentionVerdict",
     "Decision",
     "DrawnTree",
     "FromLogits",
     "Left",
     "Ops",
+    "PLAIN",
     "PartialAttention",
     "Projection",
     "ProjectionStack",

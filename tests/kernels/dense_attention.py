@@ -45,6 +45,14 @@ def ancestors(parents: list[int], prefix: int) -> torch.Tensor:
     return visible_TS
 
 
+def depths(parents: list[int]) -> list[int]:
+    """How many nodes are above every node."""
+    depth: list[int] = []
+    for parent in parents:
+        depth.append(depth[parent] + 1 if parent >= 0 else 0)
+    return depth
+
+
 def ends(parents: list[int]) -> list[int]:
     """End of every node's subtree, for a tree in pre-order."""
     end_N = list(range(1, len(parents) + 1))

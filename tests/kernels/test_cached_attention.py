@@ -23,6 +23,7 @@ from tests.kernels.dense_attention import (
     ancestors,
     chain,
     dense_attention,
+    depths,
     ends,
     random_tree,
     relative_error,
@@ -40,7 +41,7 @@ L, G, R, D, S = 2, 2, 3, 16, 5
 
 def tree(slot: int, prefix: int, parents: list[int]) -> tuple[RequestRows, torch.Tensor]:
     """A closed tree, and what its nodes see."""
-    rows = RequestRows.tree(slot, prefix, parents, [0] * len(parents), ends(parents))
+    rows = RequestRows.tree(slot, prefix, parents, depths(parents), ends(parents))
     return rows, ancestors(parents, prefix)
 
 
@@ -50,9 +51,9 @@ def growing(slot: int, prefix: int, parents: list[int], queries: int) -> tuple[R
     for node, parent in enumerate(parents):
         builder.add(parent + 1, node, "chosen")
     start, end = builder.intervals()
-    old = len(parents) - queries
+    old, position = len(parents) - queries, [prefix + depth for depth in depths(parents)]
     rows = RequestRows(
-        slot, prefix, prefix + old, [1] * queries, [prefix] * queries, start[1 + old :], start[1:], end[1:]
+        slot, prefix, prefix + old, [1] * queries, position[old:], start[1 + old :], start[1:], end[1:], position
     )
     return rows, ancestors(parents, prefix)[old:]
 

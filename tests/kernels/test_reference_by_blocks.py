@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spec_sdk.ops import Ops
-from spec_sdk.ops.attention import QUERY_BLOCK
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.masked_attention import QUERY_BLOCK
 from tests.kernels.dense_attention import (
     ancestors,
     case,
