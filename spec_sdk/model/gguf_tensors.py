@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,7 @@ class GGUFWeights:
     def _item_size(self, name: str) -> int:
         return 4 if self.dtype(name) == "F32" else 2
 
-    def _floats(self, stored: npt.NDArray[np.uint8], kind: str, wide: bool) -> npt.NDArray[np.generic]:
+    def _floats(self, stored: npt.NDArray[np.uint8], kind: str, wide: bool) -> npt.NDArray[Any]:
         """Stored rows as float32; unless ``wide``, F16 and BF16 are left as they are, in bytes."""
         if kind == "F32":
             return np.ascontiguousarray(stored).view("<f4")

@@ -176,11 +176,12 @@ def windows_by_type(fields: Fields, window: int | None, default: Sequence[bool])
     kinds = fields.get("layer_types")
     if kinds is None:
         return [window if slides else None for slides in default]
-    if not isinstance(kinds, list) or len(kinds) != len(default):
-        raise UserError(f"{fields.where}: layer_types must list the types of {len(default)} layers")
-    unknown = sorted({str(kind) for kind in kinds} - {"full_attention", "sliding_attention"})
+    listed = kinds if isinstance(kinds, list) else []
+    unknown = sorted({str(kind) for kind in listed} - {"full_attention", "sliding_attention"})
     if unknown:
         raise UserError(f"{fields.where}: layer_types has '{unknown[0]}', which is not supported")
+    if len(listed) != len(default):
+        raise UserError(f"{fields.where}: layer_types must list the types of {len(default)} layers")
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 

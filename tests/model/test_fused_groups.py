@@ -15,7 +15,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Scores, Session
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops import Ops
+from spec_sdk.ops import PLAIN, Ops
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.tree import TokenTree, TreeBuilder
 from tests.support.tiny_checkpoints import VOCABULARY
@@ -123,9 +123,9 @@ def test_a_group_is_one_call_of_each_kind(smollm: Decoder, monkeypatch: pytest.M
     written: list[int] = []
 
     class Counting(Ops):
-        def tree_attention(self, q_BNHD, k_BGSD, v_BGSD, mask):  # type: ignore[no-untyped-def]
+        def tree_attention(self, q_BNHD, k_BGSD, v_BGSD, mask, spec=PLAIN):  # type: ignore[no-untyped-def]
             called.append(q_BNHD.shape[0])
-            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec)
 
     write = PassCache.write
 
