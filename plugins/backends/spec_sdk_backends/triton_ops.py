@@ -85,10 +85,18 @@ class TritonOps(Ops):
         """
         if mask.is_causal and _is_torchs(spec, mask.queries):
             return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec)
-        starts = () if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
+        key_start_T, query_start_N = (None, None) if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
         positions = mask.key_position_T, mask.query_position_N
         return tree_attention(
-            q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, *starts, spec=spec, positions=positions
+            q_BNHD,
+            k_BGSD,
+            v_BGSD,
+            mask.key_end_T,
+            mask.prefix,
+            key_start_T,
+            query_start_N,
+            spec=spec,
+            positions=positions,
         )
 
     def speculative_attention(
