@@ -29,8 +29,10 @@ from spec_sdk.contracts import (
 from spec_sdk.engine.engine import Engine
 from spec_sdk.engine.turn import Emit
 from spec_sdk.errors import UserError
+from spec_sdk.model.executor import Executor
 from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.models import Models
+from spec_sdk.model.predictable import check_predictable
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
@@ -248,7 +250,7 @@ def build_pipeline(settings: Settings, registry: Registry, backend: Backend | No
         None if groups is None else groups.group,
     )
     if attention is not None:
-        attention.verifier.check(models.target.executor.layers)
+        attention.check(models.target.executor)
 
     def new_drafter() -> Drafter:
         # where the leader drafts alone the others need no draft model
@@ -307,6 +309,12 @@ class _AttentionLevel:
     make_predictor: Callable[[], Predictor]
     verifier: AttentionVerifier
     estimate: EstimateOfRun | None
+
+    def check(self, target: Executor) -> None:
+        """Raise UserError if the options name layers that the target does not have, or that cannot be predicted."""
+        self.verifier.check(target.layers)
+        chosen = [layer for layer in range(target.layers) if self.verifier.speculates(layer)]
+        check_predictable(target.config, target.layers, chosen, self.make_predictor().name)
 
     def runner(self, groups: DeviceGroups | None) -> BlockRunner:
         """The target's runner: over two device groups, or on one device without any."""

@@ -14,8 +14,10 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.residual import accepts, residual, without
 from spec_sdk.ops.rows import Decision, FromLogits, Left, Rows, Uniforms
 from spec_sdk.ops.types import (
+    PLAIN,
     SPACES,
     Announce,
+    AttentionSpec,
     AttentionVerdict,
     Ends,
     PartialAttention,
@@ -27,6 +29,7 @@ from spec_sdk.ops.types import (
 __all__ = [
     "Announce",
     "AttentionMask",
+    "AttentionSpec",
     "AttentionVerdict",
     "Decision",
     "DrawnTree",
@@ -34,6 +37,7 @@ __all__ = [
     "FromLogits",
     "Left",
     "Ops",
+    "PLAIN",
     "PartialAttention",
     "PendingDecision",
     "Projection",

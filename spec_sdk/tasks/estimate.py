@@ -105,6 +105,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     """Measure ``model.target`` on the run's backend; returns the table as YAML. Raises UserError."""
     from spec_sdk.latency.measuring import MeasuringPlan, as_yaml, check_plan, default_contexts, measure
     from spec_sdk.model.models import Models
+    from spec_sdk.model.predictable import check_predictable
     from spec_sdk.model.torch_executor import TorchExecutor
     from spec_sdk.pipeline import DTYPES
 
@@ -122,6 +123,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
             f"backend: task.latencies=measure times the stages of a pass in torch, and backend '{backend.name}' "
             "computes elsewhere; use another"
         )
+    check_predictable(executor.config, executor.layers, range(executor.layers), "attention_sink")
     longest = executor.config.max_context
     plan: MeasuringPlan = MeasuringPlan(contexts or default_contexts(longest), size, repeats)
     check_plan(plan, longest)
