@@ -225,6 +225,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         DTYPES[settings.model.dtype],
         ranks,
         None if groups is None else groups.group,
+        settings.model.context,
     )
     if attention is not None:
         attention.verifier.check(models.target.executor.layers)

@@ -34,12 +34,16 @@ class PipelineSettings:
 
 @dataclass
 class ModelSettings:
-    """Model references. ``draft_layers`` is the name of a cut or a list of layers."""
+    """Model references. ``draft_layers`` is the name of a cut or a list of layers.
+
+    ``context``: the longest text, prompt and answer, that the models will serve; null is as much as each says it can.
+    """
 
     target: str = ""
     draft: str = "cut"
     draft_layers: Any = "auto"
     dtype: str = "float32"
+    context: int | None = None
 
 
 @dataclass
@@ -167,6 +171,8 @@ def _check_model(model: ModelSettings) -> None:
     layers = model.draft_layers
     numbers = isinstance(layers, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in layers)
     _require(isinstance(layers, str) or numbers, "model.draft_layers", layers, "the name of a cut or a list of layers")
+    context = model.context
+    _require(context is None or context >= 2, "model.context", context, "2 or more tokens, or null")
 
 
 def _check_sampling(sampling: SamplingSettings) -> None:

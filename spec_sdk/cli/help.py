@@ -17,6 +17,7 @@ OPTIONS = (
     ("model.target=MODEL", "a directory, a .gguf file or a Hugging Face id; SmolLM2-135M-Instruct by default"),
     ("model.draft=MODEL", "the draft model; 'cut' (the default) takes it out of the target's own layers"),
     ("model.dtype=TYPE", "float32, bfloat16 or float16"),
+    ("model.context=N", "the longest text in tokens, prompt and answer; by default as much as the model says"),
     ("sampling.temperature=T", "0 (the default) is greedy; also sampling.top_k, top_p, min_p and seed"),
     ("chat=auto", "apply the model's chat template: true, false, or auto (if it has one)"),
     ("ignore_eos=true", "go on after the model's end token"),

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
+
+RopeKind = Literal["linear", "llama3", "yarn", "longrope", "dynamic"]
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched for a longer context.
+    """How rotary frequencies are stretched for a context longer than the trained one.
 
     ``linear`` divides all by ``factor``. ``llama3`` (Llama 3.1) divides only those whose wavelength exceeds
     ``original_max_position / low_freq_factor``, keeps those below ``original_max_position / high_freq_factor`` and
-    interpolates between; the last three fields are its own and without meaning for ``linear``.
+    interpolates between. ``yarn`` (Peng et al. 2023, §3.2) keeps those that turn more than ``beta_fast`` times in the
+    original context, divides those that turn less than ``beta_slow`` times, and interpolates between; ``truncate``
+    rounds the ramp's ends to whole dimensions. ``longrope`` (Ding et al. 2024) divides each by a number of its own, and
+    ``dynamic`` (NTK-aware) raises the base as far as the context asks for.
+
+    ``attention_factor`` multiplies cosines and sines. ``context``: the longest text that will be served, in tokens. In
+    transformers the frequencies of ``longrope`` and ``dynamic`` follow the length that a text has reached, so that keys
+    in a cache were rotated by other frequencies than those that come later. Here they follow from ``context``, once for
+    all positions.
     """
 
-    kind: Literal["linear", "llama3"]
+    kind: RopeKind
     factor: float
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    context: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,3 +68,24 @@ class ModelConfig:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+
+    @property
+    def longest_context(self) -> int:
+        """The most that ``max_context`` may be set to.
+
+        The rotary positions of ``linear`` and ``dynamic`` reach ``factor`` times as far as the checkpoint says it was
+        trained for.
+        """
+        scaling = self.rope_scaling
+        if scaling is None or scaling.kind not in ("linear", "dynamic"):
+            return self.max_context
+        # a sliding window that is shorter than the trained context stays the limit
+        stretched = int(scaling.factor * scaling.original_max_position)
+        return (
+            max(self.max_context, stretched) if self.max_context == scaling.original_max_position else self.max_context
+        )
+
+    def within(self, context: int) -> ModelConfig:
+        """The model for texts of at most ``context`` tokens, which its rotary frequencies may follow from."""
+        scaling = self.rope_scaling and dataclasses.replace(self.rope_scaling, context=context)
+        return dataclasses.replace(self, max_context=context, rope_scaling=scaling)

@@ -98,7 +98,9 @@ class Decoder:
         self.output_head = output_head
         self.stack = stack
         self.sources = tuple(range(len(self.blocks)) if sources is None else sources)
-        self.rotary = RotaryTable(config, embedding_VM.device, embedding_VM.dtype)
+        self.rotary = RotaryTable(
+            config.head_dim, config.rope_theta, config.rope_scaling, embedding_VM.device, embedding_VM.dtype
+        )
         self._stacks: dict[tuple[int, int], list[AttentionStack]] = {}
 
     @property

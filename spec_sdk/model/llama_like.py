@@ -131,10 +131,10 @@ def read_llama_like(
         raise UserError(f"{fields.where}: {heads} attention heads do not divide into {kv_heads} key-value heads")
     if head_dim < 2 or head_dim % 2:
         raise UserError(f"{fields.where}: head_dim is {head_dim}, rotary positions need an even one")
-    theta, scaling = read_rope(fields)
+    theta, scaling = read_rope(fields, head_dim)
     vocabulary = fields.size("vocab_size")
-    positions = fields.size("max_position_embeddings")
-    return ModelConfig(
+    positions = fields.size("max_position_embeddings") if scaling is None else scaling.context
+    config = ModelConfig(
         architecture=fields.text("model_type", ""),
         vocab_size=vocabulary,
         hidden_size=hidden,
@@ -146,7 +146,7 @@ def read_llama_like(
         rms_norm_eps=fields.positive("rms_norm_eps", 1e-6),
         rope_theta=theta,
         rope_scaling=scaling,
-        max_context=min(positions, window or positions),
+        max_context=positions,
         tie_embeddings=fields.flag("tie_word_embeddings", False),
         qkv_bias=qkv_bias,
         o_bias=o_bias,
@@ -155,6 +155,7 @@ def read_llama_like(
         eos_token_ids=fields.token_ids("eos_token_id", vocabulary),
         bos_token_id=next(iter(fields.token_ids("bos_token_id", vocabulary)), None),
     )
+    return config.within(min(positions, window or positions))
 
 
 def _refuse_unsupported(fields: Fields) -> None:

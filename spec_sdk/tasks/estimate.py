@@ -123,7 +123,8 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
     check_plan(MeasuringPlan([], size, repeats), 0)
     m = app.model
-    models = Models(m.target, m.draft, m.draft_layers, backend.load, backend.ops, backend.device, DTYPES[m.dtype])
+    parts = (backend.load, backend.ops, backend.device, DTYPES[m.dtype])
+    models = Models(m.target, m.draft, m.draft_layers, *parts, context=m.context)
     executor = models.target.executor
     if not isinstance(executor, TorchExecutor):
         raise UserError(

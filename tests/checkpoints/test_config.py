@@ -59,11 +59,12 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
 
 
 def test_both_spellings_of_rope_scaling() -> None:
-    llama3 = RopeScaling("llama3", 8.0, 1.0, 4.0, 32)
+    llama3 = RopeScaling("llama3", 8.0, 1.0, 4.0, 32, context=8192)
     old = read(rope_theta=500000.0, rope_scaling=LLAMA3_ROPE)
     new = read(rope_parameters={"rope_theta": 500000.0, **LLAMA3_ROPE})
     assert old == new and (new.rope_theta, new.rope_scaling) == (500000.0, llama3)
-    assert read(rope_scaling={"type": "linear", "factor": 2}).rope_scaling == RopeScaling("linear", 2.0)
+    linear = RopeScaling("linear", 2.0, original_max_position=8192, context=8192)
+    assert read(rope_scaling={"type": "linear", "factor": 2}).rope_scaling == linear
     assert read(rope_scaling={"rope_type": "default"}).rope_scaling is None
     assert read(rope_scaling=None, rope_theta=7).rope_theta == 7.0
 
@@ -115,8 +116,14 @@ def test_end_tokens_may_be_several() -> None:
         ({"attn_logit_softcapping": 50.0}, "softcapping"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial rotary"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "unsupported rope type 'yarn'"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "unsupported rope type 'dynamic'"),
+        ({"rope_scaling": {"type": "yarm", "factor": 4.0}}, "unsupported rope type 'yarm', did you mean 'yarn'"),
+        ({"rope_scaling": {"type": "proportional"}}, "there are: default, dynamic, linear, llama3, longrope, yarn"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 0.5}}, "beta_fast 0.5 must not be less than"),
+        ({"rope_scaling": {"type": "dynamic"}}, "no factor"),
+        ({"rope_scaling": {"type": "yarn"}, "rope_theta": 1.0}, "yarn takes a rope_theta above 1"),
+        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "short_factor is a list of 1, not a list of 8"),
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0] * 7 + ["1"]}}, "short_factor[7] is '1', not a number"),
+        ({"rope_scaling": {"type": "longrope", "long_mscale": 1.2}}, "long_mscale is not supported"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "no low_freq_factor"),
         ({"rope_scaling": {**LLAMA3_ROPE, "high_freq_factor": 1.0}}, "must exceed low_freq_factor"),
         ({"rope_scaling": "linear"}, "rope_scaling is 'linear', not an object"),

@@ -73,7 +73,7 @@ def test_llama3_rope_is_recovered_from_its_factors(context: int, tmp_path: Path)
     rope = {"rope_theta": 500000.0, **LLAMA3_ROPE, "original_max_position_embeddings": context}
     write_gguf(tmp_path / "m.gguf", "llama3", customize=lambda w: llama3_factors(w, context), rope_parameters=rope)
     scaling = open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling
-    assert scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, context)
+    assert scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, context, context=512)
 
 
 def test_unknown_rope_factors_are_refused(tmp_path: Path) -> None:
@@ -91,11 +91,83 @@ def test_linear_rope_scaling(tmp_path: Path) -> None:
         writer.add_rope_scaling_factor(4.0)
 
     write_gguf(tmp_path / "m.gguf", customize=linear)
-    assert open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling == RopeScaling("linear", 4.0)
+    assert open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling == RopeScaling(
+        "linear", 4.0, original_max_position=512, context=512
+    )
 
 
 def yarn(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(64)
+
+
+def yarn_as_converted(writer: gguf.GGUFWriter) -> None:
+    yarn(writer)
+    writer.add_rope_scaling_yarn_attn_factor(0.7)
+    writer.add_rope_scaling_yarn_beta_fast(4.0)
+    writer.add_rope_scaling_yarn_beta_slow(0.5)
+
+
+def yarn_times_a_factor(writer: gguf.GGUFWriter) -> None:
+    yarn(writer)
+    writer.add_rope_scaling_attn_factors(0.5)
+
+
+def yarn_log_multiplier(writer: gguf.GGUFWriter) -> None:
+    yarn(writer)
+    writer.add_rope_scaling_yarn_log_mul(0.7)
+
+
+TEMPERATURE = 0.1 * math.log(4.0) + 1
+
+
+@pytest.mark.parametrize(
+    ("customize", "differing"),
+    [
+        (yarn, {}),
+        (yarn_as_converted, {"attention_factor": pytest.approx(0.7), "beta_fast": 4.0, "beta_slow": 0.5}),
+        (yarn_times_a_factor, {"attention_factor": pytest.approx(0.5 * TEMPERATURE)}),
+        (yarn_log_multiplier, {"attention_factor": pytest.approx(TEMPERATURE / (0.07 * math.log(4.0) + 1))}),
+    ],
+)
+def test_yarn(customize: Customize, differing: dict[str, Any], tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "qwen2", customize=customize)
+    scaling = open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling
+    plain = {"original_max_position": 64, "attention_factor": TEMPERATURE, "context": 512}
+    assert scaling == RopeScaling("yarn", 4.0, **{**plain, **differing})
+
+
+def long_factors(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_orig_ctx_len(64)
+    for name, first in (("long", 2.0), ("short", 1.0)):
+        values = np.arange(first, first + SHAPE["head_dim"] // 2, dtype=np.float32)
+        writer.add_tensor(f"rope_factors_{name}.weight", values)
+
+
+def test_longrope_is_two_tensors(tmp_path: Path) -> None:
+    def longrope(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_attn_factors(1.25)
+        long_factors(writer)
+
+    write_gguf(tmp_path / "m.gguf", customize=longrope)
+    scaling = open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling
+    assert scaling is not None
+    assert scaling.short_factors == tuple(range(1, 9)) and scaling.long_factors == tuple(range(2, 10))
+    assert (scaling.kind, scaling.original_max_position, scaling.context) == ("longrope", 64, 512)
+    assert scaling.attention_factor == 1.25
+    write_gguf(tmp_path / "plain.gguf", customize=long_factors)
+    scaling = open_checkpoint(str(tmp_path / "plain.gguf")).config.rope_scaling
+    assert scaling is not None and (scaling.kind, scaling.attention_factor) == ("longrope", 1.0)
+
+
+def longrope_without_factors(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+
+
+def unknown_scaling(writer: gguf.GGUFWriter) -> None:
+    writer.add_string("llama.rope.scaling.type", "yarm")
 
 
 def experts(writer: gguf.GGUFWriter) -> None:
@@ -107,7 +179,13 @@ def split(writer: gguf.GGUFWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("customize", "message"), [(yarn, "rope scaling 'yarn'"), (experts, "mixture of experts"), (split, "split GGUF")]
+    ("customize", "message"),
+    [
+        (unknown_scaling, "rope scaling 'yarm', did you mean 'yarn'"),
+        (longrope_without_factors, "has LongRoPE's scaling but no rope_factors_long.weight"),
+        (experts, "mixture of experts"),
+        (split, "split GGUF"),
+    ],
 )
 def test_unsupported_features_are_refused(customize: Customize, message: str, tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", customize=customize)

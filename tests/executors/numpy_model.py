@@ -105,6 +105,7 @@ def inverse_frequencies(config: ModelConfig) -> Array:
     if scaling is not None and scaling.kind == "linear":
         frequency = frequency / scaling.factor
     elif scaling is not None:
+        assert scaling.kind == "llama3", f"rope scaling '{scaling.kind}' is not computed"
         turns = scaling.original_max_position * frequency / (2 * math.pi)
         kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
         kept = kept.clip(0, 1)

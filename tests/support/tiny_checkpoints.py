@@ -30,15 +30,24 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.25, 1.5],
+    "long_factor": [1.0, 2.5, 7.0, 20.0],
+    "original_max_position_embeddings": 32,
+}
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
     "llama3": ("llama", {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3_ROPE}}),
     "linear_rope": ("llama", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 4.0}}),
+    "long_rope": ("llama", {"rope_parameters": {"rope_theta": 10000.0, **LONG_ROPE}}),
     "smollm": ("llama", {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1e5, "rope_type": "default"}}),
     "biased_llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 16}),
     "mistral_sliding": ("mistral", {"sliding_window": 128, "head_dim": 8}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "yarn_qwen2": ("qwen2", {"rope_parameters": {"rope_theta": 10000.0, **YARN_ROPE}}),
     "qwen3": ("qwen3", {"head_dim": 16, "tie_word_embeddings": False}),
 }
 """Name → model_type and what differs from SHAPE."""
