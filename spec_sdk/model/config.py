@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,22 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in the place of MLPs: ``count`` of them, of which every token has ``per_token``.
+
+    ``normalized``: the weights of a token's experts sum to 1. ``shared_intermediate_size``: of the expert that every
+    token has besides, if there is one. ``layers``: those that have a mixture; the others have an MLP.
+    """
+
+    count: int
+    per_token: int
+    intermediate_size: int
+    normalized: bool
+    shared_intermediate_size: int | None
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A Llama-family model: its sizes, and which parts its blocks have. Names follow Hugging Face's config.json.
 
@@ -68,6 +85,7 @@ class ModelConfig:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+    experts: Experts | None = None
 
     @property
     def longest_context(self) -> int:
@@ -84,6 +102,14 @@ class ModelConfig:
         return (
             max(self.max_context, stretched) if self.max_context == scaling.original_max_position else self.max_context
         )
+
+    def of_layers(self, layers: Sequence[int]) -> ModelConfig:
+        """The model made of only these of its layers, in this order."""
+        experts = self.experts
+        if experts is not None:
+            sparse = tuple(i for i, layer in enumerate(layers) if layer in experts.layers)
+            experts = dataclasses.replace(experts, layers=sparse)
+        return dataclasses.replace(self, num_layers=len(layers), experts=experts)
 
     def within(self, context: int) -> ModelConfig:
         """The model for texts of at most ``context`` tokens, which its rotary frequencies may follow from."""

@@ -1,4 +1,4 @@
-"""A lean Llama-family decoder (Llama, SmolLM, Mistral, Qwen2, Qwen3): inference only, weights fused once at load.
+"""A lean decoder of the Llama kind, dense or with a mixture of experts: inference only, weights fused once at load.
 
 A block has four stages, which are the seams that block runners use:
 ``pre_attention(h) → q, k, v``, ``attend(q) → o``, ``project(o) → a``, ``post_attention(h, a) → h``.
@@ -20,6 +20,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
+from spec_sdk.ops.feed_forward import FeedForward, MixtureOfExperts
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
@@ -37,7 +38,7 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One decoder block. ``qkv`` is M → (H + 2G)·D, ``gate_up`` is M → 2I; QK norms may be absent."""
+    """One decoder block. ``qkv`` is M → (H + 2G)·D; QK norms may be absent."""
 
     input_norm_M: torch.Tensor
     qkv: Projection
@@ -45,8 +46,7 @@ class BlockWeights:
     k_norm_D: torch.Tensor | None
     output: Projection
     post_norm_M: torch.Tensor
-    gate_up: Projection
-    down: Projection
+    mlp: FeedForward
 
 
 @dataclass
@@ -120,6 +120,12 @@ class Decoder:
     def vocabulary(self) -> int:
         """Length of the logits: output rows, which a checkpoint may have padded."""
         return self.output_head.outputs
+
+    @property
+    def data_dependent(self) -> str | None:
+        """What makes the shapes of a pass depend on the values in it, so that it cannot be captured or compiled."""
+        experts = any(isinstance(block.mlp, MixtureOfExperts) for block in self.blocks)
+        return "mixture of experts" if experts else None
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""
@@ -201,10 +207,9 @@ class Decoder:
         return h_BNM + self.mlp(layer, h_BNM)
 
     def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
-        """The MLP of a block with its norm, without the residual [B, N, M]."""
+        """The MLP or mixture of experts of a block with its norm, without the residual [B, N, M]."""
         w = self.blocks[layer]
-        gate, up = w.gate_up(self._norm(h_BNM, w.post_norm_M)).chunk(2, dim=-1)
-        return w.down(F.silu(gate) * up)
+        return w.mlp(self._norm(h_BNM, w.post_norm_M))
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, gain.shape, gain, self.config.rms_norm_eps)

@@ -10,8 +10,8 @@ from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_rope import rope_parameters
 
 
-def hf_config(gguf: GGUFFile) -> dict[str, Any]:
-    """What the config.json of a Llama-like model would say, whatever its parts.
+def hf_config(gguf: GGUFFile, computes_experts: bool = False) -> dict[str, Any]:
+    """What the config.json of a Llama-like model would say, whatever its parts; experts are the family's business.
 
     Raises UserError for what the decoder cannot run or the file lacks.
     """
@@ -25,7 +25,7 @@ def hf_config(gguf: GGUFFile) -> dict[str, Any]:
     for name in ("block_count", "attention.head_count", "attention.head_count_kv", "feed_forward_length"):
         if isinstance(meta.get(key(name)), list):
             raise UserError(f"{where}: {key(name)} differs between layers, which is not supported")
-    if meta.number(key("expert_count"), 0):
+    if meta.number(key("expert_count"), 0) and not computes_experts:
         raise UserError(f"{where}: mixture of experts ({key('expert_count')}) is not supported")
     if "token_embd.weight" not in gguf.tensors:
         raise UserError(f"{where}: has no tensor 'token_embd.weight', so it is no language model or has no weights")

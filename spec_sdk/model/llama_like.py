@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.rope_fields import read_rope
-from spec_sdk.model.weight_table import HEAD, KEYS, MLP, MODEL, QUERIES, VOCABULARY, Dim, Weight, always
+from spec_sdk.model.weight_table import (
+    HEAD,
+    KEYS,
+    MLP,
+    MODEL,
+    QUERIES,
+    VOCABULARY,
+    Dim,
+    Weight,
+    always,
+    every_layer,
+    has_mlp,
+)
 
 _LAYER, _BLOCK = "model.layers.{layer}", "blk.{layer}"
 
@@ -51,13 +63,18 @@ def attention(rotary_pairs: bool = False) -> tuple[Weight, ...]:
 
 
 def mlp() -> tuple[Weight, ...]:
-    """The MLP sub-layer: its norm, gate, up and down."""
+    """The MLP sub-layer: its norm, and gate, up and down of the layers that have no mixture of experts."""
     hf, gguf = f"{_LAYER}.mlp", f"{_BLOCK}.ffn"
+
+    def part(role: str, shape: tuple[Dim, Dim]) -> tuple[Weight, Weight]:
+        names = f"{hf}.{role}_proj", f"{gguf}_{role}"
+        return linear(role, *names, shape, MLP, lambda config: config.mlp_bias, in_layer=has_mlp)
+
     return (
         gain("post_norm", f"{_LAYER}.post_attention_layernorm", f"{gguf}_norm"),
-        *linear("gate", f"{hf}.gate_proj", f"{gguf}_gate", (MLP, MODEL), MLP, lambda config: config.mlp_bias),
-        *linear("up", f"{hf}.up_proj", f"{gguf}_up", (MLP, MODEL), MLP, lambda config: config.mlp_bias),
-        *linear("down", f"{hf}.down_proj", f"{gguf}_down", (MODEL, MLP), MLP, lambda config: config.mlp_bias),
+        *part("gate", (MLP, MODEL)),
+        *part("up", (MLP, MODEL)),
+        *part("down", (MODEL, MLP)),
     )
 
 
@@ -83,6 +100,7 @@ def linear(
     split: Dim,
     biased: Callable[[ModelConfig], bool],
     rotary_pairs: bool = False,
+    in_layer: Callable[[ModelConfig, int], bool] = every_layer,
 ) -> tuple[Weight, Weight]:
     """A linear layer's matrix, and the bias ``{role}_bias`` of models that are ``biased``.
 
@@ -91,7 +109,7 @@ def linear(
     """
     by_rows = split is shape[0]
     return (
-        Weight(role, f"{name}.weight", f"{gguf}.weight", shape, split, rotary_pairs=rotary_pairs),
+        Weight(role, f"{name}.weight", f"{gguf}.weight", shape, split, rotary_pairs=rotary_pairs, in_layer=in_layer),
         Weight(
             f"{role}_bias",
             f"{name}.bias",
@@ -101,6 +119,7 @@ def linear(
             after_sum=not by_rows,
             rotary_pairs=rotary_pairs,
             present=biased,
+            in_layer=in_layer,
         ),
     )
 
@@ -115,14 +134,17 @@ def read_llama_like(
     mlp_bias: bool = False,
     qk_norm: bool = False,
     window: int | None = None,
+    theta: float = 10000.0,
+    epsilon: float = 1e-6,
+    experts: Experts | None = None,
 ) -> ModelConfig:
     """The configuration of a Llama-like model, from rope_theta and rope_scaling or rope_parameters (transformers 5).
 
-    ``kv_heads`` and ``head_dim`` are what transformers takes where config.json does not say: by default as many as
-    query heads, and the model dimension divided by them. Raises UserError for what the decoder does not compute and for
-    impossible values.
+    ``kv_heads``, ``head_dim``, ``theta`` and ``epsilon`` are what transformers takes where config.json does not say: by
+    default as many as query heads, and the model dimension divided by them. Raises UserError for what the decoder does
+    not compute and for impossible values.
     """
-    _refuse_unsupported(fields)
+    _refuse_unsupported(fields, experts is not None)
     heads = fields.size("num_attention_heads")
     kv_heads = fields.size("num_key_value_heads", kv_heads or heads)
     hidden = fields.size("hidden_size")
@@ -131,7 +153,7 @@ def read_llama_like(
         raise UserError(f"{fields.where}: {heads} attention heads do not divide into {kv_heads} key-value heads")
     if head_dim < 2 or head_dim % 2:
         raise UserError(f"{fields.where}: head_dim is {head_dim}, rotary positions need an even one")
-    theta, scaling = read_rope(fields, head_dim)
+    theta, scaling = read_rope(fields, head_dim, theta)
     vocabulary = fields.size("vocab_size")
     positions = fields.size("max_position_embeddings") if scaling is None else scaling.context
     config = ModelConfig(
@@ -143,7 +165,7 @@ def read_llama_like(
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=fields.positive("rms_norm_eps", 1e-6),
+        rms_norm_eps=fields.positive("rms_norm_eps", epsilon),
         rope_theta=theta,
         rope_scaling=scaling,
         max_context=positions,
@@ -154,11 +176,12 @@ def read_llama_like(
         qk_norm=qk_norm,
         eos_token_ids=fields.token_ids("eos_token_id", vocabulary),
         bos_token_id=next(iter(fields.token_ids("bos_token_id", vocabulary)), None),
+        experts=experts,
     )
     return config.within(min(positions, window or positions))
 
 
-def _refuse_unsupported(fields: Fields) -> None:
+def _refuse_unsupported(fields: Fields, computes_experts: bool) -> None:
     activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise UserError(f"{fields.where}: unsupported hidden_act '{activation}', only 'silu' is supported")
@@ -168,6 +191,8 @@ def _refuse_unsupported(fields: Fields) -> None:
             "use the model's unquantized checkpoint or a GGUF file"
         )
     for key, feature in _NOT_COMPUTED.items():
+        if computes_experts and key in ("num_experts", "num_local_experts"):
+            continue
         if fields.get(key) not in (None, False, 0, []):
             raise UserError(f"{fields.where}: {feature} ({key}={fields.get(key)}) is not supported")
     if fields.number("partial_rotary_factor", 1.0) != 1.0:

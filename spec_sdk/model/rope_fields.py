@@ -10,7 +10,7 @@ from spec_sdk.model.config import RopeScaling
 from spec_sdk.model.config_fields import Fields
 
 
-def read_rope(fields: Fields, head_dim: int) -> tuple[float, RopeScaling | None]:
+def read_rope(fields: Fields, head_dim: int, default_theta: float = 10000.0) -> tuple[float, RopeScaling | None]:
     """Base and scaling, from rope_theta and rope_scaling or from rope_parameters (transformers 5).
 
     The scaling's ``context`` is the model's own: ``max_position_embeddings``, and with YaRN the original context
@@ -19,11 +19,11 @@ def read_rope(fields: Fields, head_dim: int) -> tuple[float, RopeScaling | None]
     """
     key = next((k for k in ("rope_parameters", "rope_scaling") if fields.get(k)), None)
     if key is None:
-        return fields.positive("rope_theta", 10000.0), None
+        return fields.positive("rope_theta", default_theta), None
     rope = fields.section(key)
     if any(isinstance(value, Mapping) for value in rope.values.values()):
         raise UserError(f"{fields.where}: {key} differ between layers, which is not supported")
-    theta = rope.positive("rope_theta", fields.positive("rope_theta", 10000.0))
+    theta = rope.positive("rope_theta", fields.positive("rope_theta", default_theta))
     if rope.number("partial_rotary_factor", 1.0) != 1.0:
         raise UserError(f"{fields.where}: partial rotary positions (partial_rotary_factor) are not supported")
     kind = rope.text("rope_type", rope.text("type", "default"))

@@ -18,8 +18,8 @@ from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 from tests.support.tiny_ranks import ranks_at
 
 CONFIG = tiny_decoder("smollm").config
-ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-COLUMNS = ("o_proj", "down_proj")
+ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "w1", "w3")
+COLUMNS = ("o_proj", "down_proj", "w2")
 
 
 @given(st.integers(0, 300), st.integers(1, 40))
@@ -111,5 +111,6 @@ def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:
     assert loaded.layers == loaded.config.num_layers == subset.layers == 3
     for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
         assert torch.equal(ours.qkv.weight_OI, theirs.qkv.weight_OI)
-        assert ours.down.bias_O is not None and theirs.down.bias_O is not None
-        assert torch.equal(ours.down.bias_O, theirs.down.bias_O)
+        ours_O, theirs_O = ours.mlp.projections[-1].bias_O, theirs.mlp.projections[-1].bias_O
+        assert ours_O is not None and theirs_O is not None
+        assert torch.equal(ours_O, theirs_O)

@@ -34,6 +34,7 @@ class NumpyModel:
     @staticmethod
     def load(source: TensorSource) -> NumpyModel:
         """Read a checkpoint as float32."""
+        assert source.config.experts is None, "a mixture of experts is not computed"
         table = weights_of(source.config)
 
         def read(role: str, layer: int = 0) -> Array:
