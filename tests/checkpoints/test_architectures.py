@@ -22,15 +22,13 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.family import Family
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.tensor_parallel import LayersOf, ShardedSource
-from tests.checkpoints.gguf_files import write_gguf
+from tests.checkpoints.gguf_files import GGUF_ARCHITECTURE, write_gguf
 from tests.support import families as test_families
 from tests.support.tiny_checkpoints import ARCHITECTURES, checkpoint_tensors, random_model, write_checkpoint
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 from tests.support.tiny_ranks import ranks_at
 
 CPU = torch.device("cpu")
-GGUF_ARCHITECTURE = {"mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
-"""Where it is not the model type."""
 TOY_NAMES = {
     "model.embed_tokens": "transformer.wte",
     "model.layers": "transformer.h",
@@ -214,5 +212,7 @@ def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
 
 
 def test_without_its_file_there_is_no_such_family() -> None:
-    with pytest.raises(UserError, match="unsupported architecture 'toylm'; there are: llama, mistral, qwen2, qwen3"):
+    with pytest.raises(
+        UserError, match="unsupported architecture 'toylm'; there are: llama, mistral, mixtral, qwen2, qwen2_moe, qwen3"
+    ):
         read_config({"model_type": "toylm"}, "config.json")

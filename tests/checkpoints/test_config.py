@@ -10,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import read_config
-from spec_sdk.model.config import ModelConfig, RopeScaling
+from spec_sdk.model.config import Experts, ModelConfig, RopeScaling
 from spec_sdk.model.config_fields import read_json_object
 from tests.support.tiny_checkpoints import ARCHITECTURES, LLAMA3_ROPE, SHAPE
 
@@ -44,7 +44,7 @@ def test_agrees_with_transformers(name: str) -> None:
     assert ours.max_context == min(theirs.max_position_embeddings, window or theirs.max_position_embeddings)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe"])
 def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> None:
     sizes = {"num_attention_heads": 32, "hidden_size": 256}
     theirs = CONFIG_MAPPING[model_type](**{key: v for key, v in MINIMAL.items() if key != "model_type"} | sizes)
@@ -56,6 +56,41 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
     assert ours.tie_embeddings == theirs.tie_word_embeddings
     assert ours.max_context == min(8192, getattr(theirs, "sliding_window", None) or 8192)
     assert ours.rope_scaling is None
+    if model_type in ("mixtral", "qwen2_moe", "qwen3_moe"):
+        count = theirs.num_local_experts if model_type == "mixtral" else theirs.num_experts
+        width = theirs.intermediate_size if model_type == "mixtral" else theirs.moe_intermediate_size
+        shared = getattr(theirs, "shared_expert_intermediate_size", None)
+        normalized = getattr(theirs, "norm_topk_prob", True)
+        assert ours.experts == Experts(count, theirs.num_experts_per_tok, width, normalized, shared, (0, 1))
+    else:
+        assert ours.experts is None
+
+
+def test_which_layers_have_experts() -> None:
+    qwen = {"model_type": "qwen3_moe", "num_key_value_heads": 2, "num_hidden_layers": 6}
+
+    def layers(**changes: Any) -> tuple[int, ...] | None:
+        experts = read(**qwen, **changes).experts
+        return experts and experts.layers
+
+    assert layers() == (0, 1, 2, 3, 4, 5)
+    assert layers(decoder_sparse_step=2) == (1, 3, 5)
+    assert layers(decoder_sparse_step=2, mlp_only_layers=[3, 4]) == (1, 5)
+    assert layers(num_experts=0) is layers(decoder_sparse_step=7) is None
+    config = read(**qwen, decoder_sparse_step=2).of_layers([0, 1, 4, 5])
+    assert config.experts is not None and (config.experts.layers, config.num_layers) == ((1, 3), 4)
+
+
+def test_windows_of_models_with_experts() -> None:
+    heads = {"num_key_value_heads": 2, "sliding_window": 100}
+    assert read(model_type="mixtral", **heads).max_context == 100
+    assert read(model_type="mixtral", **{**heads, "sliding_window": None}).max_context == 8192
+    for name in ("qwen2_moe", "qwen3_moe"):
+        assert read(model_type=name, **heads).max_context == 8192
+        assert read(model_type=name, **heads, use_sliding_window=True).max_context == 100
+    kinds = {"use_sliding_window": True, "layer_types": ["full_attention"] * 2}
+    assert read(model_type="qwen2_moe", **heads, **kinds).max_context == 8192
+    assert read(model_type="qwen2_moe", **heads, use_sliding_window=True, max_window_layers=0).max_context == 8192
 
 
 def test_both_spellings_of_rope_scaling() -> None:
@@ -100,8 +135,12 @@ def test_end_tokens_may_be_several() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "qwen2_moe"}, "unsupported architecture 'qwen2_moe', did you mean 'qwen2'"),
-        ({"model_type": "bert"}, "unsupported architecture 'bert'; there are: llama, mistral, qwen2, qwen3"),
+        ({"model_type": "qwen2_vl"}, "unsupported architecture 'qwen2_vl', did you mean 'qwen2"),
+        ({"model_type": "deepseek_v3"}, "unsupported architecture 'deepseek_v3'"),
+        (
+            {"model_type": "bert"},
+            "unsupported architecture 'bert'; there are: llama, mistral, mixtral, qwen2, qwen2_moe",
+        ),
         ({"model_type": ...}, "no model_type"),
         ({"hidden_size": ...}, "no hidden_size"),
         ({"hidden_size": "64"}, "hidden_size is '64', not a number"),
@@ -112,7 +151,13 @@ def test_end_tokens_may_be_several() -> None:
         ({"head_dim": 15}, "head_dim is 15"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
-        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"num_local_experts": 8}, "mixture of experts (num_local_experts=8) is not supported"),
+        (
+            {"model_type": "qwen3_moe", "n_routed_experts": 8},
+            "mixture of experts (n_routed_experts=8) is not supported",
+        ),
+        ({"model_type": "qwen3_moe", "num_experts": 4}, "num_experts_per_tok is 8, and there are 4 experts"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [2]}, "mlp_only_layers is [2], not a list of layers below 2"),
         ({"attn_logit_softcapping": 50.0}, "softcapping"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial rotary"),

@@ -13,10 +13,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.config import RopeScaling
-from tests.checkpoints.gguf_files import SHAPE, Customize, add_byte_level, write_gguf
-from tests.support.tiny_checkpoints import LLAMA3_ROPE
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.tree import TokenTree
+from tests.checkpoints.gguf_files import MIXTURES, SHAPE, Customize, add_byte_level, write_gguf
+from tests.support.tiny_checkpoints import LLAMA3_ROPE, checkpoint_tensors
 
 NAMES = ["smollm", "llama2", "mistral", "qwen2", "qwen3"]
 
@@ -35,6 +41,71 @@ def test_tensors_equal_transformers(name: str, kind: str, tmp_path: Path) -> Non
         if kind == "F32":
             assert torch.equal(tensor, original[tensor_name]), tensor_name
     assert "lm_head.weight" in ours.names() or ours.config.tie_embeddings
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_are_cut_out_of_their_layers_tensor(name: str, kind: str, tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"mlp_only_layers": []} if name == "qwen2_moe" else {}
+    if name != "mixtral":
+        shape |= {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+    model = write_gguf(tmp_path / "m.gguf", name, kind, **shape)
+    original = checkpoint_tensors(model)
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    tied = {"lm_head.weight"} if ours.config.tie_embeddings else set()
+    assert ours.names() == original.keys() - tied
+    for tensor_name in ours.names():
+        tensor = ours.tensor(tensor_name).float()
+        assert tensor.shape == original[tensor_name].shape
+        # Q8_0 rounds to a 127th of the largest of 32
+        error = (tensor - original[tensor_name]).abs().max() / original[tensor_name].abs().max()
+        assert error <= {"F32": 0.0, "BF16": 2**-8, "Q8_0": 1 / 127}[kind], tensor_name
+    theirs = read_config(model.config.to_dict(), "tests")
+    assert ours.config.experts == theirs.experts
+    if kind != "F32":
+        return
+    tokens = list(range(3, 40))
+    session = Session(TorchExecutor(load_decoder(ours, torch.device("cpu"), torch.float32), Ops()))
+    logits_NV = session.score([0], [TokenTree.chain(tokens[0], tokens[1:])])[0].logits_NV
+    with torch.inference_mode():
+        expected_NV = model(torch.tensor([tokens])).logits[0]
+    assert (logits_NV - expected_NV).abs().max() < 1e-4
+
+
+def test_lengths_that_older_files_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("add_expert_feed_forward_length", "add_expert_shared_feed_forward_length"):
+        monkeypatch.setattr(gguf.GGUFWriter, name, lambda writer, length: None)
+    write_gguf(tmp_path / "m.gguf", "qwen2_moe", mlp_only_layers=[])
+    experts = open_checkpoint(str(tmp_path / "m.gguf")).config.experts
+    assert experts is not None and (experts.intermediate_size, experts.shared_intermediate_size) == (24, 40)
+
+
+def other_gating(writer: gguf.GGUFWriter) -> None:
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def scaled_weights(writer: gguf.GGUFWriter) -> None:
+    writer.add_expert_weights_scale(2.5)
+
+
+@pytest.mark.parametrize(
+    ("customize", "message"), [(other_gating, "not softmax"), (scaled_weights, "expert_weights_scale is not supported")]
+)
+def test_other_ways_of_routing_are_refused(customize: Customize, message: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "qwen3_moe", customize=customize)
+    with pytest.raises(UserError, match=message):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_experts_that_are_not_there(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "mixtral")
+    data = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "old.gguf").write_bytes(data.replace(b"blk.0.ffn_gate_exps.weight", b"blk.0.ffn_gate.9.00.weight"))
+    with pytest.raises(UserError, match="'blk.0.ffn_gate_exps.weight' of all experts is missing"):
+        open_checkpoint(str(tmp_path / "old.gguf"))
+    (tmp_path / "one.gguf").write_bytes(data.replace(b"blk.1.ffn_up_exps.weight", b"blk.9.ffn_up_exps.weight"))
+    with pytest.raises(UserError, match="tensor 'blk.1.ffn_up_exps.weight' is missing"):
+        open_checkpoint(str(tmp_path / "one.gguf"))
 
 
 def test_biases_of_q_and_k_are_reordered_too(tmp_path: Path) -> None:
@@ -171,7 +242,7 @@ def unknown_scaling(writer: gguf.GGUFWriter) -> None:
 
 
 def experts(writer: gguf.GGUFWriter) -> None:
-    writer.add_expert_count(8)
+    writer.add_uint32("qwen2.expert_count", 8)
 
 
 def split(writer: gguf.GGUFWriter) -> None:
@@ -183,7 +254,6 @@ def split(writer: gguf.GGUFWriter) -> None:
     [
         (unknown_scaling, "rope scaling 'yarm', did you mean 'yarn'"),
         (longrope_without_factors, "has LongRoPE's scaling but no rope_factors_long.weight"),
-        (experts, "mixture of experts"),
         (split, "split GGUF"),
     ],
 )
@@ -193,14 +263,20 @@ def test_unsupported_features_are_refused(customize: Customize, message: str, tm
         open_checkpoint(str(tmp_path / "m.gguf"))
 
 
+def test_a_dense_family_has_no_experts(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "qwen2", customize=experts)
+    with pytest.raises(UserError, match="mixture of experts .qwen2.expert_count. is not supported"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
 def test_unsupported_architecture_names_the_nearest(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "qwen2moe")
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "qwen2vl")
     add_byte_level(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(UserError, match="unsupported GGUF architecture 'qwen2moe', did you mean 'qwen2'"):
+    with pytest.raises(UserError, match="unsupported GGUF architecture 'qwen2vl', did you mean 'qwen2'"):
         open_checkpoint(str(tmp_path / "m.gguf"))
 
 
