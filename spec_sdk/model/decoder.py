@@ -20,7 +20,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
-from spec_sdk.ops.feed_forward import FeedForward, MixtureOfExperts
+from spec_sdk.ops.feed_forward import FeedForward
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
@@ -124,8 +124,7 @@ class Decoder:
     @property
     def data_dependent(self) -> str | None:
         """What makes the shapes of a pass depend on the values in it, so that it cannot be captured or compiled."""
-        experts = any(isinstance(block.mlp, MixtureOfExperts) for block in self.blocks)
-        return "mixture of experts" if experts else None
+        return next((block.mlp.data_dependent for block in self.blocks if block.mlp.data_dependent), None)
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""

@@ -6,6 +6,8 @@ Legend: B requests, N rows of a request, K = B*N rows, M model dim, I MLP dim, E
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +16,14 @@ from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.linear import Projection
 
 
+@dataclass(frozen=True)
 class GatedMLP:
     """down(silu(gate(x)) * up(x)). ``gate_up`` is M → 2I, the gate's rows first; ``down`` is I → M."""
 
-    def __init__(self, gate_up: Projection, down: Projection) -> None:
-        self.gate_up = gate_up
-        self.down = down
+    gate_up: Projection
+    down: Projection
+    data_dependent: ClassVar[str | None] = None
+    """What makes the shapes of a call depend on the values in it, so that it cannot be captured or compiled."""
 
     @property
     def projections(self) -> list[Projection]:
@@ -42,6 +46,8 @@ class MixtureOfExperts:
     the weights of a token's experts sum to 1; else they are its probabilities among all E. ``shared`` is for every
     token, under a weight of its own: the sigmoid of ``shared_gate_1M`` x.
     """
+
+    data_dependent: ClassVar[str | None] = "mixture of experts"
 
     def __init__(
         self,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -30,12 +33,11 @@ CPU = torch.device("cpu")
 MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe"]
 
 
+@dataclass(frozen=True)
 class Noting(GatedMLP):
     """An expert that notes how many rows it is given."""
 
-    def __init__(self, gate_up: Projection, down: Projection) -> None:
-        super().__init__(gate_up, down)
-        self.rows: list[int] = []
+    rows: list[int] = field(default_factory=list)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         self.rows.append(x.shape[0])
@@ -129,6 +131,33 @@ def test_which_decoders_depend_on_their_data() -> None:
     # those of its layers that have an MLP
     assert decoder.subset([0, 2, 4]).data_dependent is None
     assert decoder.subset([0, 1]).data_dependent == "mixture of experts"
+
+
+class Lending(ModelTensors):
+    """A source of new tensors, which knows how many of them are still held."""
+
+    lent: int = 0
+    most: int = 0
+
+    def tensor(self, name: str) -> torch.Tensor:
+        tensor = super().tensor(name).clone()
+        if ".experts." in name:
+            weakref.finalize(tensor, self._returned)
+            gc.collect()
+            self.lent += 1
+            self.most = max(self.most, self.lent)
+        return tensor
+
+    def _returned(self) -> None:
+        self.lent -= 1
+
+
+def test_no_second_copy_of_the_experts_is_held() -> None:
+    source = Lending("qwen3_moe", 0, num_hidden_layers=2)
+    decoder = load_decoder(source, CPU, torch.float32)
+    # the last that was read, while the next one is
+    assert (source.most, source.lent) == (2, 0)
+    assert sum(p.nbytes for p in decoder.blocks[1].mlp.projections) == 6 * 3 * 24 * 48 * 4
 
 
 @pytest.mark.parametrize("name", MIXTURES)
