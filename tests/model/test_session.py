@@ -203,7 +203,6 @@ RUNNERS: dict[str, Callable[[], BlockRunner]] = {
     "by_layer": lambda: LayerParallelRunner.of([[0], [1, 2, 3], [4]], fused=False),
     "attention": guessing,
 }
-EXPERTS_RUN_BY = [("sequential", "qwen2_moe"), ("layer_parallel", "qwen2_moe"), ("attention", "qwen2_moe")]
 
 
 def assert_as_alone(found: Sequence[Sequence[torch.Tensor]], alone: Sequence[Sequence[torch.Tensor]]) -> None:
@@ -216,7 +215,11 @@ def assert_as_alone(found: Sequence[Sequence[torch.Tensor]], alone: Sequence[Seq
 
 
 @pytest.mark.parametrize("padding", [False, True], ids=["as it is", "padded"])
-@pytest.mark.parametrize(("runner", "model"), [*((runner, "smollm") for runner in RUNNERS), *EXPERTS_RUN_BY])
+@pytest.mark.parametrize(
+    ("runner", "model"),
+    [(runner, "smollm") for runner in RUNNERS] + [(runner, "qwen2_moe") for runner in RUNNERS],
+    ids=[*RUNNERS, *(f"{runner}, experts" for runner in RUNNERS)],
+)
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), requests=st.integers(1, 6))
 def test_a_batch_gives_each_request_what_it_gets_alone(
