@@ -49,7 +49,8 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
     """Which part of the model ``rank`` of ``size`` holds.
 
     KV heads are dealt out as evenly as they go. With more ranks than KV heads, the ranks of one KV head each hold a
-    copy of it and share its query heads. Raises UserError for more ranks than query heads or MLP rows.
+    copy of it and share its query heads. Raises UserError for more ranks than query heads or rows of an MLP
+    or an expert.
     """
     H, G = config.num_heads, config.num_kv_heads
     R = H // G
@@ -57,8 +58,9 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
     if size <= G:
         kv_heads = share(G, size, rank)
         return Shard((kv_heads[0] * R, kv_heads[1] * R), kv_heads, mlp_rows)
-    if size > H or size > min(dim.of(config) or size for dim in (MLP, EXPERT_MLP, SHARED_MLP)):
-        raise UserError(f"{size} processes are too many for a target with {H} attention heads; use at most {H}")
+    most = min(H, *(dim.of(config) or H for dim in (MLP, EXPERT_MLP, SHARED_MLP)))
+    if size > most:
+        raise UserError(f"{size} processes are too many for a target with {H} attention heads; use at most {most}")
     owners = [share(size, G, g) for g in range(G)]
     g = next(g for g, (first, end) in enumerate(owners) if first <= rank < end)
     first, end = share(R, owners[g][1] - owners[g][0], rank - owners[g][0])
