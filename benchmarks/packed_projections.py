@@ -67,7 +67,8 @@ def linear_layers(pipeline: Pipeline, seconds: float) -> dict[str, Any]:
     assert isinstance(executor, TorchExecutor)
     decoder = executor.decoder
     block = decoder.blocks[0]
-    layers = {"qkv": block.qkv, "output": block.output, "gate_up": block.gate_up, "down": block.down}
+    gate_up, down = block.mlp.projections
+    layers = {"qkv": block.qkv, "output": block.output, "gate_up": gate_up, "down": down}
     figures: dict[str, Any] = {}
     print(f"{pipeline.backend.describe()}, {pipeline.dtype}; plain / packed ms over N = {', '.join(map(str, ROWS))}")
     for name, layer in {**layers, "output head": decoder.output_head}.items():

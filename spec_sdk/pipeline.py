@@ -248,6 +248,7 @@ def build_pipeline(settings: Settings, registry: Registry, backend: Backend | No
         DTYPES[settings.model.dtype],
         ranks,
         None if groups is None else groups.group,
+        settings.model.context,
     )
     if attention is not None:
         attention.check(models.target.executor)

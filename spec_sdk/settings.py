@@ -43,6 +43,9 @@ class ModelSettings:
         "auto", "for cut: a named cut or a list of layers", means={"auto": "chosen by measured acceptance"}
     )
     dtype: str = option("float32", "of weights and KV cache", choices=DTYPES)
+    context: int | None = option(
+        None, "longest text in tokens, prompt and answer", minimum=2, means={None: "as much as the model says it can"}
+    )
 
 
 @dataclass

@@ -104,7 +104,7 @@ def bytes_per_pass(decoder: Decoder) -> int:
     """Bytes of the weights that every pass reads, sequential or not: what memory traffic alone would take."""
     projections: list[Projection] = [decoder.output_head]
     for block in decoder.blocks:
-        projections += [block.qkv, block.output, block.gate_up, block.down]
+        projections += [block.qkv, block.output, *block.mlp.projections]
     return sum(projection.nbytes for projection in projections)
 
 

@@ -13,6 +13,7 @@ from spec_sdk.files import expanded
 from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.packed_weights import WeightStore
 from spec_sdk.model.safetensors_reader import open_directory
 from spec_sdk.model.source_directory import PICKLES, locate
 from spec_sdk.model.source_gguf import converted_gguf
@@ -48,9 +49,10 @@ class Checkpoint:
         self.config = read_config(read_json_object(path), str(path))
         table = weights_of(self.config)
         shapes = table.shapes
-        self._store = open_directory(directory)
+        store = open_directory(directory)
+        self._store = WeightStore(store, table)
         hints = {table.name("head"): _NO_HEAD} if "head" in table else {}
-        check_shapes(shapes, self._store.shapes, self._store.where, hints)
+        check_shapes(shapes, self._store.shapes, store.where, hints)
         self._store.check_floating(shapes)
         self._names = frozenset(shapes)
         if not (directory / TOKENIZER_NAME).is_file():
@@ -61,6 +63,10 @@ class Checkpoint:
     def tokenizer(self) -> Tokenizer:
         """Loaded at first use. Raises UserError for broken tokenizer files or a broken chat template."""
         return Tokenizer(self.directory, self.config.vocab_size)
+
+    def serve_within(self, context: int) -> None:
+        """Serve texts of at most ``context`` tokens, or of as many as the model has positions for if that is less."""
+        self.config = self.config.within(min(context, self.config.longest_context))
 
     def names(self) -> frozenset[str]:
         """Hugging Face names of the tensors that make up the model; anything else in the files is left out."""

@@ -6,23 +6,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from spec_sdk.ops.feed_forward import Activation
 from spec_sdk.ops.types import AttentionSpec
+
+RopeKind = Literal["linear", "llama3", "yarn", "longrope", "dynamic"]
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched for a longer context.
+    """How rotary frequencies are stretched for a context longer than the trained one.
 
     ``linear`` divides all by ``factor``. ``llama3`` (Llama 3.1) divides only those whose wavelength exceeds
     ``original_max_position / low_freq_factor``, keeps those below ``original_max_position / high_freq_factor`` and
-    interpolates between; the last three fields are its own and without meaning for ``linear``.
+    interpolates between. ``yarn`` (Peng et al. 2023, §3.2) keeps those that turn more than ``beta_fast`` times in the
+    original context, divides those that turn less than ``beta_slow`` times, and interpolates between; ``truncate``
+    rounds the ramp's ends to whole dimensions. ``longrope`` (Ding et al. 2024) divides each by a number of its own, and
+    ``dynamic`` (NTK-aware) raises the base as far as the context asks for.
+
+    ``attention_factor`` multiplies cosines and sines. ``context``: the longest text that will be served, in tokens. In
+    transformers the frequencies of ``longrope`` and ``dynamic`` follow the length that a text has reached, so that keys
+    in a cache were rotated by other frequencies than those that come later. Here they follow from ``context``, once for
+    all positions.
     """
 
-    kind: Literal["linear", "llama3"]
+    kind: RopeKind
     factor: float
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    context: int = 0
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in the place of MLPs: ``count`` of them, of which every token has ``per_token``.
+
+    ``normalized``: the weights of a token's experts sum to 1. ``shared_intermediate_size``: of the expert that every
+    token has besides, if there is one. ``layers``: those that have a mixture; the others have an MLP.
+    """
+
+    count: int
+    per_token: int
+    intermediate_size: int
+    normalized: bool
+    shared_intermediate_size: int | None
+    layers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -39,9 +73,6 @@ class LayerKind:
 
     attention: AttentionSpec
     rope: Rope
-
-
-Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +117,19 @@ class ModelConfig:
     activation: Activation = "silu"
     output_norms: bool = False
     prefix: str = ""
+    experts: Experts | None = None
+
+    @property
+    def longest_context(self) -> int:
+        """The most that ``max_context`` may be set to.
+
+        The rotary positions of ``linear`` and ``dynamic`` reach ``factor`` times as far as the checkpoint says it was
+        trained for.
+        """
+        scaling = self.rope_scaling
+        if scaling is None or scaling.kind not in ("linear", "dynamic"):
+            return self.max_context
+        return max(self.max_context, int(scaling.factor * scaling.original_max_position))
 
     def layer_kind(self, layer: int) -> LayerKind:
         """How this layer attends, and its rotary positions."""
@@ -99,6 +143,21 @@ class ModelConfig:
         return LayerKind(AttentionSpec(self.attention_scale, self.attention_softcap, window), rope)
 
     def of_layers(self, layers: Sequence[int]) -> ModelConfig:
-        """The configuration of the model made of only these layers."""
+        """The configuration of the model made of only these of its layers, in this order."""
         windows = tuple(self.windows[layer] for layer in layers) if self.windows else ()
-        return replace(self, num_layers=len(layers), windows=windows)
+        experts = self.experts
+        if experts is not None:
+            sparse = tuple(i for i, layer in enumerate(layers) if layer in experts.layers)
+            experts = replace(experts, layers=sparse)
+        return replace(self, num_layers=len(layers), windows=windows, experts=experts)
+
+    def within(self, context: int) -> ModelConfig:
+        """The model for texts of at most ``context`` tokens, which its rotary frequencies may follow from."""
+        windowed = self.windowed_rope
+        return replace(
+            self,
+            max_context=context,
+            rope_scaling=self.rope_scaling and replace(self.rope_scaling, context=context),
+            windowed_rope=windowed
+            and replace(windowed, scaling=windowed.scaling and replace(windowed.scaling, context=context)),
+        )

@@ -1,4 +1,5 @@
-"""A lean Llama-like decoder (Llama, SmolLM, Mistral, Qwen, Gemma): inference only, weights fused once at load.
+"""A lean decoder of the Llama kind (Llama, SmolLM, Mistral, Qwen, Gemma), dense or with a mixture of experts: inference
+only, weights fused once at load.
 
 A block has four stages, which are the seams that block runners use:
 ``pre_attention(h) → q, k, v``, ``attend(q) → o``, ``project(o) → a``, ``post_attention(h, a) → h``. What layers of one
@@ -21,6 +22,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, Rotation, rotate
 from spec_sdk.ops import Ops
+from spec_sdk.ops.feed_forward import FeedForward
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
@@ -38,7 +40,7 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One decoder block. ``qkv`` is M → (H + 2G)·D, ``gate_up`` is M → 2I; QK and output norms may be absent.
+    """One decoder block. ``qkv`` is M → (H + 2G)·D; QK and output norms may be absent.
 
     ``post_norm_M`` is the norm before the MLP. Gains may be wider than the other weights.
     """
@@ -49,8 +51,7 @@ class BlockWeights:
     k_norm_D: torch.Tensor | None
     output: Projection
     post_norm_M: torch.Tensor
-    gate_up: Projection
-    down: Projection
+    mlp: FeedForward
     attention_output_norm_M: torch.Tensor | None = None
     mlp_output_norm_M: torch.Tensor | None = None
 
@@ -134,6 +135,11 @@ class Decoder:
     def vocabulary(self) -> int:
         """Length of the logits: output rows, which a checkpoint may have padded."""
         return self.output_head.outputs
+
+    @property
+    def data_dependent(self) -> str | None:
+        """What makes the shapes of a pass depend on the values in it, so that it cannot be captured or compiled."""
+        return next((block.mlp.data_dependent for block in self.blocks if block.mlp.data_dependent), None)
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""
@@ -226,11 +232,9 @@ class Decoder:
         return h_BNM + self._output_norm(self.mlp(layer, h_BNM), w.mlp_output_norm_M)
 
     def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
-        """The MLP of a block with the norm before it, without the residual [B, N, M]."""
+        """The MLP or mixture of experts of a block with the norm before it, without the residual [B, N, M]."""
         w = self.blocks[layer]
-        gate, up = w.gate_up(self._norm(h_BNM, w.post_norm_M)).chunk(2, dim=-1)
-        gate = F.silu(gate) if self.config.activation == "silu" else F.gelu(gate, approximate="tanh")
-        return w.down(gate * up)
+        return w.mlp(self._norm(h_BNM, w.post_norm_M))
 
     def _output_norm(self, x_BNM: torch.Tensor, gain_M: torch.Tensor | None) -> torch.Tensor:
         return x_BNM if gain_M is None else self._norm(x_BNM, gain_M)

@@ -36,7 +36,7 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     config = read_config(values, gguf.where)
     table = weights_of(config)
     shapes = table.shapes
-    check_shapes({table.gguf_name(name): shape for name, shape in shapes.items()}, gguf.shapes, gguf.where)
+    check_shapes(table.gguf_shapes, gguf.shapes, gguf.where)
     tokenizer = tokenizer_of(gguf)
     weights = GGUFWeights(gguf, config)
     plans = {name: TensorPlan(weights.dtype(name), shape) for name, shape in shapes.items()}

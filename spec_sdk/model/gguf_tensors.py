@@ -22,17 +22,14 @@ class GGUFWeights:
 
     F16 and BF16 tensors stay as they are; everything else, quantized or not, becomes float32. Where llama.cpp's
     converter reordered the rows of a tensor (``rotary_pairs`` in the table of weights), or added one to it
-    (``gain_minus_one``), that is undone here.
+    (``gain_minus_one``), that is undone here. Tensors of single experts are cut out of that of all experts of their
+    layer.
     """
 
     def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
         self._gguf = gguf
         self._table = weights_of(config)
         self._head_dim = config.head_dim
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Rows first."""
-        return self._gguf.tensors[self._table.gguf_name(name)].shape
 
     def dtype(self, name: str) -> str:
         """The safetensors dtype in which :meth:`chunks` delivers: F32, F16 or BF16."""
@@ -46,15 +43,18 @@ class GGUFWeights:
         Raises UserError for a quantization that the gguf package cannot undo.
         """
         tensor = self._gguf.tensors[self._table.gguf_name(name)]
-        rows = tensor.shape[0]
+        row, _, expert = self._table.entry(name)
         stored = np.frombuffer(self._gguf.raw(tensor.name), dtype=np.uint8)
-        if len(tensor.shape) == 1 and tensor.size != rows * self._item_size(name):
+        shape = tensor.shape
+        if row.per_expert:
+            stored, shape = stored.reshape(shape[0], -1)[expert], shape[1:]
+        rows = shape[0]
+        if len(shape) == 1 and tensor.size != rows * self._item_size(name):
             rows = 1
         stored = stored.reshape(rows, -1)
-        row, _ = self._table.entry(name)
         if row.rotary_pairs:
             stored = _unpermute(stored, rows // self._head_dim)
-        step = max(1, _CHUNK_ELEMENTS * rows // max(1, _elements(tensor.shape)))
+        step = max(1, _CHUNK_ELEMENTS * rows // max(1, _elements(shape)))
         for start in range(0, rows, step):
             floats = self._floats(stored[start : start + step], tensor.kind, row.gain_minus_one)
             yield (floats - np.float32(1) if row.gain_minus_one else floats).tobytes()

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.rope_fields import read_rope
-from spec_sdk.model.weight_table import HEAD, KEYS, MLP, MODEL, QUERIES, VOCABULARY, Dim, Weight, always
+from spec_sdk.model.weight_table import (
+    HEAD,
+    KEYS,
+    MLP,
+    MODEL,
+    QUERIES,
+    VOCABULARY,
+    Dim,
+    Weight,
+    always,
+    every_layer,
+    has_mlp,
+)
 
 _LAYER, _BLOCK = "model.layers.{layer}", "blk.{layer}"
 
@@ -26,6 +38,8 @@ _NOT_COMPUTED = {
     "n_routed_experts": "mixture of experts",
     "no_rope_layers": "layers without rotary positions",
 }
+
+EXPERT_COUNTS = ("num_experts", "num_local_experts")
 
 
 def embedding() -> tuple[Weight, ...]:
@@ -51,13 +65,18 @@ def attention(rotary_pairs: bool = False, minus_one: bool = False) -> tuple[Weig
 
 
 def mlp(norm: str = "post_attention_layernorm", minus_one: bool = False) -> tuple[Weight, ...]:
-    """The MLP sub-layer: its norm, gate, up and down."""
+    """The MLP sub-layer: its norm, and gate, up and down of the layers that have no mixture of experts."""
     hf, gguf = f"{_LAYER}.mlp", f"{_BLOCK}.ffn"
+
+    def part(role: str, shape: tuple[Dim, Dim]) -> tuple[Weight, Weight]:
+        names = f"{hf}.{role}_proj", f"{gguf}_{role}"
+        return linear(role, *names, shape, MLP, lambda config: config.mlp_bias, in_layer=has_mlp)
+
     return (
         gain("post_norm", f"{_LAYER}.{norm}", f"{gguf}_norm", minus_one=minus_one),
-        *linear("gate", f"{hf}.gate_proj", f"{gguf}_gate", (MLP, MODEL), MLP, lambda config: config.mlp_bias),
-        *linear("up", f"{hf}.up_proj", f"{gguf}_up", (MLP, MODEL), MLP, lambda config: config.mlp_bias),
-        *linear("down", f"{hf}.down_proj", f"{gguf}_down", (MODEL, MLP), MLP, lambda config: config.mlp_bias),
+        *part("gate", (MLP, MODEL)),
+        *part("up", (MLP, MODEL)),
+        *part("down", (MODEL, MLP)),
     )
 
 
@@ -90,6 +109,7 @@ def linear(
     split: Dim,
     biased: Callable[[ModelConfig], bool],
     rotary_pairs: bool = False,
+    in_layer: Callable[[ModelConfig, int], bool] = every_layer,
 ) -> tuple[Weight, Weight]:
     """A linear layer's matrix, and the bias ``{role}_bias`` of models that are ``biased``.
 
@@ -98,7 +118,7 @@ def linear(
     """
     by_rows = split is shape[0]
     return (
-        Weight(role, f"{name}.weight", f"{gguf}.weight", shape, split, rotary_pairs=rotary_pairs),
+        Weight(role, f"{name}.weight", f"{gguf}.weight", shape, split, rotary_pairs=rotary_pairs, in_layer=in_layer),
         Weight(
             f"{role}_bias",
             f"{name}.bias",
@@ -108,6 +128,7 @@ def linear(
             after_sum=not by_rows,
             rotary_pairs=rotary_pairs,
             present=biased,
+            in_layer=in_layer,
         ),
     )
 
@@ -123,16 +144,19 @@ def read_llama_like(
     qk_norm: bool = False,
     tied: bool = False,
     windows: Sequence[int | None] = (),
+    theta: float = 10000.0,
+    epsilon: float = 1e-6,
+    experts: Experts | None = None,
     computes: Collection[str] = (),
 ) -> ModelConfig:
     """The configuration of a Llama-like model, from rope_theta and rope_scaling or rope_parameters (transformers 5).
 
-    ``kv_heads``, ``head_dim`` and ``tied`` are what transformers takes where config.json does not say: by default as
-    many as query heads, the model dimension divided by them, and false. ``windows``: the sliding window of every layer.
-    ``computes``: keys of config.json that the family reads itself, and that mean nothing in others. Raises UserError
-    for what the decoder does not compute and for impossible values.
+    ``kv_heads``, ``head_dim``, ``theta``, ``epsilon`` and ``tied`` are what transformers takes where config.json does
+    not say: by default as many as query heads, the model dimension divided by them, and false. ``windows``: the sliding
+    window of every layer. ``computes``: keys of config.json that the family reads itself, and that mean nothing in
+    others. Raises UserError for what the decoder does not compute and for impossible values.
     """
-    _refuse_unsupported(fields, computes)
+    _refuse_unsupported(fields, [*computes, *(EXPERT_COUNTS if experts is not None else ())])
     heads = fields.size("num_attention_heads")
     kv_heads = fields.size("num_key_value_heads", kv_heads or heads)
     hidden = fields.size("hidden_size")
@@ -141,9 +165,9 @@ def read_llama_like(
         raise UserError(f"{fields.where}: {heads} attention heads do not divide into {kv_heads} key-value heads")
     if head_dim < 2 or head_dim % 2:
         raise UserError(f"{fields.where}: head_dim is {head_dim}, rotary positions need an even one")
-    theta, scaling = read_rope(fields)
+    theta, scaling = read_rope(fields, head_dim, theta)
     vocabulary = fields.size("vocab_size")
-    positions = fields.size("max_position_embeddings")
+    positions = fields.size("max_position_embeddings") if scaling is None else scaling.context
     return ModelConfig(
         architecture=fields.text("model_type", ""),
         vocab_size=vocabulary,
@@ -153,7 +177,7 @@ def read_llama_like(
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=fields.positive("rms_norm_eps", 1e-6),
+        rms_norm_eps=fields.positive("rms_norm_eps", epsilon),
         rope_theta=theta,
         rope_scaling=scaling,
         max_context=positions,
@@ -165,6 +189,7 @@ def read_llama_like(
         eos_token_ids=fields.token_ids("eos_token_id", vocabulary),
         bos_token_id=next(iter(fields.token_ids("bos_token_id", vocabulary)), None),
         windows=tuple(windows) if any(windows) else (),
+        experts=experts,
     )
 
 

@@ -9,8 +9,11 @@ import torch
 
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.attention_stack import AttentionStack
+from spec_sdk.model.config import Experts
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
+from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
+from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts
 
 
 def load_decoder(
@@ -46,8 +49,13 @@ def load_decoder(
             k_norm_D=None if stack.k_norm_LD is None else stack.k_norm_LD[i],
             output=stack.output_projections[i],
             post_norm_M=weights.read("post_norm", i),
-            gate_up=ops.projection(weights.fused(i, "gate", "up"), weights.fused_if_any(i, "gate_bias", "up_bias")),
-            down=ops.projection(weights.fused(i, "down"), weights.fused_if_any(i, "down_bias")),
+            mlp=_mixture(weights, config.experts, i, ops)
+            if config.experts is not None and has_experts(config, i)
+            else GatedMLP(
+                ops.projection(weights.fused(i, "gate", "up"), weights.fused_if_any(i, "gate_bias", "up_bias")),
+                ops.projection(weights.fused(i, "down"), weights.fused_if_any(i, "down_bias")),
+                config.activation,
+            ),
             attention_output_norm_M=weights.read_if_any("attention_output_norm", i),
             mlp_output_norm_M=weights.read_if_any("mlp_output_norm", i),
         )
@@ -57,6 +65,31 @@ def load_decoder(
         embedding_VM = weights.read("embedding")
     head_VM = weights.read("head") if "head" in weights else embedding_VM
     return Decoder(config, blocks, embedding_VM, weights.read("final_norm"), ops.projection(head_VM), stack=stack)
+
+
+def _mixture(weights: _Weights, config: Experts, layer: int, ops: Ops) -> MixtureOfExperts:
+    """A layer's experts, read one after the other."""
+    shared = shared_gate_1M = None
+    if config.shared_intermediate_size is not None:
+        shared = GatedMLP(
+            ops.projection(weights.fused(layer, "shared_gate", "shared_up")),
+            ops.projection(weights.fused(layer, "shared_down")),
+        )
+        shared_gate_1M = weights.read("shared_router", layer)
+    return MixtureOfExperts(
+        weights.read("router", layer, torch.float32),
+        [
+            GatedMLP(
+                ops.projection(weights.fused(layer, "expert_gate", "expert_up", expert=expert)),
+                ops.projection(weights.fused(layer, "expert_down", expert=expert)),
+            )
+            for expert in range(config.count)
+        ],
+        config.per_token,
+        config.normalized,
+        shared,
+        shared_gate_1M,
+    )
 
 
 class _Weights:
@@ -69,17 +102,17 @@ class _Weights:
     def __contains__(self, role: str) -> bool:
         return role in self._table and self._table.name(role) in self._names
 
-    def read(self, role: str, layer: int = 0) -> torch.Tensor:
-        """One tensor."""
-        return self._tensor(role, layer).to(device=self._device, dtype=self._dtype_of(role))
+    def read(self, role: str, layer: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """One tensor, in the dtype of its role unless another is named."""
+        return self._tensor(role, layer).to(device=self._device, dtype=dtype or self._dtype_of(role))
 
     def read_if_any(self, role: str, layer: int) -> torch.Tensor | None:
         """None for a model without such weights."""
         return self.read(role, layer) if role in self else None
 
-    def fused(self, layer: int, *roles: str) -> torch.Tensor:
+    def fused(self, layer: int, *roles: str, expert: int = 0) -> torch.Tensor:
         """A layer's tensors of these roles, one below the other."""
-        return self._fill(self._memory(roles), layer, roles)
+        return self._fill(self._memory(roles), layer, roles, expert)
 
     def stacked(self, *roles: str) -> torch.Tensor:
         """The same of all layers: [L, rows, …]."""
@@ -90,15 +123,16 @@ class _Weights:
         return stack
 
     def fused_if_any(self, layer: int, *roles: str) -> torch.Tensor | None:
-        """None for a model without such weights."""
-        return self.fused(layer, *roles) if roles[0] in self else None
+        """None for a layer without such weights."""
+        there = roles[0] in self._table and self._table.name(roles[0], layer) in self._names
+        return self.fused(layer, *roles) if there else None
 
     def stacked_if_any(self, *roles: str) -> torch.Tensor | None:
         """None for a model without such weights."""
         return self.stacked(*roles) if roles[0] in self else None
 
-    def _tensor(self, role: str, layer: int) -> torch.Tensor:
-        tensor = self._source.tensor(self._table.name(role, layer))
+    def _tensor(self, role: str, layer: int, expert: int = 0) -> torch.Tensor:
+        tensor = self._source.tensor(self._table.name(role, layer, expert))
         return tensor.to(self._dtype_of(role)) + 1.0 if self._table.row(role).gain_minus_one else tensor
 
     def _dtype_of(self, role: str) -> torch.dtype:
@@ -111,10 +145,10 @@ class _Weights:
         rows = sum(shape[0] for shape in shapes)
         return torch.empty((*stack, rows, *shapes[0][1:]), device=self._device, dtype=self._dtype_of(roles[0]))
 
-    def _fill(self, target: torch.Tensor, layer: int, roles: tuple[str, ...]) -> torch.Tensor:
+    def _fill(self, target: torch.Tensor, layer: int, roles: tuple[str, ...], expert: int = 0) -> torch.Tensor:
         row = 0
         for role in roles:
-            tensor = self._tensor(role, layer)
+            tensor = self._tensor(role, layer, expert)
             target[row : row + tensor.shape[0]].copy_(tensor)
             row += tensor.shape[0]
         return target

@@ -46,7 +46,7 @@ class Models:
     ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. ``load`` makes a
     checkpoint's model ready to run. Over several ``ranks`` the target is spread over this rank's device ``group`` (all
     of them, if left out), a shard on each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it
-    is loaded.
+    is loaded. ``context``: the longest text that will be served; a draft model whose own is shorter keeps that.
     """
 
     ranks: Ranks = ALONE
@@ -62,6 +62,7 @@ class Models:
         dtype: torch.dtype,
         ranks: Ranks = ALONE,
         group: Ranks | None = None,
+        context: int | None = None,
     ) -> None:
         self.load = load
         self.ops = ops
@@ -73,8 +74,15 @@ class Models:
         """The sessions that all ranks have, in the order in which they were made."""
         self._draft_reference = draft_reference
         self._draft_layers = draft_layers
+        self._context = context
         self._loaded: dict[str, Model] = {}
         self._target_checkpoint = self._open(target_reference)
+        longest = self._target_checkpoint.config.longest_context
+        if context is not None and context > longest:
+            raise UserError(
+                f"model.context: {context} tokens are more than {self._target_checkpoint.name} has positions for; "
+                f"use {longest} or less"
+            )
         self._whole: Decoder | None = None
         if ranks.size > 1:
             if self.group.size == 1:
@@ -117,7 +125,10 @@ class Models:
 
     def _open(self, reference: str) -> Checkpoint:
         # the leader first, since opening may download and convert, and shows its progress
-        return self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
+        checkpoint = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
+        if self._context is not None:
+            checkpoint.serve_within(self._context)
+        return checkpoint
 
     def _load(self, reference: str, checkpoint: Checkpoint | None = None) -> Model:
         if reference not in self._loaded:

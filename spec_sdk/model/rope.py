@@ -6,25 +6,32 @@ Legend: B batch, N tokens, H heads, D head dim, C positions.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import torch
 
-from spec_sdk.model.config import Rope
+from spec_sdk.model.config import Rope, RopeKind, RopeScaling
 
 
 def inverse_frequencies(head_dim: int, rope: Rope) -> torch.Tensor:
-    """Rotation speed of each pair of dimensions [D/2], float32, with the checkpoint's rope scaling applied.
-
-    ``linear`` divides every frequency by the factor. ``llama3`` divides the slow ones, keeps the fast ones and
-    interpolates between (Llama 3.1's context extension).
-    """
-    exponent = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequency = 1.0 / rope.theta**exponent
-    scaling = rope.scaling
+    """Rotation speed of each pair of dimensions [D/2], float32, in radians per token, scaled as the checkpoint asks."""
+    theta, scaling = rope.theta, rope.scaling
     if scaling is None:
-        return frequency
-    if scaling.kind == "linear":
-        return frequency / scaling.factor
+        return _frequencies(head_dim, theta)
+    return _SCALED[scaling.kind](head_dim, theta, scaling)
+
+
+def _frequencies(head_dim: int, theta: float) -> torch.Tensor:
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    return 1.0 / theta**exponent
+
+
+def _linear(head_dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
+    return _frequencies(head_dim, theta) / scaling.factor
+
+
+def _llama3(head_dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
+    frequency = _frequencies(head_dim, theta)
     wavelength = 2 * math.pi / frequency
     longest_kept = scaling.original_max_position / scaling.high_freq_factor
     shortest_scaled = scaling.original_max_position / scaling.low_freq_factor
@@ -36,6 +43,42 @@ def inverse_frequencies(head_dim: int, rope: Rope) -> torch.Tensor:
     return torch.where(wavelength < longest_kept, frequency, scaled)
 
 
+def _yarn(head_dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
+    def pair_that_turns(times: float) -> float:
+        """The pair, as a real number, that makes so many turns in the original context."""
+        return head_dim * math.log(scaling.original_max_position / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    first, last = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    width = last - first or 0.001
+    divided = ((torch.arange(head_dim // 2, dtype=torch.float32) - first) / width).clamp(0, 1)
+    frequency = _frequencies(head_dim, theta)
+    return frequency / scaling.factor * divided + frequency * (1 - divided)
+
+
+def _longrope(head_dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
+    is_long = scaling.context > scaling.original_max_position
+    factors = scaling.long_factors if is_long else scaling.short_factors
+    return _frequencies(head_dim, theta) / torch.tensor(factors, dtype=torch.float32)
+
+
+def _dynamic(head_dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
+    reach = max(scaling.context, scaling.original_max_position) / scaling.original_max_position
+    stretch: float = (scaling.factor * reach - (scaling.factor - 1)) ** (head_dim / (head_dim - 2))
+    return _frequencies(head_dim, theta * stretch)
+
+
+_SCALED: Mapping[RopeKind, Callable[[int, float, RopeScaling], torch.Tensor]] = {
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "dynamic": _dynamic,
+}
+
+
 Rotation = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines [B, N, 1, D] of a pass's rows."""
 
@@ -45,6 +88,7 @@ class RotaryTable:
 
     def __init__(self, head_dim: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> None:
         self._frequency = inverse_frequencies(head_dim, rope).to(device)
+        self._attention_factor = 1.0 if rope.scaling is None else rope.scaling.attention_factor
         self._dtype = dtype
         self._cos_CD = torch.empty(0)
         self._sin_CD = torch.empty(0)
@@ -54,8 +98,8 @@ class RotaryTable:
         if positions > self._cos_CD.shape[0]:
             position_C = torch.arange(positions, device=self._frequency.device, dtype=torch.float32)
             angle_CD = torch.outer(position_C, self._frequency).repeat(1, 2)
-            self._cos_CD = angle_CD.cos().to(self._dtype)
-            self._sin_CD = angle_CD.sin().to(self._dtype)
+            self._cos_CD = (angle_CD.cos() * self._attention_factor).to(self._dtype)
+            self._sin_CD = (angle_CD.sin() * self._attention_factor).to(self._dtype)
         return self._cos_CD[position_BN][:, :, None], self._sin_CD[position_BN][:, :, None]
 
 

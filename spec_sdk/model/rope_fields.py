@@ -2,38 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.config import RopeScaling
 from spec_sdk.model.config_fields import Fields
 
 
-def read_rope(fields: Fields) -> tuple[float, RopeScaling | None]:
+def read_rope(fields: Fields, head_dim: int, default_theta: float = 10000.0) -> tuple[float, RopeScaling | None]:
     """Base and scaling, from rope_theta and rope_scaling or from rope_parameters (transformers 5).
 
-    Raises UserError for a kind of scaling that is not computed, and for parameters that differ between layers.
+    The scaling's ``context`` is the model's own: ``max_position_embeddings``, and with YaRN the original context
+    times the factor where that is more. Raises UserError for a kind of scaling that is not computed, and for parameters
+    that differ between layers.
     """
     key = next((k for k in ("rope_parameters", "rope_scaling") if fields.get(k)), None)
     if key is None:
-        return fields.positive("rope_theta", 10000.0), None
+        return fields.positive("rope_theta", default_theta), None
     rope = fields.section(key)
     if any(isinstance(value, Mapping) for value in rope.values.values()):
         raise UserError(f"{fields.where}: {key} differ between layers, which is not supported")
-    theta = rope.positive("rope_theta", fields.positive("rope_theta", 10000.0))
+    theta = rope.positive("rope_theta", fields.positive("rope_theta", default_theta))
     if rope.number("partial_rotary_factor", 1.0) != 1.0:
         raise UserError(f"{fields.where}: partial rotary positions (partial_rotary_factor) are not supported")
     kind = rope.text("rope_type", rope.text("type", "default"))
     if kind == "default":
         return theta, None
-    factor = rope.positive("factor") if kind in ("linear", "llama3") else 1.0
-    if kind == "linear":
-        return theta, RopeScaling("linear", factor)
-    if kind == "llama3":
-        low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
-        if high <= low:
-            raise UserError(f"{rope.where}: high_freq_factor {high} must exceed low_freq_factor {low}")
-        return theta, RopeScaling("llama3", factor, low, high, rope.size("original_max_position_embeddings"))
-    raise UserError(
-        f"{fields.where}: unsupported rope type '{kind}'{did_you_mean(kind, ['default', 'linear', 'llama3'])}"
+    if kind not in _READERS:
+        known = ["default", *(name for name in _READERS if name != "su")]
+        raise UserError(f"{fields.where}: unsupported rope type '{kind}'{did_you_mean(kind, known)}")
+    if head_dim <= 2 or theta <= 1:
+        raise UserError(
+            f"{rope.where}: {kind} takes a rope_theta above 1 and heads of 4 or more, not {theta}, {head_dim}"
+        )
+    return theta, _READERS[kind](fields, rope, head_dim)
+
+
+def _linear(fields: Fields, rope: Fields, head_dim: int) -> RopeScaling:
+    positions = _positions(fields)
+    return RopeScaling("linear", rope.positive("factor"), original_max_position=positions, context=positions)
+
+
+def _dynamic(fields: Fields, rope: Fields, head_dim: int) -> RopeScaling:
+    positions = _positions(fields)
+    return RopeScaling("dynamic", rope.positive("factor"), original_max_position=positions, context=positions)
+
+
+def _llama3(fields: Fields, rope: Fields, head_dim: int) -> RopeScaling:
+    factor, low, high = (rope.positive(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    if high <= low:
+        raise UserError(f"{rope.where}: high_freq_factor {high} must exceed low_freq_factor {low}")
+    return RopeScaling("llama3", factor, low, high, _original(fields, rope), context=_positions(fields))
+
+
+def _yarn(fields: Fields, rope: Fields, head_dim: int) -> RopeScaling:
+    original, positions = _original(fields, rope), _positions(fields)
+    factor = rope.positive("factor", positions / original)
+    # an explicit 0 means the default to transformers
+    fast, slow = (rope.number(key) if rope.get(key) else default for key, default in _YARN_BETAS.items())
+    if not 0 < slow <= fast:
+        raise UserError(f"{rope.where}: beta_fast {fast} must not be less than beta_slow {slow}, both above 0")
+    return RopeScaling(
+        "yarn",
+        factor,
+        original_max_position=original,
+        attention_factor=_yarn_attention_factor(rope, factor),
+        beta_fast=fast,
+        beta_slow=slow,
+        truncate=rope.flag("truncate", True),
+        context=max(positions, int(original * factor)),
     )
+
+
+_YARN_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
+
+
+def _yarn_attention_factor(rope: Fields, factor: float) -> float:
+    """What YaRN multiplies cosines and sines with: §3.4's temperature, 0.1 ln(factor) + 1, unless the file says it.
+
+    With both ``mscale`` and ``mscale_all_dim`` (DeepSeek) it is the ratio of two of them.
+    """
+
+    def temperature(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    if rope.get("attention_factor") is not None:
+        return rope.positive("attention_factor")
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return temperature(rope.number("mscale")) / temperature(rope.number("mscale_all_dim"))
+    return temperature(1.0)
+
+
+def _longrope(fields: Fields, rope: Fields, head_dim: int) -> RopeScaling:
+    original, positions = _original(fields, rope), _positions(fields)
+    for key in ("short_mscale", "long_mscale"):
+        if rope.get(key) is not None:
+            raise UserError(f"{rope.where}: {key} is not supported")
+    factor = rope.positive("factor", positions / original)
+    if original < 2:
+        raise UserError(f"{rope.where}: original_max_position_embeddings is {original}, not 2 or more")
+    # Ding et al. 2024, and Phi-3's own code
+    attention_factor = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return RopeScaling(
+        "longrope",
+        factor,
+        original_max_position=original,
+        attention_factor=rope.positive("attention_factor", attention_factor),
+        short_factors=_per_pair(rope, "short_factor", head_dim),
+        long_factors=_per_pair(rope, "long_factor", head_dim),
+        context=positions,
+    )
+
+
+def _per_pair(rope: Fields, key: str, head_dim: int) -> tuple[float, ...]:
+    values = rope.get(key)
+    if not isinstance(values, list) or len(values) != head_dim // 2:
+        length = f"a list of {len(values)}" if isinstance(values, list) else repr(values)
+        raise UserError(f"{rope.where}: {key} is {length}, not a list of {head_dim // 2} numbers")
+    numbers = Fields({f"{key}[{i}]": value for i, value in enumerate(values)}, rope.where)
+    return tuple(numbers.positive(name) for name in numbers.values)
+
+
+def _positions(fields: Fields) -> int:
+    return fields.size("max_position_embeddings")
+
+
+def _original(fields: Fields, rope: Fields) -> int:
+    """The context that the model was first trained for. Phi-3 has it beside the scaling, which goes first."""
+    name = "original_max_position_embeddings"
+    return fields.size(name, rope.size(name, _positions(fields)))
+
+
+_READERS: Mapping[str, Callable[[Fields, Fields, int], RopeScaling]] = {
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,
+    "dynamic": _dynamic,
+}
+"""By the value of ``rope_type``; ``su`` is what the first Phi-3 files call ``longrope``."""

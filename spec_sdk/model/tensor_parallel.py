@@ -1,6 +1,7 @@
 """A decoder spread over ranks (Megatron-LM's tensor parallelism, Shoeybi et al. 2019, §3).
 
-Attention is split by KV heads, with the query heads that share them; the MLP by its rows; the output head by tokens.
+Attention is split by KV heads, with the query heads that share them; the MLP, and every expert, by its rows; the output
+head by tokens. Routers are whole on every rank, so that all of them choose the same experts.
 A rank reads only its own rows and columns from the checkpoint. What follows a split is summed over the ranks: one
 all-reduce after the output projection, one after the MLP, and one all-gather of the logits. Embedding and norms are on
 every rank.
@@ -23,7 +24,7 @@ from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
-from spec_sdk.model.weight_table import KEYS, MLP, QUERIES, VOCABULARY
+from spec_sdk.model.weight_table import EXPERT_MLP, KEYS, MLP, QUERIES, SHARED_MLP, VOCABULARY
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import Ranks
 
@@ -48,7 +49,8 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
     """Which part of the model ``rank`` of ``size`` holds.
 
     KV heads are dealt out as evenly as they go. With more ranks than KV heads, the ranks of one KV head each hold a
-    copy of it and share its query heads. Raises UserError for more ranks than query heads or MLP rows.
+    copy of it and share its query heads. Raises UserError for more ranks than query heads or rows of an MLP
+    or an expert.
     """
     H, G = config.num_heads, config.num_kv_heads
     R = H // G
@@ -56,8 +58,9 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
     if size <= G:
         kv_heads = share(G, size, rank)
         return Shard((kv_heads[0] * R, kv_heads[1] * R), kv_heads, mlp_rows)
-    if size > H or size > config.intermediate_size:
-        raise UserError(f"{size} processes are too many for a target with {H} attention heads; use at most {H}")
+    most = min(H, *(dim.of(config) or H for dim in (MLP, EXPERT_MLP, SHARED_MLP)))
+    if size > most:
+        raise UserError(f"{size} processes are too many for a target with {H} attention heads; use at most {most}")
     owners = [share(size, G, g) for g in range(G)]
     g = next(g for g, (first, end) in enumerate(owners) if first <= rank < end)
     first, end = share(R, owners[g][1] - owners[g][0], rank - owners[g][0])
@@ -80,20 +83,30 @@ class ShardedSource:
         shard = shard_of(source.config, group.rank, group.size)
         D = source.config.head_dim
         queries, keys = ((first * D, end * D) for first, end in (shard.q_heads, shard.kv_heads))
-        self._ranges = {QUERIES: queries, KEYS: keys, MLP: shard.mlp_rows}
+        parts = {dim: share(dim.of(source.config), group.size, group.rank) for dim in (EXPERT_MLP, SHARED_MLP)}
+        self._ranges = {QUERIES: queries, KEYS: keys, MLP: shard.mlp_rows, **parts}
+        experts = source.config.experts
+        if experts is not None:
+            of_expert, of_shared = (end - first for first, end in parts.values())
+            experts = dataclasses.replace(
+                experts,
+                intermediate_size=of_expert,
+                shared_intermediate_size=experts.shared_intermediate_size and of_shared,
+            )
         self.config = dataclasses.replace(
             source.config,
             num_heads=shard.q_heads[1] - shard.q_heads[0],
             num_kv_heads=shard.kv_heads[1] - shard.kv_heads[0],
             intermediate_size=shard.mlp_rows[1] - shard.mlp_rows[0],
+            experts=experts,
         )
 
     def names(self) -> frozenset[str]:
         names = self._source.names() & self._table.shapes.keys()
-        return frozenset(name for name in names if self._is_leader or not self._table.entry(name)[0].after_sum)
+        return frozenset(name for name in names if self._is_leader or not self._table.entry(name).row.after_sum)
 
     def tensor(self, name: str) -> torch.Tensor:
-        row, _ = self._table.entry(name)
+        row = self._table.entry(name).row
         tensor = self._source.tensor(name)
         if row.split is None:
             return tensor
@@ -183,5 +196,5 @@ class LayersOf:
 
     def _theirs(self, name: str) -> str:
         """What the whole checkpoint calls the tensor."""
-        row, layer = self._table.entry(name)
-        return self._whole.name(row.role, self._layers[layer] if row.per_layer else 0)
+        row, layer, expert = self._table.entry(name)
+        return self._whole.name(row.role, self._layers[layer] if row.per_layer else 0, expert)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spec_sdk.model.config import ModelConfig
 
@@ -31,6 +32,11 @@ QUERIES = Dim("queries", lambda config: config.num_heads * config.head_dim)
 KEYS = Dim("keys", lambda config: config.num_kv_heads * config.head_dim)
 """All KV heads, one below the other."""
 HEAD = Dim("head", lambda config: config.head_dim)
+EXPERTS = Dim("experts", lambda config: config.experts.count if config.experts else 0)
+EXPERT_MLP = Dim("expert mlp", lambda config: config.experts.intermediate_size if config.experts else 0)
+SHARED_MLP = Dim("shared mlp", lambda config: (config.experts and config.experts.shared_intermediate_size) or 0)
+ONE = Dim("one", lambda config: 1)
+"""llama.cpp's converter leaves it out."""
 
 
 def always(config: ModelConfig) -> bool:
@@ -38,9 +44,44 @@ def always(config: ModelConfig) -> bool:
     return True
 
 
+def every_layer(config: ModelConfig, layer: int) -> bool:
+    """For a weight that all layers have."""
+    return True
+
+
+def has_mlp(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer has an MLP, and no mixture of experts."""
+    return config.experts is None or layer not in config.experts.layers
+
+
+def has_experts(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer has a mixture of experts."""
+    return not has_mlp(config, layer)
+
+
+def has_shared_expert(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer has a mixture with an expert for all tokens."""
+    return has_experts(config, layer) and bool(SHARED_MLP.of(config))
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where transformers 5 keeps a tensor, if not under its own name: number ``part`` of ``parts`` along the rows.
+
+    All experts of a layer are one tensor there, expert first.
+    """
+
+    name: str
+    part: int = 0
+    parts: int = 1
+
+
 @dataclass(frozen=True)
 class Weight:
     """One row of a table: a tensor of the model, or, where its names hold ``{layer}``, one of every layer.
+
+    Where its name holds ``{expert}`` it is one of every expert, and GGUF files have one tensor of all experts of a
+    layer, expert first.
 
     ``role`` is what the decoder uses it for, ``name`` its Hugging Face name, ``gguf`` its name in GGUF files.
 
@@ -49,7 +90,8 @@ class Weight:
     ``gain_minus_one``: Hugging Face stores a norm's gain less one, GGUF files have the gain itself.
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
-    ``present``: whether a model of this configuration has it.
+    ``present``: whether a model of this configuration has it. ``in_layer``: whether this layer of the model does.
+    ``packing``: where transformers 5 may keep it.
     """
 
     role: str
@@ -61,37 +103,63 @@ class Weight:
     rotary_pairs: bool = False
     gain_minus_one: bool = False
     present: Callable[[ModelConfig], bool] = always
+    in_layer: Callable[[ModelConfig, int], bool] = every_layer
+    packing: Packing | None = None
 
     @property
     def per_layer(self) -> bool:
         """Whether every layer has one."""
         return "{layer}" in self.name
 
+    @property
+    def per_expert(self) -> bool:
+        """Whether every expert has one."""
+        return "{expert}" in self.name
+
+
+class Place(NamedTuple):
+    """Which tensor of a row: its layer and expert, 0 for a row that is not one of each."""
+
+    row: Weight
+    layer: int
+    expert: int
+
 
 class WeightTable:
     """The weights of one model: the rows of its architecture's table that its configuration has, for all its layers.
 
-    ``role in table`` says whether the model has such a weight.
+    ``role in table`` says whether any layer of the model has such a weight.
     """
 
     def __init__(self, rows: Iterable[Weight], config: ModelConfig) -> None:
         self._config = config
-        self._rows = {row.role: row for row in rows if row.present(config)}
-        self._entries: dict[str, tuple[Weight, int]] = {}
-        for per_layer, group in itertools.groupby(self._rows.values(), key=lambda row: row.per_layer):
+        self._entries: dict[str, Place] = {}
+        present = [row for row in rows if row.present(config)]
+        for per_layer, group in itertools.groupby(present, key=lambda row: row.per_layer):
             neighbours = list(group)
             for layer in range(config.num_layers if per_layer else 1):
-                self._entries |= {self.name(row.role, layer): (row, layer) for row in neighbours}
+                self._add([row for row in neighbours if row.in_layer(config, layer)], layer)
+        self._rows = {place.row.role: place.row for place in self._entries.values()}
+
+    def _add(self, rows: Iterable[Weight], layer: int) -> None:
+        for per_expert, group in itertools.groupby(rows, key=lambda row: row.per_expert):
+            neighbours = list(group)
+            for expert in range(EXPERTS.of(self._config) if per_expert else 1):
+                for row in neighbours:
+                    self._entries[self._name(row, layer, expert)] = Place(row, layer, expert)
+
+    def _name(self, row: Weight, layer: int, expert: int) -> str:
+        return self._config.prefix + row.name.format(layer=layer, expert=expert)
 
     def __contains__(self, role: str) -> bool:
         return role in self._rows
 
-    def name(self, role: str, layer: int = 0) -> str:
-        """The Hugging Face name; ``layer`` says nothing for a weight outside the layers.
+    def name(self, role: str, layer: int = 0, expert: int = 0) -> str:
+        """The Hugging Face name; ``layer`` and ``expert`` say nothing for a weight that is not one of each.
 
         Raises KeyError for a role that the model does not have.
         """
-        return self._config.prefix + self._rows[role].name.format(layer=layer)
+        return self._name(self._rows[role], layer, expert)
 
     def row(self, role: str) -> Weight:
         """Raises KeyError for a role that the model does not have."""
@@ -101,19 +169,40 @@ class WeightTable:
         """Rows first. Raises KeyError for a role that the model does not have."""
         return tuple(dim.of(self._config) for dim in self._rows[role].shape)
 
-    def entry(self, name: str) -> tuple[Weight, int]:
-        """The row of a Hugging Face name, and the layer (0 outside the layers).
-
-        Raises KeyError for a name that the model does not have.
-        """
+    def entry(self, name: str) -> Place:
+        """Which tensor a Hugging Face name is. Raises KeyError for a name that the model does not have."""
         return self._entries[name]
 
     def gguf_name(self, name: str) -> str:
         """A Hugging Face name's in GGUF files. Raises KeyError for a name that the model does not have."""
-        row, layer = self._entries[name]
+        row, layer, _ = self._entries[name]
         return row.gguf.format(layer=layer)
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
         """Hugging Face name → shape of every tensor of the model, layer by layer."""
-        return {name: self.shape(row.role) for name, (row, _) in self._entries.items()}
+        return {name: self.shape(place.row.role) for name, place in self._entries.items()}
+
+    @property
+    def gguf_shapes(self) -> Mapping[str, Shape]:
+        """GGUF name → shape of every tensor of the model in GGUF files."""
+        experts = EXPERTS.of(self._config)
+        return {
+            row.gguf.format(layer=layer): (
+                *((experts,) if row.per_expert else ()),
+                *(dim.of(self._config) for dim in row.shape if dim is not ONE),
+            )
+            for row, layer, _ in self._entries.values()
+        }
+
+    def packed(self, name: str) -> tuple[str, Shape] | None:
+        """The tensor that transformers 5 may keep a Hugging Face name's in, and its shape; None if it has no other.
+
+        Raises KeyError for a name that the model does not have.
+        """
+        row, layer, _ = self._entries[name]
+        if row.packing is None:
+            return None
+        rows, *rest = self.shape(row.role)
+        experts = (EXPERTS.of(self._config),) if row.per_expert else ()
+        return row.packing.name.format(layer=layer), (*experts, rows * row.packing.parts, *rest)

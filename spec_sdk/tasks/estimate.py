@@ -116,7 +116,8 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     make_verifier, verifier_config = registry.configure("attention_verifier", app.attention_verifier)
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
     m = app.model
-    models = Models(m.target, m.draft, m.draft_layers, backend.load, backend.ops, backend.device, DTYPES[m.dtype])
+    parts = (backend.load, backend.ops, backend.device, DTYPES[m.dtype])
+    models = Models(m.target, m.draft, m.draft_layers, *parts, context=m.context)
     executor = models.target.executor
     if not isinstance(executor, TorchExecutor):
         raise UserError(

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedModel
 
 from spec_sdk.model.architectures import read_config, weights_of
-from tests.support.tiny_checkpoints import random_model
+from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
 
 Customize = Callable[[gguf.GGUFWriter], None]
 
 # widths that GGML's blocks of 32 divide
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+GGUF_ARCHITECTURE = {
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "gemma3_text": "gemma3",
+}
+"""Where it is not the model type."""
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -112,7 +123,7 @@ def write_gguf(
     model = tiny_model(name, **overrides)
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config.model_type, config.model_type)
+    architecture = GGUF_ARCHITECTURE.get(config.model_type, config.model_type)
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -129,12 +140,14 @@ def write_gguf(
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
+    if config.model_type in MIXTURES:
+        _add_experts(writer, config)
     tokenizer(writer)
     if customize is not None:
         customize(writer)
     table = weights_of(read_config(config.to_dict(), "tests"))
     stored_as = gguf.GGMLQuantizationType[kind]
-    for hf_name, tensor in model.state_dict().items():
+    for hf_name, tensor in _converted(checkpoint_tensors(model)).items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = tensor.numpy()
@@ -144,7 +157,8 @@ def write_gguf(
         for part, count in heads.items():
             if f".{part}." in hf_name and architecture == "llama":
                 values = _permuted(values, count)
-        matrix = values.ndim == 2 and kind != "F32"
+        # llama.cpp's converter leaves routers in F32
+        matrix = values.ndim > 1 and kind != "F32" and not hf_name.endswith(".gate.weight")
         data = gguf.quants.quantize(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
         writer.add_tensor(table.gguf_name(hf_name), data, raw_dtype=stored_as if matrix else None)
     writer.write_header_to_file()
@@ -164,6 +178,24 @@ def _add_gemma(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any]) -> No
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
+
+
+def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As llama.cpp's converter has them: the experts of a layer as one, under the first one's name; no dims of 1."""
+    experts: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        # the order in which transformers gives them is that of their numbers
+        experts.setdefault(re.sub(r"experts\.\d+\.", "experts.0.", name), []).append(tensor)
+    return {name: torch.stack(parts) if ".experts." in name else parts[0].squeeze() for name, parts in experts.items()}
+
+
+def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_expert_count(config.num_local_experts if config.model_type == "mixtral" else config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if config.model_type != "mixtral":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == "qwen2_moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 
 def _permuted(rows: np.ndarray, heads: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import families, read_config
-from spec_sdk.model.config import ModelConfig, Rope, RopeScaling
+from spec_sdk.model.config import Experts, ModelConfig, Rope, RopeScaling
 from spec_sdk.model.config_fields import read_json_object
 from tests.support.tiny_checkpoints import ARCHITECTURES, LLAMA3_ROPE, SHAPE
 
@@ -44,6 +44,10 @@ def test_agrees_with_transformers(name: str) -> None:
     assert_layers_agree(ours, theirs)
 
 
+DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"]
+MOE = ["mixtral", "qwen2_moe", "qwen3_moe"]
+
+
 def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:
     """Window and base frequency, layer by layer."""
     always = "full_attention" if getattr(theirs, "sliding_window", None) is None else "sliding_attention"
@@ -56,7 +60,7 @@ def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:
         assert found.rope.theta == theirs.rope_parameters.get(kind, theirs.rope_parameters)["rope_theta"]
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("model_type", [*DENSE, *MOE])
 def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> None:
     sizes = {"num_attention_heads": 32, "hidden_size": 256}
     theirs = CONFIG_MAPPING[model_type](**{key: v for key, v in MINIMAL.items() if key != "model_type"} | sizes)
@@ -72,14 +76,53 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
         assert ours.layer_kind(0).attention.softcap == theirs.attn_logit_softcapping
         assert ours.layer_kind(0).attention.scale_for(ours.head_dim) == theirs.query_pre_attn_scalar**-0.5
         assert ours.logit_softcap == theirs.final_logit_softcapping
+    if model_type in ("mixtral", "qwen2_moe", "qwen3_moe"):
+        count = theirs.num_local_experts if model_type == "mixtral" else theirs.num_experts
+        width = theirs.intermediate_size if model_type == "mixtral" else theirs.moe_intermediate_size
+        shared = getattr(theirs, "shared_expert_intermediate_size", None)
+        normalized = getattr(theirs, "norm_topk_prob", True)
+        assert ours.experts == Experts(count, theirs.num_experts_per_tok, width, normalized, shared, (0, 1))
+    else:
+        assert ours.experts is None
+
+
+def test_which_layers_have_experts() -> None:
+    qwen = {"model_type": "qwen3_moe", "num_key_value_heads": 2, "num_hidden_layers": 6}
+
+    def layers(**changes: Any) -> tuple[int, ...] | None:
+        experts = read(**qwen, **changes).experts
+        return None if experts is None else experts.layers
+
+    assert layers() == (0, 1, 2, 3, 4, 5)
+    assert layers(decoder_sparse_step=2) == (1, 3, 5)
+    assert layers(decoder_sparse_step=2, mlp_only_layers=[3, 4]) == (1, 5)
+    assert layers(num_experts=0) is layers(decoder_sparse_step=7) is None
+    config = read(**qwen, decoder_sparse_step=2).of_layers([0, 1, 4, 5])
+    assert config.experts is not None and (config.experts.layers, config.num_layers) == ((1, 3), 4)
+
+
+def test_windows_of_models_with_experts() -> None:
+    """The even layers, counted from 0, of Qwen 2's; all of the others'."""
+    heads = {"num_key_value_heads": 2, "sliding_window": 100, "num_hidden_layers": 4}
+    assert read(model_type="mixtral", **heads).windows == (100,) * 4
+    assert read(model_type="mixtral", **{**heads, "sliding_window": None}).windows == ()
+    on = {**heads, "use_sliding_window": True}
+    assert read(model_type="qwen2_moe", **heads).windows == read(model_type="qwen3_moe", **heads).windows == ()
+    assert read(model_type="qwen3_moe", **on).windows == (100,) * 4
+    assert read(model_type="qwen2_moe", **on).windows == (100, None, 100, None)
+    assert read(model_type="qwen2_moe", **on, max_window_layers=2).windows == (100, None, None, None)
+    assert read(model_type="qwen2_moe", **on, max_window_layers=0).windows == ()
+    kinds = ["full_attention", "sliding_attention"] * 2
+    assert read(model_type="qwen2_moe", **on, layer_types=kinds).windows == (None, 100, None, 100)
 
 
 def test_both_spellings_of_rope_scaling() -> None:
-    llama3 = RopeScaling("llama3", 8.0, 1.0, 4.0, 32)
+    llama3 = RopeScaling("llama3", 8.0, 1.0, 4.0, 32, context=8192)
     old = read(rope_theta=500000.0, rope_scaling=LLAMA3_ROPE)
     new = read(rope_parameters={"rope_theta": 500000.0, **LLAMA3_ROPE})
     assert old == new and (new.rope_theta, new.rope_scaling) == (500000.0, llama3)
-    assert read(rope_scaling={"type": "linear", "factor": 2}).rope_scaling == RopeScaling("linear", 2.0)
+    linear = RopeScaling("linear", 2.0, original_max_position=8192, context=8192)
+    assert read(rope_scaling={"type": "linear", "factor": 2}).rope_scaling == linear
     assert read(rope_scaling={"rope_type": "default"}).rope_scaling is None
     assert read(rope_scaling=None, rope_theta=7).rope_theta == 7.0
 
@@ -121,7 +164,7 @@ def test_rotary_positions_of_gemma3_in_both_spellings() -> None:
     new = read(**GEMMA3, rope_parameters=by_kind)
     assert old == new
     ropes = [new.layer_kind(layer).rope for layer in (0, 5)]
-    assert ropes == [Rope(2e4), Rope(1e6, RopeScaling("linear", 8.0))]
+    assert ropes == [Rope(2e4), Rope(1e6, RopeScaling("linear", 8.0, original_max_position=8192, context=8192))]
     # a window that hides nothing still has its own rotary positions
     wide = read(**{**GEMMA3, "sliding_window": 8192}, rope_parameters=by_kind)
     assert [wide.layer_kind(0).rope, wide.layer_kind(0).attention.window] == [Rope(2e4), None]
@@ -133,7 +176,8 @@ def test_the_text_of_a_multimodal_gemma3() -> None:
     assert (config.architecture, config.prefix) == ("gemma3_text", "language_model.")
     assert (config.vocab_size, config.num_heads, config.num_kv_heads, config.head_dim) == (262208, 8, 4, 256)
     assert config.eos_token_ids == (1, 106) and config.max_context == 131072
-    assert config.rope_scaling == RopeScaling("linear", 8.0) and config.layer_kind(0).rope == Rope(1e4)
+    scaling = RopeScaling("linear", 8.0, original_max_position=131072, context=131072)
+    assert config.rope_scaling == scaling and config.layer_kind(0).rope == Rope(1e4)
 
 
 def test_biases_by_architecture() -> None:
@@ -155,7 +199,8 @@ def test_end_tokens_may_be_several() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "qwen2_moe"}, "unsupported architecture 'qwen2_moe', did you mean 'qwen2'"),
+        ({"model_type": "qwen2_vl"}, "unsupported architecture 'qwen2_vl', did you mean 'qwen2"),
+        ({"model_type": "deepseek_v3"}, "unsupported architecture 'deepseek_v3'"),
         ({"model_type": "bert"}, f"unsupported architecture 'bert'; there are: {', '.join(KNOWN)}"),
         ({"model_type": "gemma2", "hidden_activation": "silu"}, "unsupported activation 'silu'"),
         ({"model_type": "gemma", "hidden_act": "relu"}, "unsupported activation 'relu'"),
@@ -173,12 +218,24 @@ def test_end_tokens_may_be_several() -> None:
         ({"head_dim": 15}, "head_dim is 15"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
-        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"num_local_experts": 8}, "mixture of experts (num_local_experts=8) is not supported"),
+        (
+            {"model_type": "qwen3_moe", "n_routed_experts": 8},
+            "mixture of experts (n_routed_experts=8) is not supported",
+        ),
+        ({"model_type": "qwen3_moe", "num_experts": 4}, "num_experts_per_tok is 8, and there are 4 experts"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [2]}, "mlp_only_layers is [2], not a list of layers below 2"),
         ({"attn_logit_softcapping": 50.0}, "softcapping"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial rotary"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "unsupported rope type 'yarn'"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "unsupported rope type 'dynamic'"),
+        ({"rope_scaling": {"type": "yarm", "factor": 4.0}}, "unsupported rope type 'yarm', did you mean 'yarn'"),
+        ({"rope_scaling": {"type": "proportional"}}, "there are: default, dynamic, linear, llama3, longrope, yarn"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 0.5}}, "beta_fast 0.5 must not be less than"),
+        ({"rope_scaling": {"type": "dynamic"}}, "no factor"),
+        ({"rope_scaling": {"type": "yarn"}, "rope_theta": 1.0}, "yarn takes a rope_theta above 1"),
+        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "short_factor is a list of 1, not a list of 8"),
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0] * 7 + ["1"]}}, "short_factor[7] is '1', not a number"),
+        ({"rope_scaling": {"type": "longrope", "long_mscale": 1.2}}, "long_mscale is not supported"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "no low_freq_factor"),
         ({"rope_scaling": {**LLAMA3_ROPE, "high_freq_factor": 1.0}}, "must exceed low_freq_factor"),
         ({"rope_scaling": "linear"}, "rope_scaling is 'linear', not an object"),

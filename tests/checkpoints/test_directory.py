@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
-from tests.support.tiny_checkpoints import ARCHITECTURES, write_checkpoint
+from tests.support.tiny_checkpoints import ARCHITECTURES, checkpoint_tensors, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def drop(tensors: dict[str, torch.Tensor], *names: str) -> None:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_tensor_of_the_model_is_there(name: str, tmp_path: Path) -> None:
-    state = write_checkpoint(tmp_path / name, name).state_dict()
+    state = checkpoint_tensors(write_checkpoint(tmp_path / name, name))
     checkpoint = open_checkpoint(str(tmp_path / name))
     tied = {"lm_head.weight"} if checkpoint.config.tie_embeddings else set()
     assert checkpoint.names() == set(state) - tied

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.config import RopeScaling
 from spec_sdk.model.load_decoder import load_decoder
@@ -20,8 +21,8 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree
-from tests.checkpoints.gguf_files import SHAPE, Customize, add_byte_level, write_gguf
-from tests.support.tiny_checkpoints import LLAMA3_ROPE
+from tests.checkpoints.gguf_files import MIXTURES, SHAPE, Customize, add_byte_level, write_gguf
+from tests.support.tiny_checkpoints import LLAMA3_ROPE, checkpoint_tensors
 
 NAMES = ["smollm", "llama2", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"]
 
@@ -76,6 +77,71 @@ def test_gains_in_half_precision_lose_no_digit(tmp_path: Path) -> None:
     assert torch.equal(ours.tensor(name), (original[name] + 1) - 1)
 
 
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_are_cut_out_of_their_layers_tensor(name: str, kind: str, tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"mlp_only_layers": []} if name == "qwen2_moe" else {}
+    if name != "mixtral":
+        shape |= {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+    model = write_gguf(tmp_path / "m.gguf", name, kind, **shape)
+    original = checkpoint_tensors(model)
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    tied = {"lm_head.weight"} if ours.config.tie_embeddings else set()
+    assert ours.names() == original.keys() - tied
+    for tensor_name in ours.names():
+        tensor = ours.tensor(tensor_name).float()
+        assert tensor.shape == original[tensor_name].shape
+        # Q8_0 rounds to a 127th of the largest of 32
+        error = (tensor - original[tensor_name]).abs().max() / original[tensor_name].abs().max()
+        assert error <= {"F32": 0.0, "BF16": 2**-8, "Q8_0": 1 / 127}[kind], tensor_name
+    theirs = read_config(model.config.to_dict(), "tests")
+    assert ours.config.experts == theirs.experts
+    if kind != "F32":
+        return
+    tokens = list(range(3, 40))
+    session = Session(TorchExecutor(load_decoder(ours, torch.device("cpu"), torch.float32), Ops()))
+    logits_NV = session.score([0], [TokenTree.chain(tokens[0], tokens[1:])])[0].logits_NV
+    with torch.inference_mode():
+        expected_NV = model(torch.tensor([tokens])).logits[0]
+    assert (logits_NV - expected_NV).abs().max() < 1e-4
+
+
+def test_lengths_that_older_files_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("add_expert_feed_forward_length", "add_expert_shared_feed_forward_length"):
+        monkeypatch.setattr(gguf.GGUFWriter, name, lambda writer, length: None)
+    write_gguf(tmp_path / "m.gguf", "qwen2_moe", mlp_only_layers=[])
+    experts = open_checkpoint(str(tmp_path / "m.gguf")).config.experts
+    assert experts is not None and (experts.intermediate_size, experts.shared_intermediate_size) == (24, 40)
+
+
+def other_gating(writer: gguf.GGUFWriter) -> None:
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def scaled_weights(writer: gguf.GGUFWriter) -> None:
+    writer.add_expert_weights_scale(2.5)
+
+
+@pytest.mark.parametrize(
+    ("customize", "message"), [(other_gating, "not softmax"), (scaled_weights, "expert_weights_scale is not supported")]
+)
+def test_other_ways_of_routing_are_refused(customize: Customize, message: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "qwen3_moe", customize=customize)
+    with pytest.raises(UserError, match=message):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_experts_that_are_not_there(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "mixtral")
+    data = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "old.gguf").write_bytes(data.replace(b"blk.0.ffn_gate_exps.weight", b"blk.0.ffn_gate.9.00.weight"))
+    with pytest.raises(UserError, match="'blk.0.ffn_gate_exps.weight' of all experts is missing"):
+        open_checkpoint(str(tmp_path / "old.gguf"))
+    (tmp_path / "one.gguf").write_bytes(data.replace(b"blk.1.ffn_up_exps.weight", b"blk.9.ffn_up_exps.weight"))
+    with pytest.raises(UserError, match="tensor 'blk.1.ffn_up_exps.weight' is missing"):
+        open_checkpoint(str(tmp_path / "one.gguf"))
+
+
 def test_biases_of_q_and_k_are_reordered_too(tmp_path: Path) -> None:
     original = write_gguf(tmp_path / "m.gguf", "biased_llama").state_dict()
     ours = open_checkpoint(str(tmp_path / "m.gguf"))
@@ -112,7 +178,7 @@ def test_llama3_rope_is_recovered_from_its_factors(context: int, tmp_path: Path)
     rope = {"rope_theta": 500000.0, **LLAMA3_ROPE, "original_max_position_embeddings": context}
     write_gguf(tmp_path / "m.gguf", "llama3", customize=lambda w: llama3_factors(w, context), rope_parameters=rope)
     scaling = open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling
-    assert scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, context)
+    assert scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, context, context=512)
 
 
 def test_unknown_rope_factors_are_refused(tmp_path: Path) -> None:
@@ -130,15 +196,87 @@ def test_linear_rope_scaling(tmp_path: Path) -> None:
         writer.add_rope_scaling_factor(4.0)
 
     write_gguf(tmp_path / "m.gguf", customize=linear)
-    assert open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling == RopeScaling("linear", 4.0)
+    assert open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling == RopeScaling(
+        "linear", 4.0, original_max_position=512, context=512
+    )
 
 
 def yarn(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(64)
+
+
+def yarn_as_converted(writer: gguf.GGUFWriter) -> None:
+    yarn(writer)
+    writer.add_rope_scaling_yarn_attn_factor(0.7)
+    writer.add_rope_scaling_yarn_beta_fast(4.0)
+    writer.add_rope_scaling_yarn_beta_slow(0.5)
+
+
+def yarn_times_a_factor(writer: gguf.GGUFWriter) -> None:
+    yarn(writer)
+    writer.add_rope_scaling_attn_factors(0.5)
+
+
+def yarn_log_multiplier(writer: gguf.GGUFWriter) -> None:
+    yarn(writer)
+    writer.add_rope_scaling_yarn_log_mul(0.7)
+
+
+TEMPERATURE = 0.1 * math.log(4.0) + 1
+
+
+@pytest.mark.parametrize(
+    ("customize", "differing"),
+    [
+        (yarn, {}),
+        (yarn_as_converted, {"attention_factor": pytest.approx(0.7), "beta_fast": 4.0, "beta_slow": 0.5}),
+        (yarn_times_a_factor, {"attention_factor": pytest.approx(0.5 * TEMPERATURE)}),
+        (yarn_log_multiplier, {"attention_factor": pytest.approx(TEMPERATURE / (0.07 * math.log(4.0) + 1))}),
+    ],
+)
+def test_yarn(customize: Customize, differing: dict[str, Any], tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "qwen2", customize=customize)
+    scaling = open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling
+    plain = {"original_max_position": 64, "attention_factor": TEMPERATURE, "context": 512}
+    assert scaling == RopeScaling("yarn", 4.0, **{**plain, **differing})
+
+
+def long_factors(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_orig_ctx_len(64)
+    for name, first in (("long", 2.0), ("short", 1.0)):
+        values = np.arange(first, first + SHAPE["head_dim"] // 2, dtype=np.float32)
+        writer.add_tensor(f"rope_factors_{name}.weight", values)
+
+
+def test_longrope_is_two_tensors(tmp_path: Path) -> None:
+    def longrope(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_attn_factors(1.25)
+        long_factors(writer)
+
+    write_gguf(tmp_path / "m.gguf", customize=longrope)
+    scaling = open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling
+    assert scaling is not None
+    assert scaling.short_factors == tuple(range(1, 9)) and scaling.long_factors == tuple(range(2, 10))
+    assert (scaling.kind, scaling.original_max_position, scaling.context) == ("longrope", 64, 512)
+    assert scaling.attention_factor == 1.25
+    write_gguf(tmp_path / "plain.gguf", customize=long_factors)
+    scaling = open_checkpoint(str(tmp_path / "plain.gguf")).config.rope_scaling
+    assert scaling is not None and (scaling.kind, scaling.attention_factor) == ("longrope", 1.0)
+
+
+def longrope_without_factors(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+
+
+def unknown_scaling(writer: gguf.GGUFWriter) -> None:
+    writer.add_string("llama.rope.scaling.type", "yarm")
 
 
 def experts(writer: gguf.GGUFWriter) -> None:
-    writer.add_expert_count(8)
+    writer.add_uint32("qwen2.expert_count", 8)
 
 
 def split(writer: gguf.GGUFWriter) -> None:
@@ -146,7 +284,12 @@ def split(writer: gguf.GGUFWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("customize", "message"), [(yarn, "rope scaling 'yarn'"), (experts, "mixture of experts"), (split, "split GGUF")]
+    ("customize", "message"),
+    [
+        (unknown_scaling, "rope scaling 'yarm', did you mean 'yarn'"),
+        (longrope_without_factors, "has LongRoPE's scaling but no rope_factors_long.weight"),
+        (split, "split GGUF"),
+    ],
 )
 def test_unsupported_features_are_refused(customize: Customize, message: str, tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", customize=customize)
@@ -154,14 +297,20 @@ def test_unsupported_features_are_refused(customize: Customize, message: str, tm
         open_checkpoint(str(tmp_path / "m.gguf"))
 
 
+def test_a_dense_family_has_no_experts(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "qwen2", customize=experts)
+    with pytest.raises(UserError, match="mixture of experts .qwen2.expert_count. is not supported"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
 def test_unsupported_architecture_names_the_nearest(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "qwen2moe")
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "qwen2vl")
     add_byte_level(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(UserError, match="unsupported GGUF architecture 'qwen2moe', did you mean 'qwen2'"):
+    with pytest.raises(UserError, match="unsupported GGUF architecture 'qwen2vl', did you mean 'qwen2'"):
         open_checkpoint(str(tmp_path / "m.gguf"))
 
 

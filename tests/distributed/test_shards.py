@@ -18,8 +18,8 @@ from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 from tests.support.tiny_ranks import ranks_at
 
 CONFIG = tiny_decoder("smollm").config
-ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-COLUMNS = ("o_proj", "down_proj")
+ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "w1", "w3")
+COLUMNS = ("o_proj", "down_proj", "w2")
 
 
 @given(st.integers(0, 300), st.integers(1, 40))
@@ -94,14 +94,32 @@ def test_a_shard_is_a_checkpoint_of_its_own_config(name: str, size: int) -> None
             assert shard.tensor("lm_head.weight").shape == (-(-rows // size), columns)
 
 
-def test_layers_of_a_shard_are_a_shard_of_layers() -> None:
-    source, layers = ModelTensors("biased_llama", 0), [1, 4]
+@pytest.mark.parametrize("name", ["biased_llama", "sparse_steps"])
+def test_layers_of_a_shard_are_a_shard_of_layers(name: str) -> None:
+    source, layers = ModelTensors(name, 0), [1, 4]
     for rank in range(2):
         place = ranks_at(rank, 2)
         ours = LayersOf(ShardedSource(source, place, place), layers)
         theirs = ShardedSource(LayersOf(source, layers), place, place)
         assert ours.names() == theirs.names() and ours.config == theirs.config
         assert all(torch.equal(ours.tensor(key), theirs.tensor(key)) for key in ours.names())
+
+
+def test_layers_with_experts_keep_them() -> None:
+    source, layers = ModelTensors("sparse_steps", 0), [0, 1, 3, 4]
+    loaded = load_decoder(LayersOf(source, layers), torch.device("cpu"), torch.float32)
+    subset = tiny_decoder("sparse_steps", 0).subset(layers)
+    assert loaded.config.experts is not None and loaded.config.experts.layers == (1, 2)
+    for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
+        pairs = zip(ours.mlp.projections, theirs.mlp.projections, strict=True)
+        assert all(torch.equal(a.weight_OI, b.weight_OI) for a, b in pairs)
+
+
+def test_no_more_ranks_than_an_expert_has_rows() -> None:
+    config = ModelTensors("qwen2_moe", 0, moe_intermediate_size=3).config
+    assert shard_of(config, 2, 3).mlp_rows[1] == config.intermediate_size
+    with pytest.raises(UserError, match="4 processes are too many .* use at most 3"):
+        shard_of(config, 0, 4)
 
 
 def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:
@@ -111,5 +129,6 @@ def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:
     assert loaded.layers == loaded.config.num_layers == subset.layers == 3
     for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
         assert torch.equal(ours.qkv.weight_OI, theirs.qkv.weight_OI)
-        assert ours.down.bias_O is not None and theirs.down.bias_O is not None
-        assert torch.equal(ours.down.bias_O, theirs.down.bias_O)
+        ours_O, theirs_O = ours.mlp.projections[-1].bias_O, theirs.mlp.projections[-1].bias_O
+        assert ours_O is not None and theirs_O is not None
+        assert torch.equal(ours_O, theirs_O)

@@ -34,6 +34,7 @@ class NumpyModel:
     @staticmethod
     def load(source: TensorSource) -> NumpyModel:
         """Read a checkpoint as float32."""
+        assert source.config.experts is None, "a mixture of experts is not computed"
         table = weights_of(source.config)
 
         def read(role: str, layer: int = 0) -> Array:
@@ -105,6 +106,7 @@ def inverse_frequencies(config: ModelConfig) -> Array:
     if scaling is not None and scaling.kind == "linear":
         frequency = frequency / scaling.factor
     elif scaling is not None:
+        assert scaling.kind == "llama3", f"rope scaling '{scaling.kind}' is not computed"
         turns = scaling.original_max_position * frequency / (2 * math.pi)
         kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
         kept = kept.clip(0, 1)

@@ -74,7 +74,9 @@ def stored_kv(session: Session, columns: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 @pytest.mark.parametrize("levels", [[1, 1, 1], [4, 4], [2, 17], [3, 1, 6]], ids=str)
-@pytest.mark.parametrize("name", ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "qwen2_sliding", "gemma3"])
+@pytest.mark.parametrize(
+    "name", ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "qwen2_sliding", "qwen2_moe", "gemma3"]
+)
 def test_fused_is_the_definition(name: str, levels: list[int]) -> None:
     """Chains and trees; GQA and none, biases, QK norm, a head dim of its own, layers of several kinds in a group."""
     compare(deep_decoder(name), UNEVEN, levels)

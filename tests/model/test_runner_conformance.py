@@ -13,6 +13,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.options import merge_options
 from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk.testing import check_runner
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
@@ -29,7 +30,7 @@ def test_layer_parallel_runners_conform(fused: bool) -> None:
     check_runner(
         lambda: LayerParallelRunner(LayerParallelConfig(size=2), fused),
         bad=[
-            lambda: LayerParallelRunner(LayerParallelConfig(size=0)),
+            lambda: LayerParallelRunner(merge_options(LayerParallelConfig, {"size": 0}, "drafter", "layer_parallel")),
             lambda: LayerParallelRunner(LayerParallelConfig(groups=[[0], [1, 2], [3], [4]])),
         ],
     )
@@ -49,7 +50,9 @@ def test_the_examples_runner_conforms(skip: list[int]) -> None:
     module = example("runner")
 
     def skipping(layers: list[int]) -> Any:
-        return lambda: module.SkipLayers(module.SkipLayersConfig(skip=layers))
+        return lambda: module.SkipLayers(
+            merge_options(module.SkipLayersConfig, {"skip": layers}, "drafter", "skipping")
+        )
 
     check_runner(skipping(skip), bad=[skipping([4]), skipping([-1])])
 

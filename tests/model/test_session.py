@@ -52,11 +52,12 @@ def random_text(shape: random.Random, length: int) -> list[int]:
     return [shape.randrange(VOCABULARY) for _ in range(length)]
 
 
+@pytest.mark.parametrize("model", ["smollm", "qwen2_moe"])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), prefix=st.integers(0, 40), size=st.integers(1, 14))
 @example(seed=0, prefix=0, size=14)
-def test_every_node_is_scored_as_if_its_path_were_the_text(seed: int, prefix: int, size: int) -> None:
-    executor, shape = tiny_executor(), random.Random(seed)
+def test_every_node_is_scored_as_if_its_path_were_the_text(model: str, seed: int, prefix: int, size: int) -> None:
+    executor, shape = tiny_executor(model), random.Random(seed)
     text = random_text(shape, prefix)
     tree = random_builder(shape, size).build().tree
     session = Session(executor)
@@ -73,11 +74,12 @@ def test_every_node_is_scored_as_if_its_path_were_the_text(seed: int, prefix: in
     assert (follow_up - logits_from_scratch(executor, [*committed, 7])).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("model", ["smollm", "qwen2_moe"])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 14))
-def test_a_growing_tree_is_scored_as_the_closed_one(seed: int, size: int) -> None:
+def test_a_growing_tree_is_scored_as_the_closed_one(model: str, seed: int, size: int) -> None:
     """Slots in creation order, fed in random portions, give every node the logits of the finished tree."""
-    executor, shape = tiny_executor(), random.Random(seed)
+    executor, shape = tiny_executor(model), random.Random(seed)
     text = random_text(shape, 9)
     full = random_builder(shape, size)
     closed = Session(executor)
@@ -214,17 +216,23 @@ def assert_as_alone(found: Sequence[Sequence[torch.Tensor]], alone: Sequence[Seq
 
 
 @pytest.mark.parametrize("padding", [False, True], ids=["as it is", "padded"])
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(
+    ("runner", "model"),
+    [(runner, "smollm") for runner in RUNNERS] + [(runner, "qwen2_moe") for runner in RUNNERS],
+    ids=[*RUNNERS, *(f"{runner}, experts" for runner in RUNNERS)],
+)
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), requests=st.integers(1, 6))
-def test_a_batch_gives_each_request_what_it_gets_alone(runner: str, padding: bool, seed: int, requests: int) -> None:
+def test_a_batch_gives_each_request_what_it_gets_alone(
+    runner: str, model: str, padding: bool, seed: int, requests: int
+) -> None:
     """Other lengths, trees of other sizes, slots in any order and with gaps; and once more in the same slots."""
-    shape, decoder = random.Random(seed), tiny_decoder()
+    shape, decoder = random.Random(seed), tiny_decoder(model)
     together = Session((Padding if padding else TorchExecutor)(decoder, Ops()), RUNNERS[runner]())
     for _ in range(2):
         stories = [Story(shape) for _ in range(requests)]
         slots = shape.sample(range(2 * requests), requests)
-        alone = [told(Session(tiny_executor(), RUNNERS[runner]()), [0], [story])[0] for story in stories]
+        alone = [told(Session(tiny_executor(model), RUNNERS[runner]()), [0], [story])[0] for story in stories]
         assert_as_alone(told(together, slots, stories), alone)
 
 

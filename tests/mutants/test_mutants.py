@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
 from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.model import MODEL
@@ -21,7 +22,7 @@ from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.verifiers import VERIFIERS
 
 TREES = "tests/tree/test_refusals.py"
-LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS)
+LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES)
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 

@@ -35,6 +35,14 @@ backends = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts, with MLPs in some of its layers."""
+    directory = tmp_path_factory.mktemp("experts")
+    write_checkpoint(directory, "qwen2_moe", num_hidden_layers=9)
+    return directory
+
+
+@pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
     write_checkpoint(directory, "smollm", num_hidden_layers=9)
@@ -49,6 +57,16 @@ def pipeline(name: str, backend: str, checkpoint: Path, *overrides: str) -> Pipe
 @backends
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_greedy_tokens_are_those_of_plain_decoding(name: str, backend: str, checkpoint: Path) -> None:
+    assert_as_plain_decoding(name, backend, checkpoint)
+
+
+@backends
+@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_tree"])
+def test_greedy_tokens_of_a_mixture_of_experts(name: str, backend: str, experts: Path) -> None:
+    assert_as_plain_decoding(name, backend, experts)
+
+
+def assert_as_plain_decoding(name: str, backend: str, checkpoint: Path) -> None:
     expected = tokens_of(pipeline("vanilla", "cpu", checkpoint), PROMPT, NEW_TOKENS, ignore_eos=True)
     speculating = pipeline(name, backend, checkpoint)
     assert speculating.guarantee == "exact"
@@ -64,8 +82,12 @@ def test_greedy_tokens_are_those_of_plain_decoding(name: str, backend: str, chec
 
 @backends
 @pytest.mark.parametrize("name", RELAXED)
-def test_no_tolerance_leaves_plain_decoding(name: str, backend: str, checkpoint: Path) -> None:
+@pytest.mark.parametrize("model", ["checkpoint", "experts"])
+def test_no_tolerance_leaves_plain_decoding(
+    name: str, model: str, backend: str, request: pytest.FixtureRequest
+) -> None:
     """At λ = 0 every prediction is a miss, and what is recovered is plain decoding."""
+    checkpoint = request.getfixturevalue(model)
     expected = tokens_of(pipeline("vanilla", "cpu", checkpoint), PROMPT, NEW_TOKENS, ignore_eos=True)
     overrides = ("predictor.size=2", "attention_verifier.threshold=0")
     speculating = pipeline(name, backend, checkpoint, *overrides)

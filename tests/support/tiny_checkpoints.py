@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 VOCABULARY = 96
@@ -30,10 +31,20 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.25, 1.5],
+    "long_factor": [1.0, 2.5, 7.0, 20.0],
+    "original_max_position_embeddings": 32,
+}
+EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+QWEN2_MOE = {**EXPERTS, "shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
     "llama3": ("llama", {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3_ROPE}}),
     "linear_rope": ("llama", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 4.0}}),
+    "long_rope": ("llama", {"rope_parameters": {"rope_theta": 10000.0, **LONG_ROPE}}),
     "smollm": ("llama", {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1e5, "rope_type": "default"}}),
     "biased_llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 16}),
@@ -43,6 +54,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen2",
         {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 3, "tie_word_embeddings": True},
     ),
+    "yarn_qwen2": ("qwen2", {"rope_parameters": {"rope_theta": 10000.0, **YARN_ROPE}}),
+    "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "qwen2_moe": ("qwen2_moe", QWEN2_MOE),
+    "qwen3_moe": ("qwen3_moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
+    "sparse_steps": ("qwen3_moe", {**EXPERTS, "head_dim": 8, "decoder_sparse_step": 2, "attention_bias": True}),
     "qwen3": ("qwen3", {"head_dim": 16, "tie_word_embeddings": False}),
     "gemma": ("gemma", {"head_dim": 16}),
     "gemma2": (
@@ -85,6 +101,12 @@ def random_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
             else:
                 parameter.mul_(4.0)
     return model
+
+
+def checkpoint_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The model's tensors under the names that published checkpoints have for them: the experts one by one."""
+    tensors: dict[str, torch.Tensor] = revert_weight_conversion(model, model.state_dict())
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def tiny_tokenizer() -> Tokenizer:

@@ -12,7 +12,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from tests.support.tiny_checkpoints import random_model
+from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
 
 
 class ModelTensors:
@@ -21,7 +21,7 @@ class ModelTensors:
     def __init__(self, name: str, seed: int, **overrides: Any) -> None:
         model = random_model(name, seed, **overrides)
         self.config = read_config(model.config.to_dict(), "tests")
-        self._tensors = model.state_dict()
+        self._tensors = checkpoint_tensors(model)
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._tensors[name]

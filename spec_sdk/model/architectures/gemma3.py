@@ -57,7 +57,7 @@ def _read_text(fields: Fields) -> ModelConfig:
         computes=_COMPUTES,
     )
     cap = softcap(fields, "final_logit_softcapping", None)
-    return replace(config, windowed_rope=Rope(*read_rope(windowed)), logit_softcap=cap)
+    return replace(config, windowed_rope=Rope(*read_rope(windowed, config.head_dim)), logit_softcap=cap)
 
 
 def _ropes(fields: Fields) -> tuple[Fields, Fields]:
