@@ -174,8 +174,11 @@ class NeverSpeculate(Policy):
         return Budget(0)
 
 
-def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
-    """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together."""
+def build_pipeline(settings: Settings, registry: Registry, expected_tokens: int | None = None) -> Pipeline:
+    """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together.
+
+    ``expected_tokens``: about how many the run will make, if that is known (:meth:`Backend.expect`).
+    """
 
     def choose(kind: str, node: Mapping[str, Any]) -> tuple[Any, Any]:
         return registry.configure(kind, node)
@@ -197,6 +200,8 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
     backend: Backend = make_backend(backend_config)
+    if expected_tokens is not None:
+        backend.expect(expected_tokens)
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
         raise UserError(

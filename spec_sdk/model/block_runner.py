@@ -110,6 +110,9 @@ class BlockRunner(Plugin, ABC):
     keeps_kv: bool = True
     spreads: ClassVar[bool] = False
     """Whether with several processes it spreads a whole model's work over them, so that all of them must run it."""
+    capturable: ClassVar[bool] = False
+    """Whether a graph may capture its passes: :meth:`run` waits for nothing, looks at no length that the host knows,
+    and does the same operations in every pass of a size."""
 
     def __init__(self, config: Any = None) -> None:
         self.config = config

@@ -46,7 +46,8 @@ class Generate(Task):
         from spec_sdk.pipeline import build_pipeline
 
         registry = Registry.discover()
-        pipeline = build_pipeline(app, registry)
+        answers = len(texts) * (2 if app.compare else 1)
+        pipeline = build_pipeline(app, registry, expected_tokens=answers * app.max_new_tokens)
         prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
         for i, prompt in enumerate(prompts):
             check_length(len(prompt), app.max_new_tokens, pipeline.context, i, len(prompts))
@@ -196,6 +197,7 @@ def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
         "dtype": pipeline.dtype,
         "machine": {
             "device": pipeline.backend.describe(),
+            "compiled": dict(pipeline.backend.compiled),
             "processes": pipeline.ranks.size,
             "device_groups": pipeline.device_groups,
             "cpus": os.cpu_count(),

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
+from spec_sdk.model.compilation import Compilation, choice_of
+from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk_backends.packed_projections import PackedProjection, PackedProjectionStack, can_pack
@@ -23,10 +30,13 @@ class CpuConfig:
     """``threads``: threads torch may use; 0 leaves torch's own choice (one per core).
     ``pack_weights``: keep linear layers in oneDNN's layout, which is faster; an embedding that is also the output
     head is then held twice.
+    ``compile``: the small operations between the products as compiled graphs: true, false, or auto, where the run is
+    expected to save more than compiling takes.
     """
 
     threads: int = 0
     pack_weights: bool = True
+    compile: Any = "auto"
 
 
 class CpuOps(Ops):
@@ -56,6 +66,7 @@ class CpuBackend(Backend):
         if not 0 <= config.threads <= most:
             raise UserError(f"backend.threads: {config.threads} must lie between 0 (torch's choice) and {most}")
         super().__init__(config)
+        self._compilation = Compilation(choice_of(config.compile, "backend.compile"), "backend.compile")
         if config.threads:
             torch.set_num_threads(config.threads)
         self._ops = CpuOps() if config.pack_weights else Ops()
@@ -67,6 +78,17 @@ class CpuBackend(Backend):
     @property
     def ops(self) -> Ops:
         return self._ops
+
+    def expect(self, tokens: int) -> None:
+        self._compilation.tokens = tokens
+
+    @property
+    def compiled(self) -> Mapping[str, Any]:
+        return self._compilation.report()
+
+    def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
+        return TorchExecutor(self._compilation.of(decoder), self.ops)
 
     def describe(self) -> str:
         return f"{_processor_name()}, {torch.get_num_threads()} threads"

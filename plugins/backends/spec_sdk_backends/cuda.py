@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
+from spec_sdk.model.compilation import choice_of
+from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.step_clock import StepClock, StreamClock
 from spec_sdk.ops import Ops
+from spec_sdk_backends.cuda_graphs import GraphCapture
 
 
 @dataclass
 class CudaConfig:
-    """``index``: which of the visible GPUs, from 0."""
+    """``index``: which of the visible GPUs, from 0.
+    ``compile``: short passes as CUDA graphs, one for each size: true, false, or auto, which is false until a GPU has
+    shown what they gain.
+    """
 
     index: int = 0
+    compile: Any = "auto"
 
 
 class CudaBackend(Backend):
@@ -36,6 +48,8 @@ class CudaBackend(Backend):
         if importlib.util.find_spec("triton") is None:
             raise UserError("backend=cuda: triton is not installed: pip install triton, or use backend=cpu")
         super().__init__(config)
+        self._captures = choice_of(config.compile, "backend.compile") == "true"
+        self._executors: list[GraphExecutor] = []
         # triton is imported here and not above, so that listing plugins works on machines without it
         from spec_sdk_backends.triton_ops import TritonOps
 
@@ -51,6 +65,17 @@ class CudaBackend(Backend):
     @property
     def ops(self) -> Ops:
         return self._ops
+
+    def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        if not self._captures:
+            return super().load(checkpoint, dtype)
+        decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
+        self._executors.append(GraphExecutor(decoder, self.ops, GraphCapture(self._device)))
+        return self._executors[-1]
+
+    @property
+    def compiled(self) -> Mapping[str, Any]:
+        return {"graphs": sum(executor.captures for executor in self._executors)} if self._captures else {}
 
     def describe(self) -> str:
         properties = torch.cuda.get_device_properties(self._device)
