@@ -7,7 +7,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.ranks import ALONE, Ranks
@@ -44,6 +44,7 @@ class FakeTokenizer:
 
 
 class FakeBackend:
+    compiled: ClassVar[dict[str, Any]] = {}
     name = "fake"
 
     def describe(self) -> str:
@@ -120,7 +121,7 @@ def install(setitem: Callable[[Any, str, Any], None] = lambda d, k, v: d.__setit
     """Put the fake in the place of :mod:`spec_sdk.pipeline`. ``options`` go to :class:`FakePipeline`."""
     module: Any = types.ModuleType("spec_sdk.pipeline")
 
-    def build_pipeline(settings: Settings, registry: Any) -> FakePipeline:
+    def build_pipeline(settings: Settings, registry: Any, expected_tokens: int | None = None) -> FakePipeline:
         return FakePipeline(settings.pipeline.name, settings.sampling, **options)
 
     module.build_pipeline = build_pipeline
