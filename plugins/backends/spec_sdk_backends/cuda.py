@@ -48,8 +48,7 @@ class CudaBackend(Backend):
         if importlib.util.find_spec("triton") is None:
             raise UserError("backend=cuda: triton is not installed: pip install triton, or use backend=cpu")
         super().__init__(config)
-        self._captures = choice_of(config.compile, "backend.compile") == "true"
-        self._executors: list[GraphExecutor] = []
+        captures = choice_of(config.compile, "backend.compile") == "true"
         # triton is imported here and not above, so that listing plugins works on machines without it
         from spec_sdk_backends.triton_ops import TritonOps
 
@@ -57,6 +56,7 @@ class CudaBackend(Backend):
         # triton launches on the current device, whatever the tensors say
         torch.cuda.set_device(self._device)
         self._ops = TritonOps()
+        self._capture = GraphCapture(self._device) if captures else None
 
     @property
     def device(self) -> torch.device:
@@ -67,15 +67,13 @@ class CudaBackend(Backend):
         return self._ops
 
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
-        if not self._captures:
+        if self._capture is None:
             return super().load(checkpoint, dtype)
-        decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
-        self._executors.append(GraphExecutor(decoder, self.ops, GraphCapture(self._device)))
-        return self._executors[-1]
+        return GraphExecutor(load_decoder(checkpoint, self.device, dtype, self.ops), self.ops, self._capture)
 
     @property
     def compiled(self) -> Mapping[str, Any]:
-        return {"graphs": sum(executor.captures for executor in self._executors)} if self._captures else {}
+        return {} if self._capture is None else {"graphs": self._capture.captures}
 
     def describe(self) -> str:
         properties = torch.cuda.get_device_properties(self._device)

@@ -16,10 +16,11 @@ captured."""
 class GraphCapture:
     """A :data:`~spec_sdk.model.graph_executor.Capture` for one GPU, whose graphs share one pool of memory.
 
-    They may, since what a graph returned is copied before another one runs.
+    They may, since what a graph returned is copied before another one runs. ``captures``: how many were made.
     """
 
     def __init__(self, device: torch.device) -> None:
+        self.captures = 0
         self._device = device
         self._pool: object = None
 
@@ -36,4 +37,5 @@ class GraphCapture:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             output = run()
+        self.captures += 1
         return graph.replay, output
