@@ -16,6 +16,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +124,14 @@ def load(path: Path) -> Graph | None:
         loader: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)  # type: ignore[attr-defined]
     except (AttributeError, TypeError, RuntimeError):
         return None
-    graph: Graph = loader.boxed_run
+    run, lock = loader.boxed_run, threading.Lock()
+
+    def graph(arguments: list[torch.Tensor]) -> list[torch.Tensor]:
+        # a graph may call Python, so a thread that waited for another one inside the library would keep it waiting
+        with lock:
+            results: list[torch.Tensor] = run(arguments)
+        return results
+
     return graph
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import BlockRunner
+from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.executor import PassPlan
 from spec_sdk.model.graph_executor import MOST_GRAPHS, MOST_ROWS, GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
@@ -19,7 +20,7 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
-from spec_sdk.testing import StaticOps, WouldWait, check_executor, no_waiting, repeated
+from spec_sdk.testing import StaticOps, WouldWait, check_executor, check_runner, no_waiting, repeated
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 
 CPU = torch.device("cpu")
@@ -86,6 +87,28 @@ def test_a_larger_cache_is_captured_anew() -> None:
             rtol=1e-5,
         )
     assert made.captures == 2
+
+
+def test_a_runner_says_itself_that_it_is_capturable() -> None:
+    """A subclass may look at lengths: it is run as it is until it says that it does not."""
+
+    class Reads(SequentialRunner):
+        def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+            assert work.inputs.parts[0].live
+            return super().run(decoder, h_BNM, work)
+
+    class Claims(Reads):
+        capturable = True
+
+    made = executor()
+    cache = made.new_cache()
+    cache.reserve(1, 64)
+    made.forward(chain(made, 0, 2), cache, PassPlan(Reads()))
+    assert made.captures == 0
+    with pytest.raises(WouldWait, match="tolist"):
+        made.forward(chain(made, 0, 2), cache, PassPlan(Claims()))
+    with pytest.raises(WouldWait, match="tolist"):
+        check_runner(Claims, seeds=(0,))
 
 
 def test_long_passes_are_not_captured_and_old_graphs_are_dropped() -> None:
