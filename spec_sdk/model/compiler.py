@@ -121,7 +121,7 @@ def load(path: Path) -> Graph | None:
         return None
     try:
         # the loader itself: torch._inductor.aoti_load_package takes seconds to import
-        loader: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)  # type: ignore[attr-defined]
+        loader: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     except (AttributeError, TypeError, RuntimeError):
         return None
     run, lock = loader.boxed_run, threading.Lock()

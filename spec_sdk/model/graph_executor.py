@@ -10,7 +10,7 @@ Legend: B requests, N rows of a request, T tree slots of a request.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -82,13 +82,8 @@ class GraphExecutor(TorchExecutor):
                 del self._captured[next(iter(self._captured))]
         captured.flat_I.copy_(inputs.flat, non_blocking=True)
         captured.replay()
-        output = captured.output
-        # the next pass of this size overwrites them
-        return replace(
-            output,
-            logits_BNV=output.logits_BNV.clone(),
-            hidden={layer: h_BNM.clone() for layer, h_BNM in output.hidden.items()},
-        )
+        # the next pass overwrites them
+        return changed(captured.output, torch.clone)
 
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
         return GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
@@ -125,7 +120,26 @@ def key_of(inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> 
     """All that a captured pass depends on beside the integers of its inputs: sizes, the plan, and the cache's place."""
     sizes = inputs.kind, inputs.batch, inputs.width, inputs.key_end_BT.shape[1], columns
     place = cache.k_LSGCD.data_ptr(), cache.v_LSGCD.data_ptr(), cache.slots, cache.capacity
-    return sizes, place, plan.runner, plan.taps, plan.logits
+    return sizes, place, plan
+
+
+def tensors_of_output(output: PassOutput) -> list[torch.Tensor]:
+    """Every tensor of an output, in the order of :func:`changed`."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    changed(output, note)
+    return found
+
+
+def changed(output: PassOutput, change: Callable[[torch.Tensor], torch.Tensor]) -> PassOutput:
+    """The output with ``change`` applied to each of its tensors, in a fixed order."""
+    parts = {field.name: getattr(output, field.name) for field in fields(output)}
+    tensors = {name: change(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
+    return replace(output, **tensors, hidden={layer: change(h_BNM) for layer, h_BNM in output.hidden.items()})
 
 
 def power_of_two(size: int) -> int:

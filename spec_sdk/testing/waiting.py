@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spec_sdk.model.executor import PassOutput
+from spec_sdk.model.graph_executor import changed, tensors_of_output
 
 READS = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, torch.Tensor.__array__)
 """On the CPU they read memory, and torch dispatches nothing that could be seen."""
@@ -79,13 +80,12 @@ def repeated(run: Callable[[], PassOutput]) -> tuple[Callable[[], object], PassO
     Raises WouldWait where a graph could not be captured.
     """
     with no_waiting():
-        output = run()
+        output = changed(run(), torch.clone)
 
     def replay() -> None:
         with no_waiting():
             again = run()
-        output.logits_BNV.copy_(again.logits_BNV)
-        for layer, h_BNM in output.hidden.items():
-            h_BNM.copy_(again.hidden[layer])
+        following = iter(tensors_of_output(again))
+        changed(output, lambda place: place.copy_(next(following)))
 
     return replay, output
