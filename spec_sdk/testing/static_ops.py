@@ -3,7 +3,7 @@
 What a kernel does in place, in plain torch and on any device; it takes the capacity's time and memory, so it serves
 checks and not runs.
 
-Legend: g layers, B requests, N rows, H query heads, G KV heads, D head dim, S slots, C capacity, T tree slots.
+Legend: g layers, X = g*B, B requests, N rows, H query heads, G KV heads, D head dim, S slots, C capacity, T tree slots.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ class StaticOps(Ops):
         inputs, g = cache.inputs, q_gBNHD.shape[0]
         k_gSGCD, v_gSGCD = cache.layers(first, first + g)
         slot_B = inputs.slot_B.long()
-        o_gBHND = F.scaled_dot_product_attention(
+        o_XHND = F.scaled_dot_product_attention(
             q_gBNHD.transpose(2, 3).flatten(0, 1),
             k_gSGCD.index_select(1, slot_B).flatten(0, 1),
             v_gSGCD.index_select(1, slot_B).flatten(0, 1),
             attn_mask=visible_BNC(inputs, k_gSGCD.shape[3])[:, None].repeat(g, 1, 1, 1),
             enable_gqa=k_gSGCD.shape[2] < q_gBNHD.shape[3],
-        ).unflatten(0, (g, -1))
+        )
         row_N = torch.arange(inputs.width, device=slot_B.device)
         padding_BN = row_N >= inputs.live_B[:, None]
-        return o_gBHND.transpose(2, 3).masked_fill(padding_BN[:, :, None, None], 0.0)
+        o_gBNHD: torch.Tensor = o_XHND.transpose(1, 2).reshape(q_gBNHD.shape)
+        return o_gBNHD.masked_fill(padding_BN[:, :, None, None], 0.0)
 
 
 def visible_BNC(inputs: PassInputs, capacity: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ Legend: I inputs, O outputs, L layers of a stack, g layers of a run, K rows, N r
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ def _packed_linear_shape(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch
     return x.new_empty(*x.shape[:-1], weight_OI.shape[0])
 
 
-_OPERATIONS = torch.library.Library("spec_sdk_backends", "DEF")
+_OPERATIONS: Any = torch.library.Library("spec_sdk_backends", "DEF")  # type: ignore[no-untyped-call]
 _OPERATIONS.define("packed_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 _OPERATIONS.impl("packed_linear", packed_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("spec_sdk_backends::packed_linear", _packed_linear_shape, lib=_OPERATIONS)
