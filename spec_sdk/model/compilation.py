@@ -12,6 +12,7 @@ from spec_sdk.model.compiled_decoder import compile_decoder, graphs_to_compile
 from spec_sdk.model.decoder import Decoder
 
 Choice = Literal["auto", "true", "false"]
+CHOICES: tuple[Choice, ...] = ("auto", "true", "false")
 ASSUMED_SECONDS = 30.0
 """What compiling a graph takes, until this machine has done it once."""
 SECONDS_TO_LOAD = 0.2
@@ -24,9 +25,9 @@ MARGIN = 2.0
 
 def choice_of(value: Any, where: str) -> Choice:
     """``auto``, ``true`` or ``false``, from an option. Raises UserError for anything else."""
-    text = str(value).lower()
-    if text == "true" or text == "false" or text == "auto":
-        return text
+    for choice in CHOICES:
+        if str(value).lower() == choice:
+            return choice
     raise UserError(f"{where}: {value!r} must be auto, true or false")
 
 

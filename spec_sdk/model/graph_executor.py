@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
@@ -138,8 +139,9 @@ def tensors_of_output(output: PassOutput) -> list[torch.Tensor]:
 def changed(output: PassOutput, change: Callable[[torch.Tensor], torch.Tensor]) -> PassOutput:
     """The output with ``change`` applied to each of its tensors, in a fixed order."""
     parts = {field.name: getattr(output, field.name) for field in fields(output)}
-    tensors = {name: change(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
-    return replace(output, **tensors, hidden={layer: change(h_BNM) for layer, h_BNM in output.hidden.items()})
+    made: dict[str, Any] = {name: change(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
+    made["hidden"] = {layer: change(h_BNM) for layer, h_BNM in output.hidden.items()}
+    return replace(output, **made)
 
 
 def power_of_two(size: int) -> int:

@@ -35,7 +35,7 @@ def no_waiting() -> Iterator[None]:
     values (``nonzero``, ``masked_select``, ``unique``, boolean indices), copies between devices, and tensors made of
     Python numbers. ``torch.arange``, ``zeros`` and the like are launches, and allowed.
     """
-    with _Calls(), _Operations():
+    with _Calls(), _Operations():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -48,7 +48,7 @@ class _Calls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.data_dependent_output in func.tags:
             raise WouldWait(f"{func} reads a value back")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -22,13 +23,13 @@ class GraphCapture:
     def __init__(self, device: torch.device) -> None:
         self.captures = 0
         self._device = device
-        self._pool: object = None
+        self._pool: Any = None
 
     def __call__(self, run: Callable[[], PassOutput]) -> tuple[Callable[[], object], PassOutput]:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         # capturing needs a stream of its own, and what is warmed up must be warmed up there
-        stream = torch.cuda.Stream(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
