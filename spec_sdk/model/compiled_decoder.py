@@ -120,7 +120,11 @@ def graphs_to_compile(decoder: Decoder) -> int:
 
 
 class _Stage:
-    """One stage of one block as a function of tensors: its inputs, then the block's."""
+    """One stage of one block as a function of tensors: its inputs, then the block's.
+
+    It goes by the model's config and the block's weights. What kind of layer it is decides over attention and
+    rotations, which are no part of it.
+    """
 
     name: str
     inputs: int

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Backend
+from spec_sdk.contracts import Backend, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import Compilation, choice_of
 from spec_sdk.model.decoder import TensorSource
@@ -27,16 +27,23 @@ MOST_THREADS_PER_CORE = 4
 
 @dataclass
 class CpuConfig:
-    """``threads``: threads torch may use; 0 leaves torch's own choice (one per core).
-    ``pack_weights``: keep linear layers in oneDNN's layout, which is faster; an embedding that is also the output
-    head is then held twice.
-    ``compile``: the small operations between the products as compiled graphs: true, false, or auto, where the run is
-    expected to save more than compiling takes.
-    """
+    """Options of ``backend=cpu``."""
 
-    threads: int = 0
-    pack_weights: bool = True
-    compile: Any = "auto"
+    threads: int = option(
+        0,
+        f"threads that torch may use, up to {MOST_THREADS_PER_CORE} per core",
+        minimum=0,
+        means={0: "torch's own choice, one per core"},
+    )
+    pack_weights: bool = option(
+        True,
+        "linear layers in oneDNN's layout: faster; an embedding that is also the output head is held twice",
+    )
+    compile: Any = option(
+        "auto",
+        "the small operations between the products as compiled graphs",
+        choices={True: "", False: "", "auto": "where the run is expected to save more than compiling takes"},
+    )
 
 
 class CpuOps(Ops):
@@ -62,9 +69,7 @@ class CpuBackend(Backend):
     config: CpuConfig
 
     def __init__(self, config: CpuConfig) -> None:
-        most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
-        if not 0 <= config.threads <= most:
-            raise UserError(f"backend.threads: {config.threads} must lie between 0 (torch's choice) and {most}")
+        check_threads(config.threads)
         super().__init__(config)
         self._compilation = Compilation(choice_of(config.compile, "backend.compile"), "backend.compile")
         if config.threads:
@@ -92,6 +97,13 @@ class CpuBackend(Backend):
 
     def describe(self) -> str:
         return f"{_processor_name()}, {torch.get_num_threads()} threads"
+
+
+def check_threads(threads: int) -> None:
+    """Raise UserError for more threads than this machine could use."""
+    most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
+    if threads > most:
+        raise UserError(f"backend.threads: {threads} must be at most {most} on this machine; 0 is torch's own choice")
 
 
 def _processor_name() -> str:

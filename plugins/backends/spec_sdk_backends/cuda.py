@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Backend
+from spec_sdk.contracts import Backend, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import choice_of
 from spec_sdk.model.decoder import TensorSource
@@ -23,18 +23,20 @@ from spec_sdk_backends.cuda_graphs import GraphCapture
 
 @dataclass
 class CudaConfig:
-    """``index``: which of the visible GPUs, from 0.
-    ``compile``: short passes as CUDA graphs, one for each size: true, false, or auto, which is false until a GPU has
-    shown what they gain.
-    """
+    """Options of ``backend=cuda``."""
 
-    index: int = 0
-    compile: Any = "auto"
+    index: int = option(0, "which of the visible GPUs", minimum=0)
+    compile: Any = option(
+        "auto",
+        "short passes as CUDA graphs, one for each size",
+        choices={True: "", False: "", "auto": "false, until a GPU has shown what they gain"},
+    )
 
 
 class CudaBackend(Backend):
-    """Tensors in the memory of one GPU. Raises :class:`UserError` without that GPU or without triton
-    (the extra ``cuda``).
+    """Tensors in the memory of one GPU, kernels in Triton.
+
+    Raises :class:`UserError` without that GPU or without triton (the extra ``cuda``).
     """
 
     name = "cuda"
@@ -45,7 +47,7 @@ class CudaBackend(Backend):
         if not torch.cuda.is_available():
             raise UserError(f"backend=cuda: torch {torch.__version__} finds no CUDA device here, use backend=cpu")
         count = torch.cuda.device_count()
-        if not 0 <= config.index < count:
+        if config.index >= count:
             raise UserError(f"backend.index: {config.index} must be 0 to {count - 1}: {count} GPUs are visible")
         if importlib.util.find_spec("triton") is None:
             raise UserError("backend=cuda: triton is not installed: pip install 'spec-sdk[cuda]', or use backend=cpu")
