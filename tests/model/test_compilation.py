@@ -20,6 +20,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.ops.linear import Projection
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
+from tests.support.tiny_decoder import tiny_decoder
 
 CPU = torch.device("cpu")
 
@@ -154,6 +155,23 @@ def test_a_stage_is_a_function_of_its_tensors(pretended: list[str]) -> None:
                 strict=True,
             ):
                 torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(("name", "graphs"), [("qwen3", 2), ("gemma2", 2), ("gemma3", 2)])
+def test_families_with_norms_and_windows_of_their_own(name: str, graphs: int, pretended: list[str]) -> None:
+    """Layers of another kind have other rotations and windows, and the same stages."""
+    plain = tiny_decoder(name)
+    made, fault = compile_decoder(plain, Compiler())
+    assert isinstance(made, CompiledDecoder)
+    assert (fault, len(pretended)) == (None, graphs)
+    M, D = plain.embedding_VM.shape[1], plain.config.head_dim
+    h, a, cos, sin = torch.randn(1, 3, M), torch.randn(1, 3, M), torch.randn(1, 3, 1, D), torch.randn(1, 3, 1, D)
+    with torch.no_grad():
+        for layer in range(plain.layers):
+            found = *made.queries_keys_values(layer, h, cos, sin), made.post_attention(layer, h, a)
+            expected = *plain.queries_keys_values(layer, h, cos, sin), plain.post_attention(layer, h, a)
+            for ours, theirs in zip(found, expected, strict=True):
+                torch.testing.assert_close(ours, theirs)
 
 
 def test_a_stage_that_cannot_be_traced_stays_eager(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
