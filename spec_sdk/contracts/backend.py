@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,6 +38,16 @@ class Backend(Plugin, ABC):
     def ops(self) -> Ops:
         """The kernels of decoders in torch and of rules of acceptance; the reference ones by default."""
         return Ops()
+
+    def expect(self, tokens: int) -> None:
+        """About how many tokens the run will make, which may be more than it does: told before :meth:`load`, where it
+        is known. What pays off only in a long run goes by it; by default nothing does.
+        """
+
+    @property
+    def compiled(self) -> Mapping[str, Any]:
+        """What was compiled or captured for this run, as plain data for reports; empty by default."""
+        return {}
 
     @abstractmethod
     def describe(self) -> str:

@@ -131,6 +131,14 @@ class BlockRunner(Plugin, ABC):
     keeps_kv: bool = True
     spreads: ClassVar[bool] = False
     """Whether with several processes it spreads a whole model's work over them, so that all of them must run it."""
+    capturable: ClassVar[bool] = False
+    """Whether a graph may capture its passes: :meth:`run` waits for nothing, looks at no length that the host knows,
+    and does the same operations in every pass of a size. Not inherited: a subclass may do something else."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "capturable" not in vars(cls):
+            cls.capturable = False
 
     def __init__(self, config: Any = None) -> None:
         self.config = config

@@ -197,6 +197,12 @@ class Decoder:
         self, layer: int, h_BNM: torch.Tensor, work: ForwardPass
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Input norm, QKV projection, QK norm, rotation: q [B, N, H, D], k and v [B, N, G, D]."""
+        return self.queries_keys_values(layer, h_BNM, *self.rotation(layer, work))
+
+    def queries_keys_values(
+        self, layer: int, h_BNM: torch.Tensor, cos_BN1D: torch.Tensor, sin_BN1D: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """:meth:`pre_attention` as a function of tensors alone."""
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
         qkv = w.qkv(self._norm(h_BNM, w.input_norm_M))
@@ -206,7 +212,7 @@ class Decoder:
             q_BNHD = self._norm(qk_BNXD[:, :, :H], w.q_norm_D)
             k_BNGD = self._norm(qk_BNXD[:, :, H:], w.k_norm_D)
             qk_BNXD = torch.cat((q_BNHD, k_BNGD), dim=2)
-        qk_BNXD = rotate(qk_BNXD, *self.rotation(layer, work))
+        qk_BNXD = rotate(qk_BNXD, cos_BN1D, sin_BN1D)
         return qk_BNXD[:, :, :H], qk_BNXD[:, :, H:], v_BNGD
 
     def rotation(self, layer: int, work: ForwardPass) -> Rotation:

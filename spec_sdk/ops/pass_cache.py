@@ -42,7 +42,7 @@ class PassCache:
 
     def write(self, first: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
         """Store the pass's keys and values of the g layers from ``first`` on; padding is not stored."""
-        if self._k_LSGCD.device.type == "cpu":
+        if self._k_LSGCD.device.type == "cpu" and self.inputs.host_knows:
             self.write_by_request(first, k_gBNGD, v_gBNGD)
         else:
             self.write_by_index(first, k_gBNGD, v_gBNGD)

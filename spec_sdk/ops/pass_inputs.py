@@ -97,6 +97,7 @@ class PassInputs:
     the text each tree slot is, for layers with a window. ``live_B``: rows that are no padding; tree slots that are none
     are ``write_at + live - prefix``. Padded rows see the prefix at most, padded slots are seen by nobody.
     ``features_BNM``: what a drafter feeds besides tokens, such as a target's hidden states.
+    ``flat``: the one tensor that all the integers are parts of, if they are.
     """
 
     kind: PassKind
@@ -111,7 +112,9 @@ class PassInputs:
     key_position_BT: torch.Tensor
     live_B: torch.Tensor
     features_BNM: torch.Tensor | None = None
+    flat: torch.Tensor | None = field(default=None, repr=False, compare=False)
     _known: tuple[tuple[int, int, int, int], ...] | None = field(default=None, repr=False, compare=False)
+    _columns: int | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def of(
@@ -142,6 +145,23 @@ class PassInputs:
         )
         if device.type != "cpu":
             flat = flat.pin_memory().to(device, non_blocking=True)
+        return PassInputs.over(flat, kind, B, N, T, features_BNM=features_BNM, known=known)
+
+    @staticmethod
+    def over(
+        flat: torch.Tensor,
+        kind: PassKind,
+        B: int,
+        N: int,
+        T: int,
+        columns: int | None = None,
+        features_BNM: torch.Tensor | None = None,
+        known: tuple[tuple[int, int, int, int], ...] | None = None,
+    ) -> PassInputs:
+        """The inputs whose integers lie in ``flat``, as :meth:`of` laid them out: whoever writes there changes them.
+
+        ``columns`` may be promised with them, as many or more than any request sees.
+        """
         token_BN, position_BN, query_start_BN = flat[: 3 * B * N].view(3, B, N).unbind()
         key_start_BT, key_end_BT, key_position_BT = flat[3 * B * N : -4 * B].view(3, B, T).unbind()
         slot_B, prefix_B, write_at_B, live_B = flat[-4 * B :].view(4, B).unbind()
@@ -157,8 +177,10 @@ class PassInputs:
             key_end_BT=key_end_BT,
             key_position_BT=key_position_BT,
             live_B=live_B,
+            flat=flat,
             features_BNM=features_BNM,
             _known=known,
+            _columns=columns,
         )
 
     def request(self, index: int) -> PassInputs:
@@ -201,7 +223,14 @@ class PassInputs:
     @property
     def columns(self) -> int | None:
         """Most cache columns that a request's rows see, by which a kernel may share out its work; None: not known."""
-        return None if self._known is None else max(write_at + live for _, _, write_at, live in self._known)
+        if self._known is None:
+            return self._columns
+        return max(write_at + live for _, _, write_at, live in self._known)
+
+    @property
+    def host_knows(self) -> bool:
+        """Whether the host knows slots and lengths, so that :attr:`parts` waits for nothing."""
+        return self._known is not None
 
     @cached_property
     def parts(self) -> tuple[PassPart, ...]:

@@ -47,6 +47,7 @@ class Generate(Task):
         # joined before anything can fail that the leader does alone: the others would wait for it to join
         backend = joined_backend(app, registry)
         texts = prompts_to_answer(app)
+        backend.expect(len(texts) * (2 if app.compare else 1) * app.max_new_tokens)
         pipeline = build_pipeline(app, registry, backend)
         prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
         for i, prompt in enumerate(prompts):
@@ -191,6 +192,7 @@ def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
         "dtype": pipeline.dtype,
         "machine": {
             "device": pipeline.backend.describe(),
+            "compiled": dict(pipeline.backend.compiled),
             "processes": pipeline.ranks.size,
             "device_groups": pipeline.device_groups,
             "cpus": os.cpu_count(),

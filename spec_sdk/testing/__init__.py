@@ -13,10 +13,12 @@ from spec_sdk.testing.predictors import check_predictor
 from spec_sdk.testing.rounding import plain_logits, step_beyond_rounding
 from spec_sdk.testing.runners import check_runner
 from spec_sdk.testing.samplers import check_sampler
+from spec_sdk.testing.static_ops import StaticOps
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit, joint_law, sample_tokens
 from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel
 from spec_sdk.testing.trees import check_tree
 from spec_sdk.testing.verifiers import CHAINS, TREES, check_verifier
+from spec_sdk.testing.waiting import WouldWait, no_waiting, repeated
 
 __all__ = [
     "CHAINS",
@@ -24,8 +26,10 @@ __all__ = [
     "TREES",
     "DrawPlan",
     "PlannedDraw",
+    "StaticOps",
     "TableDrafter",
     "TableModel",
+    "WouldWait",
     "check_drafter",
     "check_executor",
     "check_growth",
@@ -36,7 +40,9 @@ __all__ = [
     "check_verifier",
     "goodness_of_fit",
     "joint_law",
+    "no_waiting",
     "plain_logits",
+    "repeated",
     "sample_tokens",
     "step_beyond_rounding",
 ]

@@ -15,6 +15,7 @@ import torch
 from spec_sdk.contracts import GUARANTEES, BlockRunner
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -23,6 +24,8 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.testing.executors import grow_tree, path_of_rows, random_tree
 from spec_sdk.testing.random_weights import TINY, RandomWeights
+from spec_sdk.testing.static_ops import StaticOps
+from spec_sdk.testing.waiting import repeated
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 TOLERANCE = 1e-4
@@ -42,7 +45,8 @@ def check_runner(
     same in company as alone, and in a slot that another one had; the K and V of committed tokens are not changed; the
     hidden states that are asked for are recorded; ``declaration`` is plain data. A runner whose guarantee is exact has
     the logits and hidden states of a plain pass, and, if its K and V may be kept (``keeps_kv``), leaves those of a
-    plain pass. What a relaxed one may deviate by is not looked at.
+    plain pass. What a relaxed one may deviate by is not looked at. One that is ``capturable`` gets the same from passes
+    that are repeated in place, with other inputs, and waits for nothing in them (:func:`spec_sdk.testing.no_waiting`).
 
     ``bad``: runners with options that a model of ``config.num_layers`` layers cannot be run with (TINY has 4), which
     must raise UserError when they are made or in ``prepare``.
@@ -71,6 +75,10 @@ def check_runner(
         for turn, slots in (("in company", SLOTS), ("in a slot that another had", (*SLOTS[1:], SLOTS[0]))):
             found = company.run(slots, range(len(slots)))
             _check_passes(found, alone, f"{where}: {turn} a request gets other logits than alone")
+        if runner.capturable:
+            graphs = GraphExecutor(executor.decoder, StaticOps(), repeated)
+            found = _Rounds(graphs, make_runner, seed, where).run(SLOTS, range(len(SLOTS)))
+            _check_passes(found, alone, f"{where}: it is capturable, and captured passes give other logits")
 
 
 class _Rounds:

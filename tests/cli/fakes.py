@@ -7,7 +7,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.ranks import ALONE, Ranks
@@ -44,7 +44,11 @@ class FakeTokenizer:
 
 
 class FakeBackend:
+    compiled: ClassVar[dict[str, Any]] = {}
     name = "fake"
+
+    def expect(self, tokens: int) -> None:
+        pass
 
     def describe(self) -> str:
         return "a fake machine"

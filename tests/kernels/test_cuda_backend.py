@@ -71,3 +71,11 @@ def test_listing_plugins_does_not_import_triton(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(builtins, "__import__", guarded)
     assert {"cpu", "cuda"} <= {plugin.name for plugin in spec_sdk_plugins()}
+
+
+def test_passes_are_captured_where_it_is_asked_for(one_gpu: list[str]) -> None:
+    pytest.importorskip("triton")
+    assert CudaBackend(CudaConfig()).compiled == {}
+    assert CudaBackend(CudaConfig(compile=True)).compiled == {"graphs": 0}
+    with pytest.raises(UserError, match=r"^backend.compile: 'often' must be auto, true or false$"):
+        CudaBackend(CudaConfig(compile="often"))

@@ -13,6 +13,8 @@ INPUTS = "spec_sdk/ops/pass_inputs.py"
 PASS_CACHE = "spec_sdk/ops/pass_cache.py"
 ATTENTION = "spec_sdk/ops/attention.py"
 SPECULATING = "spec_sdk/model/runners/attention_speculative.py"
+GRAPHS = "spec_sdk/model/graph_executor.py"
+COMPILED = "spec_sdk/model/compiled_decoder.py"
 OF_CACHE = "tests/tree/test_cache.py"
 OF_MASK = "tests/tree/test_attention.py"
 OF_SESSION = "tests/model/test_session.py"
@@ -22,6 +24,8 @@ OF_VERDICTS = "tests/model/test_attention_verifiers.py"
 OF_SLOTS = "tests/model/test_shared_prefix.py"
 OF_INPUTS = "tests/tree/test_pass_inputs.py"
 OF_WRITES = "tests/model/test_kv_cache_writes.py"
+OF_GRAPHS = "tests/model/test_graph_executor.py"
+OF_COMPILATION = "tests/model/test_compilation.py"
 
 MODEL = (
     Mutant(
@@ -444,5 +448,40 @@ MODEL = (
         "query_start=start_N[-new:]",
         "query_start=start_N[:new]",
         (OF_SESSION,),
+    ),
+    Mutant(
+        "graphs: what a pass returns is overwritten by the next one",
+        GRAPHS,
+        "return changed(captured.output, torch.clone)",
+        "return captured.output",
+        (f"{OF_GRAPHS}::test_a_result_outlives_the_next_pass",),
+    ),
+    Mutant(
+        "graphs: a replay is given the inputs of its capture",
+        GRAPHS,
+        "captured.flat_I.copy_(inputs.flat, non_blocking=True)",
+        "captured.flat_I.copy_(captured.flat_I)",
+        (f"{OF_GRAPHS}::test_a_larger_cache_is_captured_anew",),
+    ),
+    Mutant(
+        "graphs: a runner inherits that it is capturable",
+        "spec_sdk/model/block_runner.py",
+        'if "capturable" not in vars(cls):',
+        "if not cls.capturable:",
+        (f"{OF_GRAPHS}::test_a_runner_says_itself_that_it_is_capturable",),
+    ),
+    Mutant(
+        "compiled: every block has the first one's weights",
+        COMPILED,
+        "tensors_of(decoder.blocks[layer]))",
+        "tensors_of(decoder.blocks[0]))",
+        (f"{OF_COMPILATION}::test_a_stage_is_a_function_of_its_tensors",),
+    ),
+    Mutant(
+        "compiled: a graph does not depend on the weights' form",
+        COMPILED,
+        "{decoder.dtype} {form_of(self.block)}",
+        "",
+        (f"{OF_COMPILATION}::test_one_graph_for_all_blocks_of_a_form",),
     ),
 )

@@ -16,6 +16,7 @@ ALLOWED = (
     "needs Triton's interpreter",  # where there is a GPU, kernels run there
     "this machine's torch does not pack linear layers",
     "this system does not tell cores apart",
+    "nothing can be compiled here",  # whether that is so is tested
     *([] if sys.platform == "linux" else ["could not import 'triton'"]),
 )
 

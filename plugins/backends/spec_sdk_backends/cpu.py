@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from spec_sdk.contracts import Backend, option
 from spec_sdk.errors import UserError
+from spec_sdk.model.compilation import Compilation, choice_of
+from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk_backends.packed_projections import PackedProjection, PackedProjectionStack, can_pack
@@ -31,6 +38,11 @@ class CpuConfig:
     pack_weights: bool = option(
         True,
         "linear layers in oneDNN's layout: faster; an embedding that is also the output head is held twice",
+    )
+    compile: Any = option(
+        "auto",
+        "the small operations between the products as compiled graphs",
+        choices={True: "", False: "", "auto": "where the run is expected to save more than compiling takes"},
     )
 
 
@@ -59,6 +71,7 @@ class CpuBackend(Backend):
     def __init__(self, config: CpuConfig) -> None:
         check_threads(config.threads)
         super().__init__(config)
+        self._compilation = Compilation(choice_of(config.compile, "backend.compile"), "backend.compile")
         if config.threads:
             torch.set_num_threads(config.threads)
         self._ops = CpuOps() if config.pack_weights else Ops()
@@ -70,6 +83,17 @@ class CpuBackend(Backend):
     @property
     def ops(self) -> Ops:
         return self._ops
+
+    def expect(self, tokens: int) -> None:
+        self._compilation.tokens = tokens
+
+    @property
+    def compiled(self) -> Mapping[str, Any]:
+        return self._compilation.report()
+
+    def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
+        return TorchExecutor(self._compilation.of(decoder), self.ops)
 
     def describe(self) -> str:
         return f"{_processor_name()}, {torch.get_num_threads()} threads"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from spec_sdk.contracts import Backend, option
 from spec_sdk.errors import UserError
+from spec_sdk.model.compilation import choice_of
+from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.step_clock import StepClock, StreamClock
 from spec_sdk.ops import Ops
+from spec_sdk_backends.cuda_graphs import GraphCapture
 
 
 @dataclass
@@ -18,6 +26,11 @@ class CudaConfig:
     """Options of ``backend=cuda``."""
 
     index: int = option(0, "which of the visible GPUs", minimum=0)
+    compile: Any = option(
+        "auto",
+        "short passes as CUDA graphs, one for each size",
+        choices={True: "", False: "", "auto": "false, until a GPU has shown what they gain"},
+    )
 
 
 class CudaBackend(Backend):
@@ -39,6 +52,7 @@ class CudaBackend(Backend):
         if importlib.util.find_spec("triton") is None:
             raise UserError("backend=cuda: triton is not installed: pip install 'spec-sdk[cuda]', or use backend=cpu")
         super().__init__(config)
+        captures = choice_of(config.compile, "backend.compile") == "true"
         # triton is imported here and not above, so that listing plugins works on machines without it
         from spec_sdk_backends.triton_ops import TritonOps
 
@@ -46,6 +60,7 @@ class CudaBackend(Backend):
         # triton launches on the current device, whatever the tensors say
         torch.cuda.set_device(self._device)
         self._ops = TritonOps()
+        self._capture = GraphCapture(self._device) if captures else None
 
     @property
     def device(self) -> torch.device:
@@ -54,6 +69,15 @@ class CudaBackend(Backend):
     @property
     def ops(self) -> Ops:
         return self._ops
+
+    def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        if self._capture is None:
+            return super().load(checkpoint, dtype)
+        return GraphExecutor(load_decoder(checkpoint, self.device, dtype, self.ops), self.ops, self._capture)
+
+    @property
+    def compiled(self) -> Mapping[str, Any]:
+        return {} if self._capture is None else {"graphs": self._capture.captures}
 
     def describe(self) -> str:
         properties = torch.cuda.get_device_properties(self._device)

@@ -10,11 +10,33 @@ Legend: I inputs, O outputs, L layers of a stack, g layers of a run, K rows, N r
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from spec_sdk.ops.linear import Projection, ProjectionStack
+
+
+def packed_linear(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
+    """x [..., I] times packed weights: [..., O]."""
+    x_NI = x.reshape(-1, x.shape[-1])
+    # a single row has a kernel of its own, which sums in another order: a token's logits would then depend, in
+    # their last bits, on how many tokens they are computed with. Two rows cost what one does
+    rows = x_NI if x_NI.shape[0] != 1 else x_NI.expand(2, -1)
+    y_NO = torch.ops.mkldnn._linear_pointwise(rows, weight_OI, bias_O, "none", [], "")
+    y: torch.Tensor = y_NO[: x_NI.shape[0]].view(*x.shape[:-1], weight_OI.shape[0])
+    return y
+
+
+def _packed_linear_shape(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight_OI.shape[0])
+
+
+_OPERATIONS: Any = torch.library.Library("spec_sdk_backends", "DEF")  # type: ignore[no-untyped-call]
+_OPERATIONS.define("packed_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+_OPERATIONS.impl("packed_linear", packed_linear, "CompositeExplicitAutograd")
+torch.library.register_fake("spec_sdk_backends::packed_linear", _packed_linear_shape, lib=_OPERATIONS)
 
 
 class PackedProjection(Projection):
@@ -32,13 +54,11 @@ class PackedProjection(Projection):
         if x.requires_grad:
             # the packed product has no derivative
             return F.linear(x, self.weight_OI, self.bias_O)
-        x_NI = x.reshape(-1, x.shape[-1])
-        # a single row has a kernel of its own, which sums in another order: a token's logits would then depend, in
-        # their last bits, on how many tokens they are computed with. Two rows cost what one does
-        rows = x_NI if x_NI.shape[0] != 1 else x_NI.expand(2, -1)
-        y_NO = torch.ops.mkldnn._linear_pointwise(rows, self._weight_OI, self.bias_O, "none", [], "")
-        y: torch.Tensor = y_NO[: x_NI.shape[0]].view(*x.shape[:-1], self.outputs)
-        return y
+        if not self._weight_OI.is_mkldnn:
+            # a stand-in for the weights, whose product is being traced: a compiler must not look into it
+            y: torch.Tensor = torch.ops.spec_sdk_backends.packed_linear(x, self._weight_OI, self.bias_O)
+            return y
+        return packed_linear(x, self._weight_OI, self.bias_O)
 
 
 class PackedProjectionStack(ProjectionStack):

@@ -63,6 +63,7 @@ class LayerParallelRunner(BlockRunner):
     config: LayerParallelConfig
     guarantee: Guarantee = "relaxed"
     spreads = True
+    capturable = True
 
     def __init__(self, config: LayerParallelConfig, fused: bool = True) -> None:
         super().__init__(config)

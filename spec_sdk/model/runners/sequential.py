@@ -15,6 +15,7 @@ class SequentialRunner(BlockRunner):
     """Runs every block on the output of the one before. Stateless."""
 
     name = "sequential"
+    capturable = True
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for layer in range(decoder.layers):

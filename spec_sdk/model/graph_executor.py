@@ -1,0 +1,153 @@
+"""A torch executor whose short passes are captured: one graph for each size of pass, replayed with other inputs.
+
+A pass of a captured size costs one upload, one launch and one copy of what it returns. Its inputs lie in one tensor
+that never moves; the operations are those of the torch executor, on padded sizes and without a length that the host
+knows.
+
+Legend: B requests, N rows of a request, T tree slots of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.executor import Cache, PassOutput, PassPlan
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.ops.pass_inputs import PassInputs
+
+MOST_ROWS = 128
+"""Longer passes, such as chunks of prompts, are not captured: there are too many sizes, and launches take no time."""
+LEAST_COLUMNS = 1024
+MOST_GRAPHS = 64
+"""The one captured first is dropped for another: each keeps its outputs and work space."""
+
+Capture = Callable[[Callable[[], PassOutput]], tuple[Callable[[], object], PassOutput]]
+"""Captures a function of no arguments: what repeats it on the same memory, and the output that then holds the results.
+
+Called for inputs that are a real pass, which it may run before and more than once.
+"""
+
+
+@dataclass(frozen=True)
+class CapturedPass:
+    """``flat_I``: where the inputs of :meth:`replay` are put; ``output``: what every replay writes anew."""
+
+    flat_I: torch.Tensor
+    replay: Callable[[], object]
+    output: PassOutput
+
+
+class GraphExecutor(TorchExecutor):
+    """Captures passes of runners that are ``capturable``, by ``capture``, when a size first comes.
+
+    Sizes are powers of two, so that few come. The attention level, whose slices depend on lengths that only the host
+    knows, and what a drafter feeds beside tokens, run as in the torch executor.
+    """
+
+    def __init__(self, decoder: Decoder, ops: Ops, capture: Capture) -> None:
+        super().__init__(decoder, ops)
+        self._capture = capture
+        self._captured: dict[Hashable, CapturedPass] = {}
+        self._largest_capacity = 0
+        self.captures = 0
+        """Passes that were captured so far."""
+
+    def rows_of(self, rows: int) -> int:
+        return power_of_two(rows) if rows <= MOST_ROWS else rows
+
+    def slots_of(self, slots: int) -> int:
+        return power_of_two(slots) if slots <= MOST_ROWS else slots
+
+    @torch.no_grad()
+    def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
+        if self.decoder.data_dependent or not can_be_captured(inputs, plan):
+            return super().forward(inputs, cache, plan)
+        assert isinstance(cache, KVCache) and inputs.flat is not None
+        if cache.capacity > self._largest_capacity:
+            # a larger table of rotations takes the place of the one that graphs read
+            self._captured.clear()
+            self._largest_capacity = cache.capacity
+        columns = columns_of(inputs, cache)
+        key = key_of(inputs, cache, plan, columns)
+        captured = self._captured.get(key)
+        if captured is None:
+            captured = self._captured[key] = self._capture_pass(inputs, cache, plan, columns)
+            if len(self._captured) > MOST_GRAPHS:
+                del self._captured[next(iter(self._captured))]
+        captured.flat_I.copy_(inputs.flat, non_blocking=True)
+        captured.replay()
+        # the next pass overwrites them
+        return changed(captured.output, torch.clone)
+
+    def cut(self, layers: Sequence[int]) -> GraphExecutor:
+        return GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
+
+    def _capture_pass(self, inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> CapturedPass:
+        assert inputs.flat is not None
+        flat_I = inputs.flat.clone()
+        fixed = PassInputs.over(
+            flat_I, inputs.kind, inputs.batch, inputs.width, inputs.key_end_BT.shape[1], columns=columns
+        )
+        replay, output = self._capture(lambda: TorchExecutor.forward(self, fixed, cache, plan))
+        self.captures += 1
+        return CapturedPass(flat_I, replay, output)
+
+
+def can_be_captured(inputs: PassInputs, plan: PassPlan) -> bool:
+    """Whether the same graph serves all passes of this one's size."""
+    return (
+        plan.runner.capturable
+        and inputs.width <= MOST_ROWS
+        and inputs.key_end_BT.shape[1] <= MOST_ROWS
+        and inputs.features_BNM is None
+        and inputs.flat is not None
+        and inputs.host_knows
+    )
+
+
+def columns_of(inputs: PassInputs, cache: KVCache) -> int:
+    """The bucket of cache columns that the pass sees: kernels share out their work by it."""
+    return min(cache.capacity, max(LEAST_COLUMNS, power_of_two(inputs.columns or cache.capacity)))
+
+
+def key_of(inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> Hashable:
+    """All that a captured pass depends on beside the integers of its inputs: sizes, the plan, and the cache's place."""
+    sizes = inputs.kind, inputs.batch, inputs.width, inputs.key_end_BT.shape[1], columns
+    place = cache.k_LSGCD.data_ptr(), cache.v_LSGCD.data_ptr(), cache.slots, cache.capacity
+    return sizes, place, plan
+
+
+def tensors_of_output(output: PassOutput) -> list[torch.Tensor]:
+    """Every tensor of an output, in the order of :func:`changed`."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    changed(output, note)
+    return found
+
+
+def changed(output: PassOutput, change: Callable[[torch.Tensor], torch.Tensor]) -> PassOutput:
+    """The output with ``change`` applied to each of its tensors, in a fixed order."""
+    parts = {field.name: getattr(output, field.name) for field in fields(output)}
+    made: dict[str, Any] = {name: change(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
+    made["hidden"] = {layer: change(h_BNM) for layer, h_BNM in output.hidden.items()}
+    return replace(output, **made)
+
+
+def power_of_two(size: int) -> int:
+    """The least power of two that is not less.
+
+    >>> [power_of_two(size) for size in (1, 2, 3, 5, 8, 100)]
+    [1, 2, 4, 8, 8, 128]
+    """
+    return 1 << (size - 1).bit_length()

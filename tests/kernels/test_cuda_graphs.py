@@ -1,0 +1,66 @@
+"""Passes captured as CUDA graphs on a GPU: a sound executor, and the tokens of eager passes. Skipped without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.registry import Registry
+from spec_sdk.testing import check_executor
+from spec_sdk_backends.cuda_graphs import GraphCapture
+from spec_sdk_backends.triton_ops import TritonOps
+from tests.support.real_pipelines import settings_of, tokens_of
+from tests.support.tiny_checkpoints import write_checkpoint
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
+# tf32 products
+TOLERANCES = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
+
+
+def test_captured_passes_are_those_of_the_reference() -> None:
+    """All of the conformance suite on the device, plain and layer-parallel."""
+    device = torch.device("cuda")
+
+    def load(source: object, dtype: torch.dtype) -> GraphExecutor:
+        decoder = load_decoder(source, device, dtype, TritonOps())  # type: ignore[arg-type]
+        return GraphExecutor(decoder, TritonOps(), GraphCapture(device))
+
+    check_executor(
+        load,
+        tolerances=TOLERANCES,
+        runners=(SequentialRunner, lambda: LayerParallelRunner(LayerParallelConfig())),
+        seeds=(0,),
+    )
+
+
+@pytest.mark.parametrize("name", ["vanilla", "sd_chain", "easyspec_tree", "alspec"])
+def test_greedy_tokens_are_those_of_eager_passes(name: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "smollm", num_hidden_layers=9)
+    found = {}
+    for compiled in ("false", "true"):
+        made = pipeline(name, compiled, tmp_path)
+        found[compiled] = [tokens_of(made, PROMPT[i:], 24, ignore_eos=True) for i in (0, 3)]
+        if compiled == "true" and name != "alspec":
+            captured = made.backend.compiled["graphs"]
+            assert captured > 0
+            tokens_of(made, PROMPT, 24, ignore_eos=True)
+            assert made.backend.compiled["graphs"] == captured, "the sizes have all come"
+    assert found["true"] == found["false"]
+
+
+def pipeline(name: str, compiled: str, checkpoint: Path) -> Pipeline:
+    options = (f"pipeline={name}", "backend=cuda", f"backend.compile={compiled}", f"model.target={checkpoint}")
+    return build_pipeline(settings_of(*options), Registry.discover())

@@ -1,0 +1,135 @@
+"""Compiled stages compute what eager ones do, from two graphs, of which none is made in the middle of a run.
+
+Left out only where the trial says that nothing can be compiled here; whether it says so rightly is tested.
+
+Legend: B requests, N rows, M model dim, D head dim.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from spec_sdk.model import compiler
+from spec_sdk.model.compiled_decoder import MOST_ROWS, CompiledDecoder, compile_decoder
+from spec_sdk.model.compiler import Compiler
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.registry import Registry
+from spec_sdk.testing import check_executor
+from spec_sdk.testing.random_weights import TINY, RandomWeights
+from spec_sdk_backends.cpu import CpuOps
+from tests.support.real_pipelines import bench_prompts, settings_of, tokens_of
+
+CPU = torch.device("cpu")
+PIPELINES = ("vanilla", "sd_chain", "easyspec_tree", "alspec")
+
+
+@pytest.fixture(scope="module")
+def works() -> None:
+    if fault := compiler.trial():
+        pytest.skip(f"nothing can be compiled here: {fault}")
+
+
+def test_the_trial_is_right() -> None:
+    """A machine with g++ compiles; one without is told so."""
+    fault = compiler.trial()
+    assert (fault is None) == (shutil.which("g++") is not None), fault
+
+
+def test_stages_are_those_of_the_plain_decoder(works: None) -> None:
+    """Of every number of rows, requests and layer, within rounding; all of them from two graphs."""
+    made = Compiler()
+    plain = load_decoder(RandomWeights(TINY, 0), CPU, torch.float32, CpuOps())
+    fast, fault = compile_decoder(plain, made)
+    assert isinstance(fast, CompiledDecoder)
+    assert fault is None
+    assert made.graphs == 2
+    M, D = TINY.hidden_size, TINY.head_dim
+    for B, N in ((1, 1), (1, 2), (3, 1), (3, 5), (1, MOST_ROWS), (1, MOST_ROWS + 1)):
+        h, a = torch.randn(2, B, N, M)
+        cos, sin = torch.randn(2, B, N, 1, D)
+        for layer in range(plain.layers):
+            with torch.no_grad():
+                found = *fast.queries_keys_values(layer, h, cos, sin), fast.post_attention(layer, h, a)
+                expected = *plain.queries_keys_values(layer, h, cos, sin), plain.post_attention(layer, h, a)
+            for ours, theirs in zip(found, expected, strict=True):
+                assert ours.shape == theirs.shape
+                assert float((ours - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())
+
+
+def test_a_compiled_model_is_a_sound_executor_and_compiles_nothing_later(works: None) -> None:
+    """Chains, trees, batches and cuts, with a layer-parallel runner too: all are run by the two graphs."""
+    made = Compiler()
+
+    def load(source: RandomWeights, dtype: torch.dtype) -> TorchExecutor:
+        decoder, fault = compile_decoder(load_decoder(source, CPU, dtype, CpuOps()), made)
+        assert fault is None
+        return TorchExecutor(decoder, CpuOps())
+
+    load(RandomWeights(TINY, 0), torch.float32)
+    before = made.graphs, made.compiled
+    check_executor(
+        load,  # type: ignore[arg-type]
+        runners=(SequentialRunner, lambda: LayerParallelRunner(LayerParallelConfig())),
+        seeds=(0,),
+    )
+    assert (made.graphs, made.compiled) == before == (2, made.compiled)
+
+
+def test_a_kept_graph_needs_no_compiler(works: None, tmp_path: Path) -> None:
+    """In another process, which has no g++ and never imports torch's compiler."""
+    compile_decoder(load_decoder(RandomWeights(TINY, 0), CPU, torch.float32, CpuOps()), Compiler())
+    code = """
+import json, sys, torch
+from spec_sdk.model.compiled_decoder import compile_decoder
+from spec_sdk.model.compiler import Compiler
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.testing.random_weights import TINY, RandomWeights
+from spec_sdk_backends.cpu import CpuOps
+made = Compiler()
+compile_decoder(load_decoder(RandomWeights(TINY, 1), torch.device("cpu"), torch.float32, CpuOps()), made)
+print(json.dumps([made.graphs, made.compiled, "torch._inductor.compile_fx" in sys.modules]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={"PATH": str(tmp_path), **cache()}, capture_output=True, text=True, check=True
+    )
+    assert json.loads(run.stdout) == [2, 0, False]
+
+
+def cache() -> dict[str, str]:
+    return {"SPEC_SDK_CACHE": str(compiler.directory().parents[1])}
+
+
+def real(name: str, compiled: bool) -> Pipeline:
+    settings = settings_of(f"pipeline={name}", f"backend.compile={str(compiled).lower()}")
+    return build_pipeline(settings, Registry.discover())
+
+
+@pytest.mark.full
+def test_greedy_tokens_of_the_default_model(works: None) -> None:
+    """Compiled as eager, and speculating as plain decoding, both compiled; a second prompt compiles nothing."""
+    eager = {name: answers(name, compiled=False) for name in PIPELINES}
+    for name in PIPELINES:
+        found = answers(name, compiled=True)
+        assert found == eager[name], name
+        if name != "alspec":
+            assert found == eager["vanilla"], name
+
+
+def answers(name: str, compiled: bool) -> list[list[int]]:
+    pipeline = real(name, compiled)
+    before = dict(pipeline.backend.compiled)
+    assert before["graphs"] == (2 if compiled else 0)
+    found = [tokens_of(pipeline, prompt, 24) for prompt in bench_prompts(pipeline, 2, longest=600)]
+    assert dict(pipeline.backend.compiled) == before, "no prompt, drafter or tree has anything compiled"
+    return found
