@@ -61,6 +61,9 @@ class RunSettings:
     prompt: str | None = None
     prompt_file: str | None = None
     prompt_limit: int | None = None
+    audio: Any = None
+    language: str | None = None
+    translate: bool = False
     chat: Any = "auto"
     max_new_tokens: int = 128
     ignore_eos: bool = False
@@ -74,8 +77,9 @@ class RunSettings:
 class Settings:
     """All that a task needs to know.
 
-    ``chat`` is None for auto. ``output_dir`` is where to write; it is made when there is something to write.
-    ``resolved`` is the whole config as plain data, to be kept beside the results.
+    ``audio``: the files to transcribe, None for text. ``chat`` is None for auto. ``output_dir`` is where to write; it
+    is made when there is something to write. ``resolved`` is the whole config as plain data, to be kept beside the
+    results.
     """
 
     pipeline: PipelineSettings
@@ -92,6 +96,9 @@ class Settings:
     prompt: str | None
     prompt_file: str | None
     prompt_limit: int | None
+    audio: tuple[str, ...] | None
+    language: str | None
+    translate: bool
     chat: bool | None
     max_new_tokens: int
     ignore_eos: bool
@@ -122,6 +129,7 @@ class Settings:
         from spec_sdk.contracts import SamplingParams
 
         values = dataclasses.asdict(run)
+        values["audio"] = (run.audio,) if isinstance(run.audio, str) else run.audio and tuple(run.audio)
         values["chat"] = None if run.chat == "auto" else run.chat
         values["output_dir"] = default_output_dir if run.output_dir is None else expanded(run.output_dir, "output_dir")
         params = SamplingParams(**dataclasses.asdict(sampling))
@@ -184,8 +192,16 @@ def _check_run(run: RunSettings) -> None:
     _require(run.max_new_tokens >= 1, "max_new_tokens", run.max_new_tokens, "1 or more")
     limit = run.prompt_limit
     _require(limit is None or limit >= 1, "prompt_limit", limit, "1 or more, or null for all prompts")
+    audio = run.audio if isinstance(run.audio, list) else [run.audio]
+    named = run.audio is None or (audio and all(isinstance(name, str) and name.strip() for name in audio))
+    _require(bool(named), "audio", run.audio, "a WAV file or a list of them")
+    for option in ("language", "translate"):
+        if getattr(run, option) and run.audio is None:
+            raise UserError(f"{option}: it says how audio is transcribed, and there is none; give audio=FILE.wav")
     _require(isinstance(run.chat, bool) or run.chat == "auto", "chat", run.chat, "true, false or auto")
     directory = run.output_dir
     _require(directory is None or bool(directory.strip()), "output_dir", directory, "a directory, or null")
     if run.prompt is not None and run.prompt_file is not None:
         raise UserError("prompt_file: prompt is given too; give one of the two")
+    if run.prompt_file is not None and run.audio is not None:
+        raise UserError("prompt_file: audio is given too; give one of the two")

@@ -12,6 +12,7 @@ OPTIONS = (
     ("prompt=TEXT", "what to answer; - reads standard input"),
     ("prompt_file=FILE", "a text (one prompt), or .jsonl whose lines have 'prompt' or 'turns'"),
     ("prompt_limit=N", "answer only the first N prompts"),
+    ("audio=FILE.wav", "transcribe it, with model.target=DIR of a Whisper model; also language=en and translate=true"),
     ("max_new_tokens=N", "stop after N tokens per prompt; 128 by default"),
     ("compare=true", "also run plain decoding on the same prompts, and print the ratio"),
     ("model.target=MODEL", "a directory, a .gguf file or a Hugging Face id; SmolLM2-135M-Instruct by default"),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend
+from spec_sdk.contracts.constraint import Constraint, OnlyTokens, SuppressedTokens
 from spec_sdk.contracts.drafter import Drafter, Hidden
 from spec_sdk.contracts.growth import Growing, Growth
 from spec_sdk.contracts.policy import Policy
@@ -43,6 +44,7 @@ __all__ = [
     "BlockRunner",
     "Budget",
     "Cache",
+    "Constraint",
     "Drafter",
     "Executor",
     "GUARANTEES",
@@ -52,6 +54,7 @@ __all__ = [
     "Hidden",
     "LARGEST_TREE",
     "NoOptions",
+    "OnlyTokens",
     "PLUGIN_KINDS",
     "PartialAttention",
     "PassInputs",
@@ -68,6 +71,7 @@ __all__ = [
     "SamplingParams",
     "Space",
     "SpeculativeAttention",
+    "SuppressedTokens",
     "Task",
     "Verdict",
     "Verifier",

@@ -23,12 +23,29 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class EncoderConfig:
+    """The encoder of an encoder–decoder model, to whose output every decoder block has a cross-attention.
+
+    ``features`` and ``input_frames``: height and length of what it is given, for speech mel bins and frames;
+    ``frames``: the states that it makes of them.
+    """
+
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    features: int
+    input_frames: int
+    frames: int
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A Llama-family model: its sizes, and which parts its blocks have. Names follow Hugging Face's config.json.
 
     ``architecture``: the ``model_type`` of config.json, by which :mod:`spec_sdk.model.architectures` knows its weights.
     ``max_context``: the most tokens that may be in the cache: the trained positions, or the sliding window if the model
-    uses a smaller one (inside its window a sliding model equals a full one).
+    uses a smaller one (inside its window a sliding model equals a full one). ``encoder``: that of an encoder–decoder
+    model, of which all else describes the decoder.
     """
 
     architecture: str
@@ -50,3 +67,4 @@ class ModelConfig:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+    encoder: EncoderConfig | None = None

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.ops import Ops
@@ -151,6 +152,13 @@ class Decoder:
         c = self.config
         return KVCache(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
+    def encode(self, encoder_input: EncoderInput, cache: KVCache, slot: int) -> None:
+        """Run the encoder of an encoder–decoder, and store what its blocks see of it in the request's slot.
+
+        Raises ValueError for a decoder without an encoder.
+        """
+        raise ValueError("this decoder has no encoder")
+
     def forward_pass(
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
@@ -160,6 +168,13 @@ class Decoder:
         h_BNM = F.embedding(inputs.token_BN, self.embedding_VM)
         work.record(0, h_BNM)
         return h_BNM, work
+
+    def of_pass(self, work: ForwardPass) -> Decoder:
+        """The decoder whose stages a runner calls in one pass.
+
+        Itself, unless a stage needs to know more of the pass than its arguments say.
+        """
+        return self
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
         """Final norm and output projection: logits [B, N, V] in the model's dtype."""

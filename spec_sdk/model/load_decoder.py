@@ -10,6 +10,7 @@ import torch
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.attention_stack import AttentionStack
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
+from spec_sdk.model.load_whisper import load_whisper
 from spec_sdk.ops import Ops
 
 
@@ -29,6 +30,8 @@ def load_decoder(
     """
     config, ops = source.config, ops or Ops()
     weights = _Weights(source, device, dtype)
+    if config.encoder is not None:
+        return load_whisper(config, weights, ops)
     stack = AttentionStack(
         input_norm_LM=weights.stacked("input_norm"),
         qkv_projections=ops.projections(

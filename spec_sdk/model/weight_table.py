@@ -38,6 +38,11 @@ def always(config: ModelConfig) -> bool:
     return True
 
 
+def decoder_layers(config: ModelConfig) -> int:
+    """For a weight that every block of the decoder has."""
+    return config.num_layers
+
+
 @dataclass(frozen=True)
 class Weight:
     """One row of a table: a tensor of the model, or, where its names hold ``{layer}``, one of every layer.
@@ -48,7 +53,7 @@ class Weight:
     ``after_sum``: it is added to a sum over ranks, so that only the first of them may have it.
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
-    ``present``: whether a model of this configuration has it.
+    ``present``: whether a model of this configuration has it. ``layers``: how many ``{layer}`` counts.
     """
 
     role: str
@@ -59,6 +64,7 @@ class Weight:
     after_sum: bool = False
     rotary_pairs: bool = False
     present: Callable[[ModelConfig], bool] = always
+    layers: Callable[[ModelConfig], int] = decoder_layers
 
     @property
     def per_layer(self) -> bool:
@@ -76,9 +82,10 @@ class WeightTable:
         self._config = config
         self._rows = {row.role: row for row in rows if row.present(config)}
         self._entries: dict[str, tuple[Weight, int]] = {}
-        for per_layer, group in itertools.groupby(self._rows.values(), key=lambda row: row.per_layer):
+        repeats = {row.role: row.layers(config) if row.per_layer else 0 for row in self._rows.values()}
+        for layers, group in itertools.groupby(self._rows.values(), key=lambda row: repeats[row.role]):
             neighbours = list(group)
-            for layer in range(config.num_layers if per_layer else 1):
+            for layer in range(layers or 1):
                 self._entries |= {row.name.format(layer=layer): (row, layer) for row in neighbours}
 
     def __contains__(self, role: str) -> bool:
