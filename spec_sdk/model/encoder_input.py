@@ -23,7 +23,8 @@ class EncoderInput:
     """
 
     def __init__(self, features_XT: torch.Tensor) -> None:
-        self.features_XT = features_XT
+        # a copy: what a slot was given is compared with what the next request gives
+        self.features_XT = torch.as_tensor(features_XT).detach().to("cpu", torch.float32, copy=True)
         self._states: dict[Encode, torch.Tensor] = {}
 
     def states(self, encode: Encode) -> torch.Tensor:
@@ -34,9 +35,7 @@ class EncoderInput:
 
     def same_as(self, features_XT: torch.Tensor | None) -> bool:
         """Whether the features are these, number by number."""
-        return features_XT is self.features_XT or (
-            features_XT is not None and torch.equal(features_XT, self.features_XT)
-        )
+        return features_XT is not None and torch.equal(features_XT, self.features_XT)
 
 
 def check_features(features_XT: torch.Tensor | None, encoder: EncoderConfig | None) -> None:
@@ -47,9 +46,7 @@ def check_features(features_XT: torch.Tensor | None, encoder: EncoderConfig | No
         return
     wanted = (encoder.features, encoder.input_frames)
     if features_XT is None:
-        raise UserError(
-            "audio: the target is an encoder-decoder model and answers nothing but audio: give audio=FILE.wav"
-        )
+        raise UserError("audio: the model is an encoder-decoder, and answers nothing but audio; give audio=FILE.wav")
     if tuple(features_XT.shape) != wanted:
         raise UserError(f"input_features: their shape is {list(features_XT.shape)}, the encoder takes {list(wanted)}")
     if not bool(torch.isfinite(features_XT).all()):

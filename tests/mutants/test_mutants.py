@@ -17,14 +17,15 @@ from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
+from tests.mutants.speech import SPEECH
 from tests.mutants.verifiers import VERIFIERS
 
 TREES = "tests/tree/test_refusals.py"
-MUTANTS = {mutant.name: mutant for mutant in (*VERIFIERS, *SAMPLERS, *GROWTH, *SCHEDULING, *MODEL)}
+MUTANTS = {mutant.name: mutant for mutant in (*VERIFIERS, *SAMPLERS, *GROWTH, *SCHEDULING, *MODEL, *SPEECH)}
 
 
 def test_there_are_forty_of_different_names() -> None:
-    assert len(MUTANTS) == sum(map(len, (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL))) >= 40
+    assert len(MUTANTS) == sum(map(len, (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, SPEECH))) >= 40
 
 
 @pytest.mark.parametrize("name", MUTANTS)

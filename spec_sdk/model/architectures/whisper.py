@@ -36,6 +36,10 @@ def _read_config(fields: Fields) -> ModelConfig:
     activation = fields.text("activation_function", "gelu")
     if activation != "gelu":
         raise UserError(f"{fields.where}: unsupported activation_function '{activation}', only 'gelu' is supported")
+    if fields.get("quantization_config") is not None:
+        raise UserError(
+            f"{fields.where}: the weights are quantized (quantization_config); use the unquantized checkpoint"
+        )
     hidden, vocabulary = fields.size("d_model", 384), fields.size("vocab_size", 51865)
     heads, encoder_heads = fields.size("decoder_attention_heads", 6), fields.size("encoder_attention_heads", 6)
     for key, count in (("decoder_attention_heads", heads), ("encoder_attention_heads", encoder_heads)):
