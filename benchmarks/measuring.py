@@ -12,14 +12,15 @@ from omegaconf import OmegaConf
 
 from spec_sdk.cli.composing import compose_config
 from spec_sdk.pipeline import Pipeline, build_pipeline
-from spec_sdk.prompts import encode
+from spec_sdk.prompts import SHIPPED, encode
 from spec_sdk.registry import Registry
 from spec_sdk.search_path import register_search_path
 from spec_sdk.settings import Settings
 
 RESULTS = Path(__file__).parent / "results"
 LONG_TASKS = ("rag", "summarization")
-PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "spec_bench.jsonl"
+PROMPTS = SHIPPED["spec_bench_sample"]
+"""What a benchmark takes without ``--prompts``. Published figures were taken with the whole of Spec-Bench."""
 
 T = TypeVar("T")
 
