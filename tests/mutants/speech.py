@@ -62,7 +62,7 @@ SPEECH = (
         "plugins/drafters/spec_sdk_drafters/draft_model.py",
         "paths.append(path[::-1])",
         "paths.append(path)",
-        (f"{PIPELINES}::test_a_constraint_is_asked_about_every_node_by_its_path",),
+        (f"{PIPELINES}::test_a_draft_model_s_paths_lead_from_the_root",),
     ),
     Mutant(
         "constraint: the prompt is taken for the answer",

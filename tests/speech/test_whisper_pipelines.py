@@ -200,7 +200,7 @@ def test_what_goes_wrong_with_features_is_a_line(checkpoint: tuple[Path, Any], t
 
 
 class Spy(SuppressedTokens):
-    """Notes what it is asked about."""
+    """Notes what it is asked about; no token comes twice in an answer, and none is 7."""
 
     def __init__(self) -> None:
         super().__init__([7])
@@ -209,6 +209,8 @@ class Spy(SuppressedTokens):
     def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         self.asked.append((list(answer), [list(path) for path in paths]))
         super().apply(logits_NV, answer, paths)
+        for row, path in enumerate(paths):
+            logits_NV[row, [*answer, *path]] = float("-inf")
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.9"])
@@ -235,7 +237,7 @@ def test_a_constraint_is_asked_about_every_node_by_its_path(tmp_path: Path) -> N
     write_checkpoint(tmp_path, num_hidden_layers=3)
     pipeline, spy = pipeline_of("easyspec_tree", tmp_path, f"model.draft={tmp_path}"), Spy()
     tokens = tokens_of(pipeline, [5, 6, 8], 12, ignore_eos=True, constraint=spy)
-    assert 7 not in tokens
+    assert 7 not in tokens and len(set(tokens)) == 12
     for answer, paths in spy.asked:
         assert answer == tokens[: len(answer)]
         # a path follows its parent's, from the root on: of a tree's target pass all nodes are there
@@ -244,6 +246,21 @@ def test_a_constraint_is_asked_about_every_node_by_its_path(tmp_path: Path) -> N
     deep = [path for _, paths in spy.asked for path in paths if len(path) > 1]
     assert any(path == tokens[len(answer) : len(answer) + len(path)] for answer, paths in spy.asked for path in paths)
     assert deep
+
+
+def test_a_draft_model_s_paths_lead_from_the_root(tmp_path: Path) -> None:
+    """A chain of a draft model that is the target: every path that is asked about is what comes of it."""
+    write_checkpoint(tmp_path, num_hidden_layers=3)
+    spy = Spy()
+    tokens = tokens_of(
+        pipeline_of("sd_chain", tmp_path, f"model.draft={tmp_path}"), [5, 6, 8], 16, ignore_eos=True, constraint=spy
+    )
+    for answer, paths in spy.asked:
+        for path in paths:
+            ahead = tokens[len(answer) : len(answer) + len(path)]
+            assert path[: len(ahead)] == ahead
+    assert any(len(path) > 1 for _, paths in spy.asked for path in paths if len(paths) == 1)
+    assert len(set(tokens)) == 16
 
 
 def test_only_some_tokens(tmp_path: Path) -> None:
