@@ -17,8 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_sdk.cli.overrides import parse
 from spec_sdk.cli.unlisted import options_of_plugin, owner_of, with_unlisted_options
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.installed import OWN_CONF
 from spec_sdk.options import first_line, key_of
-from spec_sdk.search_path import OWN_CONF
 from spec_sdk.settings import PLUGIN_NODES
 
 CONFIG_NAME = "config"
@@ -171,10 +171,8 @@ def _unknown_choice(group: str, name: str) -> str:
 
         registry = Registry.discover()
         if name in registry.names(group):
-            offer = registry.offer(group, name)
-            if offer.plugin.name != name:
-                return f"{group}: '{name}' is another name of '{offer.plugin.name}'; write {group}={offer.plugin.name}"
-            return f"{group}: '{name}' of {offer.package} has no YAML; the package must bring conf/{group}/{name}.yaml"
+            plugin = registry.get(group, name)
+            return f"{group}: '{name}' is another name of '{plugin.name}'; write {group}={plugin.name}"
     return f"{group}: unknown {group} '{name}'{did_you_mean(name, known)}"
 
 

@@ -14,7 +14,6 @@ from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import RequestState
 from spec_sdk.contracts.sampler import Sampler
-from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.turn import Emit, Progress
@@ -23,6 +22,7 @@ from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
+from spec_sdk.sampling_params import SamplingParams
 
 SEED_STRIDE = 1_000_003
 """Distance between the seeds of successive requests, so that prompts of one run draw different numbers."""
@@ -137,7 +137,7 @@ class Engine:
             raise UserError("prompt: it is empty")
         if len(prompt) >= context:
             raise UserError(f"prompt: {len(prompt)} tokens do not fit the target's context of {context}")
-        self.verifier.guarantee_under(sampling)
+        self.verifier.check(sampling)
         self.target.reserve(self.slots, min(len(prompt) + max_new_tokens, context) + TREE_ROOM)
         number = self._next_id if request_id is None else request_id
         self._next_id = max(self._next_id, number + 1)

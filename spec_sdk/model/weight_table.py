@@ -51,6 +51,7 @@ class Weight:
 
     ``split``: the dimension of ``shape`` that ranks divide among them; without one every rank has the whole tensor.
     ``after_sum``: it is added to a sum over ranks, so that only the first of them may have it.
+    ``gain_minus_one``: Hugging Face stores a norm's gain less one, GGUF files have the gain itself.
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
     ``present``: whether a model of this configuration has it. ``layers``: how many ``{layer}`` counts.
@@ -63,6 +64,7 @@ class Weight:
     split: Dim | None = None
     after_sum: bool = False
     rotary_pairs: bool = False
+    gain_minus_one: bool = False
     present: Callable[[ModelConfig], bool] = always
     layers: Callable[[ModelConfig], int] = decoder_layers
 
@@ -86,7 +88,7 @@ class WeightTable:
         for layers, group in itertools.groupby(self._rows.values(), key=lambda row: repeats[row.role]):
             neighbours = list(group)
             for layer in range(layers or 1):
-                self._entries |= {row.name.format(layer=layer): (row, layer) for row in neighbours}
+                self._entries |= {self.name(row.role, layer): (row, layer) for row in neighbours}
 
     def __contains__(self, role: str) -> bool:
         return role in self._rows
@@ -96,7 +98,11 @@ class WeightTable:
 
         Raises KeyError for a role that the model does not have.
         """
-        return self._rows[role].name.format(layer=layer)
+        return self._config.prefix + self._rows[role].name.format(layer=layer)
+
+    def row(self, role: str) -> Weight:
+        """Raises KeyError for a role that the model does not have."""
+        return self._rows[role]
 
     def shape(self, role: str) -> Shape:
         """Rows first. Raises KeyError for a role that the model does not have."""

@@ -63,7 +63,7 @@ class WhisperDecoder(Decoder):
         output_head: Projection,
         encoder: WhisperEncoder,
     ) -> None:
-        super().__init__(config, (), embedding_VM, final_norm.gain_M, output_head)
+        super().__init__(config, (), embedding_VM, final_norm.gain_M, output_head, sources=range(len(blocks)))
         self.whisper_blocks = tuple(blocks)
         self.positions_CM = positions_CM
         self.final_norm = final_norm
@@ -103,8 +103,7 @@ class WhisperDecoder(Decoder):
     def forward_pass(
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
-        unturned_BN1D = self.positions_CM.new_empty((*inputs.token_BN.shape, 1, 0))
-        work = ForwardPass(inputs, cache.of_pass(inputs), unturned_BN1D, unturned_BN1D, ops, frozenset(taps))
+        work = ForwardPass(inputs, cache.of_pass(inputs), (), ops, frozenset(taps))
         h_BNM = F.embedding(inputs.token_BN, self.embedding_VM) + F.embedding(inputs.position_BN, self.positions_CM)
         work.record(0, h_BNM)
         return h_BNM, work

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.growth import GROWTH
+from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.model import MODEL
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
@@ -21,11 +22,12 @@ from tests.mutants.speech import SPEECH
 from tests.mutants.verifiers import VERIFIERS
 
 TREES = "tests/tree/test_refusals.py"
-MUTANTS = {mutant.name: mutant for mutant in (*VERIFIERS, *SAMPLERS, *GROWTH, *SCHEDULING, *MODEL, *SPEECH)}
+LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, SPEECH)
+MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 
 def test_there_are_forty_of_different_names() -> None:
-    assert len(MUTANTS) == sum(map(len, (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, SPEECH))) >= 40
+    assert len(MUTANTS) == sum(map(len, LISTS)) >= 40
 
 
 @pytest.mark.parametrize("name", MUTANTS)
