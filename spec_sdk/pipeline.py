@@ -16,6 +16,7 @@ from spec_sdk.contracts import (
     Backend,
     BlockRunner,
     Budget,
+    Constraint,
     Drafter,
     Guarantee,
     Policy,
@@ -29,6 +30,7 @@ from spec_sdk.contracts import (
 from spec_sdk.engine.engine import Engine
 from spec_sdk.engine.turn import Emit
 from spec_sdk.errors import UserError
+from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.models import Models
@@ -89,6 +91,11 @@ class Pipeline:
     def draft_name(self) -> str | None:
         """The draft model's label; None without one."""
         return self.engine.drafter.draft_name
+
+    @property
+    def encoder(self) -> EncoderConfig | None:
+        """The target's encoder, if it is an encoder–decoder model."""
+        return self.models.target.executor.config.encoder
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -154,13 +161,22 @@ class Pipeline:
         max_new_tokens: int,
         ignore_eos: bool = False,
         emit: Emit = lambda event: None,
+        input_features: torch.Tensor | None = None,
+        constraint: Constraint | None = None,
     ) -> Iterator[list[int]]:
         """Answer one prompt; yields the new tokens of every step. Closing the iterator early is allowed.
 
-        Raises UserError for an empty prompt, or one that leaves no room in the context.
+        Raises UserError for an empty prompt, or one that leaves no room in the context. ``input_features`` and
+        ``constraint`` as :meth:`Engine.add` takes them.
         """
         return self.engine.stream(
-            prompt, request_id=request_id, max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, emit=emit
+            prompt,
+            request_id=request_id,
+            max_new_tokens=max_new_tokens,
+            ignore_eos=ignore_eos,
+            emit=emit,
+            input_features=input_features,
+            constraint=constraint,
         )
 
     def follow(self) -> None:
@@ -250,6 +266,8 @@ def build_pipeline(settings: Settings, registry: Registry, backend: Backend | No
         None if groups is None else groups.group,
         settings.model.context,
     )
+    if settings.error_bounds and models.target.executor.config.encoder is not None:
+        raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")
     if attention is not None:
         attention.check(models.target.executor)
 
@@ -290,7 +308,7 @@ def check_alike(settings: Settings, ranks: Ranks) -> None:
 
     What a run reads and where it writes is the leader's business alone.
     """
-    alone = ("prompt", "prompt_file", "prompt_limit", "output_dir", "json")
+    alone = ("audio", "prompt", "prompt_file", "prompt_limit", "output_dir", "json")
     options = {key: value for key, value in settings.resolved.items() if key not in alone}
     # as it travels, so that the leader's is like this one
     own = json.loads(json.dumps({**options, "version": __version__}))

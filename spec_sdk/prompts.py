@@ -30,8 +30,15 @@ def read_prompts(settings: Settings) -> list[str]:
     """The prompts of this run, at least one, none empty. Raises UserError for what cannot be read.
 
     ``prompt`` and ``prompt_file`` come first; without them, standard input if something was piped into it; else the
-    default prompt.
+    default prompt. With ``audio`` they are the names of its files, which are looked into.
     """
+    if settings.audio is not None:
+        # not above: it brings torch along
+        from spec_sdk.speech.wav import read_wav
+
+        for name in settings.audio:
+            read_wav(name)
+        return list(settings.audio)[: settings.prompt_limit]
     if settings.prompt is not None:
         texts = [_stdin_text() if settings.prompt == STDIN else settings.prompt]
         where = "prompt: standard input" if settings.prompt == STDIN else "prompt: it"

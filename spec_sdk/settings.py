@@ -61,6 +61,13 @@ class RunSettings:
     prompt_limit: int | None = option(
         None, "answer only the first so many prompts", minimum=1, means={None: "all of them"}
     )
+    audio: Any = option(
+        None,
+        "a WAV file to transcribe, or a list of them, with a Whisper model as model.target; prompt is then what was "
+        "said before",
+    )
+    language: str | None = option(None, "of the audio, such as en", means={None: "the model finds it out"})
+    translate: bool = option(False, "translate the audio into English")
     chat: Any = option(
         "auto", "apply the model's chat template", choices={True: "", False: "", "auto": "if it has one"}
     )
@@ -84,8 +91,9 @@ class RunSettings:
 class Settings:
     """All that a task needs to know.
 
-    ``chat`` is None for auto. ``output_dir`` is where to write; it is made when there is something to write.
-    ``resolved`` is the whole config as plain data, to be kept beside the results.
+    ``audio``: the files to transcribe, None for text. ``chat`` is None for auto. ``output_dir`` is where to write; it
+    is made when there is something to write. ``resolved`` is the whole config as plain data, to be kept beside the
+    results.
     """
 
     pipeline: PipelineSettings
@@ -102,6 +110,9 @@ class Settings:
     prompt: str | None
     prompt_file: str | None
     prompt_limit: int | None
+    audio: tuple[str, ...] | None
+    language: str | None
+    translate: bool
     chat: bool | None
     max_new_tokens: int
     ignore_eos: bool
@@ -128,6 +139,7 @@ class Settings:
         _check_run(run)
         plugins: dict[str, Any] = {kind: _group(config, kind) for kind in PLUGIN_NODES}
         values = dataclasses.asdict(run)
+        values["audio"] = (run.audio,) if isinstance(run.audio, str) else run.audio and tuple(run.audio)
         values["chat"] = None if run.chat == "auto" else run.chat
         values["output_dir"] = default_output_dir if run.output_dir is None else expanded(run.output_dir, "output_dir")
         return cls(pipeline=pipeline, model=model, sampling=sampling, **plugins, **values, resolved=config)
@@ -173,7 +185,15 @@ def _check_model(model: ModelSettings) -> None:
 
 
 def _check_run(run: RunSettings) -> None:
+    audio = run.audio if isinstance(run.audio, list) else [run.audio]
+    named = run.audio is None or (audio and all(isinstance(name, str) and name.strip() for name in audio))
+    _require(bool(named), "audio", run.audio, "a WAV file or a list of them")
+    for key in ("language", "translate"):
+        if getattr(run, key) and run.audio is None:
+            raise UserError(f"{key}: it says how audio is transcribed, and there is none; give audio=FILE.wav")
     directory = run.output_dir
     _require(directory is None or bool(directory.strip()), "output_dir", directory, "a directory, or null")
     if run.prompt is not None and run.prompt_file is not None:
         raise UserError("prompt_file: prompt is given too; give one of the two")
+    if run.prompt_file is not None and run.audio is not None:
+        raise UserError("prompt_file: audio is given too; give one of the two")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from spec_sdk.config.option import option
 from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend
+from spec_sdk.contracts.constraint import Constraint, OnlyTokens, SuppressedTokens
 from spec_sdk.contracts.drafter import Drafter, Hidden
 from spec_sdk.contracts.growth import Growing, Growth
 from spec_sdk.contracts.policy import Policy
@@ -45,6 +46,7 @@ __all__ = [
     "BlockRunner",
     "Budget",
     "Cache",
+    "Constraint",
     "Drafter",
     "Executor",
     "GUARANTEES",
@@ -54,6 +56,7 @@ __all__ = [
     "Hidden",
     "LARGEST_TREE",
     "NoOptions",
+    "OnlyTokens",
     "PLUGIN_KINDS",
     "PartialAttention",
     "PassInputs",
@@ -70,6 +73,7 @@ __all__ = [
     "SamplingParams",
     "Space",
     "SpeculativeAttention",
+    "SuppressedTokens",
     "Task",
     "Verdict",
     "Verifier",

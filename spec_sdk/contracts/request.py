@@ -1,6 +1,6 @@
 """One prompt being answered, as plugins see it, and what is decided about it in a step.
 
-Legend: N tree nodes.
+Legend: N tree nodes or rows of logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any, overload
 
 import torch
 
+from spec_sdk.contracts.constraint import Constraint
 from spec_sdk.contracts.sampler import Sampler
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree
 
@@ -83,7 +85,8 @@ class RequestState:
     """What the engine keeps of a request; it alone changes it. Plugins are given :attr:`view`.
 
     ``tokens`` is the prefix: prompt and output so far. The last is the pending token, whose KV is in no cache yet.
-    ``slot``: the request's place in every cache, from when it is admitted on. ``step``: steps done.
+    ``slot``: the request's place in every cache, from when it is admitted on. ``step``: steps done. ``constraint``:
+    what its answer may consist of. ``encoder_input``: what the encoder of an encoder–decoder model is given.
     """
 
     tokens: list[int]
@@ -97,6 +100,8 @@ class RequestState:
     step: int = 0
     target: Any = None
     ops: Ops = field(default_factory=Ops)
+    constraint: Constraint | None = None
+    encoder_input: EncoderInput | None = None
     view: Request = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -176,6 +181,27 @@ class Request:
     def ops(self) -> Ops:
         """The operations of the target's backend."""
         return self._state.ops
+
+    @property
+    def encoder_input(self) -> EncoderInput | None:
+        """What the encoder of an encoder–decoder model is given; a drafter's session is opened with it."""
+        return self._state.encoder_input
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether :meth:`process_logits` does anything."""
+        return self.sampler.params.repetition_penalty != 1 or self._state.constraint is not None
+
+    def process_logits(self, logits_NV: torch.Tensor, paths: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Logits of the target or a draft model under the repetition penalty and the request's constraint.
+
+        ``logits_NV`` [N, V] is written to, and returned. Row i is what follows the request's tokens and then
+        ``paths[i]``, drafted tokens.
+        """
+        logits_NV = self.sampler.penalise(logits_NV, self.tokens, paths)
+        if self._state.constraint is not None:
+            self._state.constraint.apply(logits_NV, self.tokens[self.prompt_length :], paths)
+        return logits_NV
 
     def uniforms(self, count: int) -> list[float]:
         """The next ``count`` random numbers of [0, 1), in double precision."""

@@ -23,8 +23,10 @@ from spec_sdk.sampling_params import SamplingParams
 class Sampler(Plugin, ABC):
     """Turns logits into probabilities, and draws from them. What is accepted is a rule's business, not a sampler's.
 
-    All logits that it is given are penalised already (:meth:`penalise`, called by the scheduler for the target's and
-    by drafters for their own). ``ops``: where rules of acceptance are to run, if not on the backend's operations.
+    All logits that it is given are penalised already (:meth:`Request.process_logits
+    <spec_sdk.contracts.request.Request.process_logits>`, called by the scheduler for the target's and by drafters for
+    their own, which calls :meth:`penalise`). ``ops``: where rules of acceptance are to run, if not on the backend's
+    operations.
     """
 
     kind = "sampler"

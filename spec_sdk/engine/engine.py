@@ -1,6 +1,6 @@
 """An engine: the plugins of a pipeline at work on prompts, several at once.
 
-Legend: P prompt tokens.
+Legend: P prompt tokens, X height and T length of an encoder's input.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from spec_sdk.contracts.constraint import Constraint
 from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import RequestState
@@ -17,6 +18,7 @@ from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.turn import Emit, Progress
 from spec_sdk.errors import UserError
+from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
@@ -69,13 +71,20 @@ class Engine:
         ignore_eos: bool = False,
         request_id: int | None = None,
         emit: Emit = lambda event: None,
+        input_features: torch.Tensor | None = None,
+        constraint: Constraint | None = None,
     ) -> int:
         """Begin a request with the next step; return its id, which also chooses its random numbers.
 
-        Raises UserError for an empty prompt [P], one that leaves no room in the context, parameters that the verifier
-        cannot serve, and an answer that there is no memory for.
+        ``input_features`` [X, T]: what the encoder of an encoder–decoder model is given, such as log-mel features.
+        ``constraint``: what the answer may consist of.
+
+        Raises UserError for features that the target cannot be given, an empty prompt [P], one that leaves no room in
+        the context, parameters that the verifier cannot serve, and an answer that there is no memory for.
         """
-        state = self._state(prompt, max_new_tokens, sampling or self._sampling, ignore_eos, request_id)
+        given = None if input_features is None else EncoderInput(input_features)
+        state = self._state(prompt, max_new_tokens, sampling or self._sampling, ignore_eos, request_id, given)
+        state.constraint = constraint
         self.scheduler.add(state, emit)
         return state.id
 
@@ -101,12 +110,16 @@ class Engine:
         ignore_eos: bool = False,
         request_id: int | None = None,
         emit: Emit = lambda event: None,
+        input_features: torch.Tensor | None = None,
+        constraint: Constraint | None = None,
     ) -> Iterator[list[int]]:
         """Answer one prompt; yields its new tokens step by step. Closing the iterator cancels the request.
 
         Raises what :meth:`add` does.
         """
-        state = self._state(prompt, max_new_tokens, sampling or self._sampling, ignore_eos, request_id)
+        given = None if input_features is None else EncoderInput(input_features)
+        state = self._state(prompt, max_new_tokens, sampling or self._sampling, ignore_eos, request_id, given)
+        state.constraint = constraint
         return self.scheduler.run(state, emit)
 
     def _state(
@@ -116,7 +129,9 @@ class Engine:
         sampling: SamplingParams,
         ignore_eos: bool,
         request_id: int | None,
+        encoder_input: EncoderInput | None,
     ) -> RequestState:
+        check_features(None if encoder_input is None else encoder_input.features_XT, self.target.encoder)
         context = self.target.context
         if not prompt:
             raise UserError("prompt: it is empty")
@@ -135,4 +150,5 @@ class Engine:
             stop_ids=frozenset() if ignore_eos else self._stop_ids,
             id=number,
             ops=self._ops,
+            encoder_input=encoder_input,
         )

@@ -119,11 +119,16 @@ class Scheduler:
             state, prompt = active.state, active.state.tokens[:-1]
             # hidden states are kept of no token: who asks for them has the whole prompt fed
             reuse = not self.drafter.taps
-            state.slot = max(self._free, key=lambda slot: (reuse and self.target.shared(slot, prompt), -slot))
+            given = state.encoder_input
+            state.slot = max(self._free, key=lambda slot: (reuse and self.target.shared(slot, prompt, given), -slot))
             self._free.remove(state.slot)
             self._active.append(active)
             with self._ending([active]):
-                self.target.open(state.slot, prompt, reuse)
+                began = self._clock.mark() if given is not None else None
+                self.target.open(state.slot, prompt, reuse, given)
+                if given is not None:
+                    # its encoder has run: the larger part of such a request's prefill
+                    active.prefill_s += self._clock.seconds(began, self._clock.mark())
 
     def _prefill(self) -> None:
         """Feed a chunk of the oldest prompt that is not done; after its last one, let the drafter prepare."""
@@ -365,13 +370,13 @@ class Scheduler:
 
 
 def penalised(logits_NV: torch.Tensor, tree: TokenTree, request: Request) -> torch.Tensor:
-    """The target's logits of a tree with the repetition penalty, written into ``logits_NV``: one path per node."""
-    if request.sampler.params.repetition_penalty == 1:
+    """The target's logits of a tree with penalty and constraint, written into ``logits_NV``: one path per node."""
+    if not request.changes_logits:
         return logits_NV
     paths: list[list[int]] = [[]]
     for node in range(1, tree.size):
         paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])
-    return request.sampler.penalise(logits_NV, request.tokens, paths)
+    return request.process_logits(logits_NV, paths)
 
 
 def clip(verdict: Verdict, request: Request) -> list[int]:

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import torch
 
+from spec_sdk.model.config import EncoderConfig
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import Scores
 from spec_sdk.tree import TokenTree
 
@@ -21,13 +23,18 @@ class Target(Protocol):
     def context(self) -> int: ...
 
     @property
+    def encoder(self) -> EncoderConfig | None: ...
+
+    @property
     def vocabulary(self) -> int: ...
 
     def length(self, slot: int = 0) -> int: ...
 
-    def shared(self, slot: int, tokens: Sequence[int]) -> int: ...
+    def shared(self, slot: int, tokens: Sequence[int], encoder_input: EncoderInput | None = None) -> int: ...
 
-    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int: ...
+    def open(
+        self, slot: int, tokens: Sequence[int], keep: bool = True, encoder_input: EncoderInput | None = None
+    ) -> int: ...
 
     def reserve(self, slots: int, tokens: int) -> None: ...
 

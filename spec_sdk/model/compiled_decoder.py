@@ -117,7 +117,9 @@ def compile_decoder(decoder: Decoder, compiler: Compiler) -> tuple[Decoder, str 
 
 
 def graphs_to_compile(decoder: Decoder) -> int:
-    """How many graphs of a decoder are not on disk yet."""
+    """How many graphs of a decoder are not on disk yet; none of one that is not compiled."""
+    if type(decoder) is not Decoder:
+        return 0
     stages = [(stage, layer) for stage in (_Before, _After) for layer in range(decoder.layers)]
     forms = {stage(decoder, layer).form for stage, layer in stages if not stage.exempt(decoder, layer)}
     return sum(not place(form).is_file() for form in forms)

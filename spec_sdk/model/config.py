@@ -60,6 +60,22 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class EncoderConfig:
+    """The encoder of an encoder–decoder model, to whose output every decoder block has a cross-attention.
+
+    ``features`` and ``input_frames``: height and length of what it is given, for speech mel bins and frames;
+    ``frames``: the states that it makes of them.
+    """
+
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    features: int
+    input_frames: int
+    frames: int
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary positions: the base of the frequencies, and how they are stretched."""
 
@@ -87,6 +103,7 @@ class ModelConfig:
     ``attention_scale``, ``attention_softcap``: of every layer's :class:`AttentionSpec`; ``logit_softcap``: the same for
     the logits. ``embedding_scale``: what embeddings are multiplied by, rounded to the model's dtype. ``output_norms``:
     what a sub-layer gives is normalized before it is added. ``prefix``: what stands before the name of every tensor.
+    ``encoder``: that of an encoder–decoder model, of which all else describes the decoder.
     """
 
     architecture: str
@@ -118,6 +135,7 @@ class ModelConfig:
     output_norms: bool = False
     prefix: str = ""
     experts: Experts | None = None
+    encoder: EncoderConfig | None = None
 
     @property
     def longest_context(self) -> int:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, Rotation, rotate
 from spec_sdk.ops import Ops
@@ -173,6 +174,13 @@ class Decoder:
         c = self.config
         return KVCache(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
+    def encode(self, encoder_input: EncoderInput, cache: KVCache, slot: int) -> None:
+        """Run the encoder of an encoder–decoder, and store what its blocks see of it in the request's slot.
+
+        Raises ValueError for a decoder without an encoder.
+        """
+        raise ValueError("this decoder has no encoder")
+
     def forward_pass(
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
@@ -182,6 +190,13 @@ class Decoder:
         h_BNM = self.embed(inputs.token_BN)
         work.record(0, h_BNM)
         return h_BNM, work
+
+    def of_pass(self, work: ForwardPass) -> Decoder:
+        """The decoder whose stages a runner calls in one pass.
+
+        Itself, unless a stage needs to know more of the pass than its arguments say.
+        """
+        return self
 
     def embed(self, token_BN: torch.Tensor) -> torch.Tensor:
         """What enters the first block [B, N, M]."""

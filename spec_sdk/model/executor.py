@@ -12,8 +12,10 @@ from typing import Literal, Protocol
 
 import torch
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops.pass_inputs import PassInputs
 
 LogitRows = Literal["all", "last", "none"]
@@ -114,6 +116,14 @@ class Executor(ABC):
     @abstractmethod
     def cut(self, layers: Sequence[int]) -> Executor:
         """The model made of only these blocks, in this order; weights are shared, not copied."""
+
+    def encode(self, encoder_input: EncoderInput, cache: Cache, slot: int) -> None:
+        """Run an encoder–decoder's encoder over a request's input, and leave in its slot, for all passes to come, what
+        the decoder sees of it. The slot is reserved.
+
+        Raises UserError where only decoders can be run.
+        """
+        raise UserError(f"{type(self).__name__} runs decoders only, and this model has an encoder")
 
     def rows_of(self, rows: int) -> int:
         """The size of pass that ``rows`` rows of a request are padded to: an executor that captures has few sizes."""

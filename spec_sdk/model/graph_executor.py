@@ -67,7 +67,9 @@ class GraphExecutor(TorchExecutor):
 
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
-        if self.decoder.data_dependent or not can_be_captured(inputs, plan):
+        # cross-attention keeps K and V in a cache of its own
+        eager = self.config.encoder or self.decoder.data_dependent
+        if eager or not can_be_captured(inputs, plan):
             return super().forward(inputs, cache, plan)
         assert isinstance(cache, KVCache) and inputs.flat is not None
         if cache.capacity > self._largest_capacity:

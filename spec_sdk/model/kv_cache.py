@@ -57,17 +57,11 @@ class KVCache:
         capacity = max(self.capacity, -(-capacity // GRANULE) * GRANULE)
         try:
             self.k_LSGCD, self.v_LSGCD = (
-                _enlarged(self.k_LSGCD, slots, capacity),
-                _enlarged(self.v_LSGCD, slots, capacity),
+                enlarged(self.k_LSGCD, slots, capacity),
+                enlarged(self.v_LSGCD, slots, capacity),
             )
         except (RuntimeError, MemoryError) as error:
-            layers, _, heads, _, dim = self.k_LSGCD.shape
-            size = 2 * layers * heads * dim * self.k_LSGCD.element_size() * slots * capacity
-            raise UserError(
-                f"KV cache: no memory for {size / 2**30:.1f} GiB ({slots} requests of {capacity} tokens, {layers} "
-                f"layers, {heads} KV heads of {dim}, {str(self.k_LSGCD.dtype).removeprefix('torch.')}); ask for fewer "
-                "tokens (max_new_tokens, a shorter prompt) or fewer requests at once"
-            ) from error
+            raise no_memory(self.k_LSGCD, slots, capacity, "tokens") from error
 
     def of_pass(self, inputs: PassInputs) -> PassCache:
         """The cache as one pass writes and reads it."""
@@ -98,9 +92,21 @@ class KVCache:
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
 
 
-def _enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+def enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+    """A copy of ``storage`` [L, S, G, C, D] with room for so much; what is new is zero."""
     layers, old_slots, heads, old_capacity, dim = storage.shape
     # zeros, since a column that nobody wrote may be read under a mask, where garbage could be NaN
     larger = storage.new_zeros((layers, slots, heads, capacity, dim))
     larger[:, :old_slots, :, :old_capacity] = storage
     return larger
+
+
+def no_memory(storage: torch.Tensor, slots: int, capacity: int, columns: str) -> UserError:
+    """The error, with the numbers, where two of ``storage`` cannot be had in this size; ``columns`` are tokens, say."""
+    layers, _, heads, _, dim = storage.shape
+    size = 2 * layers * heads * dim * storage.element_size() * slots * capacity
+    return UserError(
+        f"KV cache: no memory for {size / 2**30:.1f} GiB ({slots} requests of {capacity} {columns}, {layers} "
+        f"layers, {heads} KV heads of {dim}, {str(storage.dtype).removeprefix('torch.')}); ask for fewer "
+        "tokens (max_new_tokens, a shorter prompt) or fewer requests at once"
+    )

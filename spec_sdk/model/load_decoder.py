@@ -11,6 +11,7 @@ from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.attention_stack import AttentionStack
 from spec_sdk.model.config import Experts
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
+from spec_sdk.model.load_whisper import load_whisper
 from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
 from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts
@@ -32,6 +33,8 @@ def load_decoder(
     """
     config, ops = source.config, ops or Ops()
     weights = _Weights(source, device, dtype)
+    if config.encoder is not None:
+        return load_whisper(config, weights, ops)
     stack = AttentionStack(
         input_norm_LM=weights.stacked("input_norm"),
         qkv_projections=ops.projections(

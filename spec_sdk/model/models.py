@@ -84,6 +84,11 @@ class Models:
                 f"use {longest} or less"
             )
         self._whole: Decoder | None = None
+        if ranks.size > 1 and self._target_checkpoint.config.encoder is not None:
+            raise UserError(
+                f"model.target: {self._target_checkpoint.name} is an encoder-decoder model, which runs in one process; "
+                f"{ranks.size} were launched"
+            )
         if ranks.size > 1:
             if self.group.size == 1:
                 self._whole = load_decoder(self._target_checkpoint, device, dtype, ops)
@@ -113,6 +118,7 @@ class Models:
             return self._cut(reference.removeprefix(CUT_DRAFT + ":"))
         model = self._load(reference)
         check_vocabularies(self.target, model)
+        check_encoders(self.target, model)
         return model
 
     def session(self, model: Model, runner: BlockRunner | None = None, spread: bool = False) -> Session:
@@ -174,6 +180,20 @@ def check_vocabularies(target: Model, draft: Model) -> None:
         f"model.draft: {draft.name} has another vocabulary than the target {target.name}: {len(theirs)} tokens against "
         f"{len(ours)}, first difference at id {token_id} ({token!r}); choose a draft model with the target's tokenizer"
     )
+
+
+def check_encoders(target: Model, draft: Model) -> None:
+    """Raise UserError unless what the target's encoder is given suits the draft model's encoder too, if it has one."""
+    ours, theirs = target.executor.config.encoder, draft.executor.config.encoder
+    if theirs is None:
+        return
+    if ours is None:
+        raise UserError(f"model.draft: {draft.name} has an encoder, and the target {target.name} is a text model")
+    if (ours.features, ours.input_frames) != (theirs.features, theirs.input_frames):
+        raise UserError(
+            f"model.draft: {draft.name} takes {theirs.features} mel bins in {theirs.input_frames} frames, the target "
+            f"{target.name} {ours.features} in {ours.input_frames}; choose a draft model of the same input"
+        )
 
 
 def align_vocabulary(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:

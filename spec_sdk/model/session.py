@@ -15,6 +15,8 @@ import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
+from spec_sdk.model.config import EncoderConfig
+from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
@@ -52,6 +54,8 @@ class Session:
         self._looks_at_logits = looks_at_logits
         self.cache = executor.new_cache()
         self._tokens: dict[int, list[int]] = {}
+        # the encoder's input that a slot's cross-attention sees
+        self._encoded: dict[int, torch.Tensor] = {}
         # what the rows after the prefix hold, until some of them are committed
         self._fed: dict[int, Sequence[int]] = {}
 
@@ -64,6 +68,11 @@ class Session:
     def vocabulary(self) -> int:
         """Tokens that the model knows."""
         return self.executor.config.vocab_size
+
+    @property
+    def encoder(self) -> EncoderConfig | None:
+        """The encoder of an encoder–decoder model."""
+        return self.executor.config.encoder
 
     def length(self, slot: int = 0) -> int:
         """Committed tokens of a slot, whose K and V are in the cache."""
@@ -80,19 +89,36 @@ class Session:
         """
         self.cache.reserve(slots, tokens)
 
-    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int:
+    def open(
+        self, slot: int, tokens: Sequence[int], keep: bool = True, encoder_input: EncoderInput | None = None
+    ) -> int:
         """Give ``slot`` to a new request, and return how many of the first of its ``tokens`` are committed already.
 
         Those are what it has in common with what the slot's last request left; with ``keep`` false there are none.
+        The encoder of an encoder–decoder model runs over ``encoder_input``, unless the last request had the same; a
+        model without one takes no notice of it. Raises UserError, as :func:`check_features` does, for what the encoder
+        cannot be given.
         """
-        kept = self.shared(slot, tokens) if keep else 0
+        kept = self.shared(slot, tokens, encoder_input) if keep else 0
         self._truncate(slot, kept)
         self.runner.truncate(slot, 0)
+        if self.encoder is not None and not self._has_encoded(slot, encoder_input):
+            check_features(None if encoder_input is None else encoder_input.features_XT, self.encoder)
+            assert encoder_input is not None
+            self._encoded.pop(slot, None)
+            self.cache.reserve(slot + 1, 0)
+            self.executor.encode(encoder_input, self.cache, slot)
+            self._encoded[slot] = encoder_input.features_XT
         return kept
 
-    def shared(self, slot: int, tokens: Sequence[int]) -> int:
-        """How many of the first of ``tokens`` the slot's cache holds."""
+    def shared(self, slot: int, tokens: Sequence[int], encoder_input: EncoderInput | None = None) -> int:
+        """How many of the first of ``tokens`` the slot's cache holds, computed beside the same encoder input."""
+        if self.encoder is not None and not self._has_encoded(slot, encoder_input):
+            return 0
         return common_prefix(self._tokens.get(slot, []), tokens)
+
+    def _has_encoded(self, slot: int, encoder_input: EncoderInput | None) -> bool:
+        return encoder_input is not None and encoder_input.same_as(self._encoded.get(slot))
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget all but the first ``length`` tokens of a slot. Raises ValueError if fewer are committed."""

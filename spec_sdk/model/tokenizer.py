@@ -21,6 +21,7 @@ class Tokenizer:
     """Built from the tokenizer files of a Hugging Face-layout directory.
 
     ``stop_ids``: what ends an answer by the model's own files (generation_config, config and tokenizer_config).
+    ``generation_settings``: what generation_config.json says, and config.json where that is silent.
     ``vocabulary``: token → id, added tokens included. ``model_vocab_size`` is the number of embedding rows.
     """
 
@@ -38,6 +39,7 @@ class Tokenizer:
         self._add_bos = _adds_bos(self._fast, self._bos_id) or tokenizer_config.get("add_bos_token") is True
         self._template = _chat_template(directory, tokenizer_config, self._special_tokens)
         self.stop_ids = self._stop_ids(directory, settings)
+        self.generation_settings = {**settings["config.json"], **settings["generation_config.json"]}
 
     @functools.cached_property
     def vocabulary(self) -> Mapping[str, int]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.ops import Ops
@@ -42,13 +43,18 @@ class TorchExecutor(Executor):
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
         assert isinstance(cache, KVCache)
         h_BNM, work = self.decoder.forward_pass(inputs, cache, self.ops, plan.taps)
-        h_BNM = plan.runner.run(self.decoder, h_BNM, work)
+        h_BNM = plan.runner.run(self.decoder.of_pass(work), h_BNM, work)
         reports = plan.runner.reports()
         if plan.logits == "none":
             return PassOutput(h_BNM[..., :0], work.hidden, reports)
         if plan.logits == "last":
             h_BNM = last_live_row(h_BNM, inputs)
         return PassOutput(self.decoder.head(h_BNM), work.hidden, reports)
+
+    @torch.no_grad()
+    def encode(self, encoder_input: EncoderInput, cache: Cache, slot: int) -> None:
+        assert isinstance(cache, KVCache)
+        self.decoder.encode(encoder_input, cache, slot)
 
     def cut(self, layers: Sequence[int]) -> TorchExecutor:
         return TorchExecutor(self.decoder.subset(layers), self.ops)

@@ -44,6 +44,11 @@ def always(config: ModelConfig) -> bool:
     return True
 
 
+def decoder_layers(config: ModelConfig) -> int:
+    """For a weight that every block of the decoder has."""
+    return config.num_layers
+
+
 def every_layer(config: ModelConfig, layer: int) -> bool:
     """For a weight that all layers have."""
     return True
@@ -90,8 +95,8 @@ class Weight:
     ``gain_minus_one``: Hugging Face stores a norm's gain less one, GGUF files have the gain itself.
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
-    ``present``: whether a model of this configuration has it. ``in_layer``: whether this layer of the model does.
-    ``packing``: where transformers 5 may keep it.
+    ``present``: whether a model of this configuration has it. ``layers``: how many ``{layer}`` counts; ``in_layer``:
+    whether that layer has it. ``packing``: where transformers 5 may keep it.
     """
 
     role: str
@@ -103,6 +108,7 @@ class Weight:
     rotary_pairs: bool = False
     gain_minus_one: bool = False
     present: Callable[[ModelConfig], bool] = always
+    layers: Callable[[ModelConfig], int] = decoder_layers
     in_layer: Callable[[ModelConfig, int], bool] = every_layer
     packing: Packing | None = None
 
@@ -135,9 +141,10 @@ class WeightTable:
         self._config = config
         self._entries: dict[str, Place] = {}
         present = [row for row in rows if row.present(config)]
-        for per_layer, group in itertools.groupby(present, key=lambda row: row.per_layer):
+        repeats = {row.role: row.layers(config) if row.per_layer else 0 for row in present}
+        for layers, group in itertools.groupby(present, key=lambda row: repeats[row.role]):
             neighbours = list(group)
-            for layer in range(config.num_layers if per_layer else 1):
+            for layer in range(layers or 1):
                 self._add([row for row in neighbours if row.in_layer(config, layer)], layer)
         self._rows = {place.row.role: place.row for place in self._entries.values()}
 

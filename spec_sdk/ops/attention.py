@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from spec_sdk.ops.acceptance import Rule, pending, rule_named
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
+from spec_sdk.ops.cross_attention import cross_attention
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.masked_attention import QUERY_BLOCK, fold_heads, masked_attention
 from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, PartialAttention, SpeculativeAttention
 
 
@@ -60,6 +62,12 @@ class Ops:
             padding = width - part.live
             outputs.append(F.pad(o_gNHD, (0, 0, 0, 0, 0, padding)) if padding else o_gNHD)
         return outputs[0][:, None] if len(outputs) == 1 else torch.stack(outputs, 1)
+
+    def cross_attention(
+        self, q_BNHD: torch.Tensor, k_SHFD: torch.Tensor, v_SHFD: torch.Tensor, inputs: PassInputs
+    ) -> torch.Tensor:
+        """Attention of every row to the states of an encoder, K and V [slots, H, F, D] of its request's slot."""
+        return cross_attention(q_BNHD, k_SHFD, v_SHFD, inputs)
 
     def tree_attention(
         self,

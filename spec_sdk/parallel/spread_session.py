@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from spec_sdk.model.block_runner import BlockRunner
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.session import Scores, Session
 from spec_sdk.ranks import Ranks
@@ -29,7 +30,11 @@ class SpreadSession(Session):
         self._ranks = ranks
         self._number = number
 
-    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int:
+    def open(
+        self, slot: int, tokens: Sequence[int], keep: bool = True, encoder_input: EncoderInput | None = None
+    ) -> int:
+        # features are not announced: no model with an encoder is spread
+        assert encoder_input is None
         self._announce("open", slot, list(tokens), keep)
         return super().open(slot, tokens, keep)
 

@@ -16,7 +16,7 @@ from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
-from spec_sdk.prompts import encode, read_prompts
+from spec_sdk.prompts import read_prompts
 from spec_sdk.ranks import launched_rank
 from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
@@ -24,6 +24,7 @@ from spec_sdk.run_output import RunOutput, check_writable
 from spec_sdk.settings import Settings
 
 if TYPE_CHECKING:
+    from spec_sdk.model_inputs import ModelInput
     from spec_sdk.pipeline import Pipeline
 
 NO_GUESS = "attention: no guess was made; contexts were short (predictor.size), or no layer speculates"
@@ -41,6 +42,7 @@ class Generate(Task):
         Raises UserError for bad input, before anything is generated. An interrupt, or any other exception in the
         middle, keeps the text so far and the metrics, and is raised again.
         """
+        from spec_sdk.model_inputs import model_inputs
         from spec_sdk.pipeline import build_pipeline, joined_backend
 
         registry = Registry.discover()
@@ -49,9 +51,9 @@ class Generate(Task):
         texts = prompts_to_answer(app)
         backend.expect(len(texts) * (2 if app.compare else 1) * app.max_new_tokens)
         pipeline = build_pipeline(app, registry, backend)
-        prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
+        prompts = model_inputs(pipeline, texts, app)
         for i, prompt in enumerate(prompts):
-            check_length(len(prompt), app.max_new_tokens, pipeline.context, i, len(prompts))
+            check_length(len(prompt.tokens), app.max_new_tokens, pipeline.context, i, len(prompts))
         if not pipeline.ranks.is_leader:
             follow(pipeline, *[pipeline.vanilla()] * app.compare)
             return 0
@@ -66,7 +68,9 @@ class Generate(Task):
                     run.answer(prompts, app, shown)
             finally:
                 if runs[0].log.events:
-                    output.save(metrics_of(runs, app), app.resolved, attention_of(runs[0], texts, app))
+                    output.save(
+                        metrics_of(runs, app), app.resolved, attention_of(runs[0], [p.label for p in prompts], app)
+                    )
                     closing_table(*(run.column() for run in runs))
                     attention = runs[0].summary()["attention"]
                     if attention is not None and attention["hit_rate"] is None:
@@ -99,7 +103,7 @@ class Run:
         self.pipeline = pipeline
         self.log = log
 
-    def answer(self, prompts: Sequence[Sequence[int]], app: Settings, shown: bool) -> None:
+    def answer(self, prompts: Sequence[ModelInput], app: Settings, shown: bool) -> None:
         """Answer the prompts in order; ``shown`` streams the text to stdout, prompts apart by a blank line."""
         progress = Progress(self.pipeline.name, len(prompts), app.max_new_tokens)
         for i, prompt in enumerate(prompts):
@@ -107,7 +111,7 @@ class Run:
                 sys.stdout.write("\n")
             self._answer_one(i, prompt, app, shown, progress)
 
-    def _answer_one(self, i: int, prompt: Sequence[int], app: Settings, shown: bool, progress: Progress) -> None:
+    def _answer_one(self, i: int, prompt: ModelInput, app: Settings, shown: bool, progress: Progress) -> None:
         counts = Counts()
 
         def emit(event: Event) -> None:
@@ -116,7 +120,12 @@ class Run:
 
         text = self.pipeline.tokenizer.stream()
         stream = self.pipeline.stream(
-            prompt, request_id=i, max_new_tokens=app.max_new_tokens, ignore_eos=app.ignore_eos, emit=emit
+            prompt.tokens,
+            request_id=i,
+            max_new_tokens=app.max_new_tokens,
+            ignore_eos=app.ignore_eos,
+            emit=emit,
+            **prompt.options,
         )
         try:
             # closing it ends the request's events even if the interrupt came between two cycles

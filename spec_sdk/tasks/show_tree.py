@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from spec_sdk.contracts import Task, option
 from spec_sdk.files import write_atomically
-from spec_sdk.prompts import encode
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 from spec_sdk.tasks.generate import check_length, follow, prompts_to_answer
 
 if TYPE_CHECKING:
+    from spec_sdk.model_inputs import ModelInput
     from spec_sdk.pipeline import Pipeline
     from spec_sdk.verdict_recorder import VerdictRecorder
 
@@ -37,6 +37,7 @@ class ShowTree(Task):
 
     def run(self, app: Settings) -> int:
         """Trees go to stdout, ``tree-<cycle>.svg`` into the run's directory; the first prompt is taken. Returns 0."""
+        from spec_sdk.model_inputs import model_inputs
         from spec_sdk.pipeline import build_pipeline, joined_backend
         from spec_sdk.tree_drawing import tree_svg, tree_text
 
@@ -44,8 +45,8 @@ class ShowTree(Task):
         backend = joined_backend(app, registry)
         texts = prompts_to_answer(app)[:1]
         pipeline = build_pipeline(app, registry, backend)
-        prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
-        check_length(len(prompts[0]), app.max_new_tokens, pipeline.context, 0, 1)
+        prompts = model_inputs(pipeline, texts, app)
+        check_length(len(prompts[0].tokens), app.max_new_tokens, pipeline.context, 0, 1)
         if not pipeline.ranks.is_leader:
             follow(pipeline, dataclasses.replace(pipeline))
             return 0
@@ -68,13 +69,15 @@ class ShowTree(Task):
         return 0
 
 
-def record_verdicts(pipeline: Pipeline, prompt: list[int], app: Settings, cycles: int) -> VerdictRecorder:
+def record_verdicts(pipeline: Pipeline, prompt: ModelInput, app: Settings, cycles: int) -> VerdictRecorder:
     """The verdicts of the first ``cycles`` cycles on one prompt (fewer if it ends before)."""
     from spec_sdk.verdict_recorder import VerdictRecorder
 
     recorder = VerdictRecorder(pipeline.verifier)
     recorded = dataclasses.replace(pipeline, verifier=recorder)
-    stream = recorded.stream(prompt, max_new_tokens=app.max_new_tokens, ignore_eos=app.ignore_eos)
+    stream = recorded.stream(
+        prompt.tokens, max_new_tokens=app.max_new_tokens, ignore_eos=app.ignore_eos, **prompt.options
+    )
     with contextlib.closing(stream):  # type: ignore[type-var]
         for _ in stream:
             if len(recorder.verdicts) == cycles:

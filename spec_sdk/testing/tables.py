@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import Scores, common_prefix
 from spec_sdk.ops import without
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
@@ -33,12 +34,13 @@ class TableModel:
     """A model whose logits depend on the whole prefix, which is hashed into a table of random rows.
 
     It serves as the scheduler's target, for any number of requests at once, each of which has a slot. ``spread`` is the
-    standard deviation of the logits. Its only hidden state, at any layer, is the row of logits.
+    standard deviation of the logits. It has no encoder. Its only hidden state, at any layer, is the row of logits.
     """
 
     def __init__(self, vocabulary: int, seed: int, *, spread: float = 1.5, context: int = 4096) -> None:
         self.vocabulary = vocabulary
         self.context = context
+        self.encoder = None
         self.table_RV = spread * torch.randn((ROWS, vocabulary), generator=torch.Generator().manual_seed(seed))
         self._tokens: dict[int, list[int]] = {}
         self._trees: dict[int, TokenTree] = {}
@@ -51,11 +53,13 @@ class TableModel:
         """Committed tokens of a slot."""
         return len(self._tokens.get(slot, ()))
 
-    def shared(self, slot: int, tokens: Sequence[int]) -> int:
+    def shared(self, slot: int, tokens: Sequence[int], encoder_input: EncoderInput | None = None) -> int:
         """How many of the first of ``tokens`` are committed in the slot."""
         return common_prefix(self._tokens.get(slot, ()), tokens)
 
-    def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int:
+    def open(
+        self, slot: int, tokens: Sequence[int], keep: bool = True, encoder_input: EncoderInput | None = None
+    ) -> int:
         """Give ``slot`` to a new request; return how many of the first of its ``tokens`` stay committed."""
         kept = self.shared(slot, tokens) if keep else 0
         self._tokens[slot] = list(tokens[:kept])

@@ -69,6 +69,7 @@ class FakePipeline:
     draft_name: str | None = "fake-draft"
     dtype: str = "float32"
     context: int = CONTEXT
+    encoder: None = None
     backend: FakeBackend = FakeBackend()
     ranks: Ranks = ALONE
     device_groups: tuple[int, ...] = (1,)

@@ -20,7 +20,7 @@ from spec_sdk.prompts import DEFAULT_PROMPT, SHIPPED, read_prompts
 
 
 def read(prompt: str | None = None, prompt_file: str | None = None, prompt_limit: int | None = None) -> list[str]:
-    settings: Any = SimpleNamespace(prompt=prompt, prompt_file=prompt_file, prompt_limit=prompt_limit)
+    settings: Any = SimpleNamespace(prompt=prompt, prompt_file=prompt_file, prompt_limit=prompt_limit, audio=None)
     return read_prompts(settings)
 
 
@@ -162,6 +162,6 @@ def test_an_empty_file_on_standard_input_is_refused(stdin: Callable[..., None]) 
 
 def test_a_closed_standard_input_is_no_prompt() -> None:
     code = "from types import SimpleNamespace as S; from spec_sdk.prompts import *; print(read_prompts(S(prompt=None, "
-    code += "prompt_file=None, prompt_limit=None)) == [DEFAULT_PROMPT])"
+    code += "prompt_file=None, prompt_limit=None, audio=None)) == [DEFAULT_PROMPT])"
     done = subprocess.run(["sh", "-c", f'{sys.executable} -c "$0" <&-', code], capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr

@@ -368,15 +368,15 @@ MODEL = (
     Mutant(
         "open: one token too many is kept",
         SESSION,
-        "kept = self.shared(slot, tokens) if keep else 0",
-        "kept = min(self.shared(slot, tokens) + 1, self.length(slot)) if keep else 0",
+        "kept = self.shared(slot, tokens, encoder_input) if keep else 0",
+        "kept = min(self.shared(slot, tokens, encoder_input) + 1, self.length(slot)) if keep else 0",
         (OF_SLOTS,),
     ),
     Mutant(
         "open: what is not to be kept is kept",
         SESSION,
-        "self.shared(slot, tokens) if keep else 0",
-        "self.shared(slot, tokens)",
+        "self.shared(slot, tokens, encoder_input) if keep else 0",
+        "self.shared(slot, tokens, encoder_input)",
         (OF_SLOTS,),
     ),
     Mutant(

@@ -168,7 +168,7 @@ SCHEDULING = (
     Mutant(
         "penalty: the pending token is free",
         SCHEDULER,
-        "request.sampler.penalise(logits_NV, request.tokens, paths)",
+        "request.process_logits(logits_NV, paths)",
         "request.sampler.penalise(logits_NV, request.tokens[:-1], paths)",
         (f"{CYCLE}::test_every_node_is_penalised_for_the_tokens_before_it",),
     ),

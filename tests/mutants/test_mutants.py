@@ -19,10 +19,11 @@ from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
+from tests.mutants.speech import SPEECH
 from tests.mutants.verifiers import VERIFIERS
 
 TREES = "tests/tree/test_refusals.py"
-LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES)
+LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES, SPEECH)
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 

@@ -70,7 +70,7 @@ class DraftModelDrafter(Drafter):
             # past its context the draft model is not used: propose drafts nothing there
             if len(request.tokens) < self.session.context:
                 prompt = request.tokens[:-1]
-                kept = self.session.open(request.slot, prompt, keep=self._holds_plain_kv)
+                kept = self.session.open(request.slot, prompt, self._holds_plain_kv, request.encoder_input)
                 self.session.prefill(request.slot, prompt[kept:])
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
@@ -86,7 +86,7 @@ class DraftModelDrafter(Drafter):
         for i, logits_V in zip(able, self.session.feed(slots, unfed) if able else [], strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
             root_logits_V = align_vocabulary(logits_V, self.vocabulary)
-            root_logits_V = request.sampler.penalise(root_logits_V[None], request.tokens, [()])[0]
+            root_logits_V = request.process_logits(root_logits_V[None], [()])[0]
             growing = self.growth.grow(tree, root_logits_V, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = _Draft(request, tree, growing)
         asking = [draft for draft in drafts.values() if draft.advance(None)]
@@ -158,9 +158,9 @@ class _Draft:
         return rows
 
     def _penalised(self, logits_KV: torch.Tensor) -> torch.Tensor:
-        """The repetition penalty on the logits of the tree's youngest nodes, each with the tokens of its own path."""
+        """Penalty and constraint on the logits of the tree's youngest nodes, each with the tokens of its own path."""
         request, tree = self.request, self.tree
-        if request.sampler.params.repetition_penalty == 1:
+        if not request.changes_logits:
             return logits_KV
         paths = []
         for node in range(tree.size - logits_KV.shape[0], tree.size):
@@ -168,5 +168,5 @@ class _Draft:
             while node:
                 path.append(tree.token[node])
                 node = tree.parent[node]
-            paths.append(path)
-        return request.sampler.penalise(logits_KV, request.tokens, paths)
+            paths.append(path[::-1])
+        return request.process_logits(logits_KV, paths)

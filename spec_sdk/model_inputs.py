@@ -1,0 +1,100 @@
+"""From what a user asks with, texts or sounds, to what a model is given.
+
+Legend: X mel bins, F frames of features, T samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spec_sdk.contracts import Constraint, OnlyTokens, SamplingParams
+from spec_sdk.errors import UserError
+from spec_sdk.model.config import EncoderConfig
+from spec_sdk.prompts import encode
+from spec_sdk.settings import Settings
+from spec_sdk.speech.log_mel import HOP, RATE, log_mel
+from spec_sdk.speech.resample import resampled
+from spec_sdk.speech.transcription import TranscriptionTokens
+from spec_sdk.speech.wav import read_wav
+
+if TYPE_CHECKING:
+    from spec_sdk.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """One request: the prompt's ``tokens``, and for a model that hears its features [X, F] and what it may answer.
+
+    ``label``: the text, or the name of the audio, for reports.
+    """
+
+    label: str
+    tokens: list[int]
+    input_features: torch.Tensor | None = None
+    constraint: Constraint | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What :meth:`Engine.add` is given besides the tokens."""
+        given = {"input_features": self.input_features, "constraint": self.constraint}
+        return {key: value for key, value in given.items() if value is not None}
+
+
+def model_inputs(pipeline: Pipeline, texts: Sequence[str], app: Settings) -> list[ModelInput]:
+    """The requests of a run: one for each of ``texts`` (with several processes the leader's), or for each window of a
+    sound, in which ``texts`` name the files.
+
+    Raises UserError for audio without a model that hears, and for such a model without audio.
+    """
+    encoder = pipeline.encoder
+    if encoder is None:
+        if app.audio is not None:
+            raise UserError(f"audio: {pipeline.target_name} is a text model; give model.target=DIR of a Whisper model")
+        prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
+        return [ModelInput(text, tokens) for text, tokens in zip(texts or [""] * len(prompts), prompts, strict=True)]
+    if app.audio is None:
+        raise UserError(f"audio: {pipeline.target_name} transcribes audio; give audio=FILE.wav")
+    return [window for name in texts for window in _windows(pipeline, encoder, name, app)]
+
+
+def _windows(pipeline: Pipeline, encoder: EncoderConfig, name: str, app: Settings) -> list[ModelInput]:
+    """A file's windows of the encoder's length (30 s), each a transcription of its own."""
+    sound = read_wav(name)
+    samples_T = resampled(sound.samples_T, sound.rate, RATE)
+    pieces = torch.split(samples_T, encoder.input_frames * HOP)
+    features = [log_mel(piece_T, encoder.features, encoder.input_frames) for piece_T in pieces]
+    tokens = TranscriptionTokens(pipeline.tokenizer)
+    language = app.language
+    if language is None and tokens.languages:
+        language = spoken_language(pipeline, tokens, features[0])
+    prompt, seconds = tokens.prompt(language, app.translate, app.prompt), encoder.input_frames * HOP / RATE
+    return [
+        ModelInput(
+            name if len(features) == 1 else f"{name}, from {i * seconds:g} s on",
+            prompt,
+            features_XF,
+            tokens.suppressed(),
+        )
+        for i, features_XF in enumerate(features)
+    ]
+
+
+def spoken_language(pipeline: Pipeline, tokens: TranscriptionTokens, features_XF: torch.Tensor) -> str:
+    """The code of the language that the model hears: its likeliest language token after the first token of all.
+
+    In an engine of its own, so that nothing of it is left for the transcription to begin with.
+    """
+    engine = pipeline.vanilla().new_engine()
+    answer = engine.stream(
+        [tokens.start],
+        max_new_tokens=1,
+        sampling=SamplingParams(),
+        input_features=features_XF,
+        constraint=OnlyTokens(tokens.languages.values()),
+    )
+    token = next(token for new in answer for token in new)
+    return next(code for code, known in tokens.languages.items() if known == token)

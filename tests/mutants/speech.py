@@ -1,0 +1,81 @@
+"""A request that hears another's sound, or none anew; places, frames and constraints that are off by one."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MODEL = "tests/speech/test_whisper_model.py"
+PIPELINES = "tests/speech/test_whisper_pipelines.py"
+
+SPEECH = (
+    Mutant(
+        "cross-attention: to the request's place in the batch, not its slot",
+        "spec_sdk/ops/cross_attention.py",
+        "own = slice(part.slot, part.slot + 1)",
+        "own = slice(part.index, part.index + 1)",
+        (f"{MODEL}::test_trees_of_requests_with_sounds_of_their_own",),
+    ),
+    Mutant(
+        "whisper: no cross-attention's residual",
+        "spec_sdk/model/whisper_decoder.py",
+        "h_BNM = h_BNM + self._cross_attention(layer, h_BNM)",
+        "h_BNM = self._cross_attention(layer, h_BNM)",
+        (f"{MODEL}::test_prefill_then_token_by_token",),
+    ),
+    Mutant(
+        "whisper: a node's position is its place in the tree",
+        "spec_sdk/model/whisper_decoder.py",
+        "F.embedding(inputs.position_BN, self.positions_CM)",
+        "F.embedding(inputs.prefix_B[:, None] + inputs.query_start_BN, self.positions_CM)",
+        (f"{MODEL}::test_trees_of_requests_with_sounds_of_their_own",),
+    ),
+    Mutant(
+        "session: a kept prefix is used beside any sound",
+        "spec_sdk/model/session.py",
+        "            return 0\n        return common_prefix",
+        "            pass\n        return common_prefix",
+        (f"{MODEL}::test_a_kept_prefix_is_used_beside_the_same_sound_only",),
+    ),
+    Mutant(
+        "encoder input: encoded again for every model",
+        "spec_sdk/model/encoder_input.py",
+        "if encode not in self._states:",
+        "if True:",
+        (f"{MODEL}::test_a_cut_decoder_shares_the_encoder_and_its_states",),
+    ),
+    Mutant(
+        "log-mel: the first frame is dropped, not the last",
+        "spec_sdk/speech/log_mel.py",
+        "[:, :-1]",
+        "[:, 1:]",
+        ("tests/speech/test_features.py::test_features_are_those_of_transformers",),
+    ),
+    Mutant(
+        "constraint: the draft model's first row goes without",
+        "plugins/drafters/spec_sdk_drafters/draft_model.py",
+        "root_logits_V = request.process_logits(root_logits_V[None], [()])[0]",
+        "root_logits_V = root_logits_V.clone()",
+        (f"{PIPELINES}::test_a_constraint_holds_in_target_and_draft",),
+    ),
+    Mutant(
+        "constraint: a path from the node to the root",
+        "plugins/drafters/spec_sdk_drafters/draft_model.py",
+        "paths.append(path[::-1])",
+        "paths.append(path)",
+        (f"{PIPELINES}::test_a_draft_model_s_paths_lead_from_the_root",),
+    ),
+    Mutant(
+        "constraint: the prompt is taken for the answer",
+        "spec_sdk/contracts/request.py",
+        "self.tokens[self.prompt_length :], paths",
+        "self.tokens[:], paths",
+        (f"{PIPELINES}::test_a_constraint_is_asked_about_every_node_by_its_path",),
+    ),
+    Mutant(
+        "constraint: what may not begin an answer may not begin a step",
+        "spec_sdk/contracts/constraint.py",
+        "first = [] if answer else [row",
+        "first = [row",
+        (f"{PIPELINES}::test_suppressed_tokens_row_by_row",),
+    ),
+)

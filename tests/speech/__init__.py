@@ -1,0 +1,1 @@
+"""Speech: Whisper as an encoder-decoder in the same engine."""
