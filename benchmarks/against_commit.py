@@ -43,7 +43,7 @@ import json, sys, time
 from pathlib import Path
 import torch
 from omegaconf import OmegaConf
-from spec_sdk.cli.composing import compose_config
+from spec_sdk.config.composing import compose_config
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.prompts import encode
 from spec_sdk.registry import Registry

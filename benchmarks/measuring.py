@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
-from spec_sdk.cli.composing import compose_config
+from spec_sdk.config.composing import compose_config
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.prompts import encode
 from spec_sdk.registry import Registry

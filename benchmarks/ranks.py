@@ -22,7 +22,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from spec_sdk.cli.composing import compose_config
+from spec_sdk.config.composing import compose_config
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.prompts import read_prompt_file

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from spec_sdk import __version__
 from spec_sdk.contracts import (
     AttentionVerifier,
     Backend,
@@ -41,6 +40,7 @@ from spec_sdk.ranks import DeviceGroups, Ranks, launched_processes
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 from spec_sdk.tree import TokenTree
+from spec_sdk.version import __version__
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

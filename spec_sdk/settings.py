@@ -112,20 +112,36 @@ class Settings:
                 raise UserError(f"{key}: unknown option{did_you_mean(str(key), [*groups, *PLUGIN_NODES, *run_keys])}")
         pipeline = merge_options(PipelineSettings, _group(config, "pipeline"), "pipeline", "the pipeline")
         model = merge_options(ModelSettings, _group(config, "model"), "model", "the model")
-        sampling = merge_options(SamplingSettings, _group(config, "sampling"), "sampling", "sampling")
-        run = merge_options(RunSettings, {k: config[k] for k in run_keys if k in config}, "", "spec-sdk")
         _check_model(model)
-        _check_sampling(sampling)
-        _check_run(run)
+        sampling = checked_sampling(_group(config, "sampling"))
+        run = checked_run({k: config[k] for k in run_keys if k in config})
         plugins: dict[str, Any] = {kind: _group(config, kind) for kind in PLUGIN_NODES}
-
-        from spec_sdk.contracts import SamplingParams
-
         values = dataclasses.asdict(run)
         values["chat"] = None if run.chat == "auto" else run.chat
         values["output_dir"] = default_output_dir if run.output_dir is None else expanded(run.output_dir, "output_dir")
-        params = SamplingParams(**dataclasses.asdict(sampling))
+        params = sampling_params(sampling)
         return cls(pipeline=pipeline, model=model, sampling=params, **plugins, **values, resolved=config)
+
+
+def checked_sampling(values: Mapping[str, Any]) -> SamplingSettings:
+    """The options of ``sampling``, typed. Raises UserError for one that is unknown or wrong."""
+    sampling: SamplingSettings = merge_options(SamplingSettings, values, "sampling", "sampling")
+    _check_sampling(sampling)
+    return sampling
+
+
+def checked_run(values: Mapping[str, Any]) -> RunSettings:
+    """The options that belong to no group, typed. Raises UserError for one that is unknown or wrong."""
+    run: RunSettings = merge_options(RunSettings, values, "", "spec-sdk")
+    _check_run(run)
+    return run
+
+
+def sampling_params(sampling: SamplingSettings) -> SamplingParams:
+    """What a request's sampler is given of checked options."""
+    from spec_sdk.contracts import SamplingParams
+
+    return SamplingParams(**dataclasses.asdict(sampling))
 
 
 def refuse_targets(config: Any) -> None:

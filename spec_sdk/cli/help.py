@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from spec_sdk import __version__
-from spec_sdk.cli.composing import groups, options_of, pipeline_summaries
+from spec_sdk.config.composing import groups, options_of, pipeline_summaries
+from spec_sdk.version import __version__
 
 OPTIONS = (
     ("pipeline=NAME", "which pipeline runs (below); easyspec_tree by default"),

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spec_sdk import __version__
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
@@ -22,6 +21,7 @@ from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
 from spec_sdk.run_output import RunOutput, check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.version import __version__
 
 if TYPE_CHECKING:
     from spec_sdk.pipeline import Pipeline

@@ -13,7 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from spec_sdk.cli.composing import compose_config
+from spec_sdk.config.composing import compose_config
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from spec_sdk.search_path import register_search_path
