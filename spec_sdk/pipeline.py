@@ -26,11 +26,10 @@ from spec_sdk.contracts import (
     Verifier,
     weakest,
 )
-from spec_sdk.engine.engine import Engine
-from spec_sdk.engine.turn import Emit
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.model.lipschitz import EstimateOfRun
-from spec_sdk.model.models import Models
+from spec_sdk.model.models import Models, ModelSource
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
@@ -51,6 +50,7 @@ class Pipeline:
 
     ``make_drafter`` and ``make_target_runner`` give new ones per engine, ``make_sampler`` one per sampling parameters.
     ``guarantee`` is the weakest of verifier's, sampler's and target runner's under the run's sampling parameters.
+    ``slots``: prompts that :attr:`engine` answers at once.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Pipeline:
     policy: Policy
     make_drafter: Callable[[], Drafter]
     make_target_runner: Callable[[], BlockRunner]
+    slots: int = 1
 
     @property
     def ranks(self) -> Ranks:
@@ -75,9 +76,13 @@ class Pipeline:
 
     @property
     def guarantee(self) -> Guarantee:
-        sampler = self.make_sampler(self.sampling)
+        return self.guarantee_under(self.sampling)
+
+    def guarantee_under(self, sampling: SamplingParams) -> Guarantee:
+        """What holds of an answer with these sampling parameters."""
+        sampler = self.make_sampler(sampling)
         runner = self.engine.target.runner
-        return weakest(self.verifier.guarantee_under(self.sampling), sampler.guarantee, runner.guarantee)
+        return weakest(self.verifier.guarantee_under(sampling), sampler.guarantee, runner.guarantee)
 
     @property
     def target_name(self) -> str:
@@ -102,16 +107,16 @@ class Pipeline:
         return self.models.target.executor.config.max_context
 
     @functools.cached_property
-    def engine(self) -> Engine:
-        """The engine of :meth:`stream`, which answers one prompt at a time."""
-        return self.new_engine()
+    def engine(self) -> TokenEngine:
+        """The engine of :meth:`stream`."""
+        return self.new_engine(self.slots)
 
-    def new_engine(self, slots: int = 1) -> Engine:
+    def new_engine(self, slots: int = 1) -> TokenEngine:
         """An engine with caches of its own, which answers up to ``slots`` prompts at once.
 
         With several processes all of them make the same engines in the same order.
         """
-        return Engine(
+        return TokenEngine(
             target=self.models.session(self.models.target, self.make_target_runner(), spread=True),
             drafter=self.make_drafter(),
             verifier=self.verifier,
@@ -134,22 +139,12 @@ class Pipeline:
             make_target_runner=SequentialRunner,
         )
 
-    def stream(
-        self,
-        prompt: Sequence[int],
-        *,
-        request_id: int = 0,
-        max_new_tokens: int,
-        ignore_eos: bool = False,
-        emit: Emit = lambda event: None,
-    ) -> Iterator[list[int]]:
+    def stream(self, prompt: Sequence[int], **options: Any) -> Iterator[list[int]]:
         """Answer one prompt; yields the new tokens of every step. Closing the iterator early is allowed.
 
-        Raises UserError for an empty prompt, or one that leaves no room in the context.
+        ``options`` are those of a :class:`TokenRequest`. Raises what :meth:`TokenEngine.add` does.
         """
-        return self.engine.stream(
-            prompt, request_id=request_id, max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, emit=emit
-        )
+        return self.engine.stream(TokenRequest(prompt, **options))
 
     def follow(self) -> None:
         """Take part, as one of several processes, in what the leader does with the engines, until it has done all."""
@@ -174,8 +169,19 @@ class NeverSpeculate(Policy):
         return Budget(0)
 
 
-def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
-    """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together."""
+def build_pipeline(
+    settings: Settings,
+    registry: Registry,
+    *,
+    slots: int = 1,
+    given: Mapping[str, ModelSource] | None = None,
+    beside: Pipeline | None = None,
+) -> Pipeline:
+    """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together.
+
+    ``given``: models by reference that are in memory already. ``beside``: a pipeline of the same target and backend,
+    whose models are used and not loaded again.
+    """
 
     def choose(kind: str, node: Mapping[str, Any]) -> tuple[Any, Any]:
         return registry.configure(kind, node)
@@ -196,7 +202,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         print(f"warning: {caution}", file=sys.stderr)
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
-    backend: Backend = make_backend(backend_config)
+    backend: Backend = make_backend(backend_config) if beside is None else beside.backend
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
         raise UserError(
@@ -215,17 +221,22 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         if groups.group.size > 1 and settings.error_bounds:
             # the derivatives that they take do not go through a sum over processes
             raise UserError("error_bounds: they are estimated where a device group is one process; launch two")
-    models = Models(
-        settings.model.target,
-        settings.model.draft,
-        settings.model.draft_layers,
-        backend.load,
-        backend.ops,
-        backend.device,
-        DTYPES[settings.model.dtype],
-        ranks,
-        None if groups is None else groups.group,
-    )
+    model = settings.model
+    if beside is not None:
+        models = beside.models.drafting_with(model.draft, model.draft_layers, given or {})
+    else:
+        models = Models(
+            model.target,
+            model.draft,
+            model.draft_layers,
+            backend.load,
+            backend.ops,
+            backend.device,
+            DTYPES[model.dtype],
+            ranks,
+            None if groups is None else groups.group,
+            given,
+        )
     if attention is not None:
         attention.verifier.check(models.target.executor.layers)
 
@@ -246,6 +257,7 @@ def build_pipeline(settings: Settings, registry: Registry) -> Pipeline:
         policy=policy,
         make_drafter=new_drafter,
         make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
+        slots=slots,
     )
     # made here so that a bad draft model or option is refused before the first prompt
     drafter = pipeline.engine.drafter

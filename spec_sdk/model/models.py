@@ -5,14 +5,16 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import BlockRunner
-from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
+from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.executor import Executor
@@ -31,6 +33,15 @@ Load = Callable[[TensorSource, torch.dtype], Executor]
 """Makes a checkpoint's model ready to run in a dtype: :meth:`Backend.load`."""
 
 
+class ModelSource(TensorSource, Protocol):
+    """A model to be loaded: its weights, its tokenizer, and a label for reports. A checkpoint, or one in memory."""
+
+    name: str
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+
 @dataclass(frozen=True)
 class Model:
     """A loaded model: a label for reports, what runs it, and its tokenizer."""
@@ -44,7 +55,7 @@ class Models:
     """Loads the target at once and draft models when first asked for.
 
     ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. ``load`` makes a
-    checkpoint's model ready to run. Over several ``ranks`` the target is spread over this rank's device ``group`` (all
+    checkpoint's model ready to run. ``given`` are models by reference that need not be opened. Over several ``ranks`` the target is spread over this rank's device ``group`` (all
     of them, if left out), a shard on each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it
     is loaded.
     """
@@ -62,7 +73,9 @@ class Models:
         dtype: torch.dtype,
         ranks: Ranks = ALONE,
         group: Ranks | None = None,
+        given: Mapping[str, ModelSource] | None = None,
     ) -> None:
+        self._given = dict(given or {})
         self.load = load
         self.ops = ops
         self.device = device
@@ -92,6 +105,13 @@ class Models:
         """The ranks of each device group: of each set of ranks that holds the whole target together."""
         return [self.group.size] * (self.ranks.size // self.group.size)
 
+    def drafting_with(self, reference: str, layers: str | Sequence[int], given: Mapping[str, ModelSource]) -> Models:
+        """These models, none loaded again, for a run with another draft model."""
+        models = copy.copy(self)
+        models._draft_reference, models._draft_layers = reference, layers
+        self._given.update(given)
+        return models
+
     def draft(self, reference: str | None = None) -> Model:
         """The draft model: ``model.draft`` of the run, or another reference a drafter names.
 
@@ -115,11 +135,13 @@ class Models:
         self.spread.append(session)
         return session
 
-    def _open(self, reference: str) -> Checkpoint:
+    def _open(self, reference: str) -> ModelSource:
+        if reference in self._given:
+            return self._given[reference]
         # the leader first, since opening may download and convert, and shows its progress
         return self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
 
-    def _load(self, reference: str, checkpoint: Checkpoint | None = None) -> Model:
+    def _load(self, reference: str, checkpoint: ModelSource | None = None) -> Model:
         if reference not in self._loaded:
             checkpoint = checkpoint or self._open(reference)
             executor = self.load(checkpoint, self.dtype)

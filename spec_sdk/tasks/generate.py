@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.contracts import Task
-from spec_sdk.errors import UserError
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
-from spec_sdk.prompts import encode, read_prompts
+from spec_sdk.prompts import check_length, encode, read_prompts
 from spec_sdk.ranks import launched_processes, launched_rank
 from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
@@ -170,16 +169,6 @@ class Counts:
             self.seconds += event["draft_s"] + event["verify_s"] + event["recover_s"]
         elif event["event"] == "request_end":
             self.reason = event["finish_reason"]
-
-
-def check_length(prompt: int, new: int, context: int, index: int, prompts: int) -> None:
-    """Raise UserError if a prompt and its answer do not fit the context (all in tokens)."""
-    if prompt + new <= context:
-        return
-    which = f"prompt {index + 1} of {prompts}" if prompts > 1 else "prompt"
-    room = context - prompt
-    advice = f"use max_new_tokens={room} or less" if room >= 1 else "shorten it"
-    raise UserError(f"{which}: its {prompt} tokens and max_new_tokens={new} exceed the context of {context}; {advice}")
 
 
 def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
