@@ -55,9 +55,9 @@ class Models:
     """Loads the target at once and draft models when first asked for.
 
     ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. ``load`` makes a
-    checkpoint's model ready to run. ``given`` are models by reference that need not be opened. Over several ``ranks`` the target is spread over this rank's device ``group`` (all
-    of them, if left out), a shard on each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it
-    is loaded.
+    checkpoint's model ready to run. ``given``: models that are in memory, by the reference that names them. Over
+    several ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on
+    each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it is loaded.
     """
 
     ranks: Ranks = ALONE
