@@ -61,9 +61,7 @@ def check_names(options: Mapping[str, Any]) -> None:
         raise UserError(f"{unknown}: unknown option{did_you_mean(unknown, known)}")
 
 
-def requests_of(
-    prompts: Prompt | Request | Sequence[Prompt | Request], options: RequestOptions
-) -> tuple[list[Request], bool]:
+def requests_of(prompts: str | Request | Sequence[Any], options: RequestOptions) -> tuple[list[Request], bool]:
     """Every prompt as a request with these options, where it has none of its own; and whether it is a single one."""
     check_names(options)
     single = isinstance(prompts, str | Request) or not hasattr(prompts, "__len__") or _is_one(prompts)

@@ -24,8 +24,8 @@ from spec_sdk.settings import Settings
 if TYPE_CHECKING:
     from spec_sdk.pipeline import Pipeline
 
-Prompts = Prompt | Request | Sequence[Prompt | Request]
-"""One prompt, or a list of them."""
+Prompts = str | Request | Sequence[Any]
+"""One prompt, or a list of prompts and requests."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ def test_every_public_name_is_there_and_listed(name: str) -> None:
 
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="module 'spec_sdk' has no attribute 'Enginee'"):
-        _ = spec_sdk.Enginee  # type: ignore[attr-defined]
+        _ = spec_sdk.Enginee
 
 
 def test_the_options_of_a_request_hold_every_sampling_parameter() -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from spec_sdk import Engine, InMemoryModel, UserError
-from spec_sdk.model import models
+from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from tests.api.conftest import PROMPTS
 from tests.support.text_checkpoints import write_text_checkpoint
 
@@ -38,7 +38,7 @@ def test_a_state_dict_is_a_model(checkpoint: Path, kind: str) -> None:
     model = InMemoryModel(state_dict, config, tokenizer, name="mine")
     engine = Engine.from_pipeline("easyspec_tree", target=model, overrides=OVERRIDES)
     of_files = Engine.from_pipeline("easyspec_tree", target=checkpoint, overrides=OVERRIDES)
-    chat = False if kind == "tokenizers" else "auto"
+    chat = kind != "tokenizers"
     for ours, theirs in zip(engine.generate(PROMPTS, chat=chat), of_files.generate(PROMPTS, chat=chat), strict=True):
         assert ours.tokens == theirs.tokens and ours.text == theirs.text
     assert engine.pipeline.target_name == "mine"
@@ -73,8 +73,12 @@ def test_a_model_in_memory_that_is_not_whole_is_refused(checkpoint: Path) -> Non
 
 def test_several_pipelines_share_one_loaded_model(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    open_checkpoint = models.open_checkpoint
-    monkeypatch.setattr(models, "open_checkpoint", lambda name: opened.append(name) or open_checkpoint(name))
+
+    def noting(reference: str) -> Checkpoint:
+        opened.append(reference)
+        return open_checkpoint(reference)
+
+    monkeypatch.setattr("spec_sdk.model.models.open_checkpoint", noting)
     tree = Engine.from_pipeline("easyspec_tree", target=checkpoint, overrides=[*OVERRIDES, "drafter.width=3"])
     plain, lookup = (
         tree.with_pipeline("vanilla"),
@@ -82,7 +86,7 @@ def test_several_pipelines_share_one_loaded_model(checkpoint: Path, monkeypatch:
     )
     assert opened == [str(checkpoint)]
     executors = {id(engine.pipeline.models.target.executor) for engine in (tree, plain, lookup)}
-    caches = {id(engine.pipeline.engine.target.cache) for engine in (tree, plain, lookup)}  # type: ignore[attr-defined]
+    caches = {id(engine.pipeline.engine.target.cache) for engine in (tree, plain, lookup)}
     assert (len(executors), len(caches)) == (1, 3)
     begun = tree.stream(PROMPTS[0])
     first = next(begun)
