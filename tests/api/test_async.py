@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -98,6 +99,15 @@ def test_a_loop_that_ends_in_the_middle_leaves_nothing_behind(engine: Engine) ->
     assert len(expected) == 12 and not engine.pipeline.engine.busy
 
 
+def test_threads_share_steps_too(engine: Engine) -> None:
+    expected = [answer.tokens for answer in engine.generate(PROMPTS)]
+    with ThreadPoolExecutor(len(PROMPTS)) as threads:
+        for _ in range(3):
+            answers = threads.map(lambda prompt: engine.generate(prompt)[0].tokens, PROMPTS)
+            assert list(answers) == expected
+    assert not engine.pipeline.engine.busy
+
+
 def test_errors_are_raised_where_they_are_awaited(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused() -> None:
         await engine.agenerate(PROMPTS[0], top_p=0)
@@ -105,15 +115,11 @@ def test_errors_are_raised_where_they_are_awaited(engine: Engine, monkeypatch: p
     with pytest.raises(UserError, match="sampling.top_p"):
         asyncio.run(refused())
 
-    def broken(*arguments: object) -> None:
-        raise RuntimeError("the step is broken")
-
     async def failing() -> list[Any]:
         both = (engine.agenerate(prompt) for prompt in PROMPTS[:2])
         return await asyncio.gather(*both, return_exceptions=True)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.pipeline.engine.scheduler, "step", broken)
         # the scheduler ends all of them when a step raises
         patch.setattr(engine.pipeline.engine.scheduler, "step", lambda: ending(engine))
         outcomes = asyncio.run(failing())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.api import API
 from tests.mutants.growth import GROWTH
 from tests.mutants.model import MODEL
 from tests.mutants.mutant import ROOT, Mutant
@@ -20,11 +21,11 @@ from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.verifiers import VERIFIERS
 
 TREES = "tests/tree/test_refusals.py"
-MUTANTS = {mutant.name: mutant for mutant in (*VERIFIERS, *SAMPLERS, *GROWTH, *SCHEDULING, *MODEL)}
+MUTANTS = {mutant.name: mutant for mutant in (*VERIFIERS, *SAMPLERS, *API, *GROWTH, *SCHEDULING, *MODEL)}
 
 
 def test_there_are_forty_of_different_names() -> None:
-    assert len(MUTANTS) == sum(map(len, (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL))) >= 40
+    assert len(MUTANTS) == sum(map(len, (VERIFIERS, SAMPLERS, API, GROWTH, SCHEDULING, MODEL))) >= 40
 
 
 @pytest.mark.parametrize("name", MUTANTS)

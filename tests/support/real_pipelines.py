@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from spec_sdk.config.composing import compose_config
+from spec_sdk.config.composing import settings_for
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
-from spec_sdk.search_path import register_search_path
 from spec_sdk.settings import Settings
 
 SPEC_BENCH = Path(__file__).parents[3] / "shared" / "data" / "spec_bench.jsonl"
@@ -24,9 +22,7 @@ SPEC_BENCH = Path(__file__).parents[3] / "shared" / "data" / "spec_bench.jsonl"
 
 def settings_of(*overrides: str) -> Settings:
     """The settings of a command line's overrides."""
-    register_search_path()
-    config: Any = OmegaConf.to_container(compose_config(list(overrides)), resolve=True)
-    return Settings.from_config(config, Path("unused"))
+    return settings_for(overrides)
 
 
 @functools.lru_cache(maxsize=2)
