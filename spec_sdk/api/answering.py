@@ -82,6 +82,11 @@ class Answering:
             self.ended = True
         self._log.emit(event)
 
+    def abandon(self, reason: str) -> None:
+        """End it if no event did: a plugin that raises while its request ends keeps the last one back."""
+        if not self.ended:
+            self.emit({"event": "request_end", "request": self._id, "finish_reason": reason})
+
     def deliver(self) -> None:
         """Put what is new into the mailbox."""
         tokens, text = self._tokens[self._told_tokens :], self._text[self._told_text :]

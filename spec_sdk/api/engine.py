@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from spec_sdk.api.answer import Answer, Part
 from spec_sdk.api.answering import Mailbox
 from spec_sdk.api.async_steps import AsyncSteps
-from spec_sdk.api.loading import Model, check_shared, is_shared, reference_of
+from spec_sdk.api.loading import Model, check_alone, check_shared, is_shared, reference_of
 from spec_sdk.api.request import Prompt, Request, RequestOptions
 from spec_sdk.api.serving import Planned, Prompts, Serving, answers_of, go_on
 from spec_sdk.config.composing import settings_for
-from spec_sdk.config.overrides import as_text, parse, quote_texts
+from spec_sdk.config.overrides import as_text, parse, quote_texts, search_path_override
 from spec_sdk.errors import UserError
 from spec_sdk.events import EventLog
 from spec_sdk.guarantees import Guarantee
@@ -57,14 +58,18 @@ class Engine:
         draft: Model | None = None,
         overrides: Sequence[str] = (),
         max_num_seqs: int = MAX_NUM_SEQS,
+        config_dir: str | os.PathLike[str] | None = None,
     ) -> Engine:
-        """Load the models of a pipeline (a file of conf/pipeline, or a plugin package's) and put it together.
+        """Load the models of a pipeline and put it together.
 
-        ``target`` and ``draft`` take the place of ``model.target`` and ``model.draft``. ``overrides`` are what stands
-        behind ``python -m spec_sdk`` on the command line, such as ``drafter.width=8``. Raises UserError.
+        ``pipeline`` names a YAML file of conf/pipeline, of a plugin package, or of ``config_dir``/pipeline. ``target``
+        and ``draft`` take the place of ``model.target`` and ``model.draft``. ``overrides`` are what stands behind
+        ``python -m spec_sdk`` on the command line, such as ``drafter.width=8``. Raises UserError.
         """
         given: dict[str, InMemoryModel] = {}
         composed = [f"pipeline={pipeline}"]
+        if config_dir is not None:
+            composed.append(search_path_override(os.fspath(config_dir), "config_dir"))
         for option, model in (("model.target", target), ("model.draft", draft)):
             if model is not None:
                 composed.append(f"{option}={as_text(reference_of(model, given))}")
@@ -101,6 +106,7 @@ class Engine:
 
         if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
             raise UserError(f"max_num_seqs: {max_num_seqs!r} must be 1 or more")
+        check_alone()
         settings = settings_for(overrides)
         if beside is not None:
             check_shared(settings, beside._settings)

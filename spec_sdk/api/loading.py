@@ -42,5 +42,12 @@ def check_shared(settings: Settings, loaded: Settings) -> None:
                 f"{name}: {asked!r} is asked for, and the loaded models have {there!r}; load others with "
                 "Engine.from_pipeline"
             )
+
+
+def check_alone() -> None:
+    """Raise UserError in one of several launched processes, of which one leads and the others follow."""
     if launched_processes() > 1:
-        raise UserError("with_pipeline: models are shared within one process; start it without a launcher")
+        raise UserError(
+            f"{launched_processes()} processes were launched; an engine serves one, and python -m spec_sdk runs over "
+            "several (docs/several_processes.md)"
+        )

@@ -129,6 +129,9 @@ class Serving:
                     answering.error = answering.error or error
                 raise
             finally:
+                if not engine.busy:
+                    for answering in self._live.values():
+                        answering.abandon("error")
                 self._deliver()
 
     def _deliver(self) -> None:
@@ -139,9 +142,14 @@ class Serving:
 
     def cancel(self, mailbox: Mailbox) -> None:
         """End a request as ``interrupted``, between steps."""
-        for number in list(mailbox.open):
-            self._pipeline.engine.cancel(number)
-        self._deliver()
+        try:
+            for number, answering in mailbox.open.items():
+                try:
+                    self._pipeline.engine.cancel(number)
+                finally:
+                    answering.abandon("interrupted")
+        finally:
+            self._deliver()
 
     def leave(self, begun: Iterable[Mailbox | Answer]) -> None:
         """Nobody waits for these any more. If a step is under way elsewhere, the next one cancels them."""

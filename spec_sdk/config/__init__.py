@@ -1,1 +1,1 @@
-"""Options: how they are declared, and the YAML and the reference that are written from their declarations."""
+"""The config of a run: options, and how they are composed of YAML and overrides."""

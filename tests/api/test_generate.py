@@ -161,6 +161,26 @@ def _named(drafter: Any, request: Any, budget: Any) -> Any:
         raise RequestError(request.id, error) from error
 
 
+def test_a_plugin_that_fails_over_the_end_of_a_request_is_told_and_hangs_nobody(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.from_pipeline("prompt_lookup", target=checkpoint, overrides=["max_new_tokens=6", "ignore_eos=true"])
+    expected = engine.generate(PROMPTS[0])[0].tokens
+
+    def failing(self: Drafter, requests: Any) -> None:
+        raise RuntimeError("a bug at the end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.pipeline.engine.drafter), "finish", failing)
+        with pytest.raises(RuntimeError, match="a bug at the end"):
+            engine.generate(PROMPTS[0])
+        stream = engine.stream(PROMPTS[0])
+        next(stream)
+        with pytest.raises(RuntimeError, match="a bug at the end"):
+            stream.close()
+    assert engine.generate(PROMPTS[0])[0].tokens == expected
+
+
 def test_observers_of_plugin_packages_see_every_event(checkpoint: Path) -> None:
     from spec_sdk.hookspecs import hookimpl
     from spec_sdk.registry import Registry

@@ -106,6 +106,24 @@ def test_another_draft_model_is_loaded_beside_the_target(checkpoint: Path, tmp_p
     assert [a.tokens for a in other.generate(PROMPTS)] == [a.tokens for a in tree.generate(PROMPTS)]
 
 
+def test_a_pipeline_of_ones_own(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /drafter: prompt_lookup\npipeline:\n  name: mine\n"
+    )
+    engine = Engine.from_pipeline("mine", target=checkpoint, config_dir=tmp_path, overrides=OVERRIDES)
+    assert engine.pipeline.name == "mine" and len(engine.generate(PROMPTS[0])[0].tokens) == 10
+    assert engine.with_pipeline("vanilla").with_pipeline("mine").pipeline.engine.drafter.name == "prompt_lookup"
+    with pytest.raises(UserError, match="config_dir: /no/such is not a directory"):
+        Engine.from_pipeline("mine", config_dir="/no/such")
+
+
+def test_one_of_several_launched_processes_is_refused(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="2 processes were launched; an engine serves one"):
+        Engine.from_pipeline("vanilla", target=checkpoint)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -62,6 +62,10 @@ class FakeEngine:
         self._requests: list[tuple[int, TokenRequest, Iterator[Progress]]] = []
         self._numbers = itertools.count()
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._requests)
+
     def check(self, request: TokenRequest) -> None:
         pass
 
