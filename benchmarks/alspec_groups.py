@@ -228,7 +228,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", default="HuggingFaceTB/SmolLM2-135M-Instruct")
     parser.add_argument("--contexts", type=int, nargs="*", default=[256, 1024, 4096, 8000])
-    parser.add_argument("--text", default="../shared/papers/alspec.txt", help="whose beginning is the context")
+    parser.add_argument("--text", type=Path, help="a file whose beginning is the context; else the pages of docs/")
     parser.add_argument("--size", type=int, default=64, help="keys at each end that a prediction reads")
     parser.add_argument("--threshold", type=float, default=0.1)
     parser.add_argument("--rounds", type=int, default=5)
@@ -245,7 +245,9 @@ def main() -> int:
     groups = DeviceGroups(halves.index, halves.group, LoggedPeer(halves.peer, log))
     found = sessions(arguments, LoggedRanks(ranks, log), groups, backend)
     tokenizer = models(arguments, backend).target.tokenizer
-    tokens = tokenizer.encode(Path(arguments.text).read_text(encoding="utf-8"))[: max(arguments.contexts) + 1]
+    pages = [arguments.text] if arguments.text else sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    tokens = tokenizer.encode(text)[: max(arguments.contexts) + 1]
     fill(found, tokens[:-1], ranks)
     rows = measure(found, arguments.contexts, tokens, arguments.rounds, arguments.tokens, ranks, halves.peer, log)
     if leads:

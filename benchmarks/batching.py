@@ -5,8 +5,9 @@
 The same prompts for all, of all tasks of Spec-Bench, each answered with the same number of new tokens, prefill
 included. They are served ``batch`` at a time: by us in one engine, where a request that is done makes room for the next
 one; by transformers in batches padded on the left. All take turns within a batch size, every round in another order.
-Writes results/batching.json: median and spread of tokens/s, the ratio to transformers at the same batch size and to
-batch 1, and whether greedy answers depend on the batch size. Needs ``pip install 'spec-sdk[benchmarks]'``.
+The defaults are meant to take less than ten minutes on two cores. Writes results/batching.json: median and spread of
+tokens/s, the ratio to transformers at the same batch size and to batch 1, and whether greedy answers depend on the
+batch size. Needs ``pip install 'spec-sdk[benchmarks]'``.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def main() -> int:
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
     parser.add_argument("--count", type=int, default=16, help="prompts taken, evenly spread over the file")
     parser.add_argument("--longest", type=int, default=1200, help="characters of a prompt")
-    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--new-tokens", type=int, default=20)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--pipelines", nargs="+", default=["vanilla", "prompt_lookup", "easyspec_tree"])
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without-transformers", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS / "batching.json")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """Which layers of the target make the best draft model? Greedy removal by measured acceptance.
 
-    python benchmarks/cut_draft.py --prompts ../shared/data/spec_bench.jsonl --count 12
+    python benchmarks/cut_draft.py --prompts spec_bench.jsonl --count 12
 
 The target answers the prompts greedily. From the full stack, that layer is removed whose removal leaves the highest
 share of positions at which the cut model's first choice is the target's token (its acceptance rate on a chain of depth
@@ -108,7 +108,7 @@ def remove_greedily(meter: CutMeter, down_to: int) -> list[dict[str, object]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default="HuggingFaceTB/SmolLM2-135M-Instruct")
-    parser.add_argument("--prompts", required=True, help="JSONL of prompts")
+    parser.add_argument("--prompts", default="spec_bench_sample", help="JSONL of prompts, or spec_bench_sample")
     parser.add_argument("--count", type=int, default=12, help="prompts taken, evenly spread over the file")
     parser.add_argument("--down-to", type=int, default=10, help="stop at this many layers")
     parser.add_argument("--output", default="benchmarks/results/cut_draft.json")

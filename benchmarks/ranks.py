@@ -60,7 +60,7 @@ def start_others(count: int, program: Sequence[str] = (sys.argv[0],)) -> list[su
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--prompts", default="../shared/data/spec_bench.jsonl", help="JSONL of prompts")
+    parser.add_argument("--prompts", default="spec_bench_sample", help="JSONL of prompts, or spec_bench_sample")
     parser.add_argument("--count", type=int, default=2, help="prompts taken, evenly spread over the file")
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)

@@ -16,7 +16,7 @@ inputs. A step begins with drawn tokens and what drawing left behind, alike for 
   (:mod:`benchmarks.support.published_sampling`), the second also through ``torch.compile``, into one kernel.
 
 Prints a table (ratio first: transformers' time over the rival's), writes ``results/sampling-<machine>.json`` and a plot
-beside it, and says last which aims are met. Needs ``pip install 'spec-sdk[benchmarks]'``, on a GPU also triton.
+beside it, and says last which aims are met. Needs ``pip install 'spec-sdk[benchmarks,cuda]'``.
 
 Legend: G = γ drafted tokens, V vocabulary.
 """

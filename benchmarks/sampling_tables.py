@@ -102,13 +102,13 @@ class Recording(Verifier):
         self.gamma = gamma
         self.steps: list[Step] = []
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         if tree.depth == self.gamma:
             tokens, sources = list(tree.token_N[1:]), [draws[0].source for draws in tree.draws_N if draws]
             known: list[Any] = [source.known for source in sources if isinstance(source, DraftDistribution)]
             q_G = [float(row[token]) for row, token in zip(known, tokens, strict=True)]
             self.steps.append(Step(draft_logits(tree), logits_NV.clone(), tokens, q_G))
-        return ChainRejection(None).verify(tree, logits_NV, request)
+        return ChainRejection(None).verify_one(tree, logits_NV, request)
 
 
 class ByFunction(Verifier):
@@ -121,9 +121,9 @@ class ByFunction(Verifier):
         super().__init__(None)
         self._decide = decide
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         if tree.depth == 0:
-            return ChainRejection(None).verify(tree, logits_NV, request)
+            return ChainRejection(None).verify_one(tree, logits_NV, request)
         ids = torch.tensor([tree.token_N[1:]], device=logits_NV.device)
         *accepted, token = self._decide(ids, draft_logits(tree), logits_NV)
         return Verdict(list(range(len(accepted) + 1)), token, tree)

@@ -8,7 +8,7 @@ Prints a table (ratio first: the rival's time over ours), writes ``results/tree_
 beside it, and says last which aims are met. Rivals take turns in one process; figures are medians. The paper's shape is
 B=10, H=10, D=64, 1,014 random nodes after 10 prompt tokens ("SpecInfer / FlashSpecInfer").
 
-Needs torch, on a GPU also triton; the plot needs matplotlib (``pip install 'spec-sdk[benchmarks]'``).
+On a GPU it needs ``pip install 'spec-sdk[cuda]'``, for the plot ``pip install 'spec-sdk[benchmarks]'``.
 
 Legend: B batch, N tree nodes, P prompt tokens, H query heads, G KV heads, D head dim.
 """

@@ -105,7 +105,7 @@ class TreeStep:
         builder = TreeBuilder(0)
         for node, token in self.drawn:
             builder.add(node, token, self.kind, laws.get(node))
-        return MultiStep(None).verify(builder.build().tree, self.target, request).tokens
+        return MultiStep(None).verify_one(builder.build().tree, self.target, request).tokens
 
     def laws(self, sampler: Sampler) -> dict[int, DraftDistribution]:
         """What drawing with ``sampler`` leaves behind, the same for every step."""

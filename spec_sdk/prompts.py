@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import os
@@ -9,9 +10,10 @@ import select
 import stat
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded
 from spec_sdk.settings import Settings
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PROMPT = "Explain in a few sentences why the sky is blue during the day and red at sunset."
 STDIN = "-"
+SHIPPED = {"spec_bench_sample": Path(__file__).parent / "data" / "spec_bench_sample.jsonl"}
+"""Prompts that come with spec-sdk, by the name that stands for their file; a file of that name is ``./NAME``."""
 
 
 def read_prompts(settings: Settings) -> list[str]:
@@ -67,7 +71,8 @@ def check_unicode(text: str, where: str) -> None:
 
 
 def read_prompt_file(name: str, option: str = "prompt_file") -> list[str]:
-    """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text.
+    """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text; a name of
+    :data:`SHIPPED` is that file.
 
     Raises UserError, naming ``option``, for what cannot be read.
     """
@@ -75,11 +80,11 @@ def read_prompt_file(name: str, option: str = "prompt_file") -> list[str]:
         return [_stdin_text()]
     if not name:
         raise UserError(f"{option}: it names no file")
-    path = expanded(name, option)
+    path = SHIPPED.get(name) or expanded(name, option)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"{option}: {name} does not exist") from None
+        raise UserError(f"{option}: {name} does not exist{_nearest_shipped(name)}") from None
     except OSError as error:
         raise UserError(f"{option}: {name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -94,6 +99,12 @@ def read_prompt_file(name: str, option: str = "prompt_file") -> list[str]:
     if not prompts:
         raise UserError(f"{option}: {name} has no lines")
     return prompts
+
+
+def _nearest_shipped(name: str) -> str:
+    """``", did you mean 'x'?"`` where ``name`` looks like one of the prompts that come with spec-sdk."""
+    stem = Path(name).stem
+    return did_you_mean(stem, SHIPPED) if difflib.get_close_matches(stem, SHIPPED, n=1) else ""
 
 
 def _from_line(line: str, where: str) -> str:

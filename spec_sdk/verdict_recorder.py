@@ -1,9 +1,8 @@
-"""A verifier that keeps what another one decided.
-
-Legend: N tree nodes, V vocabulary.
-"""
+"""A verifier that keeps what another one decided."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -29,8 +28,12 @@ class VerdictRecorder(Verifier):
     def guarantee_under(self, params: SamplingParams) -> Guarantee:
         return self.inner.guarantee_under(params)
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        verdict = self.inner.verify(tree, logits_NV, request)
-        self.verdicts.append(verdict)
-        self.emitted.append(len(clip(verdict, request)))
-        return verdict
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        verdicts = self.inner.verify(trees, logits, requests)
+        for verdict, request in zip(verdicts, requests, strict=True):
+            if not isinstance(verdict, Exception):
+                self.verdicts.append(verdict)
+                self.emitted.append(len(clip(verdict, request)))
+        return verdicts

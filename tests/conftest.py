@@ -16,6 +16,8 @@ if not torch.cuda.is_available():
     # kernels run in Triton's interpreter; it decides when its own library is imported, which transformers does too
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
+
 FULL = os.environ.get("SPEC_SDK_TEST_FULL") == "1"
 
 # tiny tensors gain nothing from a second thread, and lose much to it on a busy machine

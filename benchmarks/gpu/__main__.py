@@ -58,7 +58,7 @@ def run_suite(
     values = {
         "results": str(directory),
         "model": str(kit.model() or ""),
-        "prompts": str(kit.prompts() or ""),
+        "prompts": str(kit.prompts()),
     }
     for step in sorted(steps, key=lambda step: done.get(step.name, {}).get("status") in UNFINISHED):
         before = done.get(step.name, {})

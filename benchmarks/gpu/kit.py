@@ -1,4 +1,4 @@
-"""The kit that a GPU machine without a network needs: pure-Python wheels, prompts, and the default model in two parts.
+"""The kit that a GPU machine without a network needs: pure-Python wheels, and the default model in two parts.
 
     python -m benchmarks.gpu.kit          # make gpu-kit; needs a network
 
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -57,9 +56,6 @@ def gather() -> None:
     for wheel in wheels.glob("*.whl"):
         if not wheel.name.endswith("-none-any.whl"):
             raise SystemExit(f"error: {wheel.name} is not pure Python and may not run on the other machine")
-    prompts = ROOT.parent / "shared" / "data" / "spec_bench.jsonl"
-    if prompts.is_file():
-        shutil.copyfile(prompts, KIT / "prompts.jsonl")
     _split_model()
     size = sum(path.stat().st_size for path in KIT.rglob("*") if path.is_file()) / 1e6
     print(f"{KIT}: {size:.0f} MB; model parts: {', '.join(part.name for part in _parts())}")
@@ -124,10 +120,10 @@ def model() -> Path | None:
     return path if path.is_file() else None
 
 
-def prompts() -> Path | None:
-    """The kit's prompts, or those beside the checkout."""
-    candidates: Sequence[Path] = (KIT / "prompts.jsonl", ROOT.parent / "shared" / "data" / "spec_bench.jsonl")
-    return next((path for path in candidates if path.is_file()), None)
+def prompts() -> Path:
+    """``.gpu/prompts.jsonl`` if somebody put one there, else the sample that comes with spec-sdk."""
+    own = KIT / "prompts.jsonl"
+    return own if own.is_file() else ROOT / "spec_sdk" / "data" / "spec_bench_sample.jsonl"
 
 
 if __name__ == "__main__":

@@ -104,8 +104,6 @@ def why_left_out(
         return f"missing: {', '.join(missing)} (make gpu-kit gathers them)"
     if step.needs_model and not values["model"]:
         return "the kit's model is missing (make gpu-kit)"
-    if step.needs_model and not values["prompts"]:
-        return "the kit's prompts are missing (make gpu-kit)"
     return None
 
 

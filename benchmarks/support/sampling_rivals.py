@@ -106,7 +106,9 @@ def stepper(name: str, steps: Sequence[Step], params: SamplingParams, known: dic
         trees, verifier = [step.tree(sampler) for step in steps], ChainRejection(None)
 
         def verify(step: int, seed: int) -> list[int]:
-            return verifier.verify(trees[step], steps[step].target_GV1, request_of(steps[step], sampler, seed)).tokens
+            return verifier.verify_one(
+                trees[step], steps[step].target_GV1, request_of(steps[step], sampler, seed)
+            ).tokens
 
         return verify
     decide = known[name]
@@ -124,7 +126,7 @@ def whole_step(name: str, step: Step, params: SamplingParams, known: dict[str, D
     def draw_and_verify() -> object:
         for row_V in step.draft_GV if isinstance(sampler, ExactSampler) else ():
             sampler.draw_from(sampler.law(row_V), 0.5)
-        return ChainRejection(None).verify(step.tree(sampler), step.target_GV1, request_of(step, sampler, 0)).tokens
+        return ChainRejection(None).verify_one(step.tree(sampler), step.target_GV1, request_of(step, sampler, 0)).tokens
 
     return draw_and_verify
 

@@ -10,7 +10,7 @@ from spec_sdk.version import __version__
 OPTIONS = (
     ("pipeline=NAME", "which pipeline runs (below); easyspec_tree by default"),
     ("prompt=TEXT", "what to answer; - reads standard input"),
-    ("prompt_file=FILE", "a text (one prompt), or .jsonl whose lines have 'prompt' or 'turns'"),
+    ("prompt_file=FILE", "a text (one prompt), .jsonl whose lines have 'prompt' or 'turns', or spec_bench_sample"),
     ("prompt_limit=N", "answer only the first N prompts"),
     ("max_new_tokens=N", "stop after N tokens per prompt; 128 by default"),
     ("compare=true", "also run plain decoding on the same prompts, and print the ratio"),
@@ -41,7 +41,7 @@ FLAGS = (
 
 EXAMPLES = """\
   python -m spec_sdk prompt='Why is the sky blue?'
-  python -m spec_sdk pipeline=sd_chain compare=true prompt_file=prompts.jsonl
+  python -m spec_sdk pipeline=sd_chain compare=true prompt_file=spec_bench_sample
   python -m spec_sdk drafter.width=2 policy.depth=6 sampling.temperature=0.8
   python -m spec_sdk --multirun pipeline=vanilla,sd_chain,easyspec_tree
 """

@@ -16,7 +16,6 @@ from spec_sdk.errors import UnusableLogits
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import DrawnTree, Ops, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
-from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.plugin import Plugin, Random
 
@@ -77,12 +76,14 @@ class Sampler(Plugin, ABC):
         throughout.
         """
 
-    def choices(self, logits_NV: torch.Tensor) -> list[int]:
-        """Each row's token under greedy sampling, the lowest id on ties: all that a verifier needs at temperature 0.
+    def choices(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        """Each row's token under greedy sampling, integers [N] where the logits are: the lowest id on ties, and -1 for
+        unusable logits. All that a verifier needs at temperature 0.
 
-        A sampler that can tell without making probabilities should override this.
+        A sampler that can tell without making probabilities should override this, and wait for nothing: the choices of
+        all requests are read at once.
         """
-        return [int(token) for token in self.probabilities(logits_NV).argmax(-1).tolist()]
+        return self.probabilities(logits_NV).argmax(-1)
 
     def law(self, logits_V: torch.Tensor) -> DraftDistribution:
         """The law of a token drawn from these draft logits [V], which are kept as they are. Worked out when read."""
@@ -109,7 +110,7 @@ class Sampler(Plugin, ABC):
 
 
 class SampledRows(Rows):
-    """Whole rows of a sampler's probabilities, on the CPU. Made per visited node: most of a tree never is."""
+    """Whole rows of a sampler's probabilities. Made per visited node: most of a tree never is."""
 
     def __init__(self, sampler: Sampler, tree: DrawnTree, logits_NV: torch.Tensor) -> None:
         super().__init__(tree, logits_NV, sampler.greedy)
@@ -117,7 +118,7 @@ class SampledRows(Rows):
 
     def target(self, node: int) -> torch.Tensor:
         try:
-            (p_V,) = read(self.sampler.probabilities(self.logits_NV[node : node + 1])[0])
+            p_V = self.sampler.probabilities(self.logits_NV[node : node + 1])[0].cpu()
         except UnusableLogits as error:
             raise UnusableLogits(node) from error
         except ValueError as error:
@@ -125,14 +126,14 @@ class SampledRows(Rows):
         return p_V
 
     def draft(self, draw: Draw, node: int) -> torch.Tensor:
-        assert draw.source is not None, "a chosen token was drawn from no distribution"
+        source = self.source(draw)
         try:
-            return (draw.source.q_V if isinstance(draw.source, DraftDistribution) else draw.source).cpu()
+            return (source.q_V if isinstance(source, DraftDistribution) else source).cpu()
         except UnusableLogits as error:
             raise UnusableLogits(node, "draft, ") from error
 
     def keep(self, row_V: torch.Tensor) -> torch.Tensor:
         return row_V
 
-    def choices(self) -> list[int]:
+    def choice_N(self) -> torch.Tensor:
         return self.sampler.choices(self.logits_NV)

@@ -6,6 +6,7 @@ Legend: N tree nodes, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from spec_sdk.contracts.request import Request, Verdict
 from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.guarantees import Guarantee
-from spec_sdk.ops import Rule
+from spec_sdk.ops import Decision, Ops, PendingDecision, Rule, ScoredTree, attempt, read_decisions
 from spec_sdk.ops.block_acceptance import require_chain
 from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree
@@ -23,7 +24,9 @@ class Verifier(Plugin, ABC):
     """Says by which rule a path of a scored tree is kept, and what that guarantees.
 
     ``rule``: the name of one in :data:`spec_sdk.ops.RULES`, which a backend may have a kernel for; or a function of its
-    own of the same signature, as a method ``rule(self, tree, rows, uniforms) -> (path, next token)``.
+    own of the same signature, as a method ``rule(self, tree, rows, uniforms) -> (path, next token)``. Rules of several
+    requests are followed with one read of the device. A verifier that is no function of tree, rows and random numbers
+    overrides :meth:`verify_one`, or :meth:`verify` if it works on several requests at once.
     """
 
     kind = "verifier"
@@ -44,17 +47,59 @@ class Verifier(Plugin, ABC):
         """
         return "exact" if self.exact_when_greedy and params.temperature == 0 else self.guarantee
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        """The verdict on each request's tree; see :meth:`verify_one`. An exception in its place ends that request.
+
+        By the rule, with one read of the device for all; one after the other where :meth:`verify_one` is overridden.
+        """
+        if type(self).verify_one is Verifier.verify_one:
+            return self._by_rule(trees, logits, requests)
+        return [attempt(self.verify_one, *case) for case in zip(trees, logits, requests, strict=True)]
+
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         """The accepted path and the next token.
 
         ``logits_NV[i]`` are the target's logits for the token after node i, the repetition penalty applied. At
-        temperature 0 a verifier that is ``exact_when_greedy`` follows the target's choices, whatever its rule. One that
-        is no function of tree, rows and random numbers overrides this method. Raises ValueError, naming the node, for a
-        tree with branches where it takes chains, and what the rule raises.
+        temperature 0 a verifier that is ``exact_when_greedy`` follows the target's choices, whatever its rule. Raises
+        ValueError, naming the node, for a tree with branches where it takes chains; UserError for sampling parameters
+        that it cannot serve; and what the rule raises.
         """
+        (verdict,) = self._by_rule([tree], [logits_NV], [request])
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    def _by_rule(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        pending: dict[int, PendingDecision] = {}
+        together: dict[tuple[Ops, bool], dict[int, ScoredTree]] = {}
+        for i, (tree, logits_NV, request) in enumerate(zip(trees, logits, requests, strict=True)):
+            scored = attempt(self._scored, tree, logits_NV, request)
+            if isinstance(scored, Exception):
+                pending[i] = PendingDecision.failed(scored)
+                continue
+            sampler = request.sampler
+            by_choices = self.exact_when_greedy and sampler.greedy
+            together.setdefault((sampler.ops or request.ops, by_choices), {})[i] = scored
+        for (ops, by_choices), group in together.items():
+            rule = "greedy" if by_choices else self.rule
+            pending.update(zip(group, ops.accept(rule, list(group.values())), strict=True))
+        decisions = read_decisions([pending[i] for i in range(len(trees))])
+        return [
+            decision if isinstance(decision, Exception) else attempt(_verdict, tree, decision)
+            for tree, decision in zip(trees, decisions, strict=True)
+        ]
+
+    def _scored(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> ScoredTree:
+        self.guarantee_under(request.sampler.params)
         if self.chains_only:
             require_chain(tree, f"verifier {self.name!r}")
-        sampler = request.sampler
-        rule = "greedy" if self.exact_when_greedy and sampler.greedy else self.rule
-        path, token = (sampler.ops or request.ops).accept(rule, tree, sampler.rows(tree, logits_NV), request.uniforms)
-        return Verdict(path, token, tree)
+        return ScoredTree(tree, request.sampler.rows(tree, logits_NV), request.uniforms)
+
+
+def _verdict(tree: TokenTree, decision: Decision) -> Verdict:
+    path, token = decision
+    return Verdict(path, token, tree)

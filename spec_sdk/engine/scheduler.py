@@ -22,7 +22,7 @@ from spec_sdk.engine.faults import RequestError, budget_fault, tree_fault, verdi
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.errors import UnusableLogits, UserError
-from spec_sdk.model.session import PREFILL_CHUNK, Scores
+from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk.model.step_clock import HostClock, StepClock
 from spec_sdk.ops import host_reads
 from spec_sdk.tree import TokenTree
@@ -224,19 +224,40 @@ class Scheduler:
 
     def _verify(self, turns: list[Turn]) -> list[Turn]:
         """The accepted path of every tree, and the tokens that it gives."""
+        logits: dict[int, torch.Tensor] = {}
         for turn in turns:
             with self._ending([turn.active]):
-                turn.verdict = self._verdict(turn.tree, turn.scores, turn.active.view)
-                turn.tokens = clip(turn.verdict, turn.active.view)
+                logits[turn.active.slot] = penalised(turn.scores.logits_NV, turn.tree, turn.active.view)
+        turns = self._going_on(turns)
+        if not turns:
+            return turns
+        with self._ending([turn.active for turn in turns]):
+            verdicts = self._verdicts(turns, [logits[turn.active.slot] for turn in turns])
+            for turn, verdict in zip(turns, verdicts, strict=True):
+                with self._ending([turn.active]):
+                    turn.verdict = self._checked(verdict, turn)
+                    turn.tokens = clip(turn.verdict, turn.active.view)
         return self._going_on(turns)
 
-    def _verdict(self, tree: TokenTree, scores: Scores, request: Request) -> Verdict:
-        vocabulary = scores.logits_NV.shape[-1]
+    def _verdicts(self, turns: Sequence[Turn], logits: Sequence[torch.Tensor]) -> Sequence[Verdict | Exception]:
+        """One for each turn. A call that raises ends all of them: asked again, it would take other random numbers."""
+        name = f"verifier {self.verifier.name!r}"
         try:
-            verdict = self.verifier.verify(tree, penalised(scores.logits_NV, tree, request), request)
-        except UnusableLogits as error:
-            raise UserError(f"step {request.step + 1}, target: {error} (row = tree node; {HALF_PRECISION})") from error
-        if fault := verdict_fault(verdict, tree, vocabulary):
+            verdicts = self.verifier.verify([turn.tree for turn in turns], logits, [turn.active.view for turn in turns])
+        except RequestError as error:
+            raise ValueError(f"{name}: {error}") from error
+        if len(verdicts) != len(turns):
+            raise ValueError(f"{name}: it returned {len(verdicts)} verdicts for {len(turns)} requests")
+        return verdicts
+
+    def _checked(self, verdict: Verdict | Exception, turn: Turn) -> Verdict:
+        """The verdict. Raises the exception that stands in its place, and ValueError for one that cannot be used."""
+        if isinstance(verdict, UnusableLogits):
+            step = turn.active.view.step + 1
+            raise UserError(f"step {step}, target: {verdict} (row = tree node; {HALF_PRECISION})") from verdict
+        if isinstance(verdict, Exception):
+            raise verdict
+        if fault := verdict_fault(verdict, turn.tree, turn.scores.logits_NV.shape[-1]):
             raise ValueError(f"verifier {self.verifier.name!r}: {fault}")
         return verdict
 

@@ -47,34 +47,6 @@ class AttentionReport:
     space: Space
     estimate: Callable[[], LipschitzEstimate] | None = None
 
-    @staticmethod
-    def of(
-        measured: Sequence[LayerMeasurement | None],
-        norms: Sequence[torch.Tensor],
-        space: Space,
-        estimate: Callable[[], LipschitzEstimate] | None = None,
-    ) -> AttentionReport:
-        """The report of a pass, from a measurement per layer and the states' norms. Waits for the device, once."""
-        rows = [
-            torch.cat((m.verdict.hit_B.float(), m.difference_Bn.max()[None], m.verdict.error_BN.flatten()))
-            for m in measured
-            if m is not None
-        ]
-        numbers = read(torch.cat((*(norm[None] for norm in norms), *rows)))[0].tolist() if norms or rows else []
-        state_norm, numbers = tuple(numbers[: len(norms)]), numbers[len(norms) :]
-        width = len(numbers) // max(1, len(rows))
-        tables = iter(numbers[at : at + width] for at in range(0, len(numbers), max(1, width)))
-        layers = [None if m is None else next(tables) for m in measured]
-        return AttentionReport(
-            hit=tuple(None if layer is None else bool(layer[0]) for layer in layers),
-            error=tuple(None if layer is None else max(layer[2:]) for layer in layers),
-            row_error=tuple(None if layer is None else tuple(layer[2:]) for layer in layers),
-            difference=tuple(None if layer is None else layer[1] for layer in layers),
-            state_norm=state_norm,
-            space=space,
-            estimate=estimate,
-        )
-
     def event(self) -> dict[str, Any]:
         """The report as a cycle's event has it; errors of single rows only where a pass had several."""
         several = any(errors is not None and len(errors) > 1 for errors in self.row_error)
@@ -89,6 +61,55 @@ class AttentionReport:
             "space": self.space,
             "constants": None if self.estimate is None else asdict(self.estimate()),
         }
+
+
+@dataclass(frozen=True)
+class PassMeasurement:
+    """What was measured of one request in a pass, while it lies on the device.
+
+    ``layers``: a measurement per layer; ``norms``: of the states, as in :class:`AttentionReport`.
+    """
+
+    layers: Sequence[LayerMeasurement | None]
+    norms: Sequence[torch.Tensor]
+    space: Space
+    estimate: Callable[[], LipschitzEstimate] | None = None
+
+    def numbers(self) -> torch.Tensor | None:
+        """All of it in one row, float32; None if nothing was measured."""
+        rows = [
+            torch.cat((m.verdict.hit_B.float(), m.difference_Bn.max()[None], m.verdict.error_BN.flatten()))
+            for m in self.layers
+            if m is not None
+        ]
+        return torch.cat((*(norm[None] for norm in self.norms), *rows)) if self.norms or rows else None
+
+    def report(self, numbers: Sequence[float]) -> AttentionReport:
+        """The report that these :meth:`numbers` make."""
+        state_norm, numbers = tuple(numbers[: len(self.norms)]), numbers[len(self.norms) :]
+        width = len(numbers) // max(1, sum(m is not None for m in self.layers))
+        tables = iter(numbers[at : at + width] for at in range(0, len(numbers), max(1, width)))
+        layers = [None if m is None else next(tables) for m in self.layers]
+        return AttentionReport(
+            hit=tuple(None if layer is None else bool(layer[0]) for layer in layers),
+            error=tuple(None if layer is None else max(layer[2:]) for layer in layers),
+            row_error=tuple(None if layer is None else tuple(layer[2:]) for layer in layers),
+            difference=tuple(None if layer is None else layer[1] for layer in layers),
+            state_norm=state_norm,
+            space=self.space,
+            estimate=self.estimate,
+        )
+
+
+def read_reports(measurements: Sequence[PassMeasurement]) -> list[AttentionReport]:
+    """The reports of all requests of a pass. Waits for the device once."""
+    numbers = [measurement.numbers() for measurement in measurements]
+    there = [row for row in numbers if row is not None]
+    host = iter(read(*there) if there else ())
+    return [
+        measurement.report([] if row is None else next(host).tolist())
+        for measurement, row in zip(measurements, numbers, strict=True)
+    ]
 
 
 def _short(value: float) -> float:

@@ -36,7 +36,12 @@ class PassPlan:
 
 @dataclass(frozen=True)
 class PassOutput:
-    """What a pass returns, on whichever device the executor left it.
+    """What a pass returns, as torch tensors, on whichever device the executor left them.
+
+    Whoever needs their values reads them by :func:`spec_sdk.ops.host_reads.read`, which waits for the device and is
+    counted.
+    An executor that is not torch returns tensors in host memory. If it waits for a device to fill them, it does so once
+    a pass and says so by :func:`spec_sdk.ops.host_reads.count`.
 
     ``logits_BNV``: as the plan asks, [B, N, V], [B, 1, V] or [B, N, 0]; ``hidden``: layer → [B, N, M]; ``reports``: per
     request, what the runner measured.
@@ -117,7 +122,3 @@ class Executor(ABC):
     def slots_of(self, slots: int) -> int:
         """The same for the tree slots that a pass's rows see."""
         return slots
-
-    def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors in host memory, in one transfer and with one wait for the device."""
-        return [tensor.cpu() for tensor in tensors]

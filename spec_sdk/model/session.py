@@ -9,13 +9,13 @@ Legend: B requests, N tokens or tree nodes, K nodes of a level, M model dim, V v
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
-from spec_sdk.model.executor import Executor, PassOutput, PassPlan
+from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -42,13 +42,14 @@ class Session:
     """Feeds tokens and trees to a model and keeps its cache in step, for requests that each have a slot.
 
     ``runner`` executes the passes of :meth:`score` and :meth:`grow`; :meth:`prefill` and :meth:`feed` are plain.
-    ``wants_logits`` may be set to False where nobody looks at them: all that are returned have a vocabulary of 0 then.
+    ``looks_at_logits``: whether anybody does; if not, passes are planned without them, and all that are returned have a
+    vocabulary of 0.
     """
 
-    def __init__(self, executor: Executor, runner: BlockRunner | None = None) -> None:
+    def __init__(self, executor: Executor, runner: BlockRunner | None = None, *, looks_at_logits: bool = True) -> None:
         self.executor = executor
         self.runner = runner or PLAIN
-        self.wants_logits = True
+        self._looks_at_logits = looks_at_logits
         self.cache = executor.new_cache()
         self._tokens: dict[int, list[int]] = {}
         # what the rows after the prefix hold, until some of them are committed
@@ -116,7 +117,7 @@ class Session:
 
     def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """Commit each slot's ``tokens`` in a plain pass and return the logits [V] after its last one."""
-        outputs = self._run("chain", self._rows(slots, tokens), PassPlan(PLAIN, logits="last"))
+        outputs = self._run("chain", self._rows(slots, tokens), self._plan(PLAIN, logits="last"))
         self._keep(slots, tokens)
         return [output.logits_BNV[0, 0] for output in outputs]
 
@@ -132,7 +133,7 @@ class Session:
             RequestRows.tree(slot, self.length(slot), tree.token_N, tree.depth_N, tree.end_N)
             for slot, tree in zip(slots, trees, strict=True)
         ]
-        outputs = self._run("tree", requests, PassPlan(self.runner, tuple(taps)))
+        outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)))
         self._fed.update((slot, tree.token_N) for slot, tree in zip(slots, trees, strict=True))
         return [
             Scores(
@@ -153,7 +154,7 @@ class Session:
             RequestRows.growing(slot, self.length(slot), tree.token, tree.depth, *tree.intervals(), new)
             for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
         ]
-        outputs = self._run("growing", requests, PassPlan(self.runner))
+        outputs = self._run("growing", requests, self._plan(self.runner))
         self._fed.update((slot, tree.token[1:]) for slot, tree in zip(slots, trees, strict=True))
         return [output.logits_BNV[0] for output in outputs]
 
@@ -177,6 +178,9 @@ class Session:
         self._fed.update(zip(slots, tokens, strict=True))
         self._commit(slots, [range(len(new)) for new in tokens])
 
+    def _plan(self, runner: BlockRunner, taps: tuple[int, ...] = (), logits: LogitRows = "all") -> PassPlan:
+        return PassPlan(runner, taps, logits if self._looks_at_logits else "none")
+
     def _run(self, kind: PassKind, requests: Sequence[RequestRows], plan: PassPlan) -> list[PassOutput]:
         """The requests' passes, several in one where they are of about one size; an output of B = 1 for each."""
         for request in requests:
@@ -186,8 +190,6 @@ class Session:
             max(request.slot for request in requests) + 1,
             max(request.prefix + len(request.key_end) for request in requests),
         )
-        if not self.wants_logits:
-            plan = replace(plan, logits="none")
         outputs: dict[int, PassOutput] = {}
         executor = self.executor
         for group in groups_of_like_size([len(request.token) for request in requests]):

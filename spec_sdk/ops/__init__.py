@@ -8,6 +8,7 @@ from __future__ import annotations
 from spec_sdk.ops.acceptance import RULES, Rule
 from spec_sdk.ops.attention import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.decisions import PendingDecision, ScoredTree, attempt, read_decisions
 from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.residual import accepts, residual, without
@@ -32,16 +33,20 @@ __all__ = [
     "Left",
     "Ops",
     "PartialAttention",
+    "PendingDecision",
     "Projection",
     "ProjectionStack",
     "RULES",
     "Rows",
     "Rule",
     "SPACES",
+    "ScoredTree",
     "Space",
     "SpeculativeAttention",
     "Uniforms",
     "accepts",
+    "attempt",
+    "read_decisions",
     "relative_error",
     "residual",
     "without",

@@ -2,7 +2,8 @@
 
 A rule is a function of a drawn tree, of its rows (where the distributions come from) and of random numbers:
 ``rule(tree, rows, uniforms) -> (path, next token)``. Those of :data:`RULES` go by name, so that a backend may have a
-kernel for one (:meth:`spec_sdk.ops.Ops.accept`); a verifier may bring its own.
+kernel for one (:meth:`spec_sdk.ops.Ops.accept`); a verifier may bring its own. They run on the host, on rows that were
+read there at once (:func:`pending`).
 
 Legend: N tree nodes, V vocabulary.
 """
@@ -11,8 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
+
 from spec_sdk.errors import did_you_mean
 from spec_sdk.ops.block_acceptance import block
+from spec_sdk.ops.decisions import PendingDecision, ScoredTree
 from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.inversion import draw
 from spec_sdk.ops.residual import accepts
@@ -82,6 +86,21 @@ def _follow(tree: DrawnTree, token_after: Callable[[int], int]) -> Decision:
 
 
 RULES: Mapping[str, Rule] = {"multi_step": multi_step, "naive": naive, "block": block, "greedy": greedy}
+
+
+def pending(rule: Rule, scored: ScoredTree) -> PendingDecision:
+    """The decision of a rule on the host, once what it needs of the device is read.
+
+    That is an integer for every node under ``greedy``, and all logits of the tree under any other rule: which rows it
+    will ask for depends on its random numbers.
+    """
+    rows, choices_only = scored.rows, rule is greedy
+
+    def decide(host: Sequence[torch.Tensor]) -> Decision:
+        rows.hold(host, choices_only)
+        return rule(scored.tree, rows, scored.uniforms)
+
+    return PendingDecision.begun(lambda: PendingDecision(rows.unread(choices_only), decide))
 
 
 def rule_named(name: str) -> Rule:

@@ -8,16 +8,17 @@ n, t, s queries, slots and keys of one block; C chunks of keys; K keys that a re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.ops.acceptance import Rule, rule_named
+from spec_sdk.ops.acceptance import Rule, pending, rule_named
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
-from spec_sdk.ops.draws import DrawnTree
+from spec_sdk.ops.decisions import PendingDecision, ScoredTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
-from spec_sdk.ops.rows import Decision, Rows, Uniforms
 from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
 
 # Queries whose dense mask is made at once, in trees of at least two such blocks: memory grows with the nodes, not with
@@ -44,13 +45,15 @@ class Ops:
         """The same for L layers of one shape, which layer-parallel drafting multiplies at once."""
         return ProjectionStack(weight_LOI, bias_LO)
 
-    def accept(self, rule: str | Rule, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
-        """The accepted nodes of a scored tree and the token after them, by a rule of that name or a verifier's own.
+    def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
+        """For each tree the accepted nodes and the token after them, by a rule of that name or a verifier's own.
 
-        A kernel for a rule of that name decides as its function in :mod:`spec_sdk.ops.acceptance` does with the same
-        random numbers, and raises what that raises. Raises ValueError for an unknown name.
+        Nothing is waited for: :func:`~spec_sdk.ops.read_decisions` reads all that is pending at once. A kernel for a
+        rule of that name decides as its function in :mod:`spec_sdk.ops.acceptance` does with the same random numbers,
+        and raises what that raises, each tree for itself. Raises ValueError for an unknown name.
         """
-        return (rule_named(rule) if isinstance(rule, str) else rule)(tree, rows, uniforms)
+        own = rule_named(rule) if isinstance(rule, str) else rule
+        return [pending(own, tree) for tree in scored]
 
     def cached_attention(self, q_gBNHD: torch.Tensor, cache: PassCache, first: int) -> torch.Tensor:
         """Attention of a pass's rows over the caches of g layers, from layer ``first`` on: [g, B, N, H, D].

@@ -17,8 +17,9 @@ DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
 class DraftDistribution:
     """A draft distribution that is worked out when it is first read.
 
-    ``logits_V``: the draft model's logits [V], the repetition penalty applied, wherever the draft model left them: all
-    that a fused sampler reads. ``known``: what a sampler learnt of the row when it drew from it.
+    ``logits_V``: the draft model's logits [V], the repetition penalty applied: all that a fused sampler reads. They lie
+    where the draft model left them, or in host memory once a rule there needed them. ``known``: what a sampler learnt
+    of the row when it drew from it.
     """
 
     def __init__(self, logits_V: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -42,6 +43,18 @@ class DraftDistribution:
     def made(self) -> torch.Tensor | None:
         """``q_V`` if somebody has read it, as a drafter must that draws without replacement."""
         return self._q_V
+
+    @property
+    def stored(self) -> torch.Tensor:
+        """What is kept [V]: ``q_V`` if it is made, else the logits."""
+        return self.logits_V if self._q_V is None else self._q_V
+
+    def hold(self, stored_V: torch.Tensor) -> None:
+        """Keep :attr:`stored` elsewhere: in host memory, where a rule is at work."""
+        if self._q_V is None:
+            self.logits_V = stored_V
+        else:
+            self._q_V = stored_V
 
 
 class _DistributionField:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from spec_sdk.errors import UnusableLogits
-from spec_sdk.ops.draws import Draw, DrawnTree
+from spec_sdk.ops.draws import DraftDistribution, Draw, DrawnTree
 from spec_sdk.ops.inversion import first_beyond
 from spec_sdk.ops.residual import remove, residual
 
@@ -59,6 +59,9 @@ class Rows(ABC):
 
     ``logits_NV[i]``: the target's logits for the token after node i. ``greedy``: sampling at temperature 0.
     ``from_logits``: set where a kernel may decide without asking for rows.
+
+    A rule in torch runs on the host. Before it does, :meth:`unread` is read, together with that of other requests, and
+    :meth:`hold` takes it; the rule then waits for no device.
     """
 
     from_logits: FromLogits | None = None
@@ -67,6 +70,26 @@ class Rows(ABC):
         self.tree = tree
         self.logits_NV = logits_NV
         self.greedy = greedy
+        self._choices: list[int] | None = None
+        self._held: dict[torch.Tensor, torch.Tensor] = {}
+
+    def unread(self, choices_only: bool) -> list[torch.Tensor]:
+        """What a rule needs of the device, to be read at once: the choices, or all logits, with those drawn from."""
+        if choices_only:
+            return [self.choice_N()]
+        return [self.logits_NV, *(stored(source) for source in self._sources())]
+
+    def hold(self, host: Sequence[torch.Tensor], choices_only: bool) -> None:
+        """Go on with what :meth:`unread` returned, in host memory."""
+        if choices_only:
+            self._choices = host[0].tolist()
+            return
+        self.logits_NV = host[0]
+        for source, held in zip(self._sources(), host[1:], strict=True):
+            if isinstance(source, DraftDistribution):
+                source.hold(held)
+            else:
+                self._held[source] = held
 
     @abstractmethod
     def target(self, node: int) -> torch.Tensor:
@@ -84,8 +107,22 @@ class Rows(ABC):
         """
 
     @abstractmethod
+    def choice_N(self) -> torch.Tensor:
+        """After each node the token under greedy sampling, integers [N] where the logits are: the lowest id on ties,
+        -1 for logits that are not usable.
+        """
+
     def choices(self) -> list[int]:
-        """After each node the token under greedy sampling, the lowest id on ties."""
+        """The same in host memory. Raises UnusableLogits, whose row is the node, if there is one without a choice."""
+        choices = self.choice_N().tolist() if self._choices is None else self._choices
+        if min(choices) < 0:
+            raise UnusableLogits(next(node for node, token in enumerate(choices) if token < 0))
+        return choices
+
+    def source(self, draw: Draw) -> torch.Tensor | DraftDistribution:
+        """What ``draw`` was drawn from, in host memory if a rule on the host is at work. Not for a chosen token."""
+        assert draw.source is not None, "a chosen token was drawn from no distribution"
+        return draw.source if isinstance(draw.source, DraftDistribution) else self._held.get(draw.source, draw.source)
 
     def known(self, draw: Draw) -> float | None:
         """The probability of the drawn token in :meth:`draft` where it is remembered from drawing it."""
@@ -102,6 +139,16 @@ class Rows(ABC):
     def left(self, node: int) -> Left:
         """What a rule takes from, draw by draw, at ``node``."""
         return Left(self, node)
+
+    def _sources(self) -> list[torch.Tensor | DraftDistribution]:
+        """The distinct distributions that the tree's tokens were drawn from."""
+        drawn = (draw.source for draws in self.tree.draws_N for draw in draws if draw.source is not None)
+        return list(dict.fromkeys(drawn))
+
+
+def stored(source: torch.Tensor | DraftDistribution) -> torch.Tensor:
+    """The tensor [V] that a draft distribution is kept as."""
+    return source.stored if isinstance(source, DraftDistribution) else source
 
 
 class Left:

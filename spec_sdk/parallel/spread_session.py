@@ -24,11 +24,10 @@ class SpreadSession(Session):
     """One rank's part of a session of all ``ranks``; ``number`` is its place among those of the run."""
 
     def __init__(self, executor: Executor, runner: BlockRunner | None, ranks: Ranks, number: int) -> None:
-        super().__init__(executor, runner)
+        # the leader alone samples, so an output head that is whole on every rank is for it alone
+        super().__init__(executor, runner, looks_at_logits=ranks.is_leader or executor.head_is_collective)
         self._ranks = ranks
         self._number = number
-        # the leader alone samples, so an output head that is whole on every rank is for it alone
-        self.wants_logits = ranks.is_leader or executor.head_is_collective
 
     def open(self, slot: int, tokens: Sequence[int], keep: bool = True) -> int:
         self._announce("open", slot, list(tokens), keep)

@@ -31,7 +31,7 @@ class Remembering(Sampler):
             self._known[key] = self.inner.probabilities(logits_NV)
         return self._known[key].clone()
 
-    def choices(self, logits_NV: torch.Tensor) -> list[int]:
+    def choices(self, logits_NV: torch.Tensor) -> torch.Tensor:
         return self.inner.choices(logits_NV)
 
     def draw(self, p_V: torch.Tensor, random: Random) -> int:

@@ -63,7 +63,7 @@ def _check_greedy(sampler: Sampler, logits_NV: torch.Tensor) -> None:
     assert torch.equal(sampler.probabilities(logits_NV), expected_NV), (
         "greedy probabilities must be 1 at the first of the largest logits and 0 elsewhere"
     )
-    choices = sampler.choices(logits_NV)
+    choices = sampler.choices(logits_NV).tolist()
     assert choices == largest_N, f"the greedy choices are {choices}, the largest logits are at {largest_N}"
 
 

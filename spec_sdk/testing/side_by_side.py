@@ -12,6 +12,7 @@ import torch
 
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
+from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 
 CPU = torch.device("cpu")
@@ -115,7 +116,7 @@ class SideBySide:
             rows=executor.rows_of(max(rows, *(len(request.token) for request in requests))),
             slots=executor.slots_of(max(tree_slots, *(len(request.key_end) for request in requests))),
         )
-        found = self._on_host(executor.forward(inputs, self.cache, PassPlan(self._runner, tuple(taps), logits)))
+        found = on_host(executor.forward(inputs, self.cache, PassPlan(self._runner, tuple(taps), logits)))
         self._check_shapes(found, inputs, taps, logits)
         for b, request in enumerate(requests):
             alone = PassInputs.of(kind, [request], CPU)
@@ -138,14 +139,6 @@ class SideBySide:
     def roll_back(self, slot: int, length: int) -> None:
         """Forget all but the first ``length`` tokens of a slot."""
         self._length[slot] = length
-
-    def _on_host(self, output: PassOutput) -> PassOutput:
-        """The output as the executor itself brings it to the host."""
-        tensors = self.executor.to_host([output.logits_BNV, *output.hidden.values()])
-        assert len(tensors) == 1 + len(output.hidden), f"{self.where}: to_host returned {len(tensors)} tensors"
-        for tensor in tensors:
-            assert tensor.device == CPU, f"{self.where}: to_host left a tensor on {tensor.device}"
-        return PassOutput(tensors[0], dict(zip(output.hidden, tensors[1:], strict=True)), output.reports)
 
     def _check_shapes(self, found: PassOutput, inputs: PassInputs, taps: Sequence[int], logits: LogitRows) -> None:
         rows = 1 if logits == "last" else inputs.width
@@ -194,6 +187,12 @@ class SideBySide:
                 assert ours == theirs, f"{about}: errors of layer {layer} are {ours}, expected {theirs}"
                 continue
             self._same(f"{about}, errors of layer {layer}", torch.tensor(ours)[:, None], torch.tensor(theirs)[:, None])
+
+
+def on_host(output: PassOutput) -> PassOutput:
+    """The output in host memory, with one read."""
+    logits_BNV, *hidden = read(output.logits_BNV, *output.hidden.values())
+    return PassOutput(logits_BNV, dict(zip(output.hidden, hidden, strict=True)), output.reports)
 
 
 def _check_shape(what: str, found: torch.Tensor, expected: tuple[int, ...]) -> None:

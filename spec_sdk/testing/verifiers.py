@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from spec_sdk.contracts import Guarantee, Request, Sampler, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import Budget, Guarantee, Request, Sampler, SamplingParams, Verdict, Verifier
 from spec_sdk.errors import UserError
-from spec_sdk.testing.defaults import MakeSampler, reference_sampler
+from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
 from spec_sdk.testing.statistics import SIGNIFICANCE, cell_of, goodness_of_fit, joint_law, sample_tokens
 from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel
 from spec_sdk.tree import TokenTree
@@ -68,7 +68,8 @@ def check_verifier(
 
     Its verdicts are paths from the root of the tree, whatever it guarantees. Exact under greedy sampling: the tokens
     are the target's most probable ones. Exact or in distribution otherwise: the joint law of three successive tokens,
-    on random tables that depend on the whole prefix, is the target's (χ², ``draws`` answers per kind of tree). Sampling
+    on random tables that depend on the whole prefix, is the target's (χ², ``draws`` answers per kind of tree). Verdicts
+    on several requests at once are those that each gets alone, also where one of them has unusable logits. Sampling
     parameters that the verifier refuses with a UserError are left out; refusing all is a failure.
 
     ``plans`` are the kinds of trees; a verifier that takes chains only is checked with ``plans=CHAINS``.
@@ -80,6 +81,7 @@ def check_verifier(
         except UserError:
             continue
         served += 1
+        _check_together(verifier, plans, make_sampler(params), seed, f"{params}")
         for number, plan in enumerate(plans):
             where, sampler = f"{params}, plan {number}", make_sampler(params)
             if sampler.greedy:
@@ -91,6 +93,37 @@ def check_verifier(
                 f"{probability:.1e} over {draws} answers)"
             )
     assert served, f"verifier {verifier.name!r} refuses every sampling parameter tried"
+
+
+def _check_together(verifier: Verifier, plans: Sequence[DrawPlan], sampler: Sampler, seed: int, where: str) -> None:
+    """One request per kind of tree; then once more with one whose logits are NaN, which the others must not notice."""
+    target, *tables = (TableModel(VOCABULARY, seed + i, spread=SPREAD) for i in range(3))
+
+    def cases(spoilt: int) -> list[tuple[TokenTree, torch.Tensor, Request]]:
+        found = []
+        for number, plan in enumerate(plans):
+            request = request_for(PROMPT, sampler, seed + number, slot=number).view
+            (tree,) = TableDrafter(tables, plan).propose([request], [Budget(len(plan))])
+            target.open(number, PROMPT[:-1], keep=False)
+            target.prefill(number, PROMPT[:-1])
+            logits_NV = target.score([number], [tree])[0].logits_NV
+            found.append((tree, logits_NV * (float("nan") if number == spoilt else 1.0), request))
+        return found
+
+    alone = [_outcome(verifier.verify([tree], [logits_NV], [request])[0]) for tree, logits_NV, request in cases(-1)]
+    for spoilt in (-1, len(plans) // 2):
+        trees, logits, requests = zip(*cases(spoilt), strict=True)
+        verdicts = verifier.verify(trees, logits, requests)
+        assert len(verdicts) == len(plans), f"{where}: {len(verdicts)} verdicts for {len(plans)} requests"
+        for number, (verdict, expected) in enumerate(zip(verdicts, alone, strict=True)):
+            assert number == spoilt or _outcome(verdict) == expected, (
+                f"{where}, plan {number}: the verdict among others is {_outcome(verdict)}, alone it is {expected}"
+                + (f" (request {spoilt} has unusable logits)" if spoilt >= 0 else "")
+            )
+
+
+def _outcome(verdict: Verdict | Exception) -> tuple[list[int], int] | str:
+    return (verdict.path, verdict.next_token) if isinstance(verdict, Verdict) else repr(verdict)
 
 
 def _check_greedy(verifier: Verifier, exact: bool, plan: DrawPlan, sampler: Sampler, seed: int, where: str) -> None:
@@ -138,8 +171,8 @@ class _Checked(Verifier):
         super().__init__(inner.config)
         self.inner = inner
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        verdict = self.inner.verify(tree, logits_NV, request)
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = self.inner.verify_one(tree, logits_NV, request)
         path = verdict.path
         rooted = bool(path) and path[0] == 0 and all(0 <= node < tree.size for node in path)
         assert rooted and path == tree.path_to(path[-1]), (

@@ -25,7 +25,6 @@ def measured(tmp_path: Path, *options: str) -> dict[str, Any]:
 
 
 def test_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("transformers")
     report = measured(tmp_path)
     assert report["left_out"] == {}
     # 2 layers: q, k, v, o, gate, up, down; and the head, in float32

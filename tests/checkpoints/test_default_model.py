@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spec_sdk.model import source_wheel
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
+from spec_sdk.prompts import SHIPPED
 
-SPEC_BENCH = Path(__file__).parents[3] / "shared" / "data" / "spec_bench.jsonl"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +45,17 @@ def test_every_tensor_equals_transformers(gguf: Path, ours: Checkpoint) -> None:
 def test_token_ids_equal_transformers(gguf: Path, ours: Checkpoint) -> None:
     tokenizer = ours.tokenizer
     reference: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    if not SPEC_BENCH.is_file():
-        pytest.skip(f"{SPEC_BENCH} is not there")
-    texts = [turn for line in SPEC_BENCH.read_text().splitlines() for turn in json.loads(line)["turns"]]
-    assert len(texts) > 100
+    texts = [
+        *(turn for line in SHIPPED["spec_bench_sample"].read_text().splitlines() for turn in json.loads(line)["turns"]),
+        *(part for file in (ROOT / "tests").rglob("*.py") for part in re.split(r"\n{2,}", file.read_text())[:6]),
+    ]
+    assert len(texts) > 1000
     # where they may differ, and why: gguf_tokenizer.py
     spaces_before_digit = re.compile(r"\s\s+\d")
     differing = [text for text in texts if tokenizer.encode(text) != reference.encode(text)]
     assert all(spaces_before_digit.search(text) for text in differing)
     assert len(differing) < len(texts) // 20
-    assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in texts)
+    assert all(tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text for text in texts)
     messages = [{"role": "user", "content": "Why is the sky blue?"}]
     expected = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert tokenizer.chat(messages) == expected

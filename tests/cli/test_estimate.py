@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -112,7 +111,6 @@ def test_without_matplotlib_only_the_plot_is_missing(
     assert [path.name for path in (own_directory / "out").iterdir()] == ["estimate.json"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 @pytest.mark.parametrize("table", ["h100", "n150"])
 def test_the_plot_names_every_line(cli: Callable[..., Any], own_directory: Path, table: str) -> None:
     import matplotlib

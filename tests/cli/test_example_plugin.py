@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,28 @@ import spec_sdk
 
 ROOT = Path(spec_sdk.__file__).parent.parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
+SERVICE = """
+import contextlib, io, json, os, sys
+requests, answers = sys.stdin, sys.stdout
+sys.stdin = open(os.devnull)
+from spec_sdk.app import main
+for line in requests:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(json.loads(line))
+    print(json.dumps([status, out.getvalue(), err.getvalue()]), file=answers, flush=True)
+"""
+"""Command lines, one after the other, in one process: starting one takes longer than what it does here."""
 
-pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="needs a checkout to build from")
+
+def environment_without_ours() -> dict[str, str]:
+    """The environment without our checkout on Python's path."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
 
 def call(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command without our checkout on its path."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    return subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=cwd, env=environment)
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=cwd, env=environment_without_ours())
 
 
 def pip(*arguments: str | Path, python: Path | None = None) -> None:
@@ -44,7 +58,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
 
 @pytest.fixture(scope="module")
 def installed(wheels: Sequence[Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs ``python -m spec_sdk`` of an environment with the two wheels, from another directory.
+    """Runs the Python of an environment with the two wheels, from another directory.
 
     The dependencies are those of the running environment, through a path file: nothing is downloaded.
     """
@@ -59,6 +73,30 @@ def installed(wheels: Sequence[Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
+def command_line(installed: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """``command_line("task=plugins", …)`` is what ``python -m spec_sdk`` of that environment does."""
+    python = installed("-c", "import sys; print(sys.executable)").stdout.strip()
+    service = subprocess.Popen(
+        [python, "-c", SERVICE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        env=environment_without_ours(),
+    )
+    assert service.stdin and service.stdout
+    requests, answers = service.stdin, service.stdout
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        print(json.dumps(arguments), file=requests, flush=True)
+        return subprocess.CompletedProcess(arguments, *json.loads(answers.readline()))
+
+    with service:
+        yield run
+        requests.close()
+
+
+@pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model of five layers."""
     from tests.support.tiny_checkpoints import write_checkpoint
@@ -69,7 +107,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_environment_uses_the_wheel_and_not_the_checkout(installed: Run) -> None:
-    code = "import spec_sdk, spec_sdk.conf, spec_sdk_drafters as d; print(spec_sdk.__file__, d.__file__)"
+    code = (
+        "import spec_sdk, spec_sdk.conf, spec_sdk_drafters as d, spec_sdk.prompts as p; "
+        "print(spec_sdk.__file__, d.__file__, *p.SHIPPED.values()); assert all(map(p.read_prompt_file, p.SHIPPED))"
+    )
     where = installed("-c", code)
     assert where.returncode == 0, where.stderr
     assert str(ROOT / "spec_sdk") not in where.stdout and str(ROOT / "plugins") not in where.stdout
@@ -100,8 +141,8 @@ def test_it_is_listed_with_its_package_and_options(installed: Run) -> None:
     assert listed["broken"] == []
 
 
-def test_its_growth_and_runner_are_listed_too(installed: Run) -> None:
-    listed = json.loads(installed("-m", "spec_sdk", "task=plugins", "json=true").stdout)["plugins"]
+def test_its_growth_and_runner_are_listed_too(command_line: Run) -> None:
+    listed = json.loads(command_line("task=plugins", "json=true").stdout)["plugins"]
     theirs = {(plugin["kind"], plugin["name"]): plugin for plugin in listed if plugin["package"] == "spec-sdk-follow"}
     assert set(theirs) == {("drafter", "follow"), ("growth", "confident"), ("runner", "skip_layers")}
     [floor], [skip] = (theirs[key]["options"] for key in (("growth", "confident"), ("runner", "skip_layers")))
@@ -109,19 +150,19 @@ def test_its_growth_and_runner_are_listed_too(installed: Run) -> None:
     assert (skip["name"], skip["default"], theirs["runner", "skip_layers"]["guarantee"]) == ("skip", [], "relaxed")
     [draft_model] = [plugin for plugin in listed if plugin["name"] == "draft_model"]
     assert draft_model["parts"] == {"growth": "growth", "runner": "runner"}
-    table = installed("-m", "spec_sdk", "task=plugins").stdout
+    table = command_line("task=plugins").stdout
     assert "runner=sequential; beside them those of the chosen growth and runner" in table
     assert "floor=0.4" in table and "skip=[]" in table
 
 
-def test_its_yaml_is_found_without_flags(installed: Run) -> None:
-    assert "follow" in installed("-m", "spec_sdk", "--help").stdout
-    config = installed("-m", "spec_sdk", "--cfg", "job", "--package", "drafter", "drafter=follow", "drafter.length=2")
+def test_its_yaml_is_found_without_flags(command_line: Run) -> None:
+    assert "follow" in command_line("--help").stdout
+    config = command_line("--cfg", "job", "--package", "drafter", "drafter=follow", "drafter.length=2")
     assert config.stdout == "name: follow\nlength: 2\n", config.stderr
 
 
-def test_its_options_are_checked_like_ours(installed: Run) -> None:
-    done = installed("-m", "spec_sdk", "drafter=follow", "drafter.lenght=2")
+def test_its_options_are_checked_like_ours(command_line: Run) -> None:
+    done = command_line("drafter=follow", "drafter.lenght=2")
     assert done.returncode == 2
     assert done.stderr == "error: drafter.lenght: unknown option of drafter 'follow', did you mean 'length'?\n"
 
@@ -137,9 +178,9 @@ def test_its_options_are_checked_like_ours(installed: Run) -> None:
     ],
 )
 def test_options_of_its_parts_stand_beside_the_drafters(
-    installed: Run, overrides: Sequence[str], shown: dict[str, object]
+    command_line: Run, overrides: Sequence[str], shown: dict[str, object]
 ) -> None:
-    done = installed("-m", "spec_sdk", "--cfg", "job", "--package", "drafter", *overrides)
+    done = command_line("--cfg", "job", "--package", "drafter", *overrides)
     assert done.returncode == 0, done.stderr
     assert shown.items() <= yaml.safe_load(done.stdout).items()
 
@@ -158,17 +199,17 @@ def test_options_of_its_parts_stand_beside_the_drafters(
     ],
 )
 def test_bad_options_of_its_parts_are_one_line(
-    installed: Run, checkpoint: Path, overrides: Sequence[str], message: str
+    command_line: Run, checkpoint: Path, overrides: Sequence[str], message: str
 ) -> None:
-    done = installed("-m", "spec_sdk", f"model.target={checkpoint}", "prompt=a", "output_dir=out", *overrides)
+    done = command_line(f"model.target={checkpoint}", "prompt=a", "output_dir=out", *overrides)
     assert (done.returncode, done.stderr.startswith(f"error: {message}")) == (2, True), done.stderr
     assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_its_parts_draft(installed: Run, checkpoint: Path, tmp_path: Path, temperature: int) -> None:
-    done = installed(
-        *("-m", "spec_sdk", f"model.target={checkpoint}", "model.draft_layers=[0,1,2,3]", "prompt=a b a b a"),
+def test_its_parts_draft(command_line: Run, checkpoint: Path, tmp_path: Path, temperature: int) -> None:
+    done = command_line(
+        *(f"model.target={checkpoint}", "model.draft_layers=[0,1,2,3]", "prompt=a b a b a"),
         *("chat=false", "max_new_tokens=24", "ignore_eos=true", f"output_dir={tmp_path}", "drafter=draft_model"),
         *("drafter.growth=confident", "drafter.floor=0.02", "drafter.runner=skip_layers", "drafter.skip=[1,2]"),
         *(f"sampling.temperature={temperature}", "compare=true"),
@@ -178,9 +219,9 @@ def test_its_parts_draft(installed: Run, checkpoint: Path, tmp_path: Path, tempe
     assert run["drafted"] > 0 and len(run["token_ids"]) == 24
 
 
-def test_a_sweep_over_options_of_its_parts(installed: Run, checkpoint: Path, tmp_path: Path) -> None:
-    done = installed(
-        *("-m", "spec_sdk", "--multirun", f"model.target={checkpoint}", "prompt=a b", "chat=false"),
+def test_a_sweep_over_options_of_its_parts(command_line: Run, checkpoint: Path, tmp_path: Path) -> None:
+    done = command_line(
+        *("--multirun", f"model.target={checkpoint}", "prompt=a b", "chat=false"),
         *("max_new_tokens=4", "drafter.growth=confident", "drafter.floor=0.1,0.9", f"output_dir={tmp_path}"),
     )
     assert done.returncode == 0, done.stderr
@@ -188,11 +229,11 @@ def test_a_sweep_over_options_of_its_parts(installed: Run, checkpoint: Path, tmp
     assert [job["job"] for job in jobs] == ["drafter.floor=0.1", "drafter.floor=0.9"]
 
 
-def test_it_drafts(installed: Run, checkpoint: Path, tmp_path: Path) -> None:
+def test_it_drafts(command_line: Run, checkpoint: Path, tmp_path: Path) -> None:
     arguments = [f"model.target={checkpoint}", "prompt=a b a b a", "chat=false", "max_new_tokens=48", "ignore_eos=true"]
     runs = {}
     for drafter in ("follow", "none"):
-        done = installed("-m", "spec_sdk", *arguments, f"drafter={drafter}", f"output_dir={tmp_path}/{drafter}")
+        done = command_line(*arguments, f"drafter={drafter}", f"output_dir={tmp_path}/{drafter}")
         assert done.returncode == 0, done.stderr
         [runs[drafter]] = json.loads((tmp_path / drafter / "metrics.json").read_text())["prompts"]
     assert runs["follow"]["drafted"] > 0

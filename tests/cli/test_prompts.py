@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ import pytest
 
 from spec_sdk import prompts
 from spec_sdk.errors import UserError
-from spec_sdk.prompts import DEFAULT_PROMPT, read_prompts
+from spec_sdk.prompts import DEFAULT_PROMPT, SHIPPED, read_prompts
 
 
 def read(prompt: str | None = None, prompt_file: str | None = None, prompt_limit: int | None = None) -> list[str]:
@@ -56,6 +58,18 @@ def test_json_lines_have_prompts_or_turns(tmp_path: Path) -> None:
     assert read(prompt_file="p.jsonl", prompt_limit=1) == ["one"]
 
 
+def test_prompts_that_come_along_are_found_by_name_from_anywhere(tmp_path: Path) -> None:
+    """Some of each of Spec-Bench's tasks; a file of one's own that has the name is given with its directory."""
+    (tmp_path / "spec_bench_sample").write_text("mine")
+    lines = [json.loads(line) for line in SHIPPED["spec_bench_sample"].read_text(encoding="utf-8").splitlines()]
+    assert read(prompt_file="spec_bench_sample") == [line["turns"][0] for line in lines]
+    assert read(prompt_file="./spec_bench_sample") == ["mine"]
+    counts = Counter(line["task"] for line in lines)
+    assert set(counts) == {"mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"}
+    assert min(counts.values()) >= 5 and max(len(line["turns"][0]) for line in lines) > 6000
+    assert SHIPPED["spec_bench_sample"].stat().st_size < 100_000
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -77,6 +91,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "empty.txt").write_text("\n")
     assert error(prompt_file="none.txt") == "prompt_file: none.txt does not exist"
+    near = "prompt_file: spec_bench.jsonl does not exist, did you mean 'spec_bench_sample'?"
+    assert error(prompt_file="spec_bench.jsonl") == near
     assert error(prompt_file=str(tmp_path)).startswith(f"prompt_file: {tmp_path} cannot be read: ")
     assert error(prompt_file="latin.txt") == "prompt_file: latin.txt is no UTF-8 text (byte 3)"
     assert error(prompt_file="empty.jsonl") == "prompt_file: empty.jsonl has no lines"

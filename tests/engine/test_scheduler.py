@@ -138,8 +138,8 @@ class Spoiling(MultiStep):
         super().__init__(None)
         self.spoil, self.of = spoil, of
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        verdict = super().verify(tree, logits_NV, request)
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = super().verify_one(tree, logits_NV, request)
         spoilt: Verdict = self.spoil(verdict) if (request.id, request.step) == (self.of, 2) else verdict
         return spoilt
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import re
 import sys
 from types import SimpleNamespace
 
@@ -37,7 +38,8 @@ def test_no_gpu_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_triton_is_one_clear_line(one_gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else real(name))
-    with pytest.raises(UserError, match=r"^backend=cuda: triton is not installed: pip install triton, or use .*cpu$"):
+    message = "backend=cuda: triton is not installed: pip install 'spec-sdk[cuda]', or use backend=cpu"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         CudaBackend(CudaConfig())
 
 

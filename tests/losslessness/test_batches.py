@@ -83,7 +83,7 @@ def test_budgets_that_hang_on_the_batch_keep_the_distribution(scale: Scale) -> N
 
 
 def test_budgets_that_look_at_random_numbers_to_come_do_not(scale: Scale) -> None:
-    assert probability(SpiesOnNeighbours(None), scale(3000, 20_000)) < SIGNIFICANCE
+    assert probability(SpiesOnNeighbours(None), scale(1500, 20_000)) < SIGNIFICANCE
 
 
 @pytest.mark.parametrize("policy", [SharesDepth(None)])

@@ -32,7 +32,7 @@ def typical_verdict(p: list[float], tokens: list[int], params: SamplingParams = 
         builder.add(0, token, "chosen")
     logits_NV = torch.tensor(p).log().expand(len(tokens) + 1, -1)
     request = request_for([0], ReferenceSampler(None, params), 0).view
-    return Typical(TypicalConfig()).verify(builder.build().tree, logits_NV, request).tokens
+    return Typical(TypicalConfig()).verify_one(builder.build().tree, logits_NV, request).tokens
 
 
 def test_typical_keeps_plausible_tokens_that_are_not_the_best() -> None:
@@ -50,7 +50,7 @@ def test_typical_prefers_the_longest_path() -> None:
     builder.add(0, 0, "chosen")
     builder.add(builder.add(0, 1, "chosen"), 1, "chosen")
     logits_NV = torch.tensor([0.6, 0.39, 0.01]).log().expand(4, -1)
-    verdict = Typical(TypicalConfig()).verify(
+    verdict = Typical(TypicalConfig()).verify_one(
         builder.build().tree, logits_NV, request_for([0], ReferenceSampler(None, GREEDY), 0).view
     )
     assert verdict.tokens == [1, 1, 0]
@@ -62,7 +62,7 @@ def test_typical_does_not_keep_the_law() -> None:
     logits_NV = torch.tensor([0.6, 0.39, 0.01]).log().expand(2, -1)
     for seed in range(20):
         request = request_for([0], ReferenceSampler(None, SAMPLED), seed).view
-        assert Typical(TypicalConfig()).verify(tree, logits_NV, request).tokens[0] == 1
+        assert Typical(TypicalConfig()).verify_one(tree, logits_NV, request).tokens[0] == 1
 
 
 def test_typical_refuses_a_threshold_that_is_no_probability() -> None:

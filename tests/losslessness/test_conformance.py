@@ -237,8 +237,8 @@ def test_a_drafter_that_wants_hidden_states_gets_them() -> None:
 
 
 class JumpsToALeaf(MultiStep):
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        verdict = super().verify(tree, logits_NV, request)
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = super().verify_one(tree, logits_NV, request)
         return replace(verdict, path=[0, tree.size - 1])
 
 
@@ -248,7 +248,7 @@ class RelaxedByHalf(MultiStep):
     def guarantee_under(self, params: SamplingParams) -> Any:
         return "relaxed"
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         return Verdict(tree.path_to(tree.size - 1), int(logits_NV[-1].argmax()), tree)
 
 
@@ -263,6 +263,42 @@ def test_a_relaxed_verifier_is_only_held_to_paths() -> None:
     overstated.guarantee_under = lambda params: "distribution"  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="joint law of 3 successive tokens is not the target's"):
         check_verifier(overstated)
+
+
+class SharesRandomNumbers(MultiStep):
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        return super().verify(trees, logits, [requests[0]] * len(requests))
+
+
+class OneFaultForAll(MultiStep):
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        verdicts = super().verify(trees, logits, requests)
+        fault = next((verdict for verdict in verdicts if isinstance(verdict, Exception)), None)
+        return verdicts if fault is None else [fault] * len(verdicts)
+
+
+class LosesTheLast(MultiStep):
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        return super().verify(trees[:4], logits[:4], requests[:4])
+
+
+@pytest.mark.parametrize(
+    ("verifier", "fault"),
+    [
+        (SharesRandomNumbers, r"temperature=1.0.*the verdict among others is .* alone it is"),
+        (OneFaultForAll, "plan 0: the verdict among others is .*unusable logits"),
+        (LosesTheLast, "4 verdicts for 8 requests"),
+    ],
+)
+def test_verdicts_that_depend_on_the_requests_beside_are_found_out(verifier: type[MultiStep], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        check_verifier(verifier(None), draws=20)
 
 
 class TopPBeforeTopK(ReferenceSampler):

@@ -119,7 +119,7 @@ def test_a_vocabulary_of_one(verifier: Verifier, params: SamplingParams) -> None
     node = builder.add(node, 0, "with_replacement", only_V)
     builder.add(node, 0, "chosen")
     request = request_for([0], ReferenceSampler(None, params), 0).view
-    verdict = verifier.verify(builder.build().tree, torch.full((4, 1), -3.0), request)
+    verdict = verifier.verify_one(builder.build().tree, torch.full((4, 1), -3.0), request)
     assert verdict.tokens == [0, 0, 0, 0]
 
 
@@ -130,7 +130,7 @@ def test_greedy_with_ties_and_tokens_ruled_out(verifier: Verifier) -> None:
     builder.add(builder.add(0, 1, "chosen"), 2, "chosen")
     logits_NV = torch.tensor([[NONE, 2.0, 2.0], [1.0, NONE, 1.0], [0.0, 0.0, 0.0]])
     request = request_for([0], ReferenceSampler(None, SamplingParams()), 0).view
-    assert verifier.verify(builder.build().tree, logits_NV, request).tokens == [1, 0]
+    assert verifier.verify_one(builder.build().tree, logits_NV, request).tokens == [1, 0]
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
@@ -142,5 +142,5 @@ def test_typical_keeps_no_token_that_is_ruled_out(epsilon: float, delta: float, 
     logits_NV = torch.tensor([LAWS["two tokens"]] * 4)
     for seed in range(20):
         request = request_for([0], ReferenceSampler(None, params), seed).view
-        verdict = Typical(TypicalConfig(epsilon, delta)).verify(builder.build().tree, logits_NV, request)
+        verdict = Typical(TypicalConfig(epsilon, delta)).verify_one(builder.build().tree, logits_NV, request)
         assert 0 not in verdict.tokens

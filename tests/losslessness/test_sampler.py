@@ -76,7 +76,7 @@ def test_ties() -> None:
     tied_NV = torch.zeros((1, 8))
     assert int((sampler(temperature=1.0, top_k=3).probabilities(tied_NV) > 0).sum()) == 8
     assert (sampler(temperature=1.0, top_p=0.5).probabilities(tied_NV)[0] > 0).nonzero()[:, 0].tolist() == [0, 1, 2, 3]
-    assert sampler(temperature=0).choices(tied_NV) == [0]
+    assert sampler(temperature=0).choices(tied_NV).tolist() == [0]
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-20, 1e-50])

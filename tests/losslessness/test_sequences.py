@@ -86,6 +86,6 @@ def test_the_kernels_see_the_same_sequences(forms: tuple[str, ...], trees: int, 
             request = request_for(PROMPT, sampler, seed, 9).view
             tree = InForms(table, forms, trees).propose_one(request, Budget(1))
             logits_NV = -table.logits(PROMPT).repeat(tree.size, 1)
-            tokens.append(MultiStep(None).verify(tree, logits_NV, request).tokens)
+            tokens.append(MultiStep(None).verify_one(tree, logits_NV, request).tokens)
         answers.append(tokens)
     assert answers[0] == answers[1]

@@ -55,7 +55,7 @@ def test_greedy_refuses_to_sample() -> None:
         Greedy(None).guarantee_under(SAMPLED)
     assert "\n" not in str(refusal.value)
     with pytest.raises(UserError, match="needs sampling.temperature=0"):
-        Greedy(None).verify(TokenTree.root_only(7), torch.zeros((1, 10)), request(SAMPLED))
+        Greedy(None).verify_one(TokenTree.root_only(7), torch.zeros((1, 10)), request(SAMPLED))
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED])
@@ -69,7 +69,7 @@ def test_verifiers_of_chains_refuse_branches(verifier: Verifier, params: Samplin
     builder.add(child, second, "chosen")
     message = f"^tree node 1 has 2 draws; verifier '{verifier.name}' takes chains, multi_step takes trees$"
     with pytest.raises(ValueError, match=message):
-        verifier.verify(builder.build().tree, torch.zeros((builder.size, 10)), request(params))
+        verifier.verify_one(builder.build().tree, torch.zeros((builder.size, 10)), request(params))
 
 
 @pytest.mark.parametrize("verifier", [Greedy(None), MultiStep(None)], ids=lambda v: v.name)
@@ -80,7 +80,7 @@ def test_greedy_follows_the_argmax_through_a_tree(verifier: Verifier) -> None:
     builder.add(right, 4, "chosen")
     builder.add(right, 5, "chosen")
     tree = builder.build().tree
-    verdict = verifier.verify(tree, logits_for(2, 9, 9, 5, 9, 8), request(GREEDY))
+    verdict = verifier.verify_one(tree, logits_for(2, 9, 9, 5, 9, 8), request(GREEDY))
     assert verdict.path == [0, 3, 5]
     assert verdict.tokens == [2, 5, 8]
 
@@ -89,7 +89,7 @@ def test_greedy_follows_the_argmax_through_a_tree(verifier: Verifier) -> None:
     ("verifier", "params"), [*((v, GREEDY) for v in VERIFIERS), *((v, SAMPLED) for v in VERIFIERS[1:])]
 )
 def test_a_root_alone_is_a_plain_step(verifier: Verifier, params: SamplingParams) -> None:
-    verdict = verifier.verify(TokenTree.root_only(7), logits_for(4), request(params))
+    verdict = verifier.verify_one(TokenTree.root_only(7), logits_for(4), request(params))
     assert (verdict.path, verdict.next_token) == ([0], 4)
 
 
@@ -105,8 +105,8 @@ def test_greedy_is_the_limit_of_sampling() -> None:
     builder.add(drawn, best[2], "chosen")
     tree = builder.build().tree
     for seed in range(5):
-        sampled = MultiStep(None).verify(tree, logits_NV, request(cold, seed))
-        greedy = MultiStep(None).verify(tree, logits_NV, request(GREEDY, seed))
+        sampled = MultiStep(None).verify_one(tree, logits_NV, request(cold, seed))
+        greedy = MultiStep(None).verify_one(tree, logits_NV, request(GREEDY, seed))
         assert sampled.tokens == greedy.tokens == [best[0], best[2], best[3]]
 
 
@@ -115,7 +115,7 @@ def test_a_token_that_cannot_have_been_drawn_is_refused(verifier: Verifier) -> N
     builder = TreeBuilder(7)
     builder.add(0, 3, "with_replacement", torch.nn.functional.one_hot(torch.tensor(2), 10).float(), "liar")
     with pytest.raises(ValueError, match=r"tree node 1: drafter 'liar' says that it drew token 3 .* probability 0"):
-        verifier.verify(builder.build().tree, torch.zeros((2, 10)), request(SAMPLED))
+        verifier.verify_one(builder.build().tree, torch.zeros((2, 10)), request(SAMPLED))
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS[1:], ids=lambda v: v.name)
@@ -123,9 +123,9 @@ def test_useless_logits_are_refused_by_node(verifier: Verifier) -> None:
     logits_NV = logits_for(4, 4)
     logits_NV[1] = float("nan")
     with pytest.raises(ValueError, match="row 1 of the logits is NaN"):
-        verifier.verify(TokenTree.chain(7, [4]), logits_NV, request(SAMPLED))
+        verifier.verify_one(TokenTree.chain(7, [4]), logits_NV, request(SAMPLED))
     with pytest.raises(ValueError, match="row 1 of the logits is NaN"):
-        verifier.verify(TokenTree.chain(7, [4]), logits_NV, request(GREEDY))
+        verifier.verify_one(TokenTree.chain(7, [4]), logits_NV, request(GREEDY))
 
 
 def test_only_visited_nodes_are_turned_into_probabilities() -> None:
@@ -142,10 +142,10 @@ def test_only_visited_nodes_are_turned_into_probabilities() -> None:
         builder.add(builder.add(0, token, "chosen"), token, "chosen")
     tree = builder.build().tree
     counting = Counting(None, SAMPLED)
-    verdict = MultiStep(None).verify(tree, logits_for(*[3] * tree.size), request_for([7], counting, 0).view)
+    verdict = MultiStep(None).verify_one(tree, logits_for(*[3] * tree.size), request_for([7], counting, 0).view)
     assert verdict.tokens == [3, 3, 3]
     assert rows == len(verdict.path)
     rows = 0
     greedy = Counting(None, GREEDY)
-    MultiStep(None).verify(tree, logits_for(*[3] * tree.size), request_for([7], greedy, 0).view)
+    MultiStep(None).verify_one(tree, logits_for(*[3] * tree.size), request_for([7], greedy, 0).view)
     assert rows == 0

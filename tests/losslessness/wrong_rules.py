@@ -43,7 +43,7 @@ class ModelQForChosen(MultiStep):
         super().__init__(None)
         self.table = table
 
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         def as_if_drawn(node: int, draw: Draw) -> Draw:
             path = [tree.token_N[i] for i in tree.path_to(node)]
             logits_V = self.table.logits([*request.tokens[:-1], *path])
@@ -51,7 +51,7 @@ class ModelQForChosen(MultiStep):
                 draw, kind="with_replacement", sequence=None, q_V=request.sampler.probabilities(logits_V[None])[0]
             )
 
-        verdict = super().verify(with_draws(tree, as_if_drawn), logits_NV, request)
+        verdict = super().verify_one(with_draws(tree, as_if_drawn), logits_NV, request)
         return replace(verdict, tree=tree)
 
 
@@ -72,8 +72,8 @@ class ChangedRows(Rows):
     def keep(self, row_V: torch.Tensor) -> torch.Tensor:
         return self.inner.keep(row_V)
 
-    def choices(self) -> list[int]:
-        return self.inner.choices()
+    def choice_N(self) -> torch.Tensor:
+        return self.inner.choice_N()
 
     def left(self, node: int) -> Left:
         return self.make_left(self, node)

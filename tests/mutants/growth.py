@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 STATIC = "plugins/growth/spec_sdk_growth/static.py"
-BEAM = "plugins/growth/spec_sdk_growth/beam.py"
+LEVELS = "plugins/growth/spec_sdk_growth/most_probable.py"
 DYNAMIC = "plugins/growth/spec_sdk_growth/dynamic.py"
 DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
 MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
@@ -111,14 +111,14 @@ GROWTH = (
     ),
     Mutant(
         "beam: wrong parents",
-        BEAM,
+        LEVELS,
         "parents = (best // joint_KW.shape[1]).tolist()",
         "parents = (best // joint_KW.shape[1]).flip(0).tolist()",
         (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
     ),
     Mutant(
         "beam: the paths' probabilities are forgotten",
-        BEAM,
+        LEVELS,
         "        joint_K = joint_KW.flatten()[best]\n        tokens =",
         "        joint_K = torch.zeros(len(best))\n        tokens =",
         (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),

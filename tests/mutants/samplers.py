@@ -20,6 +20,7 @@ REMEMBERED = f"{EQUAL}::test_a_law_drawn_from_in_both_ways"
 EDGES = "tests/samplers/test_edges.py"
 OF_CANDIDATES = "tests/samplers/test_candidates.py"
 OF_EXACT = "tests/samplers/test_losslessness.py"
+TOGETHER = "tests/samplers/test_decided_together.py"
 RANDOM_TREES = f"{EQUAL}::test_random_trees"
 EVERY_DRAW = f"{EQUAL}::test_every_draw_is_judged_by_what_the_ones_before_left"
 
@@ -170,6 +171,20 @@ SAMPLERS = (
         "return row_V.clone()",
         "return row_V",
         ("tests/losslessness/test_exact_enumeration.py::test_block_verification_with_rows_that_lie_in_one_place",),
+    ),
+    Mutant(
+        "together: a fault is counted from the first tree of the launch",
+        "plugins/backends/spec_sdk_backends/fused_multi_step.py",
+        "return UnusableLogits(fault - self._first_node[b])",
+        "return UnusableLogits(fault)",
+        (TOGETHER,),
+    ),
+    Mutant(
+        "together: the first request's sampling for all",
+        "plugins/backends/spec_sdk_backends/fused_multi_step.py",
+        "return (*sampling, logits_NV.dtype,",
+        "return (logits_NV.dtype,",
+        (TOGETHER,),
     ),
     Mutant(
         "exact: top-p loses the token at its border",

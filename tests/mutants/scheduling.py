@@ -8,6 +8,8 @@ SCHEDULER = "spec_sdk/engine/scheduler.py"
 TURN = "spec_sdk/engine/turn.py"
 FAULTS = "spec_sdk/engine/faults.py"
 OF_SCHEDULER = "tests/engine/test_scheduler.py"
+OF_VERDICTS = "tests/engine/test_verdicts.py"
+READS = "tests/engine/test_host_reads.py"
 BATCHES = "tests/engine/test_batches.py::test_tokens_are_the_same_alone_and_among_others"
 CYCLE = "tests/pipelines/test_token_cycle.py"
 REFUSALS = "tests/tree/test_refusals.py"
@@ -194,16 +196,51 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's verdict",
         SCHEDULER,
-        "turn.verdict = self._verdict(turn.tree, turn.scores, turn.active.view)",
-        "turn.verdict = self._verdict(turns[-1].tree, turns[-1].scores, turn.active.view)",
+        "[turn.tree for turn in turns], logits, [turn.active.view for turn in turns]",
+        "[turn.tree for turn in turns], logits[::-1], [turn.active.view for turn in turns]",
         (f"{BATCHES}[vanilla-greedy]",),
     ),
     Mutant(
         "batch: the neighbour's random numbers",
         SCHEDULER,
-        "self._verdict(turn.tree, turn.scores, turn.active.view)",
-        "self._verdict(turn.tree, turn.scores, turns[0].active.view)",
+        "[turn.tree for turn in turns], logits, [turn.active.view for turn in turns]",
+        "[turn.tree for turn in turns], logits, [turns[0].active.view] * len(turns)",
         (f"{BATCHES}[vanilla-sampled]",),
+    ),
+    Mutant(
+        "batch: every verdict is read for itself",
+        "spec_sdk/contracts/verifier.py",
+        "read_decisions([pending[i] for i in range(len(trees))])",
+        "[read_decisions([pending[i]])[0] for i in range(len(trees))]",
+        (f"{READS}::test_one_read_for_the_verdicts_of_all_requests",),
+    ),
+    Mutant(
+        "batch: greedy and sampled requests are all greedy",
+        "spec_sdk/contracts/verifier.py",
+        "by_choices = self.exact_when_greedy and sampler.greedy",
+        "by_choices = self.exact_when_greedy and requests[0].sampler.greedy",
+        (f"{OF_VERDICTS}::test_greedy_and_sampled_requests_share_a_step",),
+    ),
+    Mutant(
+        "batch: a fault of one request is raised for all",
+        "spec_sdk/ops/decisions.py",
+        "        return error\n",
+        "        raise\n",
+        (OF_VERDICTS,),
+    ),
+    Mutant(
+        "batch: a verifier asked again after a fault takes other random numbers",
+        SCHEDULER,
+        'raise ValueError(f"{name}: {error}") from error',
+        "return self._verdicts(turns, logits)",
+        (f"{OF_VERDICTS}::test_a_call_that_raises_ends_its_requests",),
+    ),
+    Mutant(
+        "batch: every request's attention is read for itself",
+        "spec_sdk/model/block_runner.py",
+        "host = iter(read(*there) if there else ())",
+        "host = iter([read(row)[0] for row in there])",
+        (f"{READS}::test_measuring_attention_adds_one_per_pass",),
     ),
     Mutant(
         "batch: the neighbour's stop rule and length",
@@ -334,8 +371,8 @@ SCHEDULING = (
     Mutant(
         "a bad verdict ends all that were scored",
         SCHEDULER,
-        "            with self._ending([turn.active]):\n                turn.verdict",
-        "            with self._ending([turn.active for turn in turns]):\n                turn.verdict",
+        "with self._ending([turn.active]):\n                    turn.verdict",
+        "with self._ending([turn.active for turn in turns]):\n                    turn.verdict",
         (f"{OF_SCHEDULER}::test_a_verdict_that_is_none_names_the_verifier_and_ends_one_request",),
     ),
     Mutant(

@@ -31,9 +31,9 @@ def test_the_verdict_is_told_apart_from_the_targets_pass(monkeypatch: pytest.Mon
             return super().score(slots, trees, taps)
 
     class Slow(ChainRejection):
-        def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
             now[0] += 2.0
-            return super().verify(tree, logits_NV, request)
+            return super().verify_one(tree, logits_NV, request)
 
     class Clock(HostClock):
         def mark(self) -> float:

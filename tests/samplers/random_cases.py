@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.contracts import Request, RequestState, Sampler, SamplingParams
-from spec_sdk.ops import Decision, Ops
+from spec_sdk.ops import Decision, Ops, ScoredTree, read_decisions
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
@@ -59,7 +59,7 @@ class Case:
         answers = []
         for b, tree in enumerate(self.trees(sampler)):
             request = Given.of(sampler, self.uniform_BR[b])
-            answers.append(MultiStep(None).verify(tree, self.target_BRV[b], request).tokens)
+            answers.append(MultiStep(None).verify_one(tree, self.target_BRV[b], request).tokens)
         return answers
 
 
@@ -84,7 +84,11 @@ class Given(Request):
 def accepted(sampler: Sampler, tree: TokenTree, logits_NV: torch.Tensor, uniforms: Sequence[float]) -> Decision:
     """Accepted path and next token by ``multi_step``, on the operations that the sampler asks for."""
     ops = sampler.ops or Ops()
-    return ops.accept("multi_step", tree, sampler.rows(tree, logits_NV), lambda count: uniforms)
+    scored = ScoredTree(tree, sampler.rows(tree, logits_NV), lambda count: uniforms)
+    (decision,) = read_decisions(ops.accept("multi_step", [scored]))
+    if isinstance(decision, Exception):
+        raise decision
+    return decision
 
 
 def make_case(seed: int, most_elements: int, largest: int = VOCABULARIES[-1]) -> Case:

@@ -67,7 +67,7 @@ class TreeCase:
     def answer(self, b: int, sampler: Sampler) -> list[int]:
         """The tokens that the step emits, with the case's own random numbers."""
         request = Given.of(sampler, self.uniform_BD[b])
-        return MultiStep(None).verify(self.tree(b, self.laws(b, sampler)), self.target_BNV[b], request).tokens
+        return MultiStep(None).verify_one(self.tree(b, self.laws(b, sampler)), self.target_BNV[b], request).tokens
 
     def answers(self, sampler: Sampler) -> list[list[int]]:
         return [self.answer(b, sampler) for b in range(len(self.plan_B))]

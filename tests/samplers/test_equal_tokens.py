@@ -232,7 +232,7 @@ def test_a_law_drawn_from_in_both_ways() -> None:
         repeated += second.node == last.node
         logits_NV = torch.stack([target.logits([tree.token_N[i] for i in tree.path_to(n)]) for n in range(tree.size)])
         answers = [
-            MultiStep(None).verify(tree, logits_NV.clone(), request_for([1, 2], sampler, seed).view).tokens
+            MultiStep(None).verify_one(tree, logits_NV.clone(), request_for([1, 2], sampler, seed).view).tokens
             for sampler in (exact, reference)
         ]
         assert answers[0] == answers[1], seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -207,7 +208,7 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReferenceSampler, "probabilities", lambda *_: pytest.fail("an N x V tensor"))
     gamma = logits_GV.shape[0]
     request = request_for([0], sampler, 0).view
-    verdict = MultiStep(None).verify(tree.build().tree, case.target_BRV[0].float(), request)
+    verdict = MultiStep(None).verify_one(tree.build().tree, case.target_BRV[0].float(), request)
     assert len(verdict.path) == gamma + 1, "p = q: everything is accepted"
     assert rows == list(range(gamma + 1))
 
@@ -229,6 +230,13 @@ def test_options_out_of_range() -> None:
         SigmoidSampler(SigmoidConfig("auto", 3.0, 5.0), SAMPLED)
     with pytest.raises(UserError, match="^sampler.beta: -1.0 must be above 0"):
         SigmoidSampler(SigmoidConfig("auto", -3.0, -1.0), SAMPLED)
+
+
+def test_kernels_without_triton_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else real(name))
+    with pytest.raises(UserError, match=r"^sampler.kernels: triton is not installed: pip install 'spec-sdk\[cuda\]'"):
+        ExactSampler(ExactConfig("triton"), SAMPLED)
 
 
 def test_scales_are_warned_about() -> None:

@@ -17,10 +17,14 @@ from tests.samplers.test_equal_tokens import in_one_launch, trees_in_one_launch
 
 pytest.importorskip("triton")
 
-from spec_sdk.contracts import SamplingParams
+from spec_sdk.contracts import SamplingParams, Verdict, Verifier
+from spec_sdk.ops import host_reads
+from spec_sdk.testing.defaults import request_for
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
 from spec_sdk_backends.fused_rejection import decide, gather_trees
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_verifiers.multi_step import MultiStep
+from spec_sdk_verifiers.naive_tree import NaiveTree
 
 pytestmark = [
     pytest.mark.gpu,
@@ -96,3 +100,39 @@ def test_nothing_waits_for_the_host_and_no_law_is_written(branches: int, device:
         captured = decide(trees, SAMPLED)
     graph.replay()
     assert captured.tolist() == expected
+
+
+@pytest.mark.parametrize("verifier", [MultiStep, NaiveTree])
+def test_a_rule_in_torch_reads_the_logits_of_all_requests_at_once(
+    verifier: type[Verifier], device: torch.device
+) -> None:
+    """And decides as it does where they lie in host memory to begin with."""
+
+    def verdicts(where: torch.device) -> list[Verdict | Exception]:
+        rng = torch.Generator().manual_seed(5)
+        trees, logits, requests = [], [], []
+        for number in range(4):
+            sampler, builder = ReferenceSampler(None, SAMPLED), TreeBuilder(0)
+            rows_NV = 2 * torch.randn((5, 1000), generator=rng)
+            law = sampler.law(rows_NV[3].to(where))
+            first = builder.add(0, int(rows_NV[3].argmax()), "with_replacement", law)
+            builder.add(first, int(rows_NV[4].argmax()), "with_replacement", rows_NV[4].softmax(-1).to(where))
+            trees.append(builder.build().tree)
+            logits.append(rows_NV[:3].to(where))
+            requests.append(request_for([1, 0], sampler, seed=number, slot=number).view)
+        before = host_reads.total()
+        found = verifier(None).verify(trees, logits, requests)
+        assert host_reads.total() == before + 1
+        return found
+
+    here, there = verdicts(torch.device("cpu")), verdicts(device)
+    for one, other in zip(here, there, strict=True):
+        assert isinstance(one, Verdict) and isinstance(other, Verdict) and one.tokens == other.tokens
+
+
+def test_one_read_brings_several_tensors_whole(device: torch.device) -> None:
+    tensors = [torch.arange(n, device=device).float() for n in (1, 1000, 1 << 20)]
+    host = host_reads.read(*(tensor * 3 for tensor in tensors), torch.ones(2))
+    assert all(tensor.device.type == "cpu" for tensor in host)
+    expected = [*(torch.arange(n).float() * 3 for n in (1, 1000, 1 << 20)), torch.ones(2)]
+    assert all(map(torch.equal, host, expected))

@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import pytest
 import torch
 
+import spec_sdk.pipeline
 from spec_sdk.config.composing import settings_for
+from spec_sdk.model.models import Models
 from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.prompts import read_prompt_file
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 
-SPEC_BENCH = Path(__file__).parents[3] / "shared" / "data" / "spec_bench.jsonl"
 
-
+@functools.lru_cache(maxsize=64)
 def settings_of(*overrides: str) -> Settings:
-    """The settings of a command line's overrides."""
+    """The settings of a command line's overrides; composing the same ones again would take a tenth of a second."""
     return settings_for(overrides)
 
 
 @functools.lru_cache(maxsize=2)
 def pipeline_of(*overrides: str) -> Pipeline:
-    """The pipeline of a command line's overrides, on all cores; the last two are kept in memory."""
-    torch.set_num_threads(os.cpu_count() or 1)
-    return build_pipeline(settings_of(*overrides), Registry.discover())
+    """The pipeline of a command line's overrides; the last two are kept in memory.
+
+    On the cores that fall to this process. What was loaded is shared with other pipelines of the same model and type.
+    """
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
+    with mock.patch.object(spec_sdk.pipeline, "Models", shared_models):
+        return build_pipeline(settings_of(*overrides), Registry.discover())
+
+
+def shared_models(target: str, draft: str, draft_layers: Any, load: Any, *others: Any) -> Models:
+    """In the place of :class:`Models`: the last two of them are kept, as a pipeline and its baseline share one."""
+    backend = load.__self__
+    ops, device, dtype, *ranks = others
+    key = (target, draft, str(draft_layers), type(backend), str(backend.config), device, dtype)
+    if key not in _loaded:
+        while len(_loaded) > 1:
+            del _loaded[next(iter(_loaded))]
+        _loaded[key] = Models(target, draft, draft_layers, load, ops, device, dtype, *ranks)
+    return _loaded[key]
+
+
+_loaded: dict[tuple[Any, ...], Models] = {}
 
 
 def tokens_of(pipeline: Pipeline, prompt: Sequence[int], max_new_tokens: int, **options: Any) -> list[int]:
@@ -38,11 +57,8 @@ def tokens_of(pipeline: Pipeline, prompt: Sequence[int], max_new_tokens: int, **
 
 
 def bench_texts(count: int, longest: int = 4000) -> list[str]:
-    """``count`` first turns of Spec-Bench, evenly spread over its tasks, of at most ``longest`` characters."""
-    if not SPEC_BENCH.is_file():
-        pytest.skip(f"{SPEC_BENCH} is not there: the prompts of shared/ are needed")
-    lines = [json.loads(line) for line in SPEC_BENCH.read_text().splitlines()]
-    texts = [line["turns"][0] for line in lines if len(line["turns"][0]) <= longest]
+    """``count`` prompts of Spec-Bench, evenly spread over its tasks, of at most ``longest`` characters."""
+    texts = [text for text in read_prompt_file("spec_bench_sample") if len(text) <= longest]
     return texts[:: max(1, len(texts) // count)][:count]
 
 

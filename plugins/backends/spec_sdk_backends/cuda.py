@@ -21,7 +21,9 @@ class CudaConfig:
 
 
 class CudaBackend(Backend):
-    """Tensors in the memory of one GPU. Raises :class:`UserError` without that GPU or without triton."""
+    """Tensors in the memory of one GPU. Raises :class:`UserError` without that GPU or without triton
+    (the extra ``cuda``).
+    """
 
     name = "cuda"
     Config = CudaConfig
@@ -34,7 +36,7 @@ class CudaBackend(Backend):
         if not 0 <= config.index < count:
             raise UserError(f"backend.index: {config.index} must be 0 to {count - 1}: {count} GPUs are visible")
         if importlib.util.find_spec("triton") is None:
-            raise UserError("backend=cuda: triton is not installed: pip install triton, or use backend=cpu")
+            raise UserError("backend=cuda: triton is not installed: pip install 'spec-sdk[cuda]', or use backend=cpu")
         super().__init__(config)
         # triton is imported here and not above, so that listing plugins works on machines without it
         from spec_sdk_backends.triton_ops import TritonOps

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import torch
 import triton  # type: ignore[import-untyped]
 
-from spec_sdk.errors import UnusableLogits
 from spec_sdk.ops.draws import DraftDistribution, Draw, DrawnTree
-from spec_sdk.ops.host_reads import read
-from spec_sdk.ops.rows import Decision, FromLogits, Shaping, Uniforms, impossible
+from spec_sdk.ops.rows import Shaping
 from spec_sdk_backends import rejection_kernels as kernels
 from spec_sdk_backends.kept_tokens import least_kept
 
@@ -136,7 +134,7 @@ class _Laws:
     """
 
     def __init__(self, trees: Sequence[DrawnTree], target: torch.Tensor) -> None:
-        self._number = {source: i for i, (source, _) in enumerate(_first_reads(trees))}
+        self._number = {source: i for i, (source, _) in enumerate(first_reads(trees))}
         distinct = list(self._number)
         self.from_logits = [isinstance(source, DraftDistribution) for source in distinct]
         dtypes = {source.logits_V.dtype for source in distinct if isinstance(source, DraftDistribution)}
@@ -228,31 +226,7 @@ def choose_walkers(trees: int, tiles: int, sums: bool, device: torch.device) -> 
     return max(1, min(wanted, tiles, MAX_WALKERS if sums else MAX_PARTS))
 
 
-def multi_step(tree: DrawnTree, given: FromLogits, uniforms: Uniforms) -> Decision:
-    """The rule of that name (:func:`spec_sdk.ops.acceptance.multi_step`), with one transfer to the host.
-
-    Raises UnusableLogits, whose row is the tree node, and ValueError for a token that its distribution could not have
-    given.
-    """
-    logits_NV = given.logits_NV if given.logits_NV.stride(-1) == 1 else given.logits_NV.contiguous()
-    uniform_D = torch.tensor(uniforms(tree.first_draw_N1[-1] + 1), dtype=torch.float64)
-    trees = gather_trees([tree], [logits_NV], [uniform_D], given.shaping, sigmoid=given.sigmoid is not None)
-    node, token, fault = read(decide(trees, given.shaping, given.sigmoid)[0])[0].tolist()
-    if fault >= 0:
-        raise _fault(tree, fault, trees.row_offset_R.shape[0])
-    return tree.path_to(node), token
-
-
-def _fault(tree: DrawnTree, fault: int, rows: int) -> Exception:
-    if fault < tree.size:
-        return UnusableLogits(fault)
-    draws = [(node, draw) for node, draws in enumerate(tree.draws_N) for draw in draws]
-    if fault >= rows:
-        return impossible(0.0, tree, draws[fault - rows][1])
-    return UnusableLogits(_first_reads([tree])[fault - tree.size][1], "draft, ")
-
-
-def _first_reads(trees: Sequence[DrawnTree]) -> list[tuple[torch.Tensor | DraftDistribution, int]]:
+def first_reads(trees: Sequence[DrawnTree]) -> list[tuple[torch.Tensor | DraftDistribution, int]]:
     """The rows that draws come from, each once, with the node of its first draw, in the order of their first draws.
 
     Only so that no row is sent twice: which draws belong together, they say themselves. Tensors are hashed by object.

@@ -7,15 +7,16 @@ slot, g layers of a group, X = g*B.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
-from spec_sdk.ops import Decision, DrawnTree, Ops, Rows, Rule, Uniforms
+from spec_sdk.ops import Ops, PendingDecision, Rule, ScoredTree
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
-from spec_sdk_backends.fused_rejection import multi_step
+from spec_sdk_backends.fused_multi_step import multi_step
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import cached_tree_attention, tree_attention
 
@@ -26,14 +27,17 @@ class TritonOps(Ops):
     Everything else as the reference does it.
     """
 
-    def accept(self, rule: str | Rule, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
-        """``multi_step`` in three launches and one transfer where the sampler's rows can be made from logits.
+    def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
+        """``multi_step`` in three launches for all trees of the same sampling, where the sampler's rows can be made
+        from logits; three integers a tree are read.
 
         Elsewhere as the reference does.
         """
-        if rule == "multi_step" and rows.from_logits is not None:
-            return multi_step(tree, rows.from_logits, uniforms)
-        return super().accept(rule, tree, rows, uniforms)
+        fused = [i for i, one in enumerate(scored) if rule == "multi_step" and one.rows.from_logits is not None]
+        decisions = dict(zip(fused, multi_step([scored[i] for i in fused]), strict=True))
+        others = [i for i in range(len(scored)) if i not in decisions]
+        decisions |= zip(others, super().accept(rule, [scored[i] for i in others]), strict=True)
+        return [decisions[i] for i in range(len(scored))]
 
     def cached_attention(self, q_gBNHD: torch.Tensor, cache: PassCache, first: int) -> torch.Tensor:
         """As the reference's, in one launch for all requests and layers, and without waiting for the device.

@@ -1,6 +1,6 @@
 """Beam growth: the most probable paths of every level.
 
-Legend: K frontier nodes, W candidate children per node, V vocabulary.
+Legend: V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Growing, Growth, Request
-from spec_sdk.ops.host_reads import read
+from spec_sdk.contracts import Growing
 from spec_sdk.tree import TreeBuilder
-from spec_sdk_growth.options import check_kept, check_width, children_of
-from spec_sdk_growth.static import grow_static
+from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
 
 
 @dataclass
@@ -27,7 +25,7 @@ class BeamConfig:
     children: str = "auto"
 
 
-class BeamGrowth(Growth):
+class BeamGrowth(MostProbableGrowth):
     """Every level keeps the ``width`` most probable paths, by joint draft probability.
 
     Width 1 is the draft model's greedy chain, or a drawn one. The tree has 1 + depth * width nodes at most.
@@ -37,43 +35,11 @@ class BeamGrowth(Growth):
     Config = BeamConfig
     config: BeamConfig
 
-    def __init__(self, config: BeamConfig) -> None:
-        check_width(config.width)
-        check_kept(config.children, self.name, config.width)
-        super().__init__(config)
-
-    @property
-    def branches(self) -> bool:
-        return self.config.width > 1
-
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)
-        if children != "top_k":
-            return grow_static(fed, root_logits_V, depth, [1], children, request, drafter)
+    def grow_chosen(self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, drafter: str) -> Growing:
         return grow_beam(fed, root_logits_V, depth, self.config.width, drafter)
 
 
 def grow_beam(fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: int, drafter: str) -> Growing:
     """The ``width`` most probable paths of every level; children are chosen, not drawn."""
-    frontier, joint_K = [0], torch.zeros(1)
-    logits_KV = root_logits_V[None]
-    for level in range(depth):
-        if level:
-            logits_KV = yield len(frontier)
-        joint_KW, token_KW = best_children(logits_KV, joint_K, width)
-        best = joint_KW.flatten().topk(min(width, joint_KW.numel(), fed.room)).indices.sort().values
-        joint_K = joint_KW.flatten()[best]
-        tokens = token_KW.flatten()[best].tolist()
-        parents = (best // joint_KW.shape[1]).tolist()
-        frontier = [fed.add(frontier[p], t, "chosen", drafter=drafter) for p, t in zip(parents, tokens, strict=True)]
-        if not fed.room:
-            break
+    yield from grow_levels(fed, root_logits_V, depth, width, drafter, feed_when_full=False)
     return fed.build().tree
-
-
-def best_children(logits_KV: torch.Tensor, joint_K: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Joint log-probabilities [K, W] and tokens [K, W] of each node's best children, on the CPU."""
-    logprob_KW, token_KW = read(*logits_KV.float().log_softmax(-1).topk(min(width, logits_KV.shape[-1])))
-    return joint_K[:, None] + logprob_KW, token_KW

@@ -1,6 +1,6 @@
 """Dynamic growth: the most probable paths of all lengths, after EAGLE-2 (Li et al. 2024, §4).
 
-Legend: K frontier nodes, W candidate children per node, V vocabulary.
+Legend: V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Growing, Growth, Request
+from spec_sdk.contracts import Growing
 from spec_sdk.errors import UserError
 from spec_sdk.tree import TreeBuilder
-from spec_sdk_growth.beam import best_children
-from spec_sdk_growth.options import check_kept, check_width, children_of
-from spec_sdk_growth.static import grow_static
+from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
 
 
 @dataclass
@@ -30,7 +28,7 @@ class DynamicConfig:
     children: str = "auto"
 
 
-class DynamicGrowth(Growth):
+class DynamicGrowth(MostProbableGrowth):
     """The ``max_nodes`` most probable paths of all lengths.
 
     Expansion: on every level the ``width`` most probable nodes are fed, and each offers its ``width`` best children.
@@ -43,54 +41,26 @@ class DynamicGrowth(Growth):
     config: DynamicConfig
 
     def __init__(self, config: DynamicConfig) -> None:
-        check_width(config.width)
         if config.max_nodes < 1:
             raise UserError(f"drafter.max_nodes: {config.max_nodes} must be 1 or more")
-        check_kept(config.children, self.name, config.width)
         super().__init__(config)
 
-    @property
-    def branches(self) -> bool:
-        return self.config.width > 1
-
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)
-        if children != "top_k":
-            return grow_static(fed, root_logits_V, depth, [1], children, request, drafter)
-        return grow_dynamic(fed, root_logits_V, depth, self.config.width, self.config.max_nodes, drafter)
-
-
-def grow_dynamic(
-    fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: int, max_nodes: int, drafter: str
-) -> Growing:
-    """The most probable paths of all lengths; children are chosen, not drawn."""
-    frontier, joint_K = [0], torch.zeros(1)
-    logits_KV = root_logits_V[None]
-    offered: list[tuple[float, int, int, int]] = []
-    fed_as: dict[tuple[int, int], int] = {}
-    for level in range(depth):
-        if level:
-            logits_KV = yield len(frontier)
-        joint_KW, token_KW = best_children(logits_KV, joint_K, width)
-        for k, parent in enumerate(frontier):
-            children = zip(joint_KW[k].tolist(), token_KW[k].tolist(), strict=True)
-            offered += [(-joint, level, parent, token) for joint, token in children]
-        if level + 1 == depth or not fed.room:
-            break
-        best = joint_KW.flatten().topk(min(width, joint_KW.numel(), fed.room)).indices.sort().values
-        joint_K = joint_KW.flatten()[best]
-        pairs = zip((best // joint_KW.shape[1]).tolist(), token_KW.flatten()[best].tolist(), strict=True)
-        expanded = [(frontier[k], token) for k, token in pairs]
-        frontier = [fed.add(parent, token, "chosen", drafter=drafter) for parent, token in expanded]
-        fed_as.update(zip(expanded, frontier, strict=True))
-    # sorted by level too, so that of two paths of equal probability the parent comes before its child
-    most = min(max_nodes, fed.max_nodes - 1)
-    kept = sorted(sorted(offered)[:most], key=lambda offer: (offer[1], offer[2], offer[0]))
-    tree, node_of = TreeBuilder(fed.root), {0: 0}
-    for _, _, parent, token in kept:
-        node = tree.add(node_of[parent], token, "chosen", drafter=drafter)
-        if (parent, token) in fed_as:
-            node_of[fed_as[parent, token]] = node
-    return tree.build().tree
+    def grow_chosen(self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, drafter: str) -> Growing:
+        width, max_nodes = self.config.width, self.config.max_nodes
+        levels = yield from grow_levels(fed, root_logits_V, depth, width, drafter, feed_when_full=True)
+        offered = [
+            (-joint, level, parent, token)
+            for level, offers in enumerate(levels)
+            for k, parent in enumerate(offers.parents)
+            for joint, token in zip(offers.joint_KW[k].tolist(), offers.token_KW[k].tolist(), strict=True)
+        ]
+        fed_as = {path: node for offers in levels for path, node in offers.added.items()}
+        # sorted by level too, so that of two paths of equal probability the parent comes before its child
+        most = min(max_nodes, fed.max_nodes - 1)
+        kept = sorted(sorted(offered)[:most], key=lambda offer: (offer[1], offer[2], offer[0]))
+        tree, node_of = TreeBuilder(fed.root), {0: 0}
+        for _, _, parent, token in kept:
+            node = tree.add(node_of[parent], token, "chosen", drafter=drafter)
+            if (parent, token) in fed_as:
+                node_of[fed_as[parent, token]] = node
+        return tree.build().tree

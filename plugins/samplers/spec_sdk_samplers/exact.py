@@ -9,6 +9,7 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import threading
 from dataclasses import dataclass
@@ -49,17 +50,11 @@ class ExactSampler(ReferenceSampler):
             raise UserError(f"sampler.kernels: unknown value {config.kernels!r}{did_you_mean(config.kernels, KERNELS)}")
         if config.kernels == "triton" and importlib.util.find_spec("triton") is None:
             raise UserError(
-                "sampler.kernels: triton is not installed: pip install triton, or use sampler.kernels=torch"
+                "sampler.kernels: triton is not installed: pip install 'spec-sdk[cuda]', or use sampler.kernels=torch"
             )
         super().__init__(config, params)
         self._scratch = threading.local()
-        if config.kernels == "torch":
-            self.ops = Ops()
-        elif config.kernels == "triton":
-            # imported here and not above: machines without a GPU need not have triton
-            from spec_sdk_backends.triton_ops import TritonOps
-
-            self.ops = TritonOps()
+        self.ops = None if config.kernels == "auto" else ops_with(config.kernels)
 
     def draw_from(self, law: DraftDistribution, random: Random) -> int:
         """From one row of logits. Remembered is the token's own probability, which is all that its test will need.
@@ -149,6 +144,17 @@ class ExactSampler(ReferenceSampler):
         return score_V
 
 
+@functools.cache
+def ops_with(kernels: str) -> Ops:
+    """One for all requests, which are decided together where they share their operations."""
+    if kernels == "torch":
+        return Ops()
+    # imported here and not above: machines without a GPU need not have triton
+    from spec_sdk_backends.triton_ops import TritonOps
+
+    return TritonOps()
+
+
 class RowsFromLogits(Rows):
     """One row at a time, in memory that the next of its kind is written to, and only where a rule asks for it."""
 
@@ -163,8 +169,7 @@ class RowsFromLogits(Rows):
         return self.sampler.row_law(self.logits_NV[node], node, "p")
 
     def draft(self, draw: Draw, node: int) -> torch.Tensor:
-        source = draw.source
-        assert source is not None, "a chosen token was drawn from no distribution"
+        source = self.source(draw)
         q_V = source.made if isinstance(source, DraftDistribution) else source
         if q_V is None:
             assert isinstance(source, DraftDistribution)
@@ -183,5 +188,5 @@ class RowsFromLogits(Rows):
         # the second rejection at a node: what the first one left gives way
         return row_V if row_V.data_ptr() != beside_V.data_ptr() else self.sampler.scratch_row("p", beside_V)
 
-    def choices(self) -> list[int]:
+    def choice_N(self) -> torch.Tensor:
         return self.sampler.choices(self.logits_NV)

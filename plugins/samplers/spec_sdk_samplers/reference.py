@@ -5,11 +5,13 @@ Legend: N rows, V vocabulary, K candidates.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import isfinite
+
 import torch
 
 from spec_sdk.contracts import Sampler
 from spec_sdk.errors import UnusableLogits
-from spec_sdk.ops.host_reads import count as count_read
 
 
 class ReferenceSampler(Sampler):
@@ -24,16 +26,20 @@ class ReferenceSampler(Sampler):
     def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
         """Raises UnusableLogits, naming the row, for logits that are NaN, +inf, or -inf throughout."""
         if self.greedy:
-            choice_N = torch.tensor(self.choices(logits_NV), device=logits_NV.device)
+            choice_N = self.choices(logits_NV)
+            self._check_rows(token >= 0 for token in choice_N.tolist())
             p_NV = torch.zeros(logits_NV.shape, dtype=torch.float32, device=logits_NV.device)
             return p_NV.scatter_(-1, choice_N[:, None], 1.0)
         score_NV = logits_NV.float()
         top_N = score_NV.amax(-1)
-        count_read()
-        self._check_rows(torch.isfinite(top_N).tolist())
-        # relative to the row's maximum, so that no temperature, however small, overflows
-        score_NV = (score_NV - top_N[:, None]) / max(self.params.temperature, torch.finfo(torch.float32).tiny)
-        if 0 < self.params.top_k < score_NV.shape[-1]:
+        self._check_rows(map(isfinite, top_N.tolist()))
+        cut = 0 < self.params.top_k < score_NV.shape[-1]
+        # softmax subtracts the maximum anyway; before it, it is subtracted where another temperature, however small,
+        # could overflow
+        if cut or self.params.temperature != 1:
+            score_NV = score_NV - top_N[:, None]
+            score_NV.div_(max(self.params.temperature, torch.finfo(torch.float32).tiny))
+        if cut:
             kth_N1 = score_NV.topk(self.params.top_k).values[:, -1:]
             score_NV = score_NV.masked_fill(score_NV < kth_N1, float("-inf"))
         p_NV = score_NV.softmax(-1)
@@ -45,13 +51,9 @@ class ReferenceSampler(Sampler):
             p_NV = p_NV.masked_fill(p_NV < self.params.min_p * p_NV.amax(-1, keepdim=True), 0.0)
         return p_NV / p_NV.sum(-1, keepdim=True)
 
-    def choices(self, logits_NV: torch.Tensor) -> list[int]:
-        """Raises UnusableLogits as :meth:`probabilities` does."""
+    def choices(self, logits_NV: torch.Tensor) -> torch.Tensor:
         top_N, token_N = logits_NV.max(-1)
-        count_read()
-        answer: list[int] = torch.where(torch.isfinite(top_N), token_N, -1).tolist()
-        self._check_rows([token >= 0 for token in answer])
-        return answer
+        return torch.where(torch.isfinite(top_N), token_N, -1)
 
     @staticmethod
     def _nucleus(p_NV: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -69,6 +71,7 @@ class ReferenceSampler(Sampler):
         return torch.zeros_like(p_NV).scatter_(-1, candidate_NK.gather(-1, order_NK), kept_NK)
 
     @staticmethod
-    def _check_rows(sound_N: list[bool]) -> None:
-        if not all(sound_N):
-            raise UnusableLogits(sound_N.index(False))
+    def _check_rows(sound_N: Iterable[bool]) -> None:
+        unusable = next((row for row, sound in enumerate(sound_N) if not sound), None)
+        if unusable is not None:
+            raise UnusableLogits(unusable)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import Guarantee, SamplingParams, Verifier
 from spec_sdk.errors import UserError
-from spec_sdk.tree import TokenTree
 
 
 class Greedy(Verifier):
@@ -23,8 +20,3 @@ class Greedy(Verifier):
                 "verifier=multi_step samples without loss"
             )
         return self.guarantee
-
-    def verify(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        """Raises UserError if the request's sampler is not greedy."""
-        self.guarantee_under(request.sampler.params)
-        return super().verify(tree, logits_NV, request)

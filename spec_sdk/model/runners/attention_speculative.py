@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from spec_sdk.contracts import AttentionReport, AttentionVerifier, BlockRunner, Predictor
 from spec_sdk.guarantees import Guarantee
-from spec_sdk.model.block_runner import LayerMeasurement
+from spec_sdk.model.block_runner import LayerMeasurement, PassMeasurement, read_reports
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate, TokenStates
 from spec_sdk.ops.pass_inputs import PassPart
@@ -90,7 +90,7 @@ class AttentionSpeculativeRunner(BlockRunner):
             for request in observed:
                 request.note_norm(h_BNM)
             work.record(layer + 1, h_BNM)
-        self._reports = [self._report(decoder, work, request) for request in requests]
+        self._reports = read_reports([self._measurement(decoder, work, request) for request in requests])
         return h_BNM
 
     def reports(self) -> Sequence[AttentionReport]:
@@ -106,13 +106,13 @@ class AttentionSpeculativeRunner(BlockRunner):
             self.predictors.pop(slot, None)
             self._estimated.discard(slot)
 
-    def _report(self, decoder: Decoder, work: ForwardPass, request: _RequestPass) -> AttentionReport:
+    def _measurement(self, decoder: Decoder, work: ForwardPass, request: _RequestPass) -> PassMeasurement:
         constants = None
         if self._estimate is not None and request.states.entering:
             # told once per request, and computed only if the report is read, so that no stage's time has it
             constants = functools.partial(self._estimate, decoder, request.states, work, request.part)
             self._estimated.add(request.part.slot)
-        return AttentionReport.of(request.measured, request.norms, self.verifier.space, constants)
+        return PassMeasurement(request.measured, request.norms, self.verifier.space, constants)
 
     def _speculate(
         self,

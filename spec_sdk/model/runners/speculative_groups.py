@@ -47,8 +47,8 @@ from dataclasses import replace
 
 import torch
 
-from spec_sdk.contracts import AttentionReport, AttentionVerdict, AttentionVerifier, Predictor
-from spec_sdk.model.block_runner import LayerMeasurement
+from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, Predictor
+from spec_sdk.model.block_runner import LayerMeasurement, PassMeasurement, read_reports
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import TokenStates
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner, Estimate, padded
@@ -113,7 +113,7 @@ class SpeculativeGroupsRunner(AttentionSpeculativeRunner):
         norms: list[torch.Tensor] = []
         if self._estimate is not None:
             norms = list(torch.linalg.vector_norm(torch.stack(states).float(), dim=-1).flatten(1).amax(1))
-        self._reports = [AttentionReport.of(done.measured, norms, self.verifier.space, constants)]
+        self._reports = read_reports([PassMeasurement(done.measured, norms, self.verifier.space, constants)])
         return states[-1]
 
 

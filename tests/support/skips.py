@@ -1,0 +1,43 @@
+"""A test may be skipped for what a machine cannot have, never for want of a file or of a package: that is a failure.
+
+A pytest plugin, loaded by ``tests/conftest.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+
+import pytest
+
+CUDA = "needs a CUDA device"
+ALLOWED = (
+    CUDA,
+    "needs Triton's interpreter",  # where there is a GPU, kernels run there
+    "this machine's torch does not pack linear layers",
+    "this system does not tell cores apart",
+    *([] if sys.platform == "linux" else ["could not import 'triton'"]),
+)
+
+
+def judged(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a failure of ``report`` if it is a skip for a reason that is not in :data:`ALLOWED`."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not reason.startswith(ALLOWED):
+            report.outcome = "failed"
+            report.longrepr = f"skipped, and not for the machine's sake ({__name__}.ALLOWED): {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    judged(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    judged(report)
+    return report
