@@ -240,6 +240,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     others = start_others(2, PROGRAM) if leads else []
     backend = AccelerateBackend(AccelerateConfig(device="cpu", threads=1, pin=True, timeout=1800))
+    backend.join()
     ranks = backend.ranks
     log, halves = Log(), ranks.halves()
     groups = DeviceGroups(halves.index, halves.group, LoggedPeer(halves.peer, log))

@@ -35,7 +35,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
 
 from benchmarks.support import machine
 from benchmarks.support.random_model import SHAPES, bytes_per_pass, ops_of, random_decoder
@@ -69,15 +68,15 @@ class StaticPass:
         cache.k_LSGCD.normal_(std=0.1)
         cache.v_LSGCD.normal_(std=0.1)
         tokens = torch.randint(decoder.config.vocab_size, (nodes,)).tolist()
-        order, ends = range(nodes), range(1, nodes + 1)
-        level = RequestRows(0, prefix, prefix, tokens, [prefix] * nodes, order, order, ends)
+        order, ends, position = range(nodes), range(1, nodes + 1), [prefix] * nodes
+        level = RequestRows(0, prefix, prefix, tokens, position, order, order, ends, position)
         inputs = PassInputs.of("growing", [level], device)
         _, self.work = decoder.forward_pass(inputs, cache, ops)
         # to have all that is computed on the host, or once per pass, in place before a capture
         inputs.parts[0].mask.bias_NT(decoder.dtype)
 
     def __call__(self, runner: BlockRunner) -> torch.Tensor:
-        h_BNM = F.embedding(self.work.inputs.token_BN, self.decoder.embedding_VM)
+        h_BNM = self.decoder.embed(self.work.inputs.token_BN)
         return self.decoder.head(runner.run(self.decoder, h_BNM, self.work))
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from spec_sdk.api.answer import Answer, Part
     from spec_sdk.api.engine import Engine
     from spec_sdk.api.request import Request
-    from spec_sdk.contracts.sampling_params import SamplingParams
     from spec_sdk.model.in_memory import InMemoryModel
+    from spec_sdk.sampling_params import SamplingParams
 
 __all__ = [
     "Answer",
@@ -38,7 +38,7 @@ _HOMES = {
     "InMemoryModel": "spec_sdk.model.in_memory",
     "Part": "spec_sdk.api.answer",
     "Request": "spec_sdk.api.request",
-    "SamplingParams": "spec_sdk.contracts.sampling_params",
+    "SamplingParams": "spec_sdk.sampling_params",
 }
 
 

@@ -11,9 +11,9 @@ A package that offers plugins needs one function and one line of its pyproject.t
 
         return [Mine]
 
-``conf.mine`` names the package that holds the YAML (``mine/conf/drafter/mine.yaml``). It is read as data, so keep
-``mine/__init__.py`` light: the imports belong inside the function. An entry point may also name one plugin class:
-``"drafters.mine" = "mine.drafter:Mine"``.
+``conf.mine``, if there is YAML, names the package that holds it (``mine/conf/drafter/mine.yaml``). It is read as data,
+so keep ``mine/__init__.py`` light: the imports belong inside the function. An entry point may also name one plugin
+class: ``"drafters.mine" = "mine.drafter:Mine"``.
 """
 
 from __future__ import annotations

@@ -111,6 +111,7 @@ class AcceptanceMeter:
             query_start=start[len(trunk_start) :],
             key_start=start,
             key_end=end,
+            key_position=[*range(prefix, prefix + len(trunk_start)), *positions],
         )
         executor = self._executor
         rows, slots = executor.rows_of(len(request.token)), executor.slots_of(len(start))

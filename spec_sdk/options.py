@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from spec_sdk.config.option import any_of, declared_of
 from spec_sdk.errors import UserError, did_you_mean
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -26,10 +27,12 @@ def merge_options(
     ``where`` is the option path before each key (``drafter``, or "" at the top level), ``owner`` what an unknown
     option is said to be unknown to (``drafter 'easyspec'``), ``others`` what else it could have been meant to be.
     Interpolations are resolved already: a ``${`` is text.
-    Raises UserError for an unknown option or a wrong type.
+    Raises UserError for an unknown option, a wrong type or a value that is declared not to be valid.
     """
-    fields = {f.name for f in dataclasses.fields(config_class)}
+    fields = {f.name: declared_of(f) for f in dataclasses.fields(config_class)}
     merged = OmegaConf.structured(config_class)
+    # of a frozen dataclass it is read-only
+    OmegaConf.set_readonly(merged, False)
     for key, value in options.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in fields:
@@ -39,6 +42,10 @@ def merge_options(
             merged = OmegaConf.merge(merged, {key: literal(value)})
         except OmegaConfBaseException as error:
             raise UserError(f"{path}: {_why(error, config_class, str(key), value)}") from error
+    typed = OmegaConf.to_container(merged, resolve=True)
+    assert isinstance(typed, dict)
+    for key in options:
+        fields[key].check(f"{where}.{key}" if where else str(key), typed[key])
     try:
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
@@ -59,14 +66,31 @@ def literal(value: Any) -> Any:
 
 def _why(error: OmegaConfBaseException, config_class: type, key: str, value: Any) -> str:
     hint = typing.get_type_hints(config_class)[key]
-    members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-    lists = [member for member in members if typing.get_origin(member) is list]
-    words = [WORDS[member] for member in members if member in WORDS]
+    lists = [member for member in _members(hint) if typing.get_origin(member) is list]
+    words = [WORDS[member] for member in _members(hint) if member in WORDS]
     words += [f"a list of {_listed(typing.get_args(member)[0])}" for member in lists]
     # an error inside a value is told as it is, but for lists, where OmegaConf names its own classes
     if words and (lists or error.full_key in (key, None, "")):
         return f"{value!r} is not {' or '.join(words)}"
     return first_line(error)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The types that a union is of; of another type itself alone."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+
+
+def _in_words(hint: Any) -> str:
+    """A type for people: ``whole number or null``; "" of one that says nothing."""
+    words = [
+        f"list of {_listed(typing.get_args(member)[0])}" if typing.get_origin(member) is list else _word(member)
+        for member in _members(hint)
+    ]
+    return any_of([word for word in words if word]) if all(words) else ""
+
+
+def _word(kind: Any) -> str:
+    return "null" if kind is type(None) else WORDS.get(kind, "").removeprefix("a ")
 
 
 def _listed(item: Any) -> str:
@@ -88,30 +112,27 @@ def key_of(error: BaseException) -> str | None:
 
 
 def describe_options(config_class: type) -> list[dict[str, Any]]:
-    """One entry per option: ``name``, ``type``, ``default`` (as YAML has it) and ``doc``.
+    """One entry per option: ``name``, ``type``, ``default`` (as YAML has it), ``valid`` values and ``doc``, in words.
 
-    The doc is read from the dataclass's docstring, and its bases': lines that begin with the option's name in double
-    backquotes and a colon.
+    See :func:`spec_sdk.config.option.option`.
     """
-    docs: dict[str, str] = {}
-    for base in reversed(config_class.__mro__):
-        docs |= _documented(base.__dict__.get("__doc__"))
     hints = typing.get_type_hints(config_class)
     defaults = OmegaConf.to_container(OmegaConf.structured(config_class), enum_to_str=True)
     assert isinstance(defaults, dict)
-    return [
-        {"name": f.name, "type": _type_name(hints[f.name]), "default": defaults[f.name], "doc": docs.get(f.name, "")}
-        for f in dataclasses.fields(config_class)
-    ]
-
-
-def _documented(docstring: str | None) -> dict[str, str]:
-    pieces = re.split(r"^\s*(``\w+``(?:, ``\w+``)*)\s*:\s+", docstring or "", flags=re.MULTILINE)
-    return {
-        name: " ".join(text.split("\n\n")[0].split())
-        for names, text in zip(pieces[1::2], pieces[2::2], strict=True)
-        for name in re.findall(r"\w+", names)
-    }
+    described = []
+    for f in dataclasses.fields(config_class):
+        declared = declared_of(f)
+        kind = "" if declared.choices else _in_words(hints[f.name])
+        described.append(
+            {
+                "name": f.name,
+                "type": _type_name(hints[f.name]),
+                "default": defaults[f.name],
+                "valid": ", ".join(part for part in (kind, declared.valid()) if part),
+                "doc": declared.meaning(),
+            }
+        )
+    return described
 
 
 def _type_name(hint: Any) -> str:

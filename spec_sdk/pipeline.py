@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +27,10 @@ from spec_sdk.contracts import (
 )
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
+from spec_sdk.model.executor import Executor
 from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.models import Models, ModelSource
+from spec_sdk.model.predictable import check_predictable
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
@@ -63,6 +64,7 @@ class Pipeline:
     make_drafter: Callable[[], Drafter]
     make_target_runner: Callable[[], BlockRunner]
     slots: int = 1
+    _engines: list[TokenEngine] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def ranks(self) -> Ranks:
@@ -106,10 +108,20 @@ class Pipeline:
         """Most tokens, prompt and output together, that the target can hold."""
         return self.models.target.executor.config.max_context
 
-    @functools.cached_property
+    @property
     def engine(self) -> TokenEngine:
         """The engine of :meth:`stream`."""
-        return self.new_engine(self.slots)
+        self.prepare()
+        return self._engines[0]
+
+    def prepare(self) -> None:
+        """Load the models and make the caches that :meth:`stream` needs, if it is not done yet.
+
+        Raises UserError for a draft model or options that do not fit. With several processes all of them prepare the
+        same pipelines in the same order.
+        """
+        if not self._engines:
+            self._engines.append(self.new_engine(self.slots))
 
     def new_engine(self, slots: int = 1) -> TokenEngine:
         """An engine with caches of its own, which answers up to ``slots`` prompts at once.
@@ -169,9 +181,19 @@ class NeverSpeculate(Policy):
         return Budget(0)
 
 
+def joined_backend(settings: Settings, registry: Registry) -> Backend:
+    """The backend that ``settings`` name, all processes of a launched run joined. Raises UserError, RankLost."""
+    make: Any
+    make, config = registry.configure("backend", settings.backend)
+    backend: Backend = make(config)
+    backend.join()
+    return backend
+
+
 def build_pipeline(
     settings: Settings,
     registry: Registry,
+    backend: Backend | None = None,
     *,
     slots: int = 1,
     given: Mapping[str, ModelSource] | None = None,
@@ -179,8 +201,8 @@ def build_pipeline(
 ) -> Pipeline:
     """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together.
 
-    ``given``: models by reference that are in memory already. ``beside``: a pipeline of the same target and backend,
-    whose models are used and not loaded again.
+    ``backend``: the run's, if it was made before (:func:`joined_backend`). ``given``: models by reference that are in
+    memory already. ``beside``: a pipeline of the same target and backend, whose models are used and not loaded again.
     """
 
     def choose(kind: str, node: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -190,19 +212,20 @@ def build_pipeline(
     make_sampler, sampler_config = choose("sampler", settings.sampler)
     make_drafter, drafter_config = choose("drafter", settings.drafter)
     make_policy, policy_config = choose("policy", settings.policy)
-    make_backend, backend_config = choose("backend", settings.backend)
     verifier: Verifier = make_verifier(verifier_config)
 
     def new_sampler(params: SamplingParams) -> Sampler:
         sampler: Sampler = make_sampler(sampler_config, params)
         return sampler
 
-    verifier.guarantee_under(settings.sampling)
+    verifier.check(settings.sampling)
     for caution in new_sampler(settings.sampling).cautions(DTYPES[settings.model.dtype]):
         print(f"warning: {caution}", file=sys.stderr)
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
-    backend: Backend = make_backend(backend_config) if beside is None else beside.backend
+    if beside is not None:
+        backend = beside.backend
+    backend = backend or joined_backend(settings, registry)
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
         raise UserError(
@@ -238,7 +261,7 @@ def build_pipeline(
             given,
         )
     if attention is not None:
-        attention.verifier.check(models.target.executor.layers)
+        attention.check(models.target.executor)
 
     def new_drafter() -> Drafter:
         # where the leader drafts alone the others need no draft model
@@ -259,14 +282,18 @@ def build_pipeline(
         make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
         slots=slots,
     )
-    # made here so that a bad draft model or option is refused before the first prompt
-    drafter = pipeline.engine.drafter
+    pipeline.prepare()
+    check_chains(verifier, pipeline.engine.drafter)
+    return pipeline
+
+
+def check_chains(verifier: Verifier, drafter: Drafter) -> None:
+    """Raise UserError if the drafter's trees branch where the verifier takes chains."""
     if verifier.chains_only and drafter.branches:
         raise UserError(
             f"verifier '{verifier.name}' takes chains, and drafter '{drafter.name}' drafts trees with these options; "
             "use verifier=multi_step, or make it a chain (drafter.width=1)"
         )
-    return pipeline
 
 
 def check_alike(settings: Settings, ranks: Ranks) -> None:
@@ -295,6 +322,12 @@ class _AttentionLevel:
     verifier: AttentionVerifier
     estimate: EstimateOfRun | None
 
+    def check(self, target: Executor) -> None:
+        """Raise UserError if the options name layers that the target does not have, or that cannot be predicted."""
+        self.verifier.check(target.layers)
+        chosen = [layer for layer in range(target.layers) if self.verifier.speculates(layer)]
+        check_predictable(target.config, target.layers, chosen, self.make_predictor().name)
+
     def runner(self, groups: DeviceGroups | None) -> BlockRunner:
         """The target's runner: over two device groups, or on one device without any."""
         if groups is None:
@@ -311,6 +344,5 @@ def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel 
     make_predictor, predictor_config = registry.configure("predictor", settings.predictor)
     make_verifier, verifier_config = registry.configure("attention_verifier", settings.attention_verifier)
     verifier: AttentionVerifier = make_verifier(verifier_config)
-    make_predictor(predictor_config)
     estimate = EstimateOfRun() if settings.error_bounds else None
     return _AttentionLevel(lambda: make_predictor(predictor_config), verifier, estimate)

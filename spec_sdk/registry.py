@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +14,8 @@ import pluggy
 from spec_sdk import hookspecs
 from spec_sdk.contracts import PLUGIN_KINDS, Drafter, Plugin
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.installed import Problem, conf_packages, distribution, entries
 from spec_sdk.options import describe_options, first_line, merge_options
-from spec_sdk.search_path import Problem, conf_packages, distribution, entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +114,10 @@ class Registry:
         """Names and aliases of all plugins of ``kind``, sorted."""
         return sorted(name for of_kind, name in self._offers if of_kind == kind)
 
+    def offers(self, kind: str) -> list[Offer]:
+        """The plugins of ``kind``, each once, in the order in which they were taken in."""
+        return list({offer.plugin: offer for (of_kind, _), offer in self._offers.items() if of_kind == kind}.values())
+
     def offer(self, kind: str, name: str) -> Offer:
         """The plugin called ``name`` (or an alias) and its package. Raises UserError with the nearest name."""
         known = self.names(kind)
@@ -184,6 +189,12 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
+def summary_of(plugin: type[Plugin]) -> str:
+    """The first line of a plugin's docstring, without the marks of reStructuredText."""
+    line = (inspect.getdoc(plugin) or "").split("\n")[0]
+    return re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`|``([^`]*)``", lambda match: match[1] or match[2], line)
+
+
 def _describe(offer: Offer) -> dict[str, Any]:
     plugin = offer.plugin
     return {
@@ -193,7 +204,7 @@ def _describe(offer: Offer) -> dict[str, Any]:
         "package": offer.package,
         "version": offer.version,
         "guarantee": getattr(plugin, "guarantee", None),
-        "summary": (inspect.getdoc(plugin) or "").split("\n")[0],
+        "summary": summary_of(plugin),
         "options": describe_options(plugin.Config),
         "parts": dict(plugin.parts),
     }

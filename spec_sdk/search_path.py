@@ -1,100 +1,25 @@
-"""Where YAML is found: our own ``conf``, then the YAML packages of third parties.
-
-Reads entry points only; imports no plugin and no torch, so that ``--help`` and mistyped options answer at once.
-"""
+"""Where configs are found: our own ``conf``, YAML packages of third parties, then their plugins that have no YAML."""
 
 from __future__ import annotations
-
-import importlib.util
-from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
-from importlib.resources import files
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from spec_sdk.hookspecs import CONF_PREFIX, GROUP
-
-OWN_CONF = "spec_sdk.conf"
-OWN_DISTRIBUTION = "spec-sdk"
-
-
-@dataclass(frozen=True)
-class ConfPackage:
-    """A package of YAML: its module path and the distribution that brings it."""
-
-    module: str
-    distribution: str
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something of an installed package that does not work. The package is left out, the rest goes on."""
-
-    package: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.package}: {self.message}"
-
-
-def distribution(entry_point: EntryPoint) -> tuple[str, str]:
-    """Name and version of the package that declares ``entry_point``."""
-    return (entry_point.dist.name, entry_point.dist.version) if entry_point.dist else ("unknown package", "")
-
-
-def entries() -> list[EntryPoint]:
-    """All entry points of our group: ours first, then others' by package and name."""
-    return sorted(
-        entry_points(group=GROUP), key=lambda e: (distribution(e)[0] != OWN_DISTRIBUTION, distribution(e)[0], e.name)
-    )
-
-
-def conf_packages() -> tuple[list[ConfPackage], list[Problem]]:
-    """The YAML packages of third parties that can be found, and what is wrong with the others.
-
-    A YAML file of a name that an earlier package has already is a problem: the earlier one is used.
-    """
-    packages, problems = [], []
-    owners = dict.fromkeys(_yaml_names(OWN_CONF), OWN_DISTRIBUTION)
-    for entry in entries():
-        if not entry.name.startswith(CONF_PREFIX):
-            continue
-        package = distribution(entry)[0]
-        try:
-            found = importlib.util.find_spec(entry.value) is not None
-            names = list(_yaml_names(entry.value)) if found else []
-        except Exception as error:  # importing the parent package runs its code, which may raise anything
-            problems.append(Problem(package, f"its YAML package {entry.value!r} cannot be imported: {error}"))
-            continue
-        if not found:
-            problems.append(Problem(package, f"its YAML package {entry.value!r} does not exist"))
-            continue
-        packages.append(ConfPackage(entry.value, package))
-        for name in names:
-            if name in owners:
-                problems.append(Problem(package, f"its {name} is ignored, {owners[name]} has one too"))
-            else:
-                owners[name] = package
-    return packages, problems
-
-
-def _yaml_names(module: str) -> Iterator[str]:
-    for group in files(module).iterdir():
-        if group.is_dir():
-            yield from (f"{group.name}/{f.name}" for f in group.iterdir() if f.name.endswith(".yaml"))
+from spec_sdk.installed import conf_packages
+from spec_sdk.plugin_source import PluginSource
 
 
 class SpecSdkSearchPath(SearchPathPlugin):
-    """Appends the third parties' YAML packages to Hydra's search path, in this application only."""
+    """Appends to Hydra's search path, in this application only, what third parties bring: YAML, and plugins alone."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in conf_packages()[0]:
             search_path.append(package.distribution, f"pkg://{package.module}")
+        search_path.append("plugins without YAML", f"{PluginSource.scheme()}://")
 
 
 def register_search_path() -> None:
     """Tell Hydra of :class:`SpecSdkSearchPath`. Not through ``hydra_plugins``: other Hydra programs are not ours."""
+    Plugins.instance().register(PluginSource)
     Plugins.instance().register(SpecSdkSearchPath)

@@ -10,14 +10,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from spec_sdk.config.option import option
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded
 from spec_sdk.options import merge_options
-
-if TYPE_CHECKING:
-    from spec_sdk.contracts import SamplingParams
+from spec_sdk.sampling_params import SamplingParams
 
 DTYPES = ("float32", "bfloat16", "float16")
 PLUGIN_NODES = ("drafter", "verifier", "sampler", "predictor", "attention_verifier", "policy", "backend", "task")
@@ -34,40 +33,48 @@ class PipelineSettings:
 
 @dataclass
 class ModelSettings:
-    """Model references. ``draft_layers`` is the name of a cut or a list of layers."""
+    """The target and the draft model."""
 
-    target: str = ""
-    draft: str = "cut"
-    draft_layers: Any = "auto"
-    dtype: str = "float32"
-
-
-@dataclass
-class SamplingSettings:
-    """The YAML side of :class:`spec_sdk.contracts.SamplingParams`."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
+    target: str = option("HuggingFaceTB/SmolLM2-135M-Instruct", "a directory, a .gguf file, or a Hugging Face hub id")
+    draft: str = option(
+        "cut", "the draft model, named in the same way", means={"cut": "a subset of the target's own layers"}
+    )
+    draft_layers: Any = option(
+        "auto", "for cut: a named cut or a list of layers", means={"auto": "chosen by measured acceptance"}
+    )
+    dtype: str = option("float32", "of weights and KV cache", choices=DTYPES)
 
 
 @dataclass
 class RunSettings:
     """Options that belong to no group."""
 
-    prompt: str | None = None
-    prompt_file: str | None = None
-    prompt_limit: int | None = None
-    chat: Any = "auto"
-    max_new_tokens: int = 128
-    ignore_eos: bool = False
-    compare: bool = False
-    error_bounds: bool = False
-    output_dir: str | None = None
-    json: bool = False
+    prompt: str | None = option(None, "the text to answer; - reads standard input")
+    prompt_file: str | None = option(
+        None,
+        "a text file (one prompt), or .jsonl whose lines have `prompt` or `turns` (the first is used); "
+        "spec_bench_sample comes with spec-sdk; - reads standard input",
+    )
+    prompt_limit: int | None = option(
+        None, "answer only the first so many prompts", minimum=1, means={None: "all of them"}
+    )
+    chat: Any = option(
+        "auto", "apply the model's chat template", choices={True: "", False: "", "auto": "if it has one"}
+    )
+    max_new_tokens: int = option(128, "per prompt", minimum=1)
+    ignore_eos: bool = option(False, "go on after the model's end token")
+    compare: bool = option(False, "also run plain decoding (vanilla) on the same prompts, and report the ratio")
+    error_bounds: bool = option(
+        False,
+        "speculation on attention: also estimate the bounds on the last hidden state (a norm per layer and pass, and "
+        "about a dozen passes once)",
+    )
+    output_dir: str | None = option(
+        None,
+        "where metrics, config and events go",
+        means={None: "outputs/<date>/<time>-<pipeline>"},
+    )
+    json: bool = option(False, "task=plugins: print JSON instead of a table")
 
 
 @dataclass(frozen=True)
@@ -119,14 +126,12 @@ class Settings:
         values = dataclasses.asdict(run)
         values["chat"] = None if run.chat == "auto" else run.chat
         values["output_dir"] = default_output_dir if run.output_dir is None else expanded(run.output_dir, "output_dir")
-        params = sampling_params(sampling)
-        return cls(pipeline=pipeline, model=model, sampling=params, **plugins, **values, resolved=config)
+        return cls(pipeline=pipeline, model=model, sampling=sampling, **plugins, **values, resolved=config)
 
 
-def checked_sampling(values: Mapping[str, Any]) -> SamplingSettings:
+def checked_sampling(values: Mapping[str, Any]) -> SamplingParams:
     """The options of ``sampling``, typed. Raises UserError for one that is unknown or wrong."""
-    sampling: SamplingSettings = merge_options(SamplingSettings, values, "sampling", "sampling")
-    _check_sampling(sampling)
+    sampling: SamplingParams = merge_options(SamplingParams, values, "sampling", "sampling")
     return sampling
 
 
@@ -135,13 +140,6 @@ def checked_run(values: Mapping[str, Any]) -> RunSettings:
     run: RunSettings = merge_options(RunSettings, values, "", "spec-sdk")
     _check_run(run)
     return run
-
-
-def sampling_params(sampling: SamplingSettings) -> SamplingParams:
-    """What a request's sampler is given of checked options."""
-    from spec_sdk.contracts import SamplingParams
-
-    return SamplingParams(**dataclasses.asdict(sampling))
 
 
 def refuse_targets(config: Any) -> None:
@@ -178,29 +176,12 @@ def _require(condition: bool, path: str, value: Any, valid: str) -> None:
 def _check_model(model: ModelSettings) -> None:
     _require(bool(model.target.strip()), "model.target", model.target, "a directory, a .gguf file or a hub id")
     _require(bool(model.draft.strip()), "model.draft", model.draft, "'cut', a directory, a .gguf file or a hub id")
-    if model.dtype not in DTYPES:
-        raise UserError(f"model.dtype: unknown dtype '{model.dtype}'{did_you_mean(model.dtype, DTYPES)}")
     layers = model.draft_layers
     numbers = isinstance(layers, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in layers)
     _require(isinstance(layers, str) or numbers, "model.draft_layers", layers, "the name of a cut or a list of layers")
 
 
-def _check_sampling(sampling: SamplingSettings) -> None:
-    temperature = sampling.temperature
-    _require(0 <= temperature < float("inf"), "sampling.temperature", temperature, "0 (greedy) or more")
-    _require(sampling.top_k >= 0, "sampling.top_k", sampling.top_k, "0 (off) or more")
-    _require(0 < sampling.top_p <= 1, "sampling.top_p", sampling.top_p, "above 0 and at most 1 (off)")
-    _require(0 <= sampling.min_p <= 1, "sampling.min_p", sampling.min_p, "between 0 (off) and 1")
-    penalty = sampling.repetition_penalty
-    _require(0 < penalty < float("inf"), "sampling.repetition_penalty", penalty, "above 0; 1.0 is off")
-    _require(0 <= sampling.seed < 2**63, "sampling.seed", sampling.seed, "between 0 and 2^63 - 1")
-
-
 def _check_run(run: RunSettings) -> None:
-    _require(run.max_new_tokens >= 1, "max_new_tokens", run.max_new_tokens, "1 or more")
-    limit = run.prompt_limit
-    _require(limit is None or limit >= 1, "prompt_limit", limit, "1 or more, or null for all prompts")
-    _require(isinstance(run.chat, bool) or run.chat == "auto", "chat", run.chat, "true, false or auto")
     directory = run.output_dir
     _require(directory is None or bool(directory.strip()), "output_dir", directory, "a directory, or null")
     if run.prompt is not None and run.prompt_file is not None:

@@ -25,6 +25,9 @@ class VerdictRecorder(Verifier):
         self.verdicts: list[Verdict] = []
         self.emitted: list[int] = []
 
+    def check(self, params: SamplingParams) -> None:
+        self.inner.check(params)
+
     def guarantee_under(self, params: SamplingParams) -> Guarantee:
         return self.inner.guarantee_under(params)
 

@@ -5,6 +5,7 @@ Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,7 @@ def our_first_layer(it: Inputs, mask: AttentionMask) -> Call:
     ops = Ops()
 
     def call() -> torch.Tensor:
-        fresh = AttentionMask(mask.prefix, mask.key_start_T, mask.key_end_T, mask.query_start_N, is_preorder=True)
+        fresh = dataclasses.replace(mask, _bias={})
         return ops.tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, fresh)
 
     return call

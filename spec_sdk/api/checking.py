@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.api.request import Prompt, Request, RequestOptions
-from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.errors import UserError
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.prompts import check_length, check_text, encode
-from spec_sdk.settings import Settings, checked_run, checked_sampling, sampling_params
+from spec_sdk.sampling_params import SamplingParams
+from spec_sdk.settings import Settings, checked_run, checked_sampling
 
 SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingParams))
 RUN = ("max_new_tokens", "ignore_eos", "chat")
@@ -43,7 +43,7 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
     if not isinstance(base, SamplingParams):
         raise UserError(f"sampling: {base!r} is no SamplingParams")
     changed = {name: given[name] for name in SAMPLING if name in given}
-    sampling = sampling_params(checked_sampling({**dataclasses.asdict(base), **changed}))
+    sampling = checked_sampling({**dataclasses.asdict(base), **changed})
     defaults = {
         "max_new_tokens": settings.max_new_tokens,
         "ignore_eos": settings.ignore_eos,

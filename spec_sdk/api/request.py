@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeGuard, Unpack
 
-from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.sampling_params import SamplingParams
 
 Message = Mapping[str, str]
 """One message of a chat: ``{"role": …, "content": …}``."""

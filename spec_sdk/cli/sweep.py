@@ -29,8 +29,8 @@ from spec_sdk.cli.jobs import (
 from spec_sdk.config.composing import CONFIG_NAME, default_output_dir, drop_stale_options, task_overrides
 from spec_sdk.config.overrides import parse
 from spec_sdk.files import expanded, missing_directories, remove_empty, write_json
+from spec_sdk.installed import OWN_CONF
 from spec_sdk.report import SUMMARY_COLUMNS, print_table, summary_cells
-from spec_sdk.search_path import OWN_CONF
 
 HYDRA_SWEEP_FILE = "multirun.yaml"
 LONGEST_NAME = 120

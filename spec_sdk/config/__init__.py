@@ -1,1 +1,1 @@
-"""The config of a run: options, and how they are composed of YAML and overrides."""
+"""Options: how they are declared and composed, and the YAML and the reference that are written from them."""

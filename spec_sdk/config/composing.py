@@ -223,10 +223,8 @@ def _unknown_choice(group: str, name: str) -> str:
 
         registry = Registry.discover()
         if name in registry.names(group):
-            offer = registry.offer(group, name)
-            if offer.plugin.name != name:
-                return f"{group}: '{name}' is another name of '{offer.plugin.name}'; write {group}={offer.plugin.name}"
-            return f"{group}: '{name}' of {offer.package} has no YAML; the package must bring conf/{group}/{name}.yaml"
+            plugin = registry.get(group, name)
+            return f"{group}: '{name}' is another name of '{plugin.name}'; write {group}={plugin.name}"
     return f"{group}: unknown {group} '{name}'{did_you_mean(name, known)}"
 
 

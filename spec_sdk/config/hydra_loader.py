@@ -17,7 +17,8 @@ from hydra.core.utils import setup_globals
 from hydra.version import VersionBase, setbase
 from omegaconf import OmegaConf
 
-from spec_sdk.search_path import OWN_CONF, conf_packages
+from spec_sdk.installed import OWN_CONF, conf_packages
+from spec_sdk.plugin_source import PluginSource
 
 VERSION_BASE = "1.3"
 
@@ -25,8 +26,8 @@ VERSION_BASE = "1.3"
 @contextlib.contextmanager
 def config_loader() -> Iterator[ConfigLoaderImpl]:
     """A loader of our YAML and third parties'. Compose with it inside the context."""
-    # of it come the defaults that Hydra's own part of a config names
-    Plugins.instance()
+    # making it loads the defaults that Hydra's own part of a config names
+    Plugins.instance().register(PluginSource)
     if not OmegaConf.has_resolver("now"):
         setup_globals()
     path = ConfigSearchPathImpl()
@@ -34,6 +35,7 @@ def config_loader() -> Iterator[ConfigLoaderImpl]:
     path.append("main", f"pkg://{OWN_CONF}")
     for package in conf_packages()[0]:
         path.append(package.distribution, f"pkg://{package.module}")
+    path.append("plugins without YAML", f"{PluginSource.scheme()}://")
     path.append("schema", "structured://")
     with _own_version_base(), _hydras_part_of_the_store():
         yield ConfigLoaderImpl(path)

@@ -1,13 +1,15 @@
 """What a plugin is: one small class per kind. Everything else (models, caches, trees, metrics) is given to it.
 
-A plugin class sets ``name`` (what YAML and the command line call it) and ``Config`` (a dataclass of its options, with
-defaults). Its YAML is merged onto that dataclass, so an unknown option or a wrong type is refused before anything runs.
+A plugin class sets ``name`` (what YAML and the command line call it) and ``Config``, a dataclass of its options, each
+declared with :func:`option`. YAML and overrides are merged onto that dataclass, so an unknown option, a wrong type or a
+value out of range is refused before anything runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spec_sdk.config.option import option
 from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend
 from spec_sdk.contracts.drafter import Drafter, Hidden
@@ -16,7 +18,6 @@ from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.predictor import Predictor
 from spec_sdk.contracts.request import LARGEST_TREE, Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.sampler import Sampler
-from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.contracts.task import Task
 from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.guarantees import GUARANTEES, Guarantee, weakest
@@ -33,6 +34,7 @@ from spec_sdk.ops.types import (
     relative_error,
 )
 from spec_sdk.plugin import NoOptions, Plugin, Random
+from spec_sdk.sampling_params import SamplingParams
 
 __all__ = [
     "Announce",
@@ -71,6 +73,7 @@ __all__ = [
     "Task",
     "Verdict",
     "Verifier",
+    "option",
     "relative_error",
     "weakest",
 ]

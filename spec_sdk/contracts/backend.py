@@ -51,6 +51,12 @@ class Backend(Plugin, ABC):
         """The processes that compute together: the device group that holds the target. This one alone by default."""
         return ALONE
 
+    def join(self) -> None:
+        """Meet the other processes of a launched run, after which ``ranks`` are all of them; nothing if met already.
+
+        Every process calls it before anything that only one of them does. Raises RankLost if the others do not come.
+        """
+
     def synchronize(self) -> None:
         """Wait for queued work, so that a clock read means something."""
 

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.errors import UnusableLogits
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import DrawnTree, Ops, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.plugin import Plugin, Random
+from spec_sdk.sampling_params import SamplingParams
 
 
 class Sampler(Plugin, ABC):

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import torch
 
 from spec_sdk.contracts.request import Request, Verdict
-from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import Decision, Ops, PendingDecision, Rule, ScoredTree, attempt, read_decisions
 from spec_sdk.ops.block_acceptance import require_chain
 from spec_sdk.plugin import Plugin
+from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.tree import TokenTree
 
 
@@ -40,11 +40,11 @@ class Verifier(Plugin, ABC):
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def guarantee_under(self, params: SamplingParams) -> Guarantee:
-        """What this verifier guarantees with these sampling parameters (a sampled rule may be exact when greedy).
+    def check(self, params: SamplingParams) -> None:
+        """Raise UserError for sampling parameters that it cannot serve."""
 
-        Raises UserError for parameters that it cannot serve.
-        """
+    def guarantee_under(self, params: SamplingParams) -> Guarantee:
+        """What this verifier guarantees with these sampling parameters: a sampled rule may be exact when greedy."""
         return "exact" if self.exact_when_greedy and params.temperature == 0 else self.guarantee
 
     def verify(
@@ -94,7 +94,7 @@ class Verifier(Plugin, ABC):
         ]
 
     def _scored(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> ScoredTree:
-        self.guarantee_under(request.sampler.params)
+        self.check(request.sampler.params)
         if self.chains_only:
             require_chain(tree, f"verifier {self.name!r}")
         return ScoredTree(tree, request.sampler.rows(tree, logits_NV), request.uniforms)

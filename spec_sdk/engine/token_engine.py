@@ -14,7 +14,6 @@ from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import RequestState
 from spec_sdk.contracts.sampler import Sampler
-from spec_sdk.contracts.sampling_params import SamplingParams
 from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.turn import Emit, Progress
@@ -22,6 +21,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
+from spec_sdk.sampling_params import SamplingParams
 
 SEED_STRIDE = 1_000_003
 """Distance between the seeds of successive requests, so that prompts of one run draw different numbers."""
@@ -123,7 +123,7 @@ class TokenEngine:
         for name, tokens in (("prompt", request.prompt), ("stop_token_ids", request.stop_token_ids)):
             if (unknown := next((token for token in tokens if not 0 <= token < vocabulary), None)) is not None:
                 raise UserError(f"{name}: token {unknown} lies outside the vocabulary of {vocabulary}")
-        self.verifier.guarantee_under(request.sampling or self._sampling)
+        self.verifier.check(request.sampling or self._sampling)
 
     def _state(self, request: TokenRequest) -> RequestState:
         self.check(request)

@@ -92,10 +92,6 @@ def default_contexts(longest: int) -> list[int]:
 
 def check_plan(plan: MeasuringPlan, longest: int) -> None:
     """Raise UserError unless the model, whose context is ``longest``, can be measured so."""
-    if plan.size < 1:
-        raise UserError(f"task.speculation_size: {plan.size} must be 1 token or more")
-    if plan.repeats < 1:
-        raise UserError(f"task.repeats: {plan.repeats} must be 1 or more")
     for context in plan.contexts:
         if context > longest:
             raise UserError(f"task.contexts: {show_context(context)} exceeds the model's context of {longest} tokens")

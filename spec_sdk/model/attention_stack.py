@@ -49,9 +49,12 @@ class AttentionStack:
         """Number of layers L."""
         return self.input_norm_LM.shape[0]
 
-    def qkv(self, x_KM: torch.Tensor) -> torch.Tensor:
-        """Every layer's QKV projection of one normalised input, under that layer's gain: [g, K, X]."""
-        return self.qkv_projections(x_KM * self.input_norm_LM[:, None])
+    def qkv(self, x_KM: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Every layer's QKV projection of one normalised input, under that layer's gain: [g, K, X].
+
+        ``dtype`` is that of the projections; input and gains may be wider.
+        """
+        return self.qkv_projections((x_KM * self.input_norm_LM[:, None]).to(dtype))
 
     def output(self, o_gKY: torch.Tensor) -> torch.Tensor:
         """Every layer's output projection of its own attention [g, K, M]."""

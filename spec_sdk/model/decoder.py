@@ -1,7 +1,8 @@
-"""A lean Llama-family decoder (Llama, SmolLM, Mistral, Qwen2, Qwen3): inference only, weights fused once at load.
+"""A lean Llama-like decoder (Llama, SmolLM, Mistral, Qwen, Gemma): inference only, weights fused once at load.
 
 A block has four stages, which are the seams that block runners use:
-``pre_attention(h) → q, k, v``, ``attend(q) → o``, ``project(o) → a``, ``post_attention(h, a) → h``.
+``pre_attention(h) → q, k, v``, ``attend(q) → o``, ``project(o) → a``, ``post_attention(h, a) → h``. What layers of one
+model differ in beside their weights is their kind, known before any pass.
 
 Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D head dim, V vocabulary.
 """
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.kv_cache import KVCache
-from spec_sdk.model.rope import RotaryTable, rotate
+from spec_sdk.model.rope import RotaryTable, Rotation, rotate
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
@@ -37,7 +38,10 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One decoder block. ``qkv`` is M → (H + 2G)·D, ``gate_up`` is M → 2I; QK norms may be absent."""
+    """One decoder block. ``qkv`` is M → (H + 2G)·D, ``gate_up`` is M → 2I; QK and output norms may be absent.
+
+    ``post_norm_M`` is the norm before the MLP. Gains may be wider than the other weights.
+    """
 
     input_norm_M: torch.Tensor
     qkv: Projection
@@ -47,20 +51,22 @@ class BlockWeights:
     post_norm_M: torch.Tensor
     gate_up: Projection
     down: Projection
+    attention_output_norm_M: torch.Tensor | None = None
+    mlp_output_norm_M: torch.Tensor | None = None
 
 
 @dataclass
 class ForwardPass:
     """What one forward pass works on: its inputs, the cache it writes to, rotations, and what to record.
 
+    ``rotations``: one for each of the decoder's ``ropes``.
     ``hidden`` collects the hidden states [B, N, M] of the layers ``taps``: 0 is the embedding, i the output of block i
     (counted from 1).
     """
 
     inputs: PassInputs
     cache: PassCache
-    cos_BN1D: torch.Tensor
-    sin_BN1D: torch.Tensor
+    rotations: Sequence[Rotation]
     ops: Ops
     taps: frozenset[int] = frozenset()
     hidden: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -70,12 +76,18 @@ class ForwardPass:
         if layer in self.taps:
             self.hidden[layer] = h_BNM
 
+    def rotations_of(self, requests: slice, rows: slice) -> list[Rotation]:
+        """The rotations of some rows of some requests."""
+        return [(cos_BN1D[requests, rows], sin_BN1D[requests, rows]) for cos_BN1D, sin_BN1D in self.rotations]
+
 
 class Decoder:
     """Weights and the arithmetic of their stages. It holds no state of a request: caches live in sessions.
 
     ``stack``: the tensors that the blocks' attention weights are views into, for runners that compute several layers at
-    once; ``sources[i]`` is block i's layer in it. A decoder of separate blocks has none.
+    once. A decoder of separate blocks has none. ``sources[i]``: block i's layer in it, and in ``config``.
+
+    ``kinds``: what each block does its own way, and ``ropes`` the different rotary positions among them.
     """
 
     head_is_collective: bool = False
@@ -98,7 +110,11 @@ class Decoder:
         self.output_head = output_head
         self.stack = stack
         self.sources = tuple(range(len(self.blocks)) if sources is None else sources)
-        self.rotary = RotaryTable(config, embedding_VM.device, embedding_VM.dtype)
+        self.kinds = tuple(config.layer_kind(source) for source in self.sources)
+        self.ropes = tuple(dict.fromkeys(kind.rope for kind in self.kinds))
+        self._rotation_of = tuple(self.ropes.index(kind.rope) for kind in self.kinds)
+        self._rotary = [RotaryTable(config.head_dim, rope, self.device, self.dtype) for rope in self.ropes]
+        self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=self.dtype))
         self._stacks: dict[tuple[int, int], list[AttentionStack]] = {}
 
     @property
@@ -155,15 +171,21 @@ class Decoder:
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
         """The embeddings [B, N, M] of a pass's tokens, and what its blocks work on."""
-        cos_BN1D, sin_BN1D = self.rotary.at(inputs.position_BN, cache.capacity)
-        work = ForwardPass(inputs, cache.of_pass(inputs), cos_BN1D, sin_BN1D, ops, frozenset(taps))
-        h_BNM = F.embedding(inputs.token_BN, self.embedding_VM)
+        rotations = [table.at(inputs.position_BN, cache.capacity) for table in self._rotary]
+        work = ForwardPass(inputs, cache.of_pass(inputs), rotations, ops, frozenset(taps))
+        h_BNM = self.embed(inputs.token_BN)
         work.record(0, h_BNM)
         return h_BNM, work
 
+    def embed(self, token_BN: torch.Tensor) -> torch.Tensor:
+        """What enters the first block [B, N, M]."""
+        h_BNM = F.embedding(token_BN, self.embedding_VM)
+        return h_BNM if self._embedding_scale == 1.0 else h_BNM * self._embedding_scale
+
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
-        """Final norm and output projection: logits [B, N, V] in the model's dtype."""
-        return self.output_head(self._norm(h_BNM, self.final_norm_M))
+        """Final norm and output projection, soft-capped if the model is: logits [B, N, V] in the model's dtype."""
+        logits_BNV, cap = self.output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
+        return logits_BNV if cap is None else torch.tanh(logits_BNV / cap) * cap
 
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: ForwardPass
@@ -178,8 +200,12 @@ class Decoder:
             q_BNHD = self._norm(qk_BNXD[:, :, :H], w.q_norm_D)
             k_BNGD = self._norm(qk_BNXD[:, :, H:], w.k_norm_D)
             qk_BNXD = torch.cat((q_BNHD, k_BNGD), dim=2)
-        qk_BNXD = rotate(qk_BNXD, work.cos_BN1D, work.sin_BN1D)
+        qk_BNXD = rotate(qk_BNXD, *self.rotation(layer, work))
         return qk_BNXD[:, :, :H], qk_BNXD[:, :, H:], v_BNGD
+
+    def rotation(self, layer: int, work: ForwardPass) -> Rotation:
+        """The cosines and sines of this layer's rotary positions."""
+        return work.rotations[self._rotation_of[layer]]
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
         """Store this pass's K and V of one layer."""
@@ -187,7 +213,7 @@ class Decoder:
 
     def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """Exact attention over the cache [B, N, H, D]; this pass's K and V must have been written."""
-        return work.ops.cached_attention(q_BNHD[None], work.cache, layer)[0]
+        return work.ops.cached_attention(q_BNHD[None], work.cache, layer, self.kinds[layer].attention)[0]
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
         """Output projection of the attention sub-layer [B, N, M]."""
@@ -195,14 +221,19 @@ class Decoder:
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         """Add the attention output, then the MLP sub-layer with its norm and residual."""
-        h_BNM = h_BNM + a_BNM
-        return h_BNM + self.mlp(layer, h_BNM)
+        w = self.blocks[layer]
+        h_BNM = h_BNM + self._output_norm(a_BNM, w.attention_output_norm_M)
+        return h_BNM + self._output_norm(self.mlp(layer, h_BNM), w.mlp_output_norm_M)
 
     def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
-        """The MLP of a block with its norm, without the residual [B, N, M]."""
+        """The MLP of a block with the norm before it, without the residual [B, N, M]."""
         w = self.blocks[layer]
         gate, up = w.gate_up(self._norm(h_BNM, w.post_norm_M)).chunk(2, dim=-1)
-        return w.down(F.silu(gate) * up)
+        gate = F.silu(gate) if self.config.activation == "silu" else F.gelu(gate, approximate="tanh")
+        return w.down(gate * up)
+
+    def _output_norm(self, x_BNM: torch.Tensor, gain_M: torch.Tensor | None) -> torch.Tensor:
+        return x_BNM if gain_M is None else self._norm(x_BNM, gain_M)
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, gain.shape, gain, self.config.rms_norm_eps)
+        return F.rms_norm(x.to(gain.dtype), gain.shape, gain, self.config.rms_norm_eps).to(x.dtype)

@@ -1,8 +1,9 @@
-"""Weights of a GGUF file under their Hugging Face names: dequantized, and with Q and K rows in Hugging Face's order."""
+"""Weights of a GGUF file under their Hugging Face names: dequantized, and as Hugging Face's checkpoints have them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ class GGUFWeights:
     """The tensors of a GGUF file by Hugging Face name.
 
     F16 and BF16 tensors stay as they are; everything else, quantized or not, becomes float32. Where llama.cpp's
-    converter reordered the rows of a tensor (``rotary_pairs`` in the table of weights), that is undone here.
+    converter reordered the rows of a tensor (``rotary_pairs`` in the table of weights), or added one to it
+    (``gain_minus_one``), that is undone here.
     """
 
     def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
@@ -34,6 +36,8 @@ class GGUFWeights:
 
     def dtype(self, name: str) -> str:
         """The safetensors dtype in which :meth:`chunks` delivers: F32, F16 or BF16."""
+        if self._table.entry(name)[0].gain_minus_one:
+            return "F32"
         return _HALF_TYPES.get(self._gguf.tensors[self._table.gguf_name(name)].kind, "F32")
 
     def chunks(self, name: str) -> Iterator[bytes]:
@@ -52,14 +56,17 @@ class GGUFWeights:
             stored = _unpermute(stored, rows // self._head_dim)
         step = max(1, _CHUNK_ELEMENTS * rows // max(1, _elements(tensor.shape)))
         for start in range(0, rows, step):
-            yield self._floats(stored[start : start + step], tensor.kind).tobytes()
+            floats = self._floats(stored[start : start + step], tensor.kind, row.gain_minus_one)
+            yield (floats - np.float32(1) if row.gain_minus_one else floats).tobytes()
 
     def _item_size(self, name: str) -> int:
         return 4 if self.dtype(name) == "F32" else 2
 
-    def _floats(self, stored: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.generic]:
-        """Stored rows as float32, or unchanged if they are F32, F16 or BF16 already."""
-        if kind == "F32" or kind in _HALF_TYPES:
+    def _floats(self, stored: npt.NDArray[np.uint8], kind: str, wide: bool) -> npt.NDArray[Any]:
+        """Stored rows as float32; unless ``wide``, F16 and BF16 are left as they are, in bytes."""
+        if kind == "F32":
+            return np.ascontiguousarray(stored).view("<f4")
+        if kind in _HALF_TYPES and not wide:
             return np.ascontiguousarray(stored)
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize

@@ -5,6 +5,7 @@ A strategy is a list of groups that names every layer of the draft model once, i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from spec_sdk.errors import UserError, did_you_mean
@@ -27,8 +28,6 @@ def resolve_groups(groups: object, size: int, layers: int, where: str) -> list[l
     ``easyspec`` is :func:`easyspec_groups` of ``size``; a list of lists of layers is itself. Raises UserError, with
     ``where`` as the option's prefix, for anything else and for groups that are not all layers once, in order.
     """
-    if size < 1:
-        raise UserError(f"{where}.size: {size} must be 1 (plain drafting) or more")
     if isinstance(groups, str):
         if groups != EASYSPEC:
             raise UserError(f"{where}.groups: unknown strategy {groups!r}{did_you_mean(groups, [EASYSPEC])}")
@@ -80,6 +79,16 @@ def check_groups(groups: Sequence[Sequence[int]], layers: int, where: str) -> li
     if len(listed) != layers or not all(groups):
         raise UserError(f"{where}: the groups list {len(listed)} layers, the draft model has {layers}")
     return [list(group) for group in groups]
+
+
+def runs_of_kind(kinds: Sequence[object]) -> list[tuple[int, int]]:
+    """Maximal runs of equal neighbours, each (first, end): layers that can be computed as one.
+
+    >>> runs_of_kind(["local", "local", "global", "local"])
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    borders = [i for i in range(1, len(kinds)) if kinds[i] != kinds[i - 1]]
+    return list(itertools.pairwise([0, *borders, len(kinds)]))
 
 
 def describe_groups(groups: Sequence[Sequence[int]]) -> str:

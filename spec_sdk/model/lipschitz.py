@@ -3,7 +3,7 @@
 All are estimates, taken at one token of the run: the largest singular value of a sub-layer's Jacobian there, by a few
 steps of power iteration, which approaches it from below. A true Lipschitz constant holds everywhere and is larger.
 
-Legend: B batch, N tokens, H query heads, G KV heads, R = H/G, D head dim, M model dim, P prefix length, S = P + 1.
+Legend: B batch, N tokens, H query heads, G KV heads, R = H/G, D head dim, M model dim, S keys that a token sees.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def estimate(decoder: Decoder, states: TokenStates, work: ForwardPass, part: Pas
     Costs as much as about a dozen passes over one token.
     """
     own = slice(part.index, part.index + 1)
-    first = replace(work, cos_BN1D=work.cos_BN1D[own, :1], sin_BN1D=work.sin_BN1D[own, :1])
+    first = replace(work, rotations=work.rotations_of(own, slice(1)))
 
     def mlp(layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         return decoder.post_attention(layer, h_BNM, torch.zeros_like(h_BNM)) - h_BNM
@@ -56,12 +56,16 @@ def estimate(decoder: Decoder, states: TokenStates, work: ForwardPass, part: Pas
     def attention(layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, first)
         k_BGKD, v_BGKD = first.cache.keys_values(part.index, layer, layer + 1)
-        prefix = part.mask.prefix
-        k_BGSD = torch.cat((k_BGKD[:, :, :prefix], k_BNGD.transpose(1, 2)), 2)
-        v_BGSD = torch.cat((v_BGKD[:, :, :prefix], v_BNGD.transpose(1, 2)), 2)
+        spec, prefix = decoder.kinds[layer].attention, part.mask.prefix
+        seen = slice(0 if spec.window is None else max(0, prefix + 1 - spec.window), prefix)
+        k_BGSD = torch.cat((k_BGKD[:, :, seen], k_BNGD.transpose(1, 2)), 2)
+        v_BGSD = torch.cat((v_BGKD[:, :, seen], v_BNGD.transpose(1, 2)), 2)
         B, N, H, D = q_BNHD.shape
         q_BGRD = q_BNHD.view(B, k_BGSD.shape[1], -1, D)
-        weight_BGRS = torch.softmax((q_BGRD @ k_BGSD.mT * D**-0.5).float(), dim=-1).to(v_BGSD.dtype)
+        score_BGRS = (q_BGRD @ k_BGSD.mT * spec.scale_for(D)).float()
+        if spec.softcap is not None:
+            score_BGRS = torch.tanh(score_BGRS / spec.softcap) * spec.softcap
+        weight_BGRS = torch.softmax(score_BGRS, dim=-1).to(v_BGSD.dtype)
         return decoder.project(layer, (weight_BGRS @ v_BGSD).reshape(B, N, H, D))
 
     def output(layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:

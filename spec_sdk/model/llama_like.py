@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
@@ -33,46 +33,53 @@ def embedding() -> tuple[Weight, ...]:
     return (Weight("embedding", "model.embed_tokens.weight", "token_embd.weight", (VOCABULARY, MODEL)),)
 
 
-def attention(rotary_pairs: bool = False) -> tuple[Weight, ...]:
+def attention(rotary_pairs: bool = False, minus_one: bool = False) -> tuple[Weight, ...]:
     """The attention sub-layer: its norm, Q, K, V and output, and norms of Q and K where the configuration has them.
 
-    ``rotary_pairs``: llama.cpp's converter reorders Q and K (:class:`Weight`).
+    ``rotary_pairs``: llama.cpp's converter reorders Q and K; ``minus_one``: so are gains stored (:class:`Weight`).
     """
     hf, gguf, pairs = f"{_LAYER}.self_attn", f"{_BLOCK}.attn", rotary_pairs
     return (
-        gain("input_norm", f"{_LAYER}.input_layernorm", f"{gguf}_norm"),
+        gain("input_norm", f"{_LAYER}.input_layernorm", f"{gguf}_norm", minus_one=minus_one),
         *linear("q", f"{hf}.q_proj", f"{gguf}_q", (QUERIES, MODEL), QUERIES, lambda config: config.qkv_bias, pairs),
         *linear("k", f"{hf}.k_proj", f"{gguf}_k", (KEYS, MODEL), KEYS, lambda config: config.qkv_bias, pairs),
         *linear("v", f"{hf}.v_proj", f"{gguf}_v", (KEYS, MODEL), KEYS, lambda config: config.qkv_bias),
         *linear("o", f"{hf}.o_proj", f"{gguf}_output", (MODEL, QUERIES), QUERIES, lambda config: config.o_bias),
-        gain("q_norm", f"{hf}.q_norm", f"{gguf}_q_norm", HEAD, lambda config: config.qk_norm),
-        gain("k_norm", f"{hf}.k_norm", f"{gguf}_k_norm", HEAD, lambda config: config.qk_norm),
+        gain("q_norm", f"{hf}.q_norm", f"{gguf}_q_norm", HEAD, lambda config: config.qk_norm, minus_one),
+        gain("k_norm", f"{hf}.k_norm", f"{gguf}_k_norm", HEAD, lambda config: config.qk_norm, minus_one),
     )
 
 
-def mlp() -> tuple[Weight, ...]:
+def mlp(norm: str = "post_attention_layernorm", minus_one: bool = False) -> tuple[Weight, ...]:
     """The MLP sub-layer: its norm, gate, up and down."""
     hf, gguf = f"{_LAYER}.mlp", f"{_BLOCK}.ffn"
     return (
-        gain("post_norm", f"{_LAYER}.post_attention_layernorm", f"{gguf}_norm"),
+        gain("post_norm", f"{_LAYER}.{norm}", f"{gguf}_norm", minus_one=minus_one),
         *linear("gate", f"{hf}.gate_proj", f"{gguf}_gate", (MLP, MODEL), MLP, lambda config: config.mlp_bias),
         *linear("up", f"{hf}.up_proj", f"{gguf}_up", (MLP, MODEL), MLP, lambda config: config.mlp_bias),
         *linear("down", f"{hf}.down_proj", f"{gguf}_down", (MODEL, MLP), MLP, lambda config: config.mlp_bias),
     )
 
 
-def output() -> tuple[Weight, ...]:
+def output(minus_one: bool = False) -> tuple[Weight, ...]:
     """The final norm and the output head, which has no weights of its own where it is tied to the embedding."""
     head = "lm_head.weight", "output.weight", (VOCABULARY, MODEL)
     return (
-        gain("final_norm", "model.norm", "output_norm"),
+        gain("final_norm", "model.norm", "output_norm", minus_one=minus_one),
         Weight("head", *head, split=VOCABULARY, present=lambda config: not config.tie_embeddings),
     )
 
 
-def gain(role: str, name: str, gguf: str, dim: Dim = MODEL, present: Callable[[ModelConfig], bool] = always) -> Weight:
+def gain(
+    role: str,
+    name: str,
+    gguf: str,
+    dim: Dim = MODEL,
+    present: Callable[[ModelConfig], bool] = always,
+    minus_one: bool = False,
+) -> Weight:
     """What a norm multiplies by."""
-    return Weight(role, f"{name}.weight", f"{gguf}.weight", (dim,), present=present)
+    return Weight(role, f"{name}.weight", f"{gguf}.weight", (dim,), gain_minus_one=minus_one, present=present)
 
 
 def linear(
@@ -114,15 +121,18 @@ def read_llama_like(
     o_bias: bool = False,
     mlp_bias: bool = False,
     qk_norm: bool = False,
-    window: int | None = None,
+    tied: bool = False,
+    windows: Sequence[int | None] = (),
+    computes: Collection[str] = (),
 ) -> ModelConfig:
     """The configuration of a Llama-like model, from rope_theta and rope_scaling or rope_parameters (transformers 5).
 
-    ``kv_heads`` and ``head_dim`` are what transformers takes where config.json does not say: by default as many as
-    query heads, and the model dimension divided by them. Raises UserError for what the decoder does not compute and for
-    impossible values.
+    ``kv_heads``, ``head_dim`` and ``tied`` are what transformers takes where config.json does not say: by default as
+    many as query heads, the model dimension divided by them, and false. ``windows``: the sliding window of every layer.
+    ``computes``: keys of config.json that the family reads itself, and that mean nothing in others. Raises UserError
+    for what the decoder does not compute and for impossible values.
     """
-    _refuse_unsupported(fields)
+    _refuse_unsupported(fields, computes)
     heads = fields.size("num_attention_heads")
     kv_heads = fields.size("num_key_value_heads", kv_heads or heads)
     hidden = fields.size("hidden_size")
@@ -146,20 +156,38 @@ def read_llama_like(
         rms_norm_eps=fields.positive("rms_norm_eps", 1e-6),
         rope_theta=theta,
         rope_scaling=scaling,
-        max_context=min(positions, window or positions),
-        tie_embeddings=fields.flag("tie_word_embeddings", False),
+        max_context=positions,
+        tie_embeddings=fields.flag("tie_word_embeddings", tied),
         qkv_bias=qkv_bias,
         o_bias=o_bias,
         mlp_bias=mlp_bias,
         qk_norm=qk_norm,
         eos_token_ids=fields.token_ids("eos_token_id", vocabulary),
         bos_token_id=next(iter(fields.token_ids("bos_token_id", vocabulary)), None),
+        windows=tuple(windows) if any(windows) else (),
     )
 
 
-def _refuse_unsupported(fields: Fields) -> None:
+def windows_by_type(fields: Fields, window: int | None, default: Sequence[bool]) -> list[int | None]:
+    """The sliding window of every layer that ``layer_types`` says slides, or ``default`` where that is not there.
+
+    Raises UserError for a layer of another type, and for a list that does not name every layer.
+    """
+    kinds = fields.get("layer_types")
+    if kinds is None:
+        return [window if slides else None for slides in default]
+    listed = kinds if isinstance(kinds, list) else []
+    unknown = sorted({str(kind) for kind in listed} - {"full_attention", "sliding_attention"})
+    if unknown:
+        raise UserError(f"{fields.where}: layer_types has '{unknown[0]}', which is not supported")
+    if len(listed) != len(default):
+        raise UserError(f"{fields.where}: layer_types must list the types of {len(default)} layers")
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _refuse_unsupported(fields: Fields, computes: Collection[str]) -> None:
     activation = fields.text("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
+    if activation not in ("silu", "swish") and "hidden_act" not in computes:
         raise UserError(f"{fields.where}: unsupported hidden_act '{activation}', only 'silu' is supported")
     if fields.get("quantization_config") is not None:
         raise UserError(
@@ -167,7 +195,7 @@ def _refuse_unsupported(fields: Fields) -> None:
             "use the model's unquantized checkpoint or a GGUF file"
         )
     for key, feature in _NOT_COMPUTED.items():
-        if fields.get(key) not in (None, False, 0, []):
+        if key not in computes and fields.get(key) not in (None, False, 0, []):
             raise UserError(f"{fields.where}: {feature} ({key}={fields.get(key)}) is not supported")
     if fields.number("partial_rotary_factor", 1.0) != 1.0:
         raise UserError(f"{fields.where}: partial rotary positions (partial_rotary_factor) are not supported")

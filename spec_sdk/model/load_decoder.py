@@ -48,6 +48,8 @@ def load_decoder(
             post_norm_M=weights.read("post_norm", i),
             gate_up=ops.projection(weights.fused(i, "gate", "up"), weights.fused_if_any(i, "gate_bias", "up_bias")),
             down=ops.projection(weights.fused(i, "down"), weights.fused_if_any(i, "down_bias")),
+            attention_output_norm_M=weights.read_if_any("attention_output_norm", i),
+            mlp_output_norm_M=weights.read_if_any("mlp_output_norm", i),
         )
         for i in range(config.num_layers)
     ]
@@ -69,7 +71,11 @@ class _Weights:
 
     def read(self, role: str, layer: int = 0) -> torch.Tensor:
         """One tensor."""
-        return self._tensor(role, layer).to(device=self._device, dtype=self._dtype)
+        return self._tensor(role, layer).to(device=self._device, dtype=self._dtype_of(role))
+
+    def read_if_any(self, role: str, layer: int) -> torch.Tensor | None:
+        """None for a model without such weights."""
+        return self.read(role, layer) if role in self else None
 
     def fused(self, layer: int, *roles: str) -> torch.Tensor:
         """A layer's tensors of these roles, one below the other."""
@@ -92,12 +98,18 @@ class _Weights:
         return self.stacked(*roles) if roles[0] in self else None
 
     def _tensor(self, role: str, layer: int) -> torch.Tensor:
-        return self._source.tensor(self._table.name(role, layer))
+        tensor = self._source.tensor(self._table.name(role, layer))
+        return tensor.to(self._dtype_of(role)) + 1.0 if self._table.row(role).gain_minus_one else tensor
+
+    def _dtype_of(self, role: str) -> torch.dtype:
+        # in half precision, what differs from one would lose its last digits
+        wide = torch.promote_types(self._dtype, torch.float32)
+        return wide if self._table.row(role).gain_minus_one else self._dtype
 
     def _memory(self, roles: tuple[str, ...], *stack: int) -> torch.Tensor:
         shapes = [self._table.shape(role) for role in roles]
         rows = sum(shape[0] for shape in shapes)
-        return torch.empty((*stack, rows, *shapes[0][1:]), device=self._device, dtype=self._dtype)
+        return torch.empty((*stack, rows, *shapes[0][1:]), device=self._device, dtype=self._dtype_of(roles[0]))
 
     def _fill(self, target: torch.Tensor, layer: int, roles: tuple[str, ...]) -> torch.Tensor:
         row = 0

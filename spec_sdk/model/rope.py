@@ -9,18 +9,18 @@ import math
 
 import torch
 
-from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config import Rope
 
 
-def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
+def inverse_frequencies(head_dim: int, rope: Rope) -> torch.Tensor:
     """Rotation speed of each pair of dimensions [D/2], float32, with the checkpoint's rope scaling applied.
 
     ``linear`` divides every frequency by the factor. ``llama3`` divides the slow ones, keeps the fast ones and
     interpolates between (Llama 3.1's context extension).
     """
-    exponent = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    frequency = 1.0 / config.rope_theta**exponent
-    scaling = config.rope_scaling
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequency = 1.0 / rope.theta**exponent
+    scaling = rope.scaling
     if scaling is None:
         return frequency
     if scaling.kind == "linear":
@@ -36,16 +36,20 @@ def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
     return torch.where(wavelength < longest_kept, frequency, scaled)
 
 
+Rotation = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines [B, N, 1, D] of a pass's rows."""
+
+
 class RotaryTable:
     """Cosines and sines of all positions that a cache has room for, [C, D] each."""
 
-    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
-        self._frequency = inverse_frequencies(config).to(device)
+    def __init__(self, head_dim: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> None:
+        self._frequency = inverse_frequencies(head_dim, rope).to(device)
         self._dtype = dtype
         self._cos_CD = torch.empty(0)
         self._sin_CD = torch.empty(0)
 
-    def at(self, position_BN: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def at(self, position_BN: torch.Tensor, positions: int) -> Rotation:
         """Cosines and sines [B, N, 1, D] at ``position_BN``, all less than ``positions``."""
         if positions > self._cos_CD.shape[0]:
             position_C = torch.arange(positions, device=self._frequency.device, dtype=torch.float32)

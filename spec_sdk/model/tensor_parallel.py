@@ -170,7 +170,8 @@ class LayersOf:
     def __init__(self, source: TensorSource, layers: Sequence[int]) -> None:
         self._source = source
         self._layers = list(layers)
-        self.config = dataclasses.replace(source.config, num_layers=len(layers))
+        self.config = source.config.of_layers(layers)
+        self._whole = weights_of(source.config)
         self._table = weights_of(self.config)
 
     def names(self) -> frozenset[str]:
@@ -183,4 +184,4 @@ class LayersOf:
     def _theirs(self, name: str) -> str:
         """What the whole checkpoint calls the tensor."""
         row, layer = self._table.entry(name)
-        return row.name.format(layer=self._layers[layer]) if row.per_layer else row.name
+        return self._whole.name(row.role, self._layers[layer] if row.per_layer else 0)

@@ -46,6 +46,7 @@ class Weight:
 
     ``split``: the dimension of ``shape`` that ranks divide among them; without one every rank has the whole tensor.
     ``after_sum``: it is added to a sum over ranks, so that only the first of them may have it.
+    ``gain_minus_one``: Hugging Face stores a norm's gain less one, GGUF files have the gain itself.
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
     ``present``: whether a model of this configuration has it.
@@ -58,6 +59,7 @@ class Weight:
     split: Dim | None = None
     after_sum: bool = False
     rotary_pairs: bool = False
+    gain_minus_one: bool = False
     present: Callable[[ModelConfig], bool] = always
 
     @property
@@ -79,7 +81,7 @@ class WeightTable:
         for per_layer, group in itertools.groupby(self._rows.values(), key=lambda row: row.per_layer):
             neighbours = list(group)
             for layer in range(config.num_layers if per_layer else 1):
-                self._entries |= {row.name.format(layer=layer): (row, layer) for row in neighbours}
+                self._entries |= {self.name(row.role, layer): (row, layer) for row in neighbours}
 
     def __contains__(self, role: str) -> bool:
         return role in self._rows
@@ -89,7 +91,11 @@ class WeightTable:
 
         Raises KeyError for a role that the model does not have.
         """
-        return self._rows[role].name.format(layer=layer)
+        return self._config.prefix + self._rows[role].name.format(layer=layer)
+
+    def row(self, role: str) -> Weight:
+        """Raises KeyError for a role that the model does not have."""
+        return self._rows[role]
 
     def shape(self, role: str) -> Shape:
         """Rows first. Raises KeyError for a role that the model does not have."""

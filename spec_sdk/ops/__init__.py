@@ -14,9 +14,12 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.residual import accepts, residual, without
 from spec_sdk.ops.rows import Decision, FromLogits, Left, Rows, Uniforms
 from spec_sdk.ops.types import (
+    PLAIN,
     SPACES,
     Announce,
+    AttentionSpec,
     AttentionVerdict,
+    Ends,
     PartialAttention,
     Space,
     SpeculativeAttention,
@@ -26,12 +29,15 @@ from spec_sdk.ops.types import (
 __all__ = [
     "Announce",
     "AttentionMask",
+    "AttentionSpec",
     "AttentionVerdict",
     "Decision",
     "DrawnTree",
+    "Ends",
     "FromLogits",
     "Left",
     "Ops",
+    "PLAIN",
     "PartialAttention",
     "PendingDecision",
     "Projection",

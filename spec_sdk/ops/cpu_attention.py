@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.ops.attention_mask import AttentionMask
-from spec_sdk.ops.types import Announce, SpeculativeAttention
+from spec_sdk.ops.types import Announce, Ends, SpeculativeAttention
 
 
 def speculative_attention_on_cpu(
@@ -17,14 +17,15 @@ def speculative_attention_on_cpu(
     k_BGSD: torch.Tensor,
     v_BGSD: torch.Tensor,
     mask: AttentionMask,
-    size: int,
+    ends: Ends,
     announce: Announce,
 ) -> SpeculativeAttention:
-    """What ``Ops.speculative_attention`` returns, for a prefix of more than 2 * ``size``; queries with folded heads.
+    """What ``Ops.speculative_attention`` returns, for a first end with keys and a prefix of more than both ends.
 
-    Three calls on views (first chunk, last chunk with the tree, middle): no key is copied or read twice. With s the
-    middle's share of the softmax, Â − A = s (Â − middle): no digits are lost where Â is close to A. In half precision
-    the parts are rounded before they are merged. ``announce`` gets the prediction before the middle is read.
+    Queries with folded heads. Three calls on views (first chunk, last chunk with the tree, middle): no key is copied or
+    read twice. With s the middle's share of the softmax, Â − A = s (Â − middle): no digits are lost where Â is close to
+    A. In half precision the parts are rounded before they are merged. ``announce`` gets the prediction before the
+    middle is read.
     """
     B, G, Q, D = q_BGQD.shape
     N = mask.queries
@@ -42,13 +43,13 @@ def speculative_attention_on_cpu(
 
     bias_11QS = None
     if not mask.sees_everything:
-        bias_11QS = F.pad(mask.bias_NT(dtype), (size, 0)).repeat(R, 1)[None, None]
-    first_BGQD, first_BGQ = attend(slice(0, size))
-    last_BGQD, last_BGQ = attend(slice(mask.prefix - size, None), bias_11QS)
+        bias_11QS = F.pad(mask.bias_NT(dtype), (ends.last, 0)).repeat(R, 1)[None, None]
+    first_BGQD, first_BGQ = attend(slice(0, ends.first))
+    last_BGQD, last_BGQ = attend(slice(mask.prefix - ends.last, None), bias_11QS)
     predicted_BGQD = torch.lerp(first_BGQD, last_BGQD, torch.sigmoid(last_BGQ - first_BGQ)[..., None])
     predicted_BNHD = unfolded(predicted_BGQD)
     announce(predicted_BNHD)
-    middle_BGQD, middle_BGQ = attend(slice(size, mask.prefix - size))
+    middle_BGQD, middle_BGQ = attend(slice(ends.first, mask.prefix - ends.last))
     share_BGQ = torch.sigmoid(middle_BGQ - torch.logaddexp(first_BGQ, last_BGQ))
     difference_BGQD = (predicted_BGQD - middle_BGQD) * share_BGQ[..., None]
     exact_BGQD = predicted_BGQD - difference_BGQD

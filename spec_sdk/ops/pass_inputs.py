@@ -29,8 +29,8 @@ class RequestRows:
     """One request's part of a pass, before padding: host integers.
 
     ``slot`` of the cache; ``prefix`` committed tokens; ``write_at``: the cache column of the first row; token, absolute
-    position and pre-order number per row; first and last-but-one pre-order number that sees it per tree slot, of which
-    the last ones are this pass's rows.
+    position and pre-order number per row; first and last-but-one pre-order number that sees it, and absolute position,
+    per tree slot, of which the last ones are this pass's rows. No row's position lies before ``prefix``.
     """
 
     slot: int
@@ -41,13 +41,14 @@ class RequestRows:
     query_start: Sequence[int]
     key_start: Sequence[int]
     key_end: Sequence[int]
+    key_position: Sequence[int]
 
     @staticmethod
     def chain(slot: int, prefix: int, tokens: Sequence[int]) -> RequestRows:
         """``tokens`` in order after the prefix, each of which sees those before it."""
         count = len(tokens)
-        order = range(count)
-        return RequestRows(slot, prefix, prefix, tokens, range(prefix, prefix + count), order, order, [count] * count)
+        order, position = range(count), range(prefix, prefix + count)
+        return RequestRows(slot, prefix, prefix, tokens, position, order, order, [count] * count, position)
 
     @staticmethod
     def tree(
@@ -56,7 +57,7 @@ class RequestRows:
         """A closed tree in pre-order, whose root comes right after the prefix."""
         order = range(len(token_N))
         position = [prefix + depth for depth in depth_N]
-        return RequestRows(slot, prefix, prefix, token_N, position, order, order, end_N)
+        return RequestRows(slot, prefix, prefix, token_N, position, order, order, end_N, position)
 
     @staticmethod
     def growing(
@@ -72,15 +73,17 @@ class RequestRows:
 
         Node i lies in row ``i - 1`` after the prefix, so earlier nodes must have been fed in order.
         """
+        position = [prefix - 1 + depth for depth in depth_N[1:]]
         return RequestRows(
             slot=slot,
             prefix=prefix,
             write_at=prefix + len(token_N) - 1 - new,
             token=token_N[-new:],
-            position=[prefix - 1 + depth for depth in depth_N[-new:]],
+            position=position[-new:],
             query_start=start_N[-new:],
             key_start=start_N[1:],
             key_end=end_N[1:],
+            key_position=position,
         )
 
 
@@ -90,9 +93,10 @@ class PassInputs:
 
     ``token_BN``, ``position_BN``: what is fed, and its absolute position. ``slot_B``: the cache slot of each request,
     ``prefix_B``: its committed tokens, ``write_at_B``: the cache column of its first row; row i goes to the i-th column
-    after. ``query_start_BN``, ``key_start_BT``, ``key_end_BT``: who sees whom, see above. ``live_B``: rows that are no
-    padding; tree slots that are none are ``write_at + live - prefix``. Padded rows see the prefix at most, padded slots
-    are seen by nobody. ``features_BNM``: what a drafter feeds besides tokens, such as a target's hidden states.
+    after. ``query_start_BN``, ``key_start_BT``, ``key_end_BT``: who sees whom, see above; ``key_position_BT``: where in
+    the text each tree slot is, for layers with a window. ``live_B``: rows that are no padding; tree slots that are none
+    are ``write_at + live - prefix``. Padded rows see the prefix at most, padded slots are seen by nobody.
+    ``features_BNM``: what a drafter feeds besides tokens, such as a target's hidden states.
     """
 
     kind: PassKind
@@ -104,6 +108,7 @@ class PassInputs:
     query_start_BN: torch.Tensor
     key_start_BT: torch.Tensor
     key_end_BT: torch.Tensor
+    key_position_BT: torch.Tensor
     live_B: torch.Tensor
     features_BNM: torch.Tensor | None = None
     _known: tuple[tuple[int, int, int, int], ...] | None = field(default=None, repr=False, compare=False)
@@ -130,6 +135,7 @@ class PassInputs:
         by_row += [x for r in requests for x in _padded(r.query_start, N, -1)]
         by_slot = [x for r in requests for x in _padded(r.key_start, T, 0)]
         by_slot += [x for r in requests for x in _padded(r.key_end, T, 0)]
+        by_slot += [x for r in requests for x in _padded(r.key_position, T, 0)]
         known = tuple((r.slot, r.prefix, r.write_at, len(r.token)) for r in requests)
         flat = torch.tensor(
             [*by_row, *by_slot, *(x for row in zip(*known, strict=True) for x in row)], dtype=torch.int32
@@ -137,7 +143,7 @@ class PassInputs:
         if device.type != "cpu":
             flat = flat.pin_memory().to(device, non_blocking=True)
         token_BN, position_BN, query_start_BN = flat[: 3 * B * N].view(3, B, N).unbind()
-        key_start_BT, key_end_BT = flat[3 * B * N : -4 * B].view(2, B, T).unbind()
+        key_start_BT, key_end_BT, key_position_BT = flat[3 * B * N : -4 * B].view(3, B, T).unbind()
         slot_B, prefix_B, write_at_B, live_B = flat[-4 * B :].view(4, B).unbind()
         return PassInputs(
             kind=kind,
@@ -149,6 +155,7 @@ class PassInputs:
             query_start_BN=query_start_BN,
             key_start_BT=key_start_BT,
             key_end_BT=key_end_BT,
+            key_position_BT=key_position_BT,
             live_B=live_B,
             features_BNM=features_BNM,
             _known=known,
@@ -170,6 +177,7 @@ class PassInputs:
             query_start_BN=self.query_start_BN[own, rows],
             key_start_BT=self.key_start_BT[own, slots],
             key_end_BT=self.key_end_BT[own, slots],
+            key_position_BT=self.key_position_BT[own, slots],
             live_B=self.live_B[own],
             features_BNM=None if self.features_BNM is None else self.features_BNM[own, rows],
             _known=((part.slot, part.mask.prefix, part.write_at, part.live),),
@@ -222,6 +230,8 @@ class PassPart:
             inputs.key_start_BT[index, :slots],
             inputs.key_end_BT[index, :slots],
             inputs.query_start_BN[index, :live],
+            inputs.key_position_BT[index, :slots],
+            inputs.position_BN[index, :live],
             is_preorder=inputs.kind != "growing",
             is_chain=inputs.kind == "chain",
         )

@@ -1,4 +1,4 @@
-"""What one attention call on part of the keys yields, and how predicted attention compares with the exact one.
+"""How a layer attends, what one attention call on part of the keys yields, and how a prediction compares with it.
 
 Legend: B batch, N queries, H query heads, D head dim, C chunks of keys.
 """
@@ -7,12 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
 Space = Literal["heads", "residual"]
 SPACES: tuple[Space, ...] = ("heads", "residual")
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """How a layer makes attention out of q·k, beside who sees whom.
+
+    ``scale``: what q·k is multiplied by; None is 1/sqrt(D). ``softcap`` c: a scaled score s becomes c·tanh(s/c) (Gemma
+    2, arXiv:2408.00118, §2). ``window``: a key is hidden from queries that stand so many positions after it, or more.
+    Positions count along a path of the tree.
+    """
+
+    scale: float | None = None
+    softcap: float | None = None
+    window: int | None = None
+
+    def scale_for(self, head_dim: int) -> float:
+        """What q·k is multiplied by, for heads of this size D."""
+        return head_dim**-0.5 if self.scale is None else self.scale
+
+
+PLAIN = AttentionSpec()
+"""Scale 1/sqrt(D), nothing capped, every key in sight."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +81,22 @@ class SpeculativeAttention:
             norm_sq_BN=exact.square().sum((-1, -2)),
             chunk_lse_BNHC=chunk_lse_BNHC,
         )
+
+
+class Ends(NamedTuple):
+    """How many committed keys count as the two ends of a prefix: the ``first`` ones and the ``last`` ones."""
+
+    first: int
+    last: int
+
+    @staticmethod
+    def of(ends: int | Ends) -> Ends:
+        """Two ends; of a number, so many keys each."""
+        return Ends(ends, ends) if isinstance(ends, int) else ends
+
+    @property
+    def keys(self) -> int:
+        return self.first + self.last
 
 
 Announce = Callable[[torch.Tensor], None]

@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import Budget, Policy, Request
-from spec_sdk.errors import UserError
+from spec_sdk.contracts import Budget, Policy, Request, option
 from spec_sdk.policy.acceptance import Acceptance
 from spec_sdk.policy.account import Account
 from spec_sdk.policy.stage_times import OUTLIER, StageTimes
@@ -40,19 +39,24 @@ LONGEST_WAIT = 512
 
 @dataclass
 class AdaptiveConfig:
-    """``max``: deepest draft, in tokens along one path.
+    """Options of ``policy=adaptive``."""
 
-    ``loss``: the share of plain decoding's time that may be lost in trying to speculate.
-    ``margin``: by how much speculation must be foreseen to beat plain decoding.
-    ``retry``: plain steps until it is tried again; doubled each time it did not pay.
-    ``refresh``: speculative cycles after which a plain step is timed anew.
-    """
-
-    max: int = 10
-    loss: float = 0.025
-    margin: float = 0.03
-    retry: int = 8
-    refresh: int = 32
+    max: int = option(10, "deepest draft, in tokens along one path", minimum=1)
+    loss: float = option(
+        0.025,
+        "share of plain decoding's time that trying to speculate may lose, in the worst case",
+        minimum=0,
+        below=1,
+    )
+    margin: float = option(
+        0.03, "speculate only where it is foreseen to beat plain decoding by so much", minimum=0, below=1
+    )
+    retry: int = option(
+        8,
+        f"plain steps until speculation is tried again; doubled each time it did not pay, up to {LONGEST_WAIT}",
+        minimum=1,
+    )
+    refresh: int = option(32, "speculative cycles after which a plain step is timed anew", minimum=1)
 
 
 class Learned:
@@ -76,12 +80,6 @@ class AdaptivePolicy(Policy):
     config: AdaptiveConfig
 
     def __init__(self, config: AdaptiveConfig, learned: Learned | None = None) -> None:
-        for option in ("max", "retry", "refresh"):
-            if getattr(config, option) < 1:
-                raise UserError(f"policy.{option}: {getattr(config, option)} must be 1 or more")
-        for option in ("loss", "margin"):
-            if not 0 <= getattr(config, option) < 1:
-                raise UserError(f"policy.{option}: {getattr(config, option)} must be at least 0 and less than 1")
         super().__init__(config)
         self.learned = learned or Learned(config)
         self._acceptance = Acceptance(config.max, self.learned.usual)

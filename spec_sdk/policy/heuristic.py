@@ -10,25 +10,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import Budget, Policy, Request
+from spec_sdk.contracts import Budget, Policy, Request, option
 from spec_sdk.errors import UserError
 
 
 @dataclass
 class HeuristicConfig:
-    """Depths, in tokens along one path.
+    """Depths, in tokens along one path."""
 
-    ``start``: depth of a request's first cycle.
-    ``grow``: added when all that was drafted was accepted.
-    ``shrink``: taken off otherwise.
-    ``min``, ``max``: limits.
-    """
+    start: int = option(5, "tokens drafted along one path in a request's first cycle", minimum=1)
+    grow: int = option(2, "deeper by so many after a cycle in which all drafted tokens were accepted", minimum=0)
+    shrink: int = option(1, "shallower by so many after any other; a cycle without a draft changes nothing", minimum=0)
+    min: int = option(1, "the least depth", minimum=1)
+    max: int = option(20, "the largest depth", minimum=1)
 
-    start: int = 5
-    grow: int = 2
-    shrink: int = 1
-    min: int = 1
-    max: int = 20
+    def __post_init__(self) -> None:
+        if self.min > self.max:
+            raise UserError(f"policy.min: {self.min} must be at most policy.max, {self.max}")
+        if not self.min <= self.start <= self.max:
+            limits = f"policy.min, {self.min}, and policy.max, {self.max}"
+            raise UserError(f"policy.start: {self.start} must lie between {limits}")
 
 
 class HeuristicPolicy(Policy):
@@ -39,16 +40,6 @@ class HeuristicPolicy(Policy):
     config: HeuristicConfig
 
     def __init__(self, config: HeuristicConfig) -> None:
-        for option in ("grow", "shrink"):
-            if getattr(config, option) < 0:
-                raise UserError(f"policy.{option}: {getattr(config, option)} must be 0 or more")
-        if config.min < 1:
-            raise UserError(f"policy.min: {config.min} must be 1 or more")
-        if config.min > config.max:
-            raise UserError(f"policy.min: {config.min} must be at most policy.max, {config.max}")
-        if not config.min <= config.start <= config.max:
-            limits = f"policy.min, {config.min}, and policy.max, {config.max}"
-            raise UserError(f"policy.start: {config.start} must lie between {limits}")
         super().__init__(config)
         self._depth = config.start
 

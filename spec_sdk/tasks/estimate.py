@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from spec_sdk.contracts import Task
-from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.contracts import Task, option
+from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.latency.estimate import Estimate, Question, estimate
-from spec_sdk.latency.model import ROUNDINGS
 from spec_sdk.latency.plot import can_plot, plot_svg
 from spec_sdk.latency.table import LatencyTable, load_table, parse_context, parse_table, show_context
 from spec_sdk.registry import Registry
@@ -31,26 +30,25 @@ RESULT, PLOT, MEASURED = "estimate.json", "estimate.svg", "latencies.yaml"
 
 @dataclass
 class EstimateConfig:
-    """Options of ``task=estimate``; null takes all that the table knows.
+    """Options of ``task=estimate``."""
 
-    ``latencies``: a shipped table, the path of one, or measure: this machine, with model.target on the backend
-    ``hit_rate``: one or a list of hit rates, from 0 to 1
-    ``contexts``: one or a list of context lengths, such as 4096 or 32K
-    ``devices``: one or a list of numbers of devices; ALSpec on 2n devices is two groups of n
-    ``layers``: of the model, if not the table's
-    ``rounding``: none, or paper: whole layers are hits, rounded down
-    ``speculation_size``: measure: S, the tokens from each end that a prediction reads
-    ``repeats``: measure: steps of each kind per context
-    """
-
-    latencies: str = "h100"
-    hit_rate: Any = 0.65
-    contexts: Any = None
-    devices: Any = None
-    layers: int | None = None
-    rounding: str = "none"
-    speculation_size: int = 128
-    repeats: int = 9
+    latencies: str = option(
+        "h100", "a table: h100, n150, the path of one, or measure (this machine, with model.target on the backend)"
+    )
+    hit_rate: Any = option(0.65, "one hit rate or a list, [0.5, 0.75]", minimum=0, maximum=1)
+    contexts: Any = option(
+        None, "context lengths, one or a list, [4096, 32K]", means={None: "those of the table (measure: 1K to 8K)"}
+    )
+    devices: Any = option(
+        None,
+        "numbers of devices, one or a list; ALSpec on 2n devices is two groups of n",
+        minimum=1,
+        means={None: "all that the table knows"},
+    )
+    layers: int | None = option(None, "of the model", minimum=1, means={None: "the table's"})
+    rounding: str = option("none", "of hits to layers", choices={"none": "", "paper": "whole layers, rounded down"})
+    speculation_size: int = option(128, "measure: tokens from each end that a prediction reads (S)", minimum=1)
+    repeats: int = option(9, "measure: steps of each kind per context", minimum=1)
 
 
 class EstimateLatency(Task):
@@ -86,19 +84,14 @@ class EstimateLatency(Task):
 
     def _question(self) -> Question:
         config = self.config
-        rates = [_rate(value) for value in _listed(config.hit_rate, "task.hit_rate") or []]
+        rates = [float(value) for value in _listed(config.hit_rate, "task.hit_rate") or []]
         if not rates:
             raise UserError("task.hit_rate: name at least one")
         contexts = _listed(config.contexts, "task.contexts")
         devices = _listed(config.devices, "task.devices")
         for value in devices or []:
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UserError(f"task.devices: {value!r} is not a whole number of 1 or more")
-        if config.layers is not None and config.layers < 1:
-            raise UserError(f"task.layers: {config.layers} must be 1 or more")
-        if config.rounding not in ROUNDINGS:
-            hint = did_you_mean(config.rounding, ROUNDINGS)
-            raise UserError(f"task.rounding: unknown rounding '{config.rounding}'{hint}")
+            if not isinstance(value, int):
+                raise UserError(f"task.devices: {value!r} is not a whole number")
         return Question(
             hit_rates=rates,
             contexts=contexts and sorted({parse_context(value, "task.contexts") for value in contexts}),
@@ -112,6 +105,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     """Measure ``model.target`` on the run's backend; returns the table as YAML. Raises UserError."""
     from spec_sdk.latency.measuring import MeasuringPlan, as_yaml, check_plan, default_contexts, measure
     from spec_sdk.model.models import Models
+    from spec_sdk.model.predictable import check_predictable
     from spec_sdk.model.torch_executor import TorchExecutor
     from spec_sdk.pipeline import DTYPES
 
@@ -121,7 +115,6 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     make_backend, backend_config = registry.configure("backend", app.backend)
     make_verifier, verifier_config = registry.configure("attention_verifier", app.attention_verifier)
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
-    check_plan(MeasuringPlan([], size, repeats), 0)
     m = app.model
     models = Models(m.target, m.draft, m.draft_layers, backend.load, backend.ops, backend.device, DTYPES[m.dtype])
     executor = models.target.executor
@@ -130,6 +123,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
             f"backend: task.latencies=measure times the stages of a pass in torch, and backend '{backend.name}' "
             "computes elsewhere; use another"
         )
+    check_predictable(executor.config, executor.layers, range(executor.layers), "attention_sink")
     longest = executor.config.max_context
     plan: MeasuringPlan = MeasuringPlan(contexts or default_contexts(longest), size, repeats)
     check_plan(plan, longest)
@@ -231,9 +225,3 @@ def _listed(value: Any, option: str) -> list[Any] | None:
     if not values:
         raise UserError(f"{option}: the list is empty")
     return values
-
-
-def _rate(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(f"task.hit_rate: {value!r} must be between 0 and 1")
-    return float(value)

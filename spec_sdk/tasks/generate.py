@@ -15,7 +15,7 @@ from spec_sdk.contracts import Task
 from spec_sdk.events import EventLog
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
 from spec_sdk.prompts import check_length, encode, read_prompts
-from spec_sdk.ranks import launched_processes, launched_rank
+from spec_sdk.ranks import launched_rank
 from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
 from spec_sdk.run_output import RunOutput, check_writable
@@ -40,12 +40,13 @@ class Generate(Task):
         Raises UserError for bad input, before anything is generated. An interrupt, or any other exception in the
         middle, keeps the text so far and the metrics, and is raised again.
         """
-        texts = prompts_to_answer(app)
-
-        from spec_sdk.pipeline import build_pipeline
+        from spec_sdk.pipeline import build_pipeline, joined_backend
 
         registry = Registry.discover()
-        pipeline = build_pipeline(app, registry)
+        # joined before anything can fail that the leader does alone: the others would wait for it to join
+        backend = joined_backend(app, registry)
+        texts = prompts_to_answer(app)
+        pipeline = build_pipeline(app, registry, backend)
         prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
         for i, prompt in enumerate(prompts):
             check_length(len(prompt), app.max_new_tokens, pipeline.context, i, len(prompts))
@@ -75,11 +76,6 @@ class Generate(Task):
 
 def prompts_to_answer(app: Settings) -> list[str]:
     """The prompts, where the run may write checked; with several processes the leader's alone, which also writes."""
-    if launched_processes() > 1:
-        # joined before anything can fail that the leader does alone: the others would wait for it to join
-        make_backend: Any
-        make_backend, config = Registry.discover().configure("backend", app.backend)
-        make_backend(config)
     if launched_rank() != 0:
         return []
     texts = read_prompts(app)
@@ -90,8 +86,7 @@ def prompts_to_answer(app: Settings) -> list[str]:
 def follow(*pipelines: Pipeline) -> None:
     """Take part in what the leader does with these pipelines, until it is done. It alone prints and keeps anything."""
     for pipeline in pipelines:
-        # each has sessions of its own, in the leader's order
-        _ = pipeline.engine
+        pipeline.prepare()
     pipelines[0].follow()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from spec_sdk.contracts import Task
+from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.events import finite
 from spec_sdk.files import write_atomically, write_json
@@ -29,24 +29,21 @@ RESULT = "needle.json"
 
 @dataclass
 class NeedleConfig:
-    """Options of ``task=needle``.
+    """Options of ``task=needle``."""
 
-    ``context``: most tokens of a prompt, chat template included; the answer comes on top
-    ``hashes``: how many MD5 hashes to hide in the text
-    ``facts``: how many made-up facts to hide in it
-    ``seed``: of needles, places and made-up text; the next text has the next seed
-    ``texts``: how many texts, each with needles and places of its own
-    ``text``: the file to hide them in, text or .jsonl (its prompts, one after the other); null: made-up sentences
-    ``max_new_tokens``: per answer
-    """
+    context: int = option(1024, "most tokens of a prompt, chat template included; the answer comes on top", minimum=1)
+    hashes: int = option(7, "MD5 hashes hidden in the text", minimum=0)
+    facts: int = option(3, "made-up facts hidden in it", minimum=0)
+    seed: int = option(0, "of needles, places and made-up text; the next text has the next seed", minimum=0)
+    texts: int = option(1, "how many texts, each with needles and places of its own", minimum=1)
+    text: str | None = option(
+        None, "the file to hide them in, text or .jsonl (its prompts)", means={None: "made-up sentences"}
+    )
+    max_new_tokens: int = option(48, "per answer", minimum=1)
 
-    context: int = 1024
-    hashes: int = 7
-    facts: int = 3
-    seed: int = 0
-    texts: int = 1
-    text: str | None = None
-    max_new_tokens: int = 48
+    def __post_init__(self) -> None:
+        if self.hashes + self.facts == 0:
+            raise UserError("task.hashes: with task.facts=0 there is nothing to ask for; use 1 or more")
 
 
 class FindNeedles(Task):
@@ -95,20 +92,8 @@ class FindNeedles(Task):
         return 0
 
     def _check(self, app: Settings) -> str | None:
-        """The text to hide needles in, if one is given. Raises UserError for values out of range."""
+        """The text to hide needles in, if one is given. Raises UserError for a run that cannot ask its own."""
         config = self.config
-        for option, value, least in (
-            ("context", config.context, 1),
-            ("hashes", config.hashes, 0),
-            ("facts", config.facts, 0),
-            ("seed", config.seed, 0),
-            ("texts", config.texts, 1),
-            ("max_new_tokens", config.max_new_tokens, 1),
-        ):
-            if value < least:
-                raise UserError(f"task.{option}: {value} must be {least} or more")
-        if config.hashes + config.facts == 0:
-            raise UserError("task.hashes: with task.facts=0 there is nothing to ask for; use 1 or more")
         if app.prompt is not None or app.prompt_file is not None:
             given = "prompt" if app.prompt is not None else "prompt_file"
             raise UserError(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from spec_sdk.config.option import as_yaml
 from spec_sdk.contracts import Task
 from spec_sdk.registry import Registry
 from spec_sdk.report import print_table
@@ -34,12 +35,8 @@ class ListPlugins(Task):
 
 def _row(plugin: Mapping[str, Any]) -> list[str]:
     names = ", ".join([plugin["name"], *plugin["aliases"]])
-    options = ", ".join(f"{o['name']}={_as_yaml(o['default'])}" for o in plugin["options"])
+    options = ", ".join(f"{o['name']}={as_yaml(o['default'])}" for o in plugin["options"])
     if plugin["parts"]:
         options += f"; beside them those of the chosen {' and '.join(plugin['parts'].values())}"
     package = f"{plugin['package']} {plugin['version']}".strip()
     return [plugin["kind"], names, package, plugin["guarantee"] or "", options]
-
-
-def _as_yaml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -8,8 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spec_sdk.contracts import Task
-from spec_sdk.errors import UserError
+from spec_sdk.contracts import Task, option
 from spec_sdk.files import write_atomically
 from spec_sdk.prompts import check_length, encode
 from spec_sdk.registry import Registry
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class ShowTreeConfig:
-    """``cycles``: how many cycles to show, from the first on."""
+    """Options of ``task=show_tree``."""
 
-    cycles: int = 3
+    cycles: int = option(3, "how many cycles to show, from the first on", minimum=1)
 
 
 class ShowTree(Task):
@@ -38,14 +37,13 @@ class ShowTree(Task):
 
     def run(self, app: Settings) -> int:
         """Trees go to stdout, ``tree-<cycle>.svg`` into the run's directory; the first prompt is taken. Returns 0."""
-        if self.config.cycles < 1:
-            raise UserError(f"task.cycles: {self.config.cycles} must be 1 or more")
-        texts = prompts_to_answer(app)[:1]
-
-        from spec_sdk.pipeline import build_pipeline
+        from spec_sdk.pipeline import build_pipeline, joined_backend
         from spec_sdk.tree_drawing import tree_svg, tree_text
 
-        pipeline = build_pipeline(app, Registry.discover())
+        registry = Registry.discover()
+        backend = joined_backend(app, registry)
+        texts = prompts_to_answer(app)[:1]
+        pipeline = build_pipeline(app, registry, backend)
         prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
         check_length(len(prompts[0]), app.max_new_tokens, pipeline.context, 0, 1)
         if not pipeline.ranks.is_leader:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spec_sdk.contracts import Task
+from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.prompts import check_length, encode, read_prompts
@@ -25,18 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class TuneLayersConfig:
-    """``prompts``: how many prompts to measure on, evenly spread over those given.
-    ``tokens``: how many tokens the target answers each of them with.
-    ``positions``: at how many places of each answer to draft; 0: at every one.
-    ``max_size``: most layers in a group.
-    ``candidates``: merges tried per step after the first, the most promising ones; 0: all.
-    """
+    """Options of ``task=tune_layers``."""
 
-    prompts: int = 3
-    tokens: int = 32
-    positions: int = 16
-    max_size: int = 6
-    candidates: int = 8
+    prompts: int = option(3, "how many of the given prompts to measure on, evenly spread", minimum=1)
+    tokens: int = option(32, "tokens the target answers each with; policy.depth or more", minimum=1)
+    positions: int = option(16, "places of each answer at which to draft", minimum=0, means={0: "every one"})
+    max_size: int = option(6, "most layers in a group", minimum=2)
+    candidates: int = option(
+        8, "merges tried per step after the first, the most promising ones", minimum=0, means={0: "all"}
+    )
 
 
 class TuneLayers(Task):
@@ -96,14 +93,6 @@ class TuneLayers(Task):
     def _check(self, app: Settings) -> tuple[int, int]:
         """Drafted tokens and tree width of the pipeline to tune for. Raises UserError for values out of range."""
         config = self.config
-        for option, value, least in (
-            ("prompts", config.prompts, 1),
-            ("positions", config.positions, 0),
-            ("max_size", config.max_size, 2),
-            ("candidates", config.candidates, 0),
-        ):
-            if value < least:
-                raise UserError(f"task.{option}: {value} must be {least} or more")
         depth, width = app.policy.get("depth", 5), app.drafter.get("width", 1)
         if not isinstance(depth, int) or depth < 2:
             raise UserError(f"policy.depth: {depth} must be 2 or more for task=tune_layers: the first token is precise")

@@ -77,10 +77,11 @@ def check_verifier(
     served = 0
     for params in SAMPLINGS:
         try:
-            guarantee = verifier.guarantee_under(params)
+            verifier.check(params)
         except UserError:
             continue
         served += 1
+        guarantee = verifier.guarantee_under(params)
         _check_together(verifier, plans, make_sampler(params), seed, f"{params}")
         for number, plan in enumerate(plans):
             where, sampler = f"{params}, plan {number}", make_sampler(params)

@@ -76,6 +76,25 @@ def add_sentencepiece(writer: gguf.GGUFWriter) -> None:
     writer.add_unk_token_id(0)
 
 
+def add_gemma_tokenizer(writer: gguf.GGUFWriter) -> None:
+    """Gemma's: SentencePiece without a dummy space, and runs of spaces and line breaks as tokens of their own."""
+    tokens, scores, types = sentencepiece_vocabulary()
+    own = ["  ", "   ", "\n\n", "<start_of_turn>", "<end_of_turn>"]
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([*tokens, *own])
+    writer.add_token_scores([*scores, *([-1000.0] * len(own))])
+    writer.add_token_types([*types, 4, 4, 4, 3, 3])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_eot_token_id(len(tokens) + 4)
+    writer.add_unk_token_id(0)
+    writer.add_add_space_prefix(False)
+    writer.add_chat_template(
+        "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}"
+    )
+
+
 def tiny_model(name: str, **overrides: Any) -> PreTrainedModel:
     """A random model with a vocabulary that holds either tokenizer."""
     return random_model(name, **{"vocab_size": 384, "num_hidden_layers": 2, **SHAPE, **overrides})
@@ -93,7 +112,8 @@ def write_gguf(
     model = tiny_model(name, **overrides)
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    architecture = {"mistral": "llama"}.get(config.model_type, config.model_type)
+    architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config.model_type, config.model_type)
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -102,7 +122,9 @@ def write_gguf(
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if architecture in ("gemma2", "gemma3"):
+        _add_gemma(writer, config, rope)
     writer.add_rope_dimension_count(head_dim)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
@@ -116,6 +138,8 @@ def write_gguf(
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = tensor.numpy()
+        if architecture.startswith("gemma") and hf_name.endswith("norm.weight"):
+            values = values + 1
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
         for part, count in heads.items():
             if f".{part}." in hf_name and architecture == "llama":
@@ -128,6 +152,18 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return model
+
+
+def _add_gemma(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any]) -> None:
+    """Windows, caps and rope scaling, as far as llama.cpp's converter writes them."""
+    writer.add_sliding_window(config.sliding_window)
+    if config.attn_logit_softcapping:
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
 
 
 def _permuted(rows: np.ndarray, heads: int) -> np.ndarray:

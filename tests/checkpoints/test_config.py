@@ -9,11 +9,12 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.architectures import read_config
-from spec_sdk.model.config import ModelConfig, RopeScaling
+from spec_sdk.model.architectures import families, read_config
+from spec_sdk.model.config import ModelConfig, Rope, RopeScaling
 from spec_sdk.model.config_fields import read_json_object
 from tests.support.tiny_checkpoints import ARCHITECTURES, LLAMA3_ROPE, SHAPE
 
+KNOWN = sorted(name for family in families() for name in family.model_types)
 MINIMAL: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 100,
@@ -38,13 +39,24 @@ def test_agrees_with_transformers(name: str) -> None:
     assert ours.architecture == model_type
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
     assert (ours.num_heads, ours.num_kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)
-    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
     assert ours.tie_embeddings == theirs.tie_word_embeddings
-    window = getattr(theirs, "sliding_window", None)
-    assert ours.max_context == min(theirs.max_position_embeddings, window or theirs.max_position_embeddings)
+    assert ours.max_context == theirs.max_position_embeddings
+    assert_layers_agree(ours, theirs)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:
+    """Window and base frequency, layer by layer."""
+    always = "full_attention" if getattr(theirs, "sliding_window", None) is None else "sliding_attention"
+    kinds = getattr(theirs, "layer_types", None) or [always] * theirs.num_hidden_layers
+    assert len(kinds) == ours.num_layers
+    for layer, kind in enumerate(kinds):
+        window = theirs.sliding_window if kind == "sliding_attention" else None
+        found = ours.layer_kind(layer)
+        assert found.attention.window == (window if window and window < ours.max_context else None)
+        assert found.rope.theta == theirs.rope_parameters.get(kind, theirs.rope_parameters)["rope_theta"]
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"])
 def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> None:
     sizes = {"num_attention_heads": 32, "hidden_size": 256}
     theirs = CONFIG_MAPPING[model_type](**{key: v for key, v in MINIMAL.items() if key != "model_type"} | sizes)
@@ -52,10 +64,14 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
     assert ours.num_kv_heads == theirs.num_key_value_heads
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or 8)
     assert ours.rms_norm_eps == theirs.rms_norm_eps
-    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
     assert ours.tie_embeddings == theirs.tie_word_embeddings
-    assert ours.max_context == min(8192, getattr(theirs, "sliding_window", None) or 8192)
+    assert ours.max_context == 8192
     assert ours.rope_scaling is None
+    assert_layers_agree(ours, theirs)
+    if model_type in ("gemma2", "gemma3_text"):
+        assert ours.layer_kind(0).attention.softcap == theirs.attn_logit_softcapping
+        assert ours.layer_kind(0).attention.scale_for(ours.head_dim) == theirs.query_pre_attn_scalar**-0.5
+        assert ours.logit_softcap == theirs.final_logit_softcapping
 
 
 def test_both_spellings_of_rope_scaling() -> None:
@@ -68,16 +84,56 @@ def test_both_spellings_of_rope_scaling() -> None:
     assert read(rope_scaling=None, rope_theta=7).rope_theta == 7.0
 
 
-def test_sliding_windows_bound_the_context() -> None:
-    assert read(model_type="mistral", num_key_value_heads=2, sliding_window=100).max_context == 100
-    assert read(model_type="mistral", num_key_value_heads=2, sliding_window=None).max_context == 8192
+def windows(**changes: Any) -> list[int | None]:
+    config = read(**changes)
+    assert config.max_context == 8192
+    return [config.layer_kind(layer).attention.window for layer in range(config.num_layers)]
+
+
+def test_sliding_windows_are_those_of_layers() -> None:
+    mistral = {"model_type": "mistral", "num_key_value_heads": 2}
+    assert windows(**mistral, sliding_window=100) == [100, 100]
+    assert windows(**mistral, sliding_window=None) == [None, None]
+    assert windows(**mistral, sliding_window=8192) == [None, None], "it hides nothing"
     qwen = {"model_type": "qwen2", "num_key_value_heads": 2, "sliding_window": 100}
-    assert read(**qwen).max_context == 8192
-    assert read(**qwen, use_sliding_window=True, max_window_layers=2).max_context == 8192
-    assert read(**qwen, use_sliding_window=True, max_window_layers=1).max_context == 100
-    mixed = ["full_attention", "sliding_attention"]
-    assert read(**qwen, use_sliding_window=True, layer_types=mixed).max_context == 100
-    assert read(**qwen, use_sliding_window=False, layer_types=["full_attention"] * 2).max_context == 8192
+    assert windows(**qwen) == [None, None]
+    assert windows(**qwen, use_sliding_window=True, max_window_layers=2) == [None, None]
+    assert windows(**qwen, use_sliding_window=True, max_window_layers=1) == [None, 100]
+    mixed = ["sliding_attention", "full_attention"]
+    assert windows(**qwen, use_sliding_window=True, layer_types=mixed) == [100, None]
+    assert windows(**qwen, use_sliding_window=False, layer_types=["full_attention"] * 2) == [None, None]
+
+
+def test_a_model_of_some_layers_keeps_their_windows() -> None:
+    config = read(model_type="gemma2", sliding_window=100, num_hidden_layers=4)
+    cut = config.of_layers([1, 2])
+    assert [cut.layer_kind(i) for i in range(2)] == [config.layer_kind(i) for i in (1, 2)]
+    assert cut.num_layers == 2 and config.layer_kind(1) != config.layer_kind(2)
+
+
+GEMMA3: dict[str, Any] = {"model_type": "gemma3_text", "num_hidden_layers": 6, "sliding_window": 100}
+
+
+def test_rotary_positions_of_gemma3_in_both_spellings() -> None:
+    linear = {"rope_type": "linear", "factor": 8.0}
+    old = read(**GEMMA3, rope_theta=1e6, rope_local_base_freq=2e4, rope_scaling=linear)
+    by_kind = {"full_attention": {"rope_theta": 1e6, **linear}, "sliding_attention": {"rope_theta": 2e4}}
+    new = read(**GEMMA3, rope_parameters=by_kind)
+    assert old == new
+    ropes = [new.layer_kind(layer).rope for layer in (0, 5)]
+    assert ropes == [Rope(2e4), Rope(1e6, RopeScaling("linear", 8.0))]
+    # a window that hides nothing still has its own rotary positions
+    wide = read(**{**GEMMA3, "sliding_window": 8192}, rope_parameters=by_kind)
+    assert [wide.layer_kind(0).rope, wide.layer_kind(0).attention.window] == [Rope(2e4), None]
+
+
+def test_the_text_of_a_multimodal_gemma3() -> None:
+    text = {"hidden_size": 64, "num_hidden_layers": 6, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    config = read_config({"model_type": "gemma3", "text_config": text, "eos_token_id": [1, 106]}, "config.json")
+    assert (config.architecture, config.prefix) == ("gemma3_text", "language_model.")
+    assert (config.vocab_size, config.num_heads, config.num_kv_heads, config.head_dim) == (262208, 8, 4, 256)
+    assert config.eos_token_ids == (1, 106) and config.max_context == 131072
+    assert config.rope_scaling == RopeScaling("linear", 8.0) and config.layer_kind(0).rope == Rope(1e4)
 
 
 def test_biases_by_architecture() -> None:
@@ -100,7 +156,13 @@ def test_end_tokens_may_be_several() -> None:
     ("changes", "message"),
     [
         ({"model_type": "qwen2_moe"}, "unsupported architecture 'qwen2_moe', did you mean 'qwen2'"),
-        ({"model_type": "bert"}, "unsupported architecture 'bert'; there are: llama, mistral, qwen2, qwen3"),
+        ({"model_type": "bert"}, f"unsupported architecture 'bert'; there are: {', '.join(KNOWN)}"),
+        ({"model_type": "gemma2", "hidden_activation": "silu"}, "unsupported activation 'silu'"),
+        ({"model_type": "gemma", "hidden_act": "relu"}, "unsupported activation 'relu'"),
+        ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({**GEMMA3, "attn_logit_softcapping": 50.0}, "softcapping"),
+        ({**GEMMA3, "rope_parameters": {"rope_theta": 1e4}}, "full_attention and sliding_attention"),
+        ({**GEMMA3, "layer_types": ["full_attention"]}, "layer_types must list the types of 6 layers"),
         ({"model_type": ...}, "no model_type"),
         ({"hidden_size": ...}, "no hidden_size"),
         ({"hidden_size": "64"}, "hidden_size is '64', not a number"),

@@ -15,10 +15,15 @@ from transformers import AutoModelForCausalLM
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.config import RopeScaling
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.tree import TokenTree
 from tests.checkpoints.gguf_files import SHAPE, Customize, add_byte_level, write_gguf
 from tests.support.tiny_checkpoints import LLAMA3_ROPE
 
-NAMES = ["smollm", "llama2", "mistral", "qwen2", "qwen3"]
+NAMES = ["smollm", "llama2", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"]
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
@@ -33,8 +38,42 @@ def test_tensors_equal_transformers(name: str, kind: str, tmp_path: Path) -> Non
         tensor = ours.tensor(tensor_name).float()
         assert torch.equal(tensor, reference[tensor_name]), tensor_name
         if kind == "F32":
-            assert torch.equal(tensor, original[tensor_name]), tensor_name
+            # of a gain that is stored as 1 + w, the last bits are not
+            stored = original[tensor_name]
+            is_gain = name.startswith("gemma") and tensor_name.endswith("norm.weight")
+            assert torch.equal(tensor, (stored + 1) - 1 if is_gain else stored), tensor_name
     assert "lm_head.weight" in ours.names() or ours.config.tie_embeddings
+
+
+@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])
+def test_logits_of_gemmas_equal_transformers(name: str, tmp_path: Path) -> None:
+    """What GGUF files leave unsaid is as in llama.cpp: which layers have windows, their base, and the scores' scale."""
+    same: Any = {} if name == "gemma" else {"query_pre_attn_scalar": SHAPE["head_dim"]}
+    reference = write_gguf(tmp_path / "m.gguf", name, num_hidden_layers=7, **same)
+    checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
+    tokens = list(range(3, 63))
+    with torch.inference_mode():
+        expected_NV = reference(torch.tensor([tokens])).logits[0]
+    decoder = load_decoder(checkpoint, torch.device("cpu"), torch.float32)
+    session = Session(TorchExecutor(decoder, Ops()))
+    ours_NV = session.score([0], [TokenTree.chain(tokens[0], tokens[1:])])[0].logits_NV
+    assert (ours_NV - expected_NV).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(("name", "layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemmas_scale_scores_by_model_dim_over_heads(name: str, layers: int, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", name, num_hidden_layers=layers, hidden_size=96)
+    config = open_checkpoint(str(tmp_path / "m.gguf")).config
+    assert config.layer_kind(0).attention.scale == (96 // SHAPE["num_attention_heads"]) ** -0.5
+
+
+def test_gains_in_half_precision_lose_no_digit(tmp_path: Path) -> None:
+    """A gain is stored as float32 whatever the matrices are; less one, it stays so."""
+    original = write_gguf(tmp_path / "m.gguf", "gemma2", "BF16").state_dict()
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    name = "model.layers.0.post_feedforward_layernorm.weight"
+    assert ours.tensor(name).dtype == torch.float32 and ours.tensor("model.embed_tokens.weight").dtype == torch.bfloat16
+    assert torch.equal(ours.tensor(name), (original[name] + 1) - 1)
 
 
 def test_biases_of_q_and_k_are_reordered_too(tmp_path: Path) -> None:

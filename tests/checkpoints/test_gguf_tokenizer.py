@@ -13,7 +13,13 @@ from transformers import AutoTokenizer
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.gguf_merges import merges_from_scores
-from tests.checkpoints.gguf_files import add_byte_level, add_sentencepiece, write_gguf
+from tests.checkpoints.gguf_files import (
+    add_byte_level,
+    add_gemma_tokenizer,
+    add_sentencepiece,
+    sentencepiece_vocabulary,
+    write_gguf,
+)
 
 TEXTS = [
     "The quick brown fox.",
@@ -44,6 +50,23 @@ def test_byte_level_ids_equal_transformers(pre: str, tmp_path: Path) -> None:
     # llama.cpp puts BOS before text for llama-bpe alone; the file does not say
     assert (ours.encode("the")[0] == 1) == (pre == "llama-bpe")
     assert ours.decode([1, *ours.encode("the"), 2]) == "the"
+
+
+def test_a_gemmas_tokenizer(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "gemma2", tokenizer=add_gemma_tokenizer)
+    tokenizer = open_checkpoint(str(tmp_path / "m.gguf")).tokenizer
+    tokens = [*sentencepiece_vocabulary()[0], "  ", "   ", "\n\n", "<start_of_turn>", "<end_of_turn>"]
+
+    def pieces(text: str) -> list[str]:
+        return [tokens[i] for i in tokenizer.encode(text, add_special_tokens=False)]
+
+    assert pieces("over the") == ["over", "▁the"], "no space is put before the text"
+    assert pieces("the   over\n\nthe") == ["the", "   ", "over", "\n\n", "the"], "the longest run of spaces"
+    for text in TEXTS:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    chat = tokenizer.chat([{"role": "user", "content": "the fox"}])
+    assert [tokens[i] for i in chat][:2] == ["<s>", "<start_of_turn>"]
+    assert tokenizer.stop_ids == {2, len(tokens) - 1}
 
 
 def test_sentencepiece_ids_equal_transformers(tmp_path: Path) -> None:

@@ -156,8 +156,9 @@ def install(setitem: Callable[[Any, str, Any], None] = lambda d, k, v: d.__setit
     """Put the fake in the place of :mod:`spec_sdk.pipeline`. ``options`` go to :class:`FakePipeline`."""
     module: Any = types.ModuleType("spec_sdk.pipeline")
 
-    def build_pipeline(settings: Settings, registry: Any) -> FakePipeline:
+    def build_pipeline(settings: Settings, registry: Any, backend: FakeBackend) -> FakePipeline:
         return FakePipeline(settings.pipeline.name, settings.sampling, **options)
 
     module.build_pipeline = build_pipeline
+    module.joined_backend = lambda settings, registry: FakeBackend()
     setitem(sys.modules, "spec_sdk.pipeline", module)

@@ -48,8 +48,8 @@ def test_options_choose_rates_contexts_devices_and_rounding(cli: Callable[..., A
         ("task.contexts=256K", "256K lies outside what table 'h100' knows of 4 devices: 1K to 128K"),
         ("task.contexts=long", "task.contexts: 'long' is not a context length"),
         ("task.devices=6", "table 'h100' has no times for 6; there are: 4, 8"),
-        ("task.devices=0", "task.devices: 0 is not a whole number"),
-        ("task.rounding=papr", "unknown rounding 'papr', did you mean 'paper'?"),
+        ("task.devices=0", "task.devices: 0 must be 1 or more"),
+        ("task.rounding=papr", "unknown value 'papr', did you mean 'paper'?"),
         ("task.layers=0", "task.layers: 0 must be 1 or more"),
         ("task.repets=3", "did you mean 'repeats'?"),
     ],
@@ -90,7 +90,7 @@ def test_a_measured_table_can_be_fed_back(cli: Callable[..., Any], own_directory
     [
         ("task.contexts=513", "task.contexts: 513 exceeds the model's context of 512 tokens"),
         ("task.repeats=0", "task.repeats: 0 must be 1 or more"),
-        ("task.speculation_size=0", "task.speculation_size: 0 must be 1 token or more"),
+        ("task.speculation_size=0", "task.speculation_size: 0 must be 1 or more"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

@@ -66,7 +66,8 @@ def installed(wheels: Sequence[Path], tmp_path_factory: pytest.TempPathFactory) 
     venv.create(environment, with_pip=False)
     python = environment / "bin" / "python"
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(environment), "platbase": str(environment)}))
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    places = [place for place in sys.path if Path(place).name == "site-packages"]
+    (site / "dependencies.pth").write_text("".join(f"{place}\n" for place in places))
     pip("install", "--quiet", "--no-deps", "--no-index", *wheels, python=python)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     return lambda *arguments: call(python, *arguments, cwd=elsewhere)
@@ -135,7 +136,15 @@ def test_it_is_listed_with_its_package_and_options(installed: Run) -> None:
         "version": "0.1.0",
         "guarantee": None,
         "summary": "Proposes the tokens that followed the last earlier occurrence of the pending token.",
-        "options": [{"name": "length", "type": "int", "default": 4, "doc": "most tokens to propose."}],
+        "options": [
+            {
+                "name": "length",
+                "type": "int",
+                "default": 4,
+                "valid": "whole number, 1 or more",
+                "doc": "most tokens to propose",
+            }
+        ],
         "parts": {},
     }
     assert listed["broken"] == []
@@ -155,7 +164,8 @@ def test_its_growth_and_runner_are_listed_too(command_line: Run) -> None:
     assert "floor=0.4" in table and "skip=[]" in table
 
 
-def test_its_yaml_is_found_without_flags(command_line: Run) -> None:
+def test_its_drafter_needs_no_yaml(command_line: Run) -> None:
+    assert not (ROOT / "docs" / "example_plugin" / "spec_sdk_follow" / "conf" / "drafter" / "follow.yaml").exists()
     assert "follow" in command_line("--help").stdout
     config = command_line("--cfg", "job", "--package", "drafter", "drafter=follow", "drafter.length=2")
     assert config.stdout == "name: follow\nlength: 2\n", config.stderr
@@ -165,6 +175,8 @@ def test_its_options_are_checked_like_ours(command_line: Run) -> None:
     done = command_line("drafter=follow", "drafter.lenght=2")
     assert done.returncode == 2
     assert done.stderr == "error: drafter.lenght: unknown option of drafter 'follow', did you mean 'length'?\n"
+    done = command_line("drafter=follow", "drafter.length=0", "prompt=a")
+    assert (done.returncode, done.stderr) == (2, "error: drafter.length: 0 must be 1 or more\n")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from spec_sdk import installed
 from spec_sdk import registry as registry_module
-from spec_sdk import search_path
-from spec_sdk.contracts import Budget, Drafter, Policy, Request, Task
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.hookspecs import hookimpl
 from spec_sdk.registry import Registry
@@ -23,18 +24,20 @@ from tests.cli.conftest import Result
 
 @dataclass
 class SteadyConfig:
-    """How steady.
+    """How steady."""
 
-    ``depth``: how deep
-        to draft.
-    ``low``, ``high``: the bounds.
-    """
-
-    depth: int = 2
-    low: float = 0.0
-    high: float = 1.0
+    depth: int = option(2, "how deep to draft", minimum=0, maximum=9, means={0: "not at all"})
+    low: float = option(0.0, "the bounds", above=-1, below=math.inf)
+    high: float = option(1.0, "the bounds", minimum=0, below=3)
     label: str | None = None
     groups: list[list[int]] = field(default_factory=list)
+    widths: list[int] = option([2, 1], "by level", minimum=1)
+    mode: str = option("fast", "how", choices={"fast": "", "safe": "slower"})
+    chat: Any = option("auto", "whether", choices=(True, False, "auto"))
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise UserError(f"policy.low: {self.low} must be at most policy.high, {self.high}")
 
 
 class Steady(Policy):
@@ -98,6 +101,16 @@ def test_texts_are_taken_literally(one: Registry) -> None:
         ({"name": "steady", "groups": [["a"]]}, "policy.groups: [['a']] is not a list of lists of whole numbers"),
         ({"name": "steady", "groups": 3}, "policy.groups: 3 is not a list of lists of whole numbers"),
         ({"name": "steady", "groups": None}, "policy.groups: None is not a list of lists of whole numbers"),
+        ({"name": "steady", "depth": 10}, "policy.depth: 10 must be between 0 (not at all) and 9"),
+        ({"name": "steady", "low": -1}, "policy.low: -1.0 must be above -1 and finite"),
+        ({"name": "steady", "low": float("inf")}, "policy.low: inf must be above -1 and finite"),
+        ({"name": "steady", "high": 3}, "policy.high: 3.0 must be 0 or more and below 3"),
+        ({"name": "steady", "high": float("nan")}, "policy.high: nan must be 0 or more and below 3"),
+        ({"name": "steady", "widths": [2, 0]}, "policy.widths: 0 must be 1 or more"),
+        ({"name": "steady", "mode": "sfe"}, "policy.mode: unknown value 'sfe', did you mean 'safe'?"),
+        ({"name": "steady", "chat": 1}, "policy.chat: 1 must be true, false or auto"),
+        ({"name": "steady", "chat": "x"}, "policy.chat: 'x' must be true, false or auto"),
+        ({"name": "steady", "low": 0.5, "high": 0.1}, "policy.low: 0.5 must be at most policy.high, 0.1"),
         ({"depth": 1}, "policy.name: None is not the name of a policy"),
     ],
 )
@@ -105,6 +118,21 @@ def test_bad_options_are_refused(one: Registry, node: dict[str, Any], message: s
     with pytest.raises(UserError) as refused:
         one.configure("policy", node)
     assert str(refused.value).startswith(message)
+
+
+def described(name: str, kind: str, default: Any, valid: str, doc: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "default": default, "valid": valid, "doc": doc}
+
+
+def test_a_default_must_be_valid_itself() -> None:
+    with pytest.raises(ValueError, match=r"^default: 0 must be 1 or more$"):
+        option(0, "how deep", minimum=1)
+    with pytest.raises(ValueError, match=r"^default: unknown value 'x', did you mean"):
+        option("x", "which", choices=("xy", "z"))
+
+
+def test_defaults_that_can_change_are_not_shared() -> None:
+    assert SteadyConfig().widths is not SteadyConfig().widths
 
 
 def test_the_listing_is_plain_data(one: Registry) -> None:
@@ -118,11 +146,14 @@ def test_the_listing_is_plain_data(one: Registry) -> None:
         "guarantee": None,
         "summary": "Always the same.",
         "options": [
-            {"name": "depth", "type": "int", "default": 2, "doc": "how deep to draft."},
-            {"name": "low", "type": "float", "default": 0.0, "doc": "the bounds."},
-            {"name": "high", "type": "float", "default": 1.0, "doc": "the bounds."},
-            {"name": "label", "type": "str | None", "default": None, "doc": ""},
-            {"name": "groups", "type": "list[list[int]]", "default": [], "doc": ""},
+            described("depth", "int", 2, "whole number, between 0 and 9", "how deep to draft; 0: not at all"),
+            described("low", "float", 0.0, "number, above -1 and finite", "the bounds"),
+            described("high", "float", 1.0, "number, 0 or more and below 3", "the bounds"),
+            described("label", "str | None", None, "text or null", ""),
+            described("groups", "list[list[int]]", [], "list of lists of whole numbers", ""),
+            described("widths", "list[int]", [2, 1], "list of whole numbers, 1 or more", "by level"),
+            described("mode", "str", "fast", "fast or safe", "how; safe: slower"),
+            described("chat", "Any", "auto", "true, false or auto", "whether"),
         ],
         "parts": {},
     }
@@ -207,7 +238,7 @@ def discover(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
 
     def run(*entries: Entry) -> Registry:
         monkeypatch.setattr(registry_module, "entries", lambda: list(entries))
-        monkeypatch.setattr(search_path, "entries", lambda: list(entries))
+        monkeypatch.setattr(installed, "entries", lambda: list(entries))
         return Registry.discover.__wrapped__(Registry)
 
     return run
@@ -254,7 +285,7 @@ def test_yaml_packages_that_are_missing_or_collide_are_told_of(
     assert found[1] == "its YAML package 'gone_conf' does not exist"
     assert found[2] == "its drafter/easyspec.yaml is ignored, spec-sdk has one too"
     assert found[3] == "its drafter/mine.yaml is ignored, unknown package has one too"
-    assert [package.module for package in search_path.conf_packages()[0]] == ["mine_conf", "theirs_conf"]
+    assert [package.module for package in installed.conf_packages()[0]] == ["mine_conf", "theirs_conf"]
 
 
 def test_a_broken_package_is_one_warning_and_stands_in_the_list(
@@ -263,7 +294,7 @@ def test_a_broken_package_is_one_warning_and_stands_in_the_list(
     from spec_sdk.cli import jobs
 
     jobs._warn_of_problems.cache_clear()
-    registry.problems.append(search_path.Problem("theirs", "plugin 'x' cannot be loaded: ImportError: y"))
+    registry.problems.append(installed.Problem("theirs", "plugin 'x' cannot be loaded: ImportError: y"))
     result = cli("task=plugins", "json=true")
     assert result.status == 0
     assert result.err == "warning: theirs: plugin 'x' cannot be loaded: ImportError: y\n"
@@ -276,7 +307,7 @@ def test_the_table_names_kind_package_and_options(cli: Callable[..., Result], re
     registry.register(Steady, "mine", "1.2")
     [row] = [line for line in cli("task=plugins").out.splitlines() if "steady" in line]
     assert row.split()[:5] == ["policy", "steady,", "constant", "mine", "1.2"]
-    assert "depth=2, low=0.0, high=1.0, label=null, groups=[]" in row
+    assert "depth=2, low=0.0, high=1.0, label=null, groups=[], widths=[2, 1], mode=fast, chat=auto" in row
 
 
 def test_first_party_plugins_are_found() -> None:

@@ -48,7 +48,7 @@ def test_a_strategy_is_found_written_and_usable(cli: Callable[..., Any], own_dir
     [
         ("task.prompts=0", "task.prompts: 0 must be 1 or more"),
         ("task.max_size=1", "task.max_size: 1 must be 2 or more"),
-        ("task.candidates=-1", "task.candidates: -1 must be 0 or more"),
+        ("task.candidates=-1", "task.candidates: -1 must be 0 (all) or more"),
         ("task.tokens=4", "task.tokens: 4 must be 5 (policy.depth) or more"),
         ("policy.depth=1", "policy.depth: 1 must be 2 or more for task=tune_layers: the first token is precise"),
     ],

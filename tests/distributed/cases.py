@@ -20,6 +20,8 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "biases": ("biased_llama", {}),
     "qkv_bias_tied": ("qwen2", {}),
     "qk_norm_untied": ("qwen3", {}),
+    "windows_and_output_norms": ("gemma3", {"sliding_window": 6, "final_logit_softcapping": 5.0}),
+    "capped_scores": ("gemma2", {"sliding_window": 6}),
     "uneven_heads": ("smollm", {"num_key_value_heads": 3, "num_attention_heads": 6}),
     "uneven_rest": ("llama2", {"vocab_size": 97, "intermediate_size": 81}),
     "one_kv_head": ("smollm", {"num_key_value_heads": 1, "num_attention_heads": 3, "hidden_size": 48}),

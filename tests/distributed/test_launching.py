@@ -15,6 +15,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.ranks import launched_processes, launched_rank, under_launcher
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.accelerate_launch import asked_processes
+from tests.support.configured import plugin_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
 VARIABLES = ("RANK", "WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "ACCELERATE_MIXED_PRECISION", "MASTER_PORT")
@@ -65,7 +66,7 @@ def test_how_many_processes_accelerate_was_asked_for(command: str, count: int | 
 )
 def test_the_backend_refuses_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        AccelerateBackend(AccelerateConfig(**options))  # type: ignore[arg-type]
+        plugin_of("backend", "accelerate", **options)
 
 
 def test_one_process_is_a_group_of_one() -> None:

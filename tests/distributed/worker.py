@@ -166,6 +166,7 @@ def command_line(ranks: Ranks, arguments: list[str]) -> list[Any]:
 
 def run(jobs_file: str, results_file: str) -> None:
     backend = AccelerateBackend(AccelerateConfig(device="cpu", threads=1, timeout=120))
+    backend.join()
     jobs = json.loads(Path(jobs_file).read_text())
     results = [globals()[name](backend.ranks, *arguments) for name, *arguments in jobs]
     place = Path(results_file)

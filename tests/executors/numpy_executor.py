@@ -18,6 +18,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.types import PLAIN
 from tests.executors.numpy_cache import Array, NumpyCache
 from tests.executors.numpy_model import NumpyModel
 from tests.executors.numpy_runners import RequestPass, run_of
@@ -89,9 +90,13 @@ def _batched(parts: Sequence[Array], width: int) -> torch.Tensor:
 
 
 def load_numpy(source: TensorSource, dtype: torch.dtype) -> NumpyExecutor:
-    """The model of a checkpoint. Raises UserError for a dtype that is not float32."""
+    """The model of a checkpoint. Raises UserError for a dtype that is not float32, and for parts that it lacks."""
     if dtype != torch.float32:
         raise UserError(f"model.dtype: backend numpy computes in float32, not in {str(dtype).removeprefix('torch.')}")
+    config = source.config
+    kinds = {config.layer_kind(layer) for layer in range(config.num_layers)}
+    if config.activation != "silu" or any(kind.attention != PLAIN for kind in kinds):
+        raise UserError(f"model: backend numpy does not compute {config.architecture} models with these layers")
     return NumpyExecutor(NumpyModel.load(source))
 
 

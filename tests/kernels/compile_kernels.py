@@ -2,7 +2,8 @@
 places it waits for some of its asynchronous copies while others go on.
 
 Arguments: cases, each with commas between fp16, bf16 or fp32; head dim; rows per KV head; closed or growing; compute
-capability, 80 or 90. For 90, sequences lie in the slots of a cache; for 80, they all have one prefix.
+capability, 80 or 90. For 90, sequences lie in the slots of a cache, with a window and capped scores; for 80, they all
+have one prefix.
 """
 
 from __future__ import annotations
@@ -50,10 +51,12 @@ def main(case: str) -> None:
     head_dim, rows, closed, capability = int(size), int(count), ends == "closed", int(capable)
     tiling = Tiling.choose(rows, head_dim, DTYPES[dtype])
     constants = {"G": 2, "R": 3, "D": head_dim, "CLOSED": closed, "CACHED": capability == 90}
+    constants |= {"WINDOWED": capability == 90, "CAPPED": capability == 90}
     constants |= {"BLOCK_M": tiling.rows, "BLOCK_K": tiling.keys, "BLOCK_D": tiling.head_dim}
     constants |= {"stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
     parts = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "out_ptr": f"*{dtype}"}
-    types = {"q_ptr": f"*{dtype}", "k_ptr": f"*{dtype}", "v_ptr": f"*{dtype}", "scale_log2": "fp32"} | parts
+    types = {name: f"*{dtype}" for name in ("q_ptr", "k_ptr", "v_ptr")}
+    types |= {"scale_log2": "fp32", "cap_log2": "fp32"} | parts
     compile_one(tree_attention_kernel, constants, types, tiling.warps, tiling.stages, capability, case)
     constants = {"D": head_dim, "BLOCK_D": tiling.head_dim, "BLOCK_M": 1, "BLOCK_S": MAX_SPLITS}
     compile_one(combine_splits_kernel, constants, parts, 4, 2, capability, case)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from spec_sdk.ops import PLAIN, AttentionSpec
+
 TOLERANCE = 5e-5 if torch.cuda.is_available() else 1e-5
 """Largest :func:`relative_error` of a kernel on float32.
 
@@ -20,13 +22,19 @@ in place of three, the mistake to catch, 5e-4 at least: the tolerance lies betwe
 
 
 def dense_attention(
-    q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, visible_NS: torch.Tensor
+    q_BNHD: torch.Tensor,
+    k_BGSD: torch.Tensor,
+    v_BGSD: torch.Tensor,
+    visible_NS: torch.Tensor,
+    spec: AttentionSpec = PLAIN,
 ) -> torch.Tensor:
     """Attention in float64, [B, N, H, D]; rows of ``visible_NS`` without a True give 0."""
     R = q_BNHD.shape[2] // k_BGSD.shape[1]
     q_BHND = q_BNHD.double().transpose(1, 2)
     k_BHSD, v_BHSD = (x.double().repeat_interleave(R, dim=1) for x in (k_BGSD, v_BGSD))
-    score_BHNS = (q_BHND @ k_BHSD.transpose(-1, -2)) * q_BNHD.shape[-1] ** -0.5
+    score_BHNS = (q_BHND @ k_BHSD.transpose(-1, -2)) * (spec.scale or q_BNHD.shape[-1] ** -0.5)
+    if spec.softcap is not None:
+        score_BHNS = spec.softcap * torch.tanh(score_BHNS / spec.softcap)
     score_BHNS = score_BHNS.masked_fill(~visible_NS, float("-inf"))
     weight_BHNS = score_BHNS.softmax(-1).nan_to_num(0.0)
     return (weight_BHNS @ v_BHSD).transpose(1, 2)
@@ -43,6 +51,22 @@ def ancestors(parents: list[int], prefix: int) -> torch.Tensor:
             visible_TS[node, prefix + walker] = True
             walker = parents[walker]
     return visible_TS
+
+
+def in_window(visible_NS: torch.Tensor, prefix: int, depth_T: list[int], window: int | None) -> torch.Tensor:
+    """What a window leaves of [N, P + T], for the last N of the nodes at depths ``depth_T`` behind the prefix."""
+    if window is None:
+        return visible_NS
+    position_S = torch.tensor([*range(prefix), *(prefix + depth for depth in depth_T)])
+    return visible_NS & (position_S[-len(visible_NS) :, None] - position_S < window)
+
+
+def depths(parents: list[int]) -> list[int]:
+    """How many nodes are above every node."""
+    depth: list[int] = []
+    for parent in parents:
+        depth.append(depth[parent] + 1 if parent >= 0 else 0)
+    return depth
 
 
 def ends(parents: list[int]) -> list[int]:

@@ -14,7 +14,7 @@ import torch
 
 from spec_sdk.contracts import PassInputs
 from spec_sdk.errors import UserError
-from spec_sdk.ops import Ops
+from spec_sdk.ops import PLAIN, AttentionSpec, Ops
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassKind, RequestRows
 from spec_sdk.tree import TreeBuilder
@@ -23,7 +23,9 @@ from tests.kernels.dense_attention import (
     ancestors,
     chain,
     dense_attention,
+    depths,
     ends,
+    in_window,
     random_tree,
     relative_error,
     star,
@@ -40,7 +42,7 @@ L, G, R, D, S = 2, 2, 3, 16, 5
 
 def tree(slot: int, prefix: int, parents: list[int]) -> tuple[RequestRows, torch.Tensor]:
     """A closed tree, and what its nodes see."""
-    rows = RequestRows.tree(slot, prefix, parents, [0] * len(parents), ends(parents))
+    rows = RequestRows.tree(slot, prefix, parents, depths(parents), ends(parents))
     return rows, ancestors(parents, prefix)
 
 
@@ -50,9 +52,9 @@ def growing(slot: int, prefix: int, parents: list[int], queries: int) -> tuple[R
     for node, parent in enumerate(parents):
         builder.add(parent + 1, node, "chosen")
     start, end = builder.intervals()
-    old = len(parents) - queries
+    old, position = len(parents) - queries, [prefix + depth for depth in depths(parents)]
     rows = RequestRows(
-        slot, prefix, prefix + old, [1] * queries, [prefix] * queries, start[1 + old :], start[1:], end[1:]
+        slot, prefix, prefix + old, [1] * queries, position[old:], start[1 + old :], start[1:], end[1:], position
     )
     return rows, ancestors(parents, prefix)[old:]
 
@@ -89,38 +91,48 @@ def cached(
     return q_LBNHD.to(device), stored[0].to(device), stored[1].to(device), inputs
 
 
-@pytest.mark.parametrize(("splits", "padding"), [(1, 3), (3, 0)])
+NARROW, CAPPED = AttentionSpec(window=3), AttentionSpec(scale=0.4, softcap=1.5, window=70)
+
+
+@pytest.mark.parametrize(("splits", "padding", "spec"), [(1, 3, PLAIN), (3, 0, PLAIN), (3, 0, NARROW), (1, 3, CAPPED)])
 @pytest.mark.parametrize("name", BATCHES)
-def test_every_request_has_its_own(name: str, splits: int, padding: int, device: torch.device) -> None:
+def test_every_request_has_its_own(
+    name: str, splits: int, padding: int, spec: AttentionSpec, device: torch.device
+) -> None:
     """Slots out of order, prefixes and trees of their own, padding of rows and slots; two layers."""
     kind, batch = BATCHES[name]
     requests = [rows for rows, _ in batch]
     most_rows, most_slots = max(len(r.token) for r in requests), max(len(r.key_end) for r in requests)
     q, k, v, inputs = cached(kind, requests, device, most_rows + padding, most_slots + 2 * padding)
-    out = cached_tree_attention(q, k, v, inputs, splits)
+    out = cached_tree_attention(q, k, v, inputs, splits, spec)
     assert out.shape == q.shape
-    assert relative_error(out, Ops().cached_attention(q, PassCache(k, v, inputs), 0).double().cpu()) < TOLERANCE
+    assert relative_error(out, Ops().cached_attention(q, PassCache(k, v, inputs), 0, spec).double().cpu()) < TOLERANCE
     for b, (rows, visible_NS) in enumerate(batch):
         live, keys = len(rows.token), slice(rows.prefix + len(rows.key_end))
         k_LGKD, v_LGKD = (cache[:, rows.slot, :, keys].cpu() for cache in (k, v))
-        expected = dense_attention(q[:, b, :live].cpu(), k_LGKD, v_LGKD, visible_NS)
+        depth_T = [position - rows.prefix for position in rows.key_position]
+        seen_NS = in_window(visible_NS, rows.prefix, depth_T, spec.window)
+        expected = dense_attention(q[:, b, :live].cpu(), k_LGKD, v_LGKD, seen_NS, spec)
         assert relative_error(out[:, b, :live], expected) < TOLERANCE
         assert not out[:, b, live:].any(), "padding gets 0"
 
 
+@pytest.mark.parametrize("spec", [PLAIN, NARROW, CAPPED])
 @pytest.mark.parametrize("name", ["plain steps", "growing"])
-def test_the_ops_read_no_tensor_of_the_device(name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ops_read_no_tensor_of_the_device(
+    name: str, spec: AttentionSpec, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither a later pass nor a prompt's first one asks for the host integers of the requests."""
     kind, batch = BATCHES[name]
     passes = [(kind, [rows for rows, _ in batch])]
     passes.append(("chain", [RequestRows.chain(3, 0, [1] * 20), RequestRows.chain(1, 0, [1] * 13)]))
     for of_kind, requests in passes:
         q, k, v, inputs = cached(of_kind, requests, device)
-        expected = Ops().cached_attention(q, PassCache(k, v, inputs), 0)
+        expected = Ops().cached_attention(q, PassCache(k, v, inputs), 0, spec)
         with monkeypatch.context() as patch:
             patch.setattr(PassInputs, "parts", property(_waits))
             patch.setattr(torch.Tensor, "tolist", _waits)
-            out = TritonOps().cached_attention(q, PassCache(k, v, inputs), 0)
+            out = TritonOps().cached_attention(q, PassCache(k, v, inputs), 0, spec)
         assert relative_error(out, expected.double().cpu()) < TOLERANCE
 
 

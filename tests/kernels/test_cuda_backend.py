@@ -14,6 +14,7 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk_backends import spec_sdk_plugins
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
+from tests.support.configured import plugin_of
 
 
 @pytest.fixture
@@ -43,10 +44,10 @@ def test_no_triton_is_one_clear_line(one_gpu: list[str], monkeypatch: pytest.Mon
         CudaBackend(CudaConfig())
 
 
-@pytest.mark.parametrize("index", [-1, 1])
-def test_a_gpu_that_is_not_there(index: int, one_gpu: list[str]) -> None:
-    with pytest.raises(UserError, match=rf"^backend.index: {index} must be 0 to 0: 1 GPUs are visible$"):
-        CudaBackend(CudaConfig(index=index))
+@pytest.mark.parametrize(("index", "valid"), [(-1, "0 or more"), (1, "0 to 0: 1 GPUs are visible")])
+def test_a_gpu_that_is_not_there(index: int, valid: str, one_gpu: list[str]) -> None:
+    with pytest.raises(UserError, match=rf"^backend.index: {index} must be {valid}$"):
+        plugin_of("backend", "cuda", index=index)
 
 
 def test_device_ops_and_description(one_gpu: list[str]) -> None:

@@ -36,8 +36,8 @@ def prepared(decoder: Decoder, nodes: int) -> tuple[TorchExecutor, KVCache, Pass
     cache.reserve(1, PREFIX + nodes)
     cache.k_LSGCD.normal_()
     cache.v_LSGCD.normal_()
-    start, end = range(nodes), range(1, nodes + 1)
-    request = RequestRows(0, PREFIX, PREFIX, range(3, 3 + nodes), [PREFIX] * nodes, start, start, end)
+    start, end, position = range(nodes), range(1, nodes + 1), [PREFIX] * nodes
+    request = RequestRows(0, PREFIX, PREFIX, range(3, 3 + nodes), position, start, start, end, position)
     return TorchExecutor(decoder, TritonOps()), cache, PassInputs.of("growing", [request], decoder.device)
 
 

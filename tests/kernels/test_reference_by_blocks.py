@@ -13,15 +13,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spec_sdk.ops import Ops
-from spec_sdk.ops.attention import QUERY_BLOCK
+from spec_sdk.ops import PLAIN, AttentionSpec, Ops
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.masked_attention import QUERY_BLOCK
 from tests.kernels.dense_attention import (
     ancestors,
     case,
     chain,
     dense_attention,
+    depths,
     ends,
+    in_window,
     random_tree,
     relative_error,
     star,
@@ -46,13 +48,16 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("prefix", [0, 30])
+@pytest.mark.parametrize(
+    ("prefix", "spec"), [(0, PLAIN), (30, PLAIN), (30, AttentionSpec(0.3, 2.0, 4)), (0, AttentionSpec(window=300))]
+)
 @pytest.mark.parametrize("parents", [chain(NODES), star(NODES), wide_forest(NODES), random_tree(NODES, seed=8)])
-def test_the_dense_result(parents: list[int], prefix: int) -> None:
+def test_the_dense_result(parents: list[int], prefix: int, spec: AttentionSpec) -> None:
     it = case(1, NODES, 1, 3, 16, prefix + NODES, CPU)
     mask = AttentionMask.tree(prefix, ends(parents), CPU)
-    expected = dense_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, ancestors(parents, prefix))
-    assert relative_error(Ops().tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, mask), expected) < 1e-5
+    seen_NS = in_window(ancestors(parents, prefix), prefix, depths(parents), spec.window)
+    expected = dense_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, seen_NS, spec)
+    assert relative_error(Ops().tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, mask, spec), expected) < 1e-5
 
 
 def test_a_growing_tree() -> None:

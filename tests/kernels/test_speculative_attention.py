@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import SpeculativeAttention
-from spec_sdk.ops import Ops
+from spec_sdk.ops import Ends, Ops
 from spec_sdk.ops.attention_mask import AttentionMask
 from tests.kernels.dense_attention import (
     TOLERANCE,
@@ -41,11 +41,12 @@ class Expected(NamedTuple):
     norm_sq_BN: torch.Tensor
 
 
-def expect(it: Case, visible_NS: torch.Tensor, prefix: int, size: int) -> Expected:
+def expect(it: Case, visible_NS: torch.Tensor, prefix: int, size: int | Ends) -> Expected:
     """Both outputs by dense masks: the prediction's is the exact one's without the keys in the middle."""
     window_NS = visible_NS.clone()
-    if prefix > 2 * size:
-        window_NS[:, size : prefix - size] = False
+    first, last = Ends.of(size)
+    if prefix > first + last:
+        window_NS[:, first : prefix - last] = False
     q_BNHD, k_BGSD, v_BGSD = (x.cpu() for x in (it.q_BNHD, it.k_BGSD, it.v_BGSD))
     predicted = dense_attention(q_BNHD, k_BGSD, v_BGSD, window_NS)
     exact = dense_attention(q_BNHD, k_BGSD, v_BGSD, visible_NS)
@@ -90,6 +91,19 @@ def test_windows_of_whole_and_broken_blocks(size: int, device: torch.device) -> 
             it.q_BNHD, it.k_BGSD, it.v_BGSD, int32([1], device), prefix, size, None, None, splits, window_splits
         )
         check(out, expected)
+
+
+@pytest.mark.parametrize("size", [Ends(4, 90), Ends(0, 90), Ends(70, 1), Ends(150, 150)], ids=str)
+def test_ends_of_different_sizes(size: Ends, device: torch.device) -> None:
+    prefix, parents = 150, star(3)
+    it = case(1, len(parents), 1, 2, 64, prefix + len(parents), device)
+    expected = expect(it, ancestors(parents, prefix), prefix, size)
+    tensors, end_T = (it.q_BNHD, it.k_BGSD, it.v_BGSD), int32(ends(parents), device)
+    check(speculative_attention(*tensors, end_T, prefix, size, splits=2), expected)
+    prediction = predict_part(*tensors, end_T, prefix, size, splits=2)
+    check(finish(prediction, *tensors, prefix, size, splits=2), expected)
+    mask = AttentionMask.tree(prefix, tuple(ends(parents)), device)
+    check(TritonOps().speculative_attention(*tensors, mask, size), expected)
 
 
 @pytest.mark.parametrize("parents", [chain(9), star(9), random_tree(40, seed=3)], ids=["chain", "star", "random"])
@@ -253,7 +267,7 @@ def test_a_window_that_is_off_by_one_is_caught(device: torch.device) -> None:
 
 def test_refusals(device: torch.device) -> None:
     it = case(1, 1, 1, 1, 64, 5, device)
-    with pytest.raises(ValueError, match="a window of 0 keys"):
+    with pytest.raises(ValueError, match="a window of the first 0 and the last 0 keys"):
         speculative_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, int32([1], device), 4, 0)
     with pytest.raises(ValueError, match="do not fit into 5 keys"):
         predict_part(it.q_BNHD, it.k_BGSD, it.v_BGSD, int32([1], device), 5, 2)

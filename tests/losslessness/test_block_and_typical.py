@@ -16,6 +16,7 @@ from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.naive_tree import NaiveTree
 from spec_sdk_verifiers.typical import Typical, TypicalConfig
+from tests.support.configured import plugin_of
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
 
@@ -66,5 +67,5 @@ def test_typical_does_not_keep_the_law() -> None:
 
 
 def test_typical_refuses_a_threshold_that_is_no_probability() -> None:
-    with pytest.raises(UserError, match="verifier.epsilon: 1.5 must lie between 0 and 1"):
-        Typical(TypicalConfig(epsilon=1.5))
+    with pytest.raises(UserError, match="verifier.epsilon: 1.5 must be between 0 and 1"):
+        plugin_of("verifier", "typical", epsilon=1.5)

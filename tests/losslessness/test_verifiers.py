@@ -52,7 +52,7 @@ def test_guarantees() -> None:
 
 def test_greedy_refuses_to_sample() -> None:
     with pytest.raises(UserError, match="verifier 'greedy' needs sampling.temperature=0, it is 1.0") as refusal:
-        Greedy(None).guarantee_under(SAMPLED)
+        Greedy(None).check(SAMPLED)
     assert "\n" not in str(refusal.value)
     with pytest.raises(UserError, match="needs sampling.temperature=0"):
         Greedy(None).verify_one(TokenTree.root_only(7), torch.zeros((1, 10)), request(SAMPLED))

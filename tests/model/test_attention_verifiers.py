@@ -22,6 +22,7 @@ from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfi
 from spec_sdk_predictors.h2o import H2O, H2OConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 from spec_sdk_verifiers.static import Static, StaticConfig
+from tests.support.configured import config_of, plugin_of
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import tiny_decoder, tiny_executor
 
@@ -81,11 +82,18 @@ def test_static_layers_take_the_prediction_and_no_others_do() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: l2(-0.1), "attention_verifier.threshold: -0.1 must be 0 or more"),
-        (lambda: l2(layer_thresholds={2: -1}), "attention_verifier.layer_thresholds.2: -1.0 must be 0 or more"),
+        (
+            lambda: plugin_of("attention_verifier", "l2_threshold", threshold=-0.1),
+            r"attention_verifier.threshold: -0.1 must be 0 \(nothing is accepted\) or more",
+        ),
+        (lambda: l2(layer_thresholds={2: -1}), "attention_verifier.layer_thresholds.2: -1 must be 0 or more"),
         (lambda: l2(layer_thresholds="high"), "layer_thresholds: 'high' must be {layer: threshold} or a list"),
         (lambda: l2(layer_thresholds={"a": 0.1}), "layer_thresholds: 'a': 0.1 is not a layer's number"),
-        (lambda: l2(space="head"), "attention_verifier.space: unknown space 'head', did you mean 'heads'"),
+        (
+            lambda: plugin_of("attention_verifier", "static", layers=[1], space="head"),
+            "attention_verifier.space: unknown value 'head', did you mean 'heads'",
+        ),
+        (lambda: config_of("attention_verifier", "l2_threshold", never=[-1]), "attention_verifier.never: -1 must be 0"),
         (lambda: Static(StaticConfig()), "attention_verifier.layers: name the layers"),
         (lambda: l2(never=[30]).check(30), "attention_verifier.never: there is no layer 30; the target has 30 layers"),
         (lambda: l2(layer_thresholds={-1: 0.1}).check(30), "layer_thresholds: there is no layer -1; .* 0 to 29"),

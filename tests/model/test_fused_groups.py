@@ -15,7 +15,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Scores, Session
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops import Ops
+from spec_sdk.ops import PLAIN, AttentionSpec, Ops
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.tree import TokenTree, TreeBuilder
 from tests.support.tiny_checkpoints import VOCABULARY
@@ -74,9 +74,9 @@ def stored_kv(session: Session, columns: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 @pytest.mark.parametrize("levels", [[1, 1, 1], [4, 4], [2, 17], [3, 1, 6]], ids=str)
-@pytest.mark.parametrize("name", ["smollm", "llama2", "biased_llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "qwen2_sliding", "gemma3"])
 def test_fused_is_the_definition(name: str, levels: list[int]) -> None:
-    """Chains and trees; GQA and none, QKV and output biases, QK norm, a head dim of its own."""
+    """Chains and trees; GQA and none, biases, QK norm, a head dim of its own, layers of several kinds in a group."""
     compare(deep_decoder(name), UNEVEN, levels)
 
 
@@ -85,7 +85,7 @@ def test_fused_is_the_definition(name: str, levels: list[int]) -> None:
     [[0, 1, 2, 3, 5, 6, 7, 8], [0, 2, 4, 6, 8], [0, 1, 3, 4, 6, 8], [1, 2, 7, 8]],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["smollm", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["smollm", "qwen2", "qwen3", "gemma2"])
 def test_cuts_that_skip_layers(name: str, kept: list[int]) -> None:
     cut = deep_decoder(name).subset(kept)
     last = cut.layers - 1
@@ -123,9 +123,9 @@ def test_a_group_is_one_call_of_each_kind(smollm: Decoder, monkeypatch: pytest.M
     written: list[int] = []
 
     class Counting(Ops):
-        def tree_attention(self, q_BNHD, k_BGSD, v_BGSD, mask):  # type: ignore[no-untyped-def]
+        def tree_attention(self, q_BNHD, k_BGSD, v_BGSD, mask, spec=PLAIN):  # type: ignore[no-untyped-def]
             called.append(q_BNHD.shape[0])
-            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec)
 
     write = PassCache.write
 
@@ -139,6 +139,26 @@ def test_a_group_is_one_call_of_each_kind(smollm: Decoder, monkeypatch: pytest.M
     monkeypatch.setattr(PassCache, "write", note)
     session.score([0], [TokenTree.chain(TOKENS[5], TOKENS[6:8])])
     assert called == [1, 2, 5, 1] and written == [1, 2, 5, 1]
+
+
+def test_layers_of_different_kinds_are_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is split where window or rotary positions change: of 9 layers of a Gemma 3, number 5 sees all keys."""
+    decoder = deep_decoder("gemma3")
+    assert [kind.attention.window for kind in decoder.kinds] == [24] * 5 + [None] + [24] * 3
+    called: list[tuple[int, AttentionSpec]] = []
+
+    class Noting(Ops):
+        def cached_attention(self, q_gBNHD, cache, first, spec=PLAIN):  # type: ignore[no-untyped-def]
+            called.append((q_gBNHD.shape[0], spec))
+            return super().cached_attention(q_gBNHD, cache, first, spec)
+
+    session = Session(TorchExecutor(decoder, Noting()), LayerParallelRunner.of(UNEVEN))
+    session.prefill(0, TOKENS[:5])
+    called.clear()
+    session.score([0], [TokenTree.chain(TOKENS[5], TOKENS[6:8])])
+    local, everywhere = decoder.kinds[0].attention, decoder.kinds[5].attention
+    # layers 0; 1 and 2; 3 and 4 with a window, 5 without, 6 and 7 with one again; 8
+    assert called == [(1, local), (2, local), (2, local), (1, everywhere), (2, local), (1, local)]
 
 
 def test_stacked_weights_are_the_layers_own(smollm: Decoder) -> None:

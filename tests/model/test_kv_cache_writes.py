@@ -21,7 +21,7 @@ g, S, G, C, D = 3, 4, 2, 64, 8
 
 def requests() -> list[RequestRows]:
     """Slots out of order; the second one's rows fill its slot to the end, the third's come after rows of its tree."""
-    growing = RequestRows(1, 5, 9, [1, 1], [6, 6], [2, 3], range(6), range(1, 7))
+    growing = RequestRows(1, 5, 9, [1, 1], [6, 6], [2, 3], range(6), range(1, 7), [6] * 6)
     return [RequestRows.chain(3, 0, [1] * 7), RequestRows.chain(0, C - 4, [1] * 4), growing]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.layer_groups import check_groups, describe_groups, easyspec_groups, even_groups, resolve_groups
+from tests.support.configured import config_of
 
 
 @pytest.mark.parametrize(
@@ -72,5 +73,5 @@ def test_bad_groups_are_refused(groups: object, message: str) -> None:
 
 
 def test_a_bad_size_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^drafter.size: 0 must be 1"):
-        resolve_groups("easyspec", 0, 4, "drafter")
+    with pytest.raises(UserError, match=r"^drafter.size: 0 must be 1 \(plain drafting\) or more$"):
+        config_of("drafter", "easyspec", size=0)

@@ -16,6 +16,7 @@ from spec_sdk.testing import check_predictor
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_predictors.h2o import H2O, H2OConfig
 from spec_sdk_predictors.quest import Quest, QuestConfig
+from tests.support.configured import config_of
 
 G, R, D = 2, 3, 16
 CPU = torch.device("cpu")
@@ -52,11 +53,43 @@ def predicted(predictor: Predictor, given: Tensors, layer: int = 0) -> torch.Ten
         Quest(QuestConfig(128, 16)),
         H2O(H2OConfig(8)),
         H2O(H2OConfig(8, 3)),
+        AttentionSink(AttentionSinkConfig(8)),
+        AttentionSink(AttentionSinkConfig(first=2, last=15)),
+        AttentionSink(AttentionSinkConfig(first=0, last=17)),
+        AttentionSink(AttentionSinkConfig(size=9, last=1)),
     ],
-    ids=lambda predictor: f"{predictor.name}-{predictor.config.size}",
 )
 def test_they_conform(predictor: Predictor) -> None:
     check_predictor(predictor, prefixes=(1, 7, 16, 17, 19, 40, 257, 300))
+
+
+@pytest.mark.parametrize(
+    ("config", "first", "last"),
+    [
+        (AttentionSinkConfig(), 128, 128),
+        (AttentionSinkConfig(size=20), 20, 20),
+        (AttentionSinkConfig(first=4, last=70), 4, 70),
+        (AttentionSinkConfig(first=0, last=70), 0, 70),
+        (AttentionSinkConfig(size=20, first=4), 4, 20),
+        (AttentionSinkConfig(size=20, last=4), 20, 4),
+        (AttentionSinkConfig(size=20, first=20, last=4), 20, 4),
+    ],
+)
+@pytest.mark.parametrize("prefix", [24, 74, 75, 300])
+@pytest.mark.parametrize("queries", [3, 300])
+def test_a_sink_is_plain_attention_over_its_two_ends(
+    config: AttentionSinkConfig, first: int, last: int, prefix: int, queries: int
+) -> None:
+    given = Tensors(prefix, end_N=(3, 2, 3) if queries == 3 else tuple([queries] * queries))
+    seen_GP = torch.zeros(G, prefix, dtype=torch.bool)
+    seen_GP[:, :first] = seen_GP[:, max(0, prefix - last) :] = True
+    sink = AttentionSink(config)
+    expected, exact = given.dense(seen_GP), given.dense(torch.ones(G, prefix, dtype=torch.bool))
+    assert sink.always_exact(prefix) == bool(seen_GP.all())
+    assert torch.allclose(predicted(sink, given), expected, atol=1e-5)
+    found = sink.speculate(0, given.q, given.k, given.v, given.mask, Ops())
+    assert torch.allclose(found.predicted_BNHD, expected, atol=1e-5)
+    assert torch.allclose(found.exact_BNHD, exact, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 5, 16, 40])
@@ -207,14 +240,21 @@ def test_h2o_guesses_as_attention_sink_until_it_has_learned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("name", "options", "message"),
     [
-        (lambda: AttentionSink(AttentionSinkConfig(0)), "predictor.size: 0 must be 1 token or more"),
-        (lambda: Quest(QuestConfig(16, 16)), "predictor.page: 16 leaves no page .* use 10 or less"),
-        (lambda: Quest(QuestConfig(16, 0)), "predictor.page: 0 must be 1 token or more"),
-        (lambda: H2O(H2OConfig(8, 9)), "predictor.chunk: 9 must be between 1 and predictor.size, 8"),
+        ("attention_sink", {"size": 0}, "^predictor.size: 0 must be 1 or more$"),
+        ("attention_sink", {"first": -1}, "^predictor.first: -1 must be 0 or more$"),
+        ("attention_sink", {"last": 0}, "^predictor.last: 0 must be 1 or more$"),
+        (
+            "attention_sink",
+            {"size": 64, "first": 4, "last": 252},
+            "^predictor.size: 64 contradicts predictor.first=4 and predictor.last=252, .* leave size out$",
+        ),
+        ("quest", {"size": 16, "page": 16}, "^predictor.page: 16 leaves no page .* use 10 or less"),
+        ("quest", {"page": 0}, "^predictor.page: 0 must be 1 or more$"),
+        ("h2o", {"size": 8, "chunk": 9}, "^predictor.chunk: 9 must be at most predictor.size, 8$"),
     ],
 )
-def test_bad_options(make, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_bad_options(name: str, options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        make()
+        config_of("predictor", name, **options)

@@ -12,7 +12,7 @@ from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
-from spec_sdk.ops import Ops
+from spec_sdk.ops import PLAIN, Ops
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
@@ -115,7 +115,7 @@ def test_sink_prediction_sees_both_ends_and_the_ancestors() -> None:
     seen: dict[int, torch.Tensor] = {}
 
     class Spy(Ops):
-        def tree_attention(self, q_BNHD, k_BGSD, v_BGSD, mask):  # type: ignore[no-untyped-def]
+        def tree_attention(self, q_BNHD, k_BGSD, v_BGSD, mask, spec=PLAIN):  # type: ignore[no-untyped-def]
             visible_NS = torch.zeros(mask.queries, mask.keys, dtype=torch.bool)
             visible_NS[:, mask.prefix :] = mask.visible_NT()
             visible_NS[:, :size] = visible_NS[:, mask.prefix - size : mask.prefix] = True
@@ -126,7 +126,7 @@ def test_sink_prediction_sees_both_ends_and_the_ancestors() -> None:
             predictor = AttentionSink(AttentionSinkConfig(size))
             predicted = predictor.predict(0, q_BNHD, k_BGSD, v_BGSD, mask, self)
             seen[len(seen)] = (predicted.o_BNHD - expected).abs().max()
-            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
+            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec)
 
     executor = tiny_executor()
     session = Session(executor)

@@ -84,15 +84,15 @@ MODEL = (
     Mutant(
         "mask: nodes to come are visible",
         MASK,
-        "return (self.key_start_T <= query_N1) & (query_N1 < self.key_end_T)",
-        "return query_N1 < self.key_end_T",
+        "visible_NT = (self.key_start_T <= query_N1) & (query_N1 < self.key_end_T)",
+        "visible_NT = query_N1 < self.key_end_T",
         (OF_MASK,),
     ),
     Mutant(
         "mask: siblings are visible",
         MASK,
-        "return (self.key_start_T <= query_N1) & (query_N1 < self.key_end_T)",
-        "return self.key_start_T <= query_N1",
+        "visible_NT = (self.key_start_T <= query_N1) & (query_N1 < self.key_end_T)",
+        "visible_NT = self.key_start_T <= query_N1",
         (OF_MASK,),
     ),
     Mutant(
@@ -140,15 +140,15 @@ MODEL = (
     Mutant(
         "session: a growing tree lies one position late",
         INPUTS,
-        "position=[prefix - 1 + depth for depth in",
-        "position=[prefix + depth for depth in",
+        "position = [prefix - 1 + depth for depth in",
+        "position = [prefix + depth for depth in",
         (OF_SESSION,),
     ),
     Mutant(
         "session: fed tokens lie at the text's start",
         INPUTS,
-        "range(prefix, prefix + count), order",
-        "range(count), order",
+        "range(count), range(prefix, prefix + count)",
+        "range(count), range(count)",
         (OF_SESSION,),
     ),
     Mutant(

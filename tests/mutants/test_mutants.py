@@ -13,6 +13,7 @@ import pytest
 
 from tests.mutants.api import API
 from tests.mutants.growth import GROWTH
+from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.model import MODEL
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
@@ -21,11 +22,12 @@ from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.verifiers import VERIFIERS
 
 TREES = "tests/tree/test_refusals.py"
-MUTANTS = {mutant.name: mutant for mutant in (*VERIFIERS, *SAMPLERS, *API, *GROWTH, *SCHEDULING, *MODEL)}
+LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, API)
+MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 
 def test_there_are_forty_of_different_names() -> None:
-    assert len(MUTANTS) == sum(map(len, (VERIFIERS, SAMPLERS, API, GROWTH, SCHEDULING, MODEL))) >= 40
+    assert len(MUTANTS) == sum(map(len, LISTS)) >= 40
 
 
 @pytest.mark.parametrize("name", MUTANTS)

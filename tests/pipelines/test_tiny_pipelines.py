@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from spec_sdk.errors import UserError
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from tests.support.real_pipelines import settings_of, tokens_of
@@ -132,3 +133,55 @@ def test_the_fused_sampler_answers_as_the_reference_does(name: str, checkpoint: 
         for sampler in ("reference", "exact")
     ]
     assert answers[0] == answers[1]
+
+
+@pytest.fixture(scope="module", params=["gemma", "gemma2", "gemma3"])
+def gemma(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory: Path = tmp_path_factory.mktemp(request.param)
+    write_checkpoint(directory, request.param, num_hidden_layers=9, **WINDOW.get(request.param, {}))
+    return directory
+
+
+WINDOW: dict[str, dict[str, Any]] = {"gemma2": {"sliding_window": 12}, "gemma3": {"sliding_window": 12}}
+"""Shorter than the prompt and its answer."""
+
+
+@backends
+@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_tree", "specinfer_tree"])
+def test_a_gemmas_greedy_tokens_are_those_of_plain_decoding(name: str, backend: str, gemma: Path) -> None:
+    test_greedy_tokens_are_those_of_plain_decoding(name, backend, gemma)
+
+
+def refusal(checkpoint: Path, *overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        pipeline("alspec", "cpu", checkpoint, "predictor.size=2", *overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_predictors_refuse_layers_that_do_not_attend_plainly(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "2", "gemma2")
+    assert refusal(tmp_path / "2") == (
+        "predictor 'attention_sink': layer 0 of this gemma2 model has a window of 24 tokens, which is not predicted; "
+        "use predictor=none"
+    )
+    capped = refusal(tmp_path / "2", "attention_verifier=static", "attention_verifier.layers=[1]", "predictor=h2o")
+    assert capped.startswith("predictor 'h2o': layer 1 of this gemma2 model has soft-capped attention scores")
+    write_checkpoint(tmp_path / "3", "gemma3")
+    scaled = refusal(tmp_path / "3", "attention_verifier.never=[0,1,2,3,4,6]")
+    assert "layer 5 of this gemma3_text model has an attention scale of its own" in scaled
+
+
+def test_layers_that_see_all_keys_are_predicted_where_the_others_are_left_out(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma3", query_pre_attn_scalar=16, sliding_window=12)
+    assert refusal(tmp_path).endswith("leave such layers out (attention_verifier.never=[0,1,2,3,4,6])")
+    options = ["predictor.size=2", "attention_verifier.never=[0,1,2,3,4,6]"]
+    expected = tokens_of(pipeline("vanilla", "cpu", tmp_path), PROMPT, NEW_TOKENS, ignore_eos=True)
+    exact = pipeline("alspec_easyspec_tree", "cpu", tmp_path, *options, "attention_verifier.threshold=0")
+    assert tokens_of(exact, PROMPT, NEW_TOKENS, ignore_eos=True) == expected
+    events: list[dict[str, Any]] = []
+    hits = pipeline("alspec", "cpu", tmp_path, *options, "attention_verifier.threshold=inf", "error_bounds=true")
+    tokens_of(hits, PROMPT, NEW_TOKENS, ignore_eos=True, emit=events.append)
+    predicted = [event["attention"]["hit"] for event in events if event["event"] == "cycle"]
+    assert predicted and all(hit == [None] * 5 + [True, None] for hit in predicted)

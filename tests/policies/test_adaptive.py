@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spec_sdk.errors import UserError
 from spec_sdk.policy import AdaptiveConfig, AdaptivePolicy
 from tests.policies.machine import Machine, Played, Rate, alternating, play, steady, switching
+from tests.support.configured import plugin_of
 
 SMALL_DRAFT = Machine(draft_per_token=0.1, verify_per_token=0.02, feed=0.002, prefill=0.01, noise=0.1)
 MIDDLING_DRAFT = Machine(draft_per_token=0.3, verify_per_token=0.05, feed=0.01, prefill=0.03, noise=0.1)
@@ -156,14 +157,14 @@ def test_the_same_times_give_the_same_budgets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("options", "message"),
     [
-        (AdaptiveConfig(max=0), r"^policy\.max: 0 must be 1 or more"),
-        (AdaptiveConfig(retry=0), r"^policy\.retry: 0 must be 1 or more"),
-        (AdaptiveConfig(loss=1.0), r"^policy\.loss: 1\.0 must be at least 0 and less than 1"),
-        (AdaptiveConfig(margin=-0.1), r"^policy\.margin: -0\.1 must be at least 0 and less than 1"),
+        ({"max": 0}, r"^policy\.max: 0 must be 1 or more"),
+        ({"retry": 0}, r"^policy\.retry: 0 must be 1 or more"),
+        ({"loss": 1.0}, r"^policy\.loss: 1\.0 must be 0 or more and below 1"),
+        ({"margin": -0.1}, r"^policy\.margin: -0\.1 must be 0 or more and below 1"),
     ],
 )
-def test_bad_options(config: AdaptiveConfig, message: str) -> None:
+def test_bad_options(options: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        AdaptivePolicy(config)
+        plugin_of("policy", "adaptive", **options)

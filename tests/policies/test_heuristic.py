@@ -8,6 +8,7 @@ import pytest
 
 from spec_sdk.errors import UserError
 from spec_sdk.policy import HeuristicConfig, HeuristicPolicy
+from tests.support.configured import plugin_of
 
 ANY: Any = None
 
@@ -43,14 +44,14 @@ def test_requests_share_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("options", "message"),
     [
-        (HeuristicConfig(min=0), r"^policy\.min: 0 must be 1 or more$"),
-        (HeuristicConfig(start=30), r"^policy\.start: 30 must lie between policy\.min, 1, and policy\.max, 20$"),
-        (HeuristicConfig(min=5, max=2), r"^policy\.min: 5 must be at most policy\.max, 2$"),
-        (HeuristicConfig(grow=-1), r"^policy\.grow: -1 must be 0 or more"),
+        ({"min": 0}, r"^policy\.min: 0 must be 1 or more$"),
+        ({"start": 30}, r"^policy\.start: 30 must lie between policy\.min, 1, and policy\.max, 20$"),
+        ({"min": 5, "max": 2}, r"^policy\.min: 5 must be at most policy\.max, 2$"),
+        ({"grow": -1}, r"^policy\.grow: -1 must be 0 or more"),
     ],
 )
-def test_bad_options(config: HeuristicConfig, message: str) -> None:
+def test_bad_options(options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        HeuristicPolicy(config)
+        plugin_of("policy", "heuristic", **options)

@@ -24,6 +24,7 @@ from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler, scale_warni
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.samplers.random_cases import accepted, make_case
 from tests.samplers.random_trees import make_tree_case
+from tests.support.configured import config_of
 
 SAMPLED = SamplingParams(temperature=1.0)
 NAN, INF = float("nan"), float("inf")
@@ -225,11 +226,11 @@ def test_a_law_is_worked_out_when_it_is_read() -> None:
 
 def test_options_out_of_range() -> None:
     with pytest.raises(UserError, match="^sampler.kernels: unknown value 'tritn', did you mean 'triton'"):
-        ExactSampler(ExactConfig("tritn"), SAMPLED)
-    with pytest.raises(UserError, match="^sampler.alpha: 3.0 must be below 0"):
-        SigmoidSampler(SigmoidConfig("auto", 3.0, 5.0), SAMPLED)
-    with pytest.raises(UserError, match="^sampler.beta: -1.0 must be above 0"):
-        SigmoidSampler(SigmoidConfig("auto", -3.0, -1.0), SAMPLED)
+        config_of("sampler", "exact", kernels="tritn")
+    with pytest.raises(UserError, match="^sampler.alpha: 3.0 must be below 0 and finite"):
+        config_of("sampler", "sigmoid", alpha=3, beta=5)
+    with pytest.raises(UserError, match="^sampler.beta: inf must be above 0 and finite"):
+        config_of("sampler", "sigmoid", beta=float("inf"))
 
 
 def test_kernels_without_triton_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

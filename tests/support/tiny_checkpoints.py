@@ -37,9 +37,37 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm": ("llama", {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1e5, "rope_type": "default"}}),
     "biased_llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 16}),
-    "mistral_sliding": ("mistral", {"sliding_window": 128, "head_dim": 8}),
+    "mistral_sliding": ("mistral", {"sliding_window": 24, "head_dim": 8}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2_sliding": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 3, "tie_word_embeddings": True},
+    ),
     "qwen3": ("qwen3", {"head_dim": 16, "tie_word_embeddings": False}),
+    "gemma": ("gemma", {"head_dim": 16}),
+    "gemma2": (
+        "gemma2",
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 20,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "num_hidden_layers": 7,
+            "head_dim": 16,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 20,
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+                "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+            },
+        },
+    ),
 }
 """Name → model_type and what differs from SHAPE."""
 

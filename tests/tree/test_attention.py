@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_sdk.contracts import PartialAttention
-from spec_sdk.ops import Ops
+from spec_sdk.ops import PLAIN, AttentionSpec, Ops
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.tree import TreeBuilder
 from tests.tree.random_trees import ancestors_or_self, builders
@@ -26,8 +26,27 @@ def random_qkv(queries: int, keys: int, kv_heads: int, seed: int) -> tuple[torch
     return q_BNHD, k_BGSD, v_BGSD
 
 
+specs = st.builds(
+    AttentionSpec,
+    scale=st.sampled_from([None, 0.5]),
+    softcap=st.sampled_from([None, 2.0]),
+    window=st.one_of(st.none(), st.integers(1, 12)),
+)
+
+
+def in_window(seen_by_N: list[list[int]], position_S: list[int], query_N: list[int], window: int | None) -> None:
+    """Leaves of the keys that each query sees those less than ``window`` positions before it."""
+    if window is not None:
+        for seen, query in zip(seen_by_N, query_N, strict=True):
+            seen[:] = [key for key in seen if position_S[query] - position_S[key] < window]
+
+
 def attention_by_hand(
-    q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, seen_by_N: list[list[int]]
+    q_BNHD: torch.Tensor,
+    k_BGSD: torch.Tensor,
+    v_BGSD: torch.Tensor,
+    seen_by_N: list[list[int]],
+    spec: AttentionSpec = PLAIN,
 ) -> torch.Tensor:
     """For every query and head, softmax over just the keys it sees: no mask, no shared heads, float64."""
     o_BNHD = torch.zeros_like(q_BNHD, dtype=torch.float64)
@@ -35,7 +54,10 @@ def attention_by_hand(
     for query, seen in enumerate(seen_by_N):
         for head in range(H):
             k_SD, v_SD = (x_BGSD[0, head // heads_per_group, seen].double() for x_BGSD in (k_BGSD, v_BGSD))
-            weight_S = (k_SD @ q_BNHD[0, query, head].double() / D**0.5).softmax(-1)
+            score_S = k_SD @ q_BNHD[0, query, head].double() * (spec.scale or D**-0.5)
+            if spec.softcap is not None:
+                score_S = spec.softcap * torch.tanh(score_S / spec.softcap)
+            weight_S = score_S.softmax(-1)
             o_BNHD[0, query, head] = weight_S @ v_SD
     return o_BNHD
 
@@ -45,8 +67,8 @@ def assert_close(given: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(builders(max_adds=14), st.integers(0, 9), st.sampled_from([1, 2, 3, 6]), st.integers(0, 2**31))
-def test_a_closed_tree(builder: TreeBuilder, prefix: int, kv_heads: int, seed: int) -> None:
+@given(builders(max_adds=14), st.integers(0, 9), st.sampled_from([1, 2, 3, 6]), specs, st.integers(0, 2**31))
+def test_a_closed_tree(builder: TreeBuilder, prefix: int, kv_heads: int, spec: AttentionSpec, seed: int) -> None:
     tree = builder.build().tree
     mask = AttentionMask.tree(prefix, tree.end_N, CPU)
     above = ancestors_or_self(list(tree.parent_N))
@@ -54,16 +76,17 @@ def test_a_closed_tree(builder: TreeBuilder, prefix: int, kv_heads: int, seed: i
     seen_by_N = [
         [*range(prefix), *(prefix + i for i in range(tree.size) if above[i][query])] for query in range(tree.size)
     ]
+    position_S = [*range(prefix), *(prefix + depth for depth in tree.depth_N)]
+    in_window(seen_by_N, position_S, [prefix + query for query in range(tree.size)], spec.window)
     q_BNHD, k_BGSD, v_BGSD = random_qkv(tree.size, prefix + tree.size, kv_heads, seed)
-    assert_close(
-        Ops().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask), attention_by_hand(q_BNHD, k_BGSD, v_BGSD, seen_by_N)
-    )
+    expected = attention_by_hand(q_BNHD, k_BGSD, v_BGSD, seen_by_N, spec)
+    assert_close(Ops().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec), expected)
 
 
 @settings(max_examples=60, deadline=None)
-@given(builders(max_adds=14), st.data(), st.integers(0, 9), st.integers(0, 2**31))
+@given(builders(max_adds=14), st.data(), st.integers(0, 9), specs, st.integers(0, 2**31))
 def test_the_youngest_nodes_of_a_growing_tree(
-    builder: TreeBuilder, data: st.DataObject, prefix: int, seed: int
+    builder: TreeBuilder, data: st.DataObject, prefix: int, spec: AttentionSpec, seed: int
 ) -> None:
     """Slots in creation order; the queries are the last few of them."""
     queries = data.draw(st.integers(1, builder.size))
@@ -74,22 +97,25 @@ def test_the_youngest_nodes_of_a_growing_tree(
         [*range(prefix), *(prefix + i for i in range(builder.size) if above[i][query])]
         for query in range(builder.size - queries, builder.size)
     ]
+    position_S = [*range(prefix), *(prefix + depth for depth in builder.depth)]
+    youngest = range(prefix + builder.size - queries, prefix + builder.size)
+    in_window(seen_by_N, position_S, list(youngest), spec.window)
     q_BNHD, k_BGSD, v_BGSD = random_qkv(queries, prefix + builder.size, 2, seed)
     assert (mask.queries, mask.keys) == (queries, prefix + builder.size)
-    assert_close(
-        Ops().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask), attention_by_hand(q_BNHD, k_BGSD, v_BGSD, seen_by_N)
-    )
+    expected = attention_by_hand(q_BNHD, k_BGSD, v_BGSD, seen_by_N, spec)
+    assert_close(Ops().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec), expected)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 12), st.integers(0, 9), st.sampled_from([1, 2, 6]), st.integers(0, 2**31))
-def test_a_causal_chain(length: int, prefix: int, kv_heads: int, seed: int) -> None:
+@given(st.integers(1, 12), st.integers(0, 9), st.sampled_from([1, 2, 6]), specs, st.integers(0, 2**31))
+def test_a_causal_chain(length: int, prefix: int, kv_heads: int, spec: AttentionSpec, seed: int) -> None:
     q_BNHD, k_BGSD, v_BGSD = random_qkv(length, prefix + length, kv_heads, seed)
     mask = AttentionMask.chain(prefix, length, CPU)
     seen_by_N = [list(range(prefix + query + 1)) for query in range(length)]
-    assert_close(
-        Ops().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask), attention_by_hand(q_BNHD, k_BGSD, v_BGSD, seen_by_N)
-    )
+    keys = list(range(prefix + length))
+    in_window(seen_by_N, keys, keys[prefix:], spec.window)
+    expected = attention_by_hand(q_BNHD, k_BGSD, v_BGSD, seen_by_N, spec)
+    assert_close(Ops().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec), expected)
 
 
 @settings(max_examples=60, deadline=None)

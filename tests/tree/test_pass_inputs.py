@@ -30,8 +30,8 @@ def growing(slot: int, prefix: int, parents: list[int], new: int) -> RequestRows
     """The ``new`` youngest nodes of a tree whose root is committed."""
     tree = builder(parents)
     start, end = tree.intervals()
-    at, position = prefix + tree.size - 1 - new, [prefix - 1 + depth for depth in tree.depth[-new:]]
-    return RequestRows(slot, prefix, at, tree.token[-new:], position, start[-new:], start[1:], end[1:])
+    at, position = prefix + tree.size - 1 - new, [prefix - 1 + depth for depth in tree.depth[1:]]
+    return RequestRows(slot, prefix, at, tree.token[-new:], position[-new:], start[-new:], start[1:], end[1:], position)
 
 
 BATCHES: dict[PassKind, list[RequestRows]] = {

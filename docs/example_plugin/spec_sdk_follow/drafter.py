@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from spec_sdk.contracts import Budget, Drafter, Request
-from spec_sdk.errors import UserError
+from spec_sdk.contracts import Budget, Drafter, Request, option
 from spec_sdk.tree import TokenTree
-
-if TYPE_CHECKING:
-    from spec_sdk.model.models import Models
 
 
 @dataclass
 class FollowConfig:
-    """``length``: most tokens to propose."""
+    """The options: each has a default, a line about it, and its valid values."""
 
-    length: int = 4
+    length: int = option(4, "most tokens to propose", minimum=1)
 
 
 class Follow(Drafter):
@@ -26,11 +21,6 @@ class Follow(Drafter):
     name = "follow"
     Config = FollowConfig
     config: FollowConfig
-
-    def __init__(self, config: FollowConfig, models: Models) -> None:
-        if config.length < 1:
-            raise UserError(f"drafter.length: {config.length} must be 1 or more")
-        super().__init__(config, models)
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         """A chain of chosen tokens; the root alone if the pending token is new."""

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Growing, Growth, Request
-from spec_sdk.errors import UserError
+from spec_sdk.contracts import Growing, Growth, Request, option
 from spec_sdk.tree import TreeBuilder
 
 
 @dataclass
 class ConfidentConfig:
-    """``floor``: the chain ends where the draft model gives no token a probability of at least this."""
+    """Options of the growth ``confident``."""
 
-    floor: float = 0.4
+    floor: float = option(0.4, "the chain ends where no token has this probability", minimum=0, maximum=1)
 
 
 class Confident(Growth):
@@ -25,11 +24,6 @@ class Confident(Growth):
     Config = ConfidentConfig
     config: ConfidentConfig
     branches = False
-
-    def __init__(self, config: ConfidentConfig) -> None:
-        if not 0 <= config.floor <= 1:
-            raise UserError(f"drafter.floor: {config.floor} must be between 0 and 1")
-        super().__init__(config)
 
     def grow(
         self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str

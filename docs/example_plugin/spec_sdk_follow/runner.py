@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import BlockRunner
+from spec_sdk.contracts import BlockRunner, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.ranks import ALONE, Ranks
@@ -14,9 +14,9 @@ from spec_sdk.ranks import ALONE, Ranks
 
 @dataclass
 class SkipLayersConfig:
-    """``skip``: layers, counted from 0, whose attention is left out; their MLPs run."""
+    """Options of the runner ``skip_layers``."""
 
-    skip: list[int] = field(default_factory=list)
+    skip: list[int] = option([], "layers, from 0, whose attention is left out; their MLPs run", minimum=0)
 
 
 class SkipLayers(BlockRunner):
@@ -31,7 +31,7 @@ class SkipLayers(BlockRunner):
 
     def prepare(self, layers: int, ranks: Ranks = ALONE) -> None:
         for layer in self.config.skip:
-            if not 0 <= layer < layers:
+            if layer >= layers:
                 raise UserError(f"drafter.skip: there is no layer {layer}; the draft model's are 0 … {layers - 1}")
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:

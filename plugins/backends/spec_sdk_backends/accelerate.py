@@ -11,41 +11,42 @@ from datetime import timedelta
 
 import torch
 
-from spec_sdk.contracts import Backend
-from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.contracts import Backend, option
+from spec_sdk.errors import UserError
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
-from spec_sdk_backends.cpu import CpuBackend, CpuConfig
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig, check_threads
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
 
-DEVICES = ("auto", "cpu", "cuda")
 LONGEST_TIMEOUT = 1_000_000
 """Seconds, eleven days: torch.distributed counts in nanoseconds and would overflow."""
 
 
 @dataclass
 class AccelerateConfig:
-    """``device``: ``cpu``, ``cuda`` (one GPU per process), or ``auto``: GPUs if there is one for every process.
+    """Options of ``backend=accelerate``."""
 
-    ``threads``: threads per process on the CPU; 0 shares the cores among the processes of the machine.
-    ``pack_weights``: as for ``backend=cpu``.
-    ``pin``: keep each process on as many CPU cores of its own as it has threads: a core is then a device.
-    ``timeout``: seconds that a process waits for the others before the run ends.
-    """
-
-    device: str = "auto"
-    threads: int = 0
-    pack_weights: bool = True
-    pin: bool = False
-    timeout: float = 600.0
+    device: str = option(
+        "auto",
+        "where the processes compute",
+        choices={"auto": "GPUs if there is one for every process", "cpu": "", "cuda": "a GPU per process"},
+    )
+    threads: int = option(
+        0, "per process on the CPU", minimum=0, means={0: "the machine's cores shared among its processes"}
+    )
+    pack_weights: bool = option(True, "on the CPU: linear layers in oneDNN's layout, which is faster")
+    pin: bool = option(False, "keep each process on as many CPU cores of its own as it has threads")
+    timeout: float = option(
+        600.0, "seconds that a process waits for the others before the run ends", above=0, maximum=LONGEST_TIMEOUT
+    )
 
 
 class AccelerateBackend(Backend):
     """What ``accelerate launch`` or ``torchrun`` started, joined through accelerate; also a single process.
 
-    Raises UserError for options that this machine cannot serve, RankLost if the others do not come.
+    Raises UserError for options that this machine cannot serve.
     """
 
     name = "accelerate"
@@ -55,23 +56,24 @@ class AccelerateBackend(Backend):
     def __init__(self, config: AccelerateConfig) -> None:
         super().__init__(config)
         start_missing_ranks()
-        place, here = launched_here()
+        self._place, here = launched_here()
         self._on_gpus = _on_gpus(config, here)
-        # written so that nan is refused too
-        if not 0 < config.timeout <= LONGEST_TIMEOUT:
-            raise UserError(f"backend.timeout: {config.timeout} must be above 0 and at most {LONGEST_TIMEOUT} seconds")
-        threads = config.threads or max(1, len(_cores()) // here)
-        # checked before joining, so that a value that is refused here is refused at once
-        self._local: Backend = CpuBackend(CpuConfig(threads, config.pack_weights))
-        if config.pin and not self._on_gpus:
-            # before joining, whose threads inherit it
-            _pin(place * threads, threads, here)
-        self._ranks = joined() or self._join()
+        self._threads = config.threads or max(1, len(_cores()) // here)
+        check_threads(self._threads)
         if self._on_gpus:
-            self._local = CudaBackend(CudaConfig(index=place))
+            self._local: Backend = CudaBackend(CudaConfig(index=self._place))
         else:
-            # joining sets a number of threads of its own
-            torch.set_num_threads(threads)
+            self._local = CpuBackend(CpuConfig(self._threads, config.pack_weights))
+            if config.pin:
+                # before joining, whose threads inherit it
+                _pin(self._place * self._threads, self._threads, here)
+
+    def join(self) -> None:
+        if joined() is None and launched_processes() > 1:
+            self._meet()
+            if not self._on_gpus:
+                # joining sets a number of threads of its own
+                torch.set_num_threads(self._threads)
 
     @property
     def device(self) -> torch.device:
@@ -83,7 +85,7 @@ class AccelerateBackend(Backend):
 
     @property
     def ranks(self) -> Ranks:
-        return self._ranks
+        return joined() or ALONE
 
     def describe(self) -> str:
         each = self._local.describe()
@@ -95,9 +97,7 @@ class AccelerateBackend(Backend):
     def synchronize(self) -> None:
         self._local.synchronize()
 
-    def _join(self) -> Ranks:
-        if launched_processes() == 1:
-            return ALONE
+    def _meet(self) -> None:
         # accelerate and torch.distributed take seconds to import
         from accelerate import PartialState
 
@@ -112,12 +112,10 @@ class AccelerateBackend(Backend):
                 PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
             except RuntimeError as error:
                 raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
-        return join(ProcessRanks(timedelta(seconds=self.config.timeout)))
+        join(ProcessRanks(timedelta(seconds=self.config.timeout)))
 
 
 def _on_gpus(config: AccelerateConfig, processes: int) -> bool:
-    if config.device not in DEVICES:
-        raise UserError(f"backend.device: unknown device '{config.device}'{did_you_mean(config.device, DEVICES)}")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if config.device == "cuda" and gpus < processes:
         raise UserError(f"backend.device: {processes} processes need a GPU each, {gpus} are visible; use device=cpu")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from spec_sdk.contracts import Backend
+from spec_sdk.contracts import Backend, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack
@@ -20,13 +20,18 @@ MOST_THREADS_PER_CORE = 4
 
 @dataclass
 class CpuConfig:
-    """``threads``: threads torch may use; 0 leaves torch's own choice (one per core).
-    ``pack_weights``: keep linear layers in oneDNN's layout, which is faster; an embedding that is also the output
-    head is then held twice.
-    """
+    """Options of ``backend=cpu``."""
 
-    threads: int = 0
-    pack_weights: bool = True
+    threads: int = option(
+        0,
+        f"threads that torch may use, up to {MOST_THREADS_PER_CORE} per core",
+        minimum=0,
+        means={0: "torch's own choice, one per core"},
+    )
+    pack_weights: bool = option(
+        True,
+        "linear layers in oneDNN's layout: faster; an embedding that is also the output head is held twice",
+    )
 
 
 class CpuOps(Ops):
@@ -52,9 +57,7 @@ class CpuBackend(Backend):
     config: CpuConfig
 
     def __init__(self, config: CpuConfig) -> None:
-        most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
-        if not 0 <= config.threads <= most:
-            raise UserError(f"backend.threads: {config.threads} must lie between 0 (torch's choice) and {most}")
+        check_threads(config.threads)
         super().__init__(config)
         if config.threads:
             torch.set_num_threads(config.threads)
@@ -70,6 +73,13 @@ class CpuBackend(Backend):
 
     def describe(self) -> str:
         return f"{_processor_name()}, {torch.get_num_threads()} threads"
+
+
+def check_threads(threads: int) -> None:
+    """Raise UserError for more threads than this machine could use."""
+    most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
+    if threads > most:
+        raise UserError(f"backend.threads: {threads} must be at most {most} on this machine; 0 is torch's own choice")
 
 
 def _processor_name() -> str:

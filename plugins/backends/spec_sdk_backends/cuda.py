@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Backend
+from spec_sdk.contracts import Backend, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.step_clock import StepClock, StreamClock
 from spec_sdk.ops import Ops
@@ -15,14 +15,15 @@ from spec_sdk.ops import Ops
 
 @dataclass
 class CudaConfig:
-    """``index``: which of the visible GPUs, from 0."""
+    """Options of ``backend=cuda``."""
 
-    index: int = 0
+    index: int = option(0, "which of the visible GPUs", minimum=0)
 
 
 class CudaBackend(Backend):
-    """Tensors in the memory of one GPU. Raises :class:`UserError` without that GPU or without triton
-    (the extra ``cuda``).
+    """Tensors in the memory of one GPU, kernels in Triton.
+
+    Raises :class:`UserError` without that GPU or without triton (the extra ``cuda``).
     """
 
     name = "cuda"
@@ -33,7 +34,7 @@ class CudaBackend(Backend):
         if not torch.cuda.is_available():
             raise UserError(f"backend=cuda: torch {torch.__version__} finds no CUDA device here, use backend=cpu")
         count = torch.cuda.device_count()
-        if not 0 <= config.index < count:
+        if config.index >= count:
             raise UserError(f"backend.index: {config.index} must be 0 to {count - 1}: {count} GPUs are visible")
         if importlib.util.find_spec("triton") is None:
             raise UserError("backend=cuda: triton is not installed: pip install 'spec-sdk[cuda]', or use backend=cpu")

@@ -18,6 +18,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 
 from spec_sdk.contracts import PartialAttention, SpeculativeAttention
+from spec_sdk.ops import Ends
 from spec_sdk_backends.speculative_attention_kernel import combine_speculation_kernel, speculative_split_kernel
 from spec_sdk_backends.tree_attention import Tiling, check_tensors, choose_splits, combining, per_sequence
 from spec_sdk_backends.tree_attention_kernel import LOG2_E
@@ -35,19 +36,19 @@ class Shape:
     """Sizes of a pass in keys and key blocks; ``prefix`` is the longest of the batch as far as the host knows."""
 
     prefix: int
-    size: int
+    ends: Ends
     slots: int
     tiling: Tiling
     row_blocks: int
     kv_programs: int
 
     @staticmethod
-    def of(q_BNHD: torch.Tensor, k_BGCD: torch.Tensor, prefix: int | torch.Tensor, size: int, slots: int) -> Shape:
+    def of(q_BNHD: torch.Tensor, k_BGCD: torch.Tensor, prefix: int | torch.Tensor, ends: Ends, slots: int) -> Shape:
         B, N, H, D = q_BNHD.shape
         G = k_BGCD.shape[1]
         tiling = Tiling.choose(N * (H // G), D, q_BNHD.dtype)
         longest = prefix if isinstance(prefix, int) else k_BGCD.shape[2] - slots
-        return Shape(longest, size, slots, tiling, triton.cdiv(N * (H // G), tiling.rows), B * G)
+        return Shape(longest, ends, slots, tiling, triton.cdiv(N * (H // G), tiling.rows), B * G)
 
     @property
     def programs(self) -> int:
@@ -55,13 +56,13 @@ class Shape:
 
     @property
     def window_blocks(self) -> int:
-        first = min(self.size, self.prefix)
-        last = min(self.size, self.prefix - first)
+        first = min(self.ends.first, self.prefix)
+        last = min(self.ends.last, self.prefix - first)
         return sum(-(-keys // self.tiling.keys) for keys in (first, last, self.slots))
 
     @property
     def middle_blocks(self) -> int:
-        return -(-max(0, self.prefix - 2 * self.size) // self.tiling.keys)
+        return -(-max(0, self.prefix - self.ends.keys) // self.tiling.keys)
 
 
 def speculative_attention(
@@ -70,25 +71,25 @@ def speculative_attention(
     v_BGCD: torch.Tensor,
     key_end_BT: torch.Tensor,
     prefix: int | torch.Tensor,
-    size: int,
+    ends: int | Ends,
     key_start_BT: torch.Tensor | None = None,
     query_start_BN: torch.Tensor | None = None,
     splits: int | None = None,
     window_splits: int | None = None,
 ) -> SpeculativeAttention:
-    """Attention of N tree nodes over all keys, and its prediction from the first and last ``size`` keys of the prefix.
+    """Attention of N tree nodes over all keys, and its prediction from both ends of the prefix.
 
     Keys, masks and prefix as :func:`~spec_sdk_backends.tree_attention.tree_attention` takes them, but ``prefix`` may
     also be an integer tensor [B], which is not checked against C; the tree slots that a query sees always belong to its
-    window. With prefixes of at most 2 * ``size`` the window is everything, and
+    window. With prefixes of at most ``ends.keys`` the window is everything, and
     prediction and result are equal to the bit. The norms come from the float32 values before they are rounded to q's
     dtype. ``splits``: programs that share the keys of a block of rows, of which ``window_splits`` also share the
     window; None chooses as plain flash decoding over the same keys would.
 
-    Raises what ``tree_attention`` raises, and ``ValueError`` for a ``size`` below 1.
+    Raises what ``tree_attention`` raises, and ``ValueError`` for an end without keys but the first.
     """
-    _check(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, size, key_start_BT, query_start_BN)
-    shape = Shape.of(q_BNHD, k_BGCD, prefix, size, key_end_BT.shape[-1])
+    _check(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, ends, key_start_BT, query_start_BN)
+    shape = Shape.of(q_BNHD, k_BGCD, prefix, Ends.of(ends), key_end_BT.shape[-1])
     window, middle = shape.window_blocks, shape.middle_blocks
     if splits is None:
         splits = choose_splits(shape.programs, window + middle, q_BNHD.device, shape.tiling, q_BNHD.dtype)
@@ -125,7 +126,7 @@ def predict_part(
     v_BGCD: torch.Tensor,
     key_end_BT: torch.Tensor,
     prefix: int | torch.Tensor,
-    size: int,
+    ends: int | Ends,
     key_start_BT: torch.Tensor | None = None,
     query_start_BN: torch.Tensor | None = None,
     splits: int | None = None,
@@ -135,9 +136,9 @@ def predict_part(
     Arguments as for :func:`speculative_attention`; ``splits`` programs share the window. Of the softmax statistics
     only m + log(l) is known: m holds the log-sum-exp and l is 1 (0 where a query sees no key).
     """
-    _check(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, size, key_start_BT, query_start_BN)
+    _check(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, ends, key_start_BT, query_start_BN)
     B, N, H, D = q_BNHD.shape
-    shape = Shape.of(q_BNHD, k_BGCD, prefix, size, key_end_BT.shape[-1])
+    shape = Shape.of(q_BNHD, k_BGCD, prefix, Ends.of(ends), key_end_BT.shape[-1])
     if splits is None:
         splits = choose_splits(
             shape.programs, shape.window_blocks, q_BNHD.device, shape.tiling, q_BNHD.dtype, LEAST_WINDOW_BLOCKS
@@ -159,7 +160,7 @@ def finish(
     k_BGCD: torch.Tensor,
     v_BGCD: torch.Tensor,
     prefix: int | torch.Tensor,
-    size: int,
+    ends: int | Ends,
     splits: int | None = None,
 ) -> SpeculativeAttention:
     """The rest: attention over the middle keys, the exact result, and the norms.
@@ -168,7 +169,7 @@ def finish(
     attention over the window. ``splits`` programs share the middle.
     """
     B, N = q_BNHD.shape[:2]
-    shape = Shape.of(q_BNHD, k_BGCD, prefix, size, 0)
+    shape = Shape.of(q_BNHD, k_BGCD, prefix, Ends.of(ends), 0)
     middle = shape.middle_blocks
     if splits is None:
         splits = choose_splits(shape.programs, middle, q_BNHD.device, shape.tiling, q_BNHD.dtype)
@@ -188,13 +189,14 @@ def _check(
     v_BGCD: torch.Tensor,
     key_end_BT: torch.Tensor,
     prefix: int | torch.Tensor,
-    size: int,
+    ends: int | Ends,
     key_start_BT: torch.Tensor | None,
     query_start_BN: torch.Tensor | None,
 ) -> None:
     check_tensors(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, key_start_BT, query_start_BN)
-    if size < 1:
-        raise ValueError(f"a window of {size} keys at each end of the prefix")
+    first, last = Ends.of(ends)
+    if first < 0 or last < 1:
+        raise ValueError(f"a window of the first {first} and the last {last} keys of the prefix")
 
 
 def _parts(slots: int, q_BNHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -240,7 +242,7 @@ def _split(
         N,
         shape.slots,
         prefix if isinstance(prefix, int) else 0,
-        shape.size,
+        *shape.ends,
         window_splits,
         middle_splits,
         D**-0.5 * LOG2_E,

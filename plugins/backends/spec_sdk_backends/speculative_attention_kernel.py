@@ -58,7 +58,8 @@ def _store_part(part_ptr, lse_ptr, slot, rows, row_M, real_M, m_M, l_M, acc_MD, 
 @triton.jit(
     # as for the tree attention kernel
     do_not_specialize=[
-        "B", "N", "T", "P", "size", "window_splits", "middle_splits", "stride_start_b", "stride_end_b", "stride_query_b"
+        "B", "N", "T", "P", "first", "last", "window_splits", "middle_splits", "stride_start_b", "stride_end_b",
+        "stride_query_b",
     ],
     do_not_specialize_on_alignment=["key_start_ptr", "key_end_ptr", "query_start_ptr", "prefix_ptr"],
 )  # fmt: skip
@@ -92,7 +93,8 @@ def speculative_split_kernel(
     N,
     T,
     P,
-    size,
+    first,
+    last,
     window_splits,
     middle_splits,
     scale_log2,
@@ -136,8 +138,8 @@ def speculative_split_kernel(
     prefix = P
     if PREFIX_PER_SEQUENCE:
         prefix = tl.load(prefix_ptr + b).to(tl.int32)
-    first_end = tl.minimum(size, prefix)
-    last_start = tl.maximum(first_end, prefix - size)
+    first_end = tl.minimum(first, prefix)
+    last_start = tl.maximum(first_end, prefix - last)
     first_blocks = tl.cdiv(first_end, BLOCK_K)
     ends_blocks = first_blocks + tl.cdiv(prefix - last_start, BLOCK_K)
     middle_blocks = tl.cdiv(last_start - first_end, BLOCK_K)

@@ -13,6 +13,7 @@ import triton  # type: ignore[import-untyped]
 
 from spec_sdk.contracts import PassInputs
 from spec_sdk.errors import UserError
+from spec_sdk.ops.types import PLAIN, AttentionSpec
 from spec_sdk_backends.tree_attention_kernel import LOG2_E, combine_splits_kernel, tree_attention_kernel
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -79,16 +80,18 @@ def tree_attention(
     query_start_BN: torch.Tensor | None = None,
     splits: int | None = None,
     tiling: Tiling | None = None,
+    spec: AttentionSpec = PLAIN,
+    positions: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Attention of N tree nodes over the prefix and the visible tree slots. Returns [B, N, H, D]; scale 1/sqrt(D).
+    """Attention of N tree nodes over the prefix and the visible tree slots, as ``spec`` says. Returns [B, N, H, D].
 
     Keys lie in slots ``0 .. prefix - 1`` (prefix) and ``prefix .. prefix + T - 1`` (tree) of ``k_BGCD`` and ``v_BGCD``,
     which are read in place through any strides. Tree slot ``s`` is visible to a query with pre-order number ``x`` iff
     ``start[s] <= x < end[s]``. The mask tensors are int32 (int64 also works, at twice the bytes), [B, T] or [T] when
     the sequences share a tree. Without starts the tree is closed and in pre-order: slot s starts at s, and the queries
     are the last N slots. ``splits``: programs that share the keys of a block of rows, at most MAX_SPLITS; None chooses
-    by the size of the device. ``tiling``: block sizes other than :meth:`Tiling.choose`'s. A query that sees no key
-    gets 0.
+    by the size of the device. ``tiling``: block sizes other than :meth:`Tiling.choose`'s. ``positions``: those of tree
+    slots and queries, needed for a window. A query that sees no key gets 0.
 
     Raises :class:`UserError` for a dtype or head dim without a kernel, ``ValueError`` for shapes that do not fit.
     """
@@ -99,7 +102,11 @@ def tree_attention(
     if key_start_BT is not None and query_start_BN is not None:
         starts = per_sequence(key_start_BT, B), per_sequence(query_start_BN, B)
     keys = prefix + key_end_BT.shape[1]
-    return _launch(q_BNHD[None], k_BGCD[None], v_BGCD[None], key_end_BT, starts, prefix, keys, splits, tiling)[0]
+    if spec.window is not None and positions is None:
+        raise ValueError("a window goes by positions: give those of the tree slots and of the queries")
+    where = None if positions is None else (per_sequence(positions[0], B), per_sequence(positions[1], B))
+    q_1BNHD, k_1BGCD, v_1BGCD = q_BNHD[None], k_BGCD[None], v_BGCD[None]
+    return _launch(q_1BNHD, k_1BGCD, v_1BGCD, key_end_BT, starts, where, prefix, keys, spec, splits, tiling)[0]
 
 
 def cached_tree_attention(
@@ -108,8 +115,10 @@ def cached_tree_attention(
     v_LSGCD: torch.Tensor,
     inputs: PassInputs,
     splits: int | None = None,
+    spec: AttentionSpec = PLAIN,
 ) -> torch.Tensor:
     """Attention of a pass's rows over the cache of L layers, in one launch for all: [L, B, N, H, D]; padding gets 0.
+    ``spec`` is that of all these layers.
 
     Every request has its own cache slot, prefix and tree; the kernel reads them where the inputs have them, on the
     device, and nothing here waits for it. They are not checked against the cache, for the same reason. ``splits`` as
@@ -129,7 +138,8 @@ def cached_tree_attention(
         raise ValueError(f"q has {B} requests of {N} rows, the pass {inputs.batch} of {inputs.width}")
     starts = (inputs.key_start_BT, inputs.query_start_BN) if inputs.kind == "growing" else None
     keys = min(C, inputs.columns or C)
-    return _launch(q_LBNHD, k_LSGCD, v_LSGCD, inputs.key_end_BT, starts, inputs, keys, splits, None)
+    where = inputs.key_position_BT, inputs.position_BN
+    return _launch(q_LBNHD, k_LSGCD, v_LSGCD, inputs.key_end_BT, starts, where, inputs, keys, spec, splits, None)
 
 
 def _launch(
@@ -138,13 +148,15 @@ def _launch(
     v_LSGCD: torch.Tensor,
     key_end_BT: torch.Tensor,
     starts: tuple[torch.Tensor, torch.Tensor] | None,
+    positions: tuple[torch.Tensor, torch.Tensor] | None,
     lengths: int | PassInputs,
     keys: int,
+    spec: AttentionSpec,
     splits: int | None,
     tiling: Tiling | None,
 ) -> torch.Tensor:
-    """``starts`` of the slots and the queries, for a growing tree. ``lengths``: a prefix that all have, or the pass
-    that says them. ``keys``: how many a sequence has, or at most has.
+    """``starts`` of the slots and the queries, for a growing tree; their ``positions``, for a window. ``lengths``: a
+    prefix that all have, or the pass that says them. ``keys``: how many a sequence has, or at most has.
     """
     L, B, N, H, D = q_LBNHD.shape
     G = k_LSGCD.shape[2]
@@ -155,7 +167,8 @@ def _launch(
     tiling = tiling or Tiling.choose(N * R, D, q_LBNHD.dtype)
     row_blocks = triton.cdiv(N * R, tiling.rows)
     if splits is None:
-        blocks = triton.cdiv(keys, tiling.keys)
+        seen = keys if spec.window is None else min(keys, spec.window + key_end_BT.shape[1])
+        blocks = triton.cdiv(seen, tiling.keys)
         splits = choose_splits(row_blocks * L * B * G, blocks, q_LBNHD.device, tiling, q_LBNHD.dtype)
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"{splits} splits: 1 to {MAX_SPLITS} can be combined")
@@ -163,6 +176,7 @@ def _launch(
     part_SLBNHD = torch.empty((parts, L, B, N, H, D), dtype=torch.float32, device=q_LBNHD.device)
     lse_SLBNH = torch.empty((parts, L, B, N, H), dtype=torch.float32, device=q_LBNHD.device)
     key_start_BT, query_start_BN = starts or (key_end_BT, key_end_BT)
+    key_position_BT, query_position_BN = positions or (key_end_BT, key_end_BT)
     prefix, own = 0, (key_end_BT,) * 4
     if isinstance(lengths, int):
         prefix = lengths
@@ -175,6 +189,8 @@ def _launch(
         key_start_BT,
         key_end_BT,
         query_start_BN,
+        key_position_BT,
+        query_position_BN,
         *own,
         out_LBNHD,
         part_SLBNHD,
@@ -185,17 +201,23 @@ def _launch(
         key_start_BT.stride(0),
         key_end_BT.stride(0),
         query_start_BN.stride(0),
+        key_position_BT.stride(0),
+        query_position_BN.stride(0),
         B,
         N,
         key_end_BT.shape[1],
         prefix,
         splits,
-        D**-0.5 * LOG2_E,
+        spec.window or 0,
+        spec.scale_for(D) * LOG2_E,
+        (spec.softcap or 0.0) * LOG2_E,
         G=G,
         R=R,
         D=D,
         CLOSED=starts is None,
         CACHED=not isinstance(lengths, int),
+        WINDOWED=spec.window is not None,
+        CAPPED=spec.softcap is not None,
         BLOCK_M=tiling.rows,
         BLOCK_K=tiling.keys,
         BLOCK_D=tiling.head_dim,

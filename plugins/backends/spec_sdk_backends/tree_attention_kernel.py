@@ -12,6 +12,9 @@ other are walked in one loop, whose loads the compiler pipelines. Two rules leav
 - any tree: of a block of slots only the interval ends (8 bytes a slot at most) are read, and its K and V only if
   ``min(start) <= max(query)`` and ``max(end) > min(query)``.
 
+A layer's window hides keys by their positions, and the prefix is walked from the first block that a row of the program
+still sees. Scores may be soft-capped before they are masked.
+
 For few rows the keys are also split over programs (FlashDecoding): each split writes its normalised output and
 log-sum-exp, and a second kernel combines them.
 
@@ -57,15 +60,21 @@ def _attend(
     scale_log2,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    cap_log2=0.0,
+    CAPPED: tl.constexpr = False,
 ):
     """One step of the online softmax: a block of keys and values, base-2 exponents. Returns the new (m, l, acc).
 
+    CAPPED: a score s becomes cap * tanh(s / cap).
     Products of float32 are made of three of tf32 each, on tensor cores, and lose a few bits of float32's 24 at most.
     """
     d_D = tl.arange(0, BLOCK_D)
     in_cache_KD = exists_K[:, None] & (d_D[None, :] < D)
     k_KD = tl.load(k_ptr + slot_K[:, None] * stride_kc + d_D[None, :] * stride_kd, mask=in_cache_KD, other=0.0)
     score_MK = tl.dot(q_MD, tl.trans(k_KD), input_precision="tf32x3") * scale_log2
+    if CAPPED:
+        # tanh(x) = 1 - 2 / (e^2x + 1), which an infinite power does not harm
+        score_MK = cap_log2 - 2.0 * cap_log2 / (tl.exp2(score_MK * (2.8853900817779268 / cap_log2)) + 1.0)
     score_MK = tl.where(visible_MK, score_MK, float("-inf"))
     m_new_M = tl.maximum(m_M, tl.max(score_MK, 1))
     # a row that has seen no key yet has maximum -inf, and -inf - -inf is NaN
@@ -105,9 +114,13 @@ def _is_seen(
 @triton.jit(
     # these change from pass to pass, and a kernel for each of their kinds would be compiled in the middle of a request;
     # strides of q, k and v do not change, and that rows begin at multiples of 16 bytes is what makes wide loads
-    do_not_specialize=["B", "N", "T", "P", "splits", "stride_start_b", "stride_end_b", "stride_query_b"],
+    do_not_specialize=[
+        "B", "N", "T", "P", "splits", "window",
+        "stride_start_b", "stride_end_b", "stride_query_b", "stride_keypos_b", "stride_querypos_b"
+    ],
     do_not_specialize_on_alignment=[
-        "key_start_ptr", "key_end_ptr", "query_start_ptr", "slot_ptr", "prefix_ptr", "write_at_ptr", "live_ptr"
+        "key_start_ptr", "key_end_ptr", "query_start_ptr", "key_position_ptr", "query_position_ptr",
+        "slot_ptr", "prefix_ptr", "write_at_ptr", "live_ptr"
     ],
 )  # fmt: skip
 def tree_attention_kernel(
@@ -117,6 +130,8 @@ def tree_attention_kernel(
     key_start_ptr,
     key_end_ptr,
     query_start_ptr,
+    key_position_ptr,
+    query_position_ptr,
     slot_ptr,
     prefix_ptr,
     write_at_ptr,
@@ -142,17 +157,23 @@ def tree_attention_kernel(
     stride_start_b,
     stride_end_b,
     stride_query_b,
+    stride_keypos_b,
+    stride_querypos_b,
     B,
     N,
     T,
     P,
     splits,
+    window,
     scale_log2,
+    cap_log2,
     G: tl.constexpr,
     R: tl.constexpr,
     D: tl.constexpr,
     CLOSED: tl.constexpr,
     CACHED: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -162,7 +183,8 @@ def tree_attention_kernel(
     CACHED: sequence b's keys lie in slot ``slot[b]`` of the cache, its prefix is ``prefix[b]`` long, ``live[b]`` of its
     N rows are no padding, and it has ``write_at[b] + live[b] - prefix[b]`` tree slots; padding gets 0. Otherwise all
     sequences have P, N and T, and the keys are in their order. One split writes ``out`` [L, B, N, H, D], several write
-    ``part`` [splits, L, B, N, H, D] and ``lse`` (base 2) [splits, L, B, N, H], both float32.
+    ``part`` [splits, L, B, N, H, D] and ``lse`` (base 2) [splits, L, B, N, H], both float32. WINDOWED: keys ``window``
+    positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`).
     """
     sequence = tl.program_id(1) // G
     layer = (sequence // B).to(tl.int64)
@@ -206,14 +228,26 @@ def tree_attention_kernel(
 
     # a block of padding alone reads no keys
     prefix_keys = tl.where(first_row < live * R, prefix, 0)
-    share = tl.cdiv(tl.cdiv(prefix_keys, BLOCK_K), splits) * BLOCK_K
-    for base in range(split * share, tl.minimum((split + 1) * share, prefix_keys), BLOCK_K):
+    first_key = 0
+    if WINDOWED:
+        position_M = tl.load(
+            query_position_ptr + b * stride_querypos_b + node_M, mask=real_M, other=2147483647
+        ).to(tl.int32)  # fmt: skip
+        # the last position that is out of each row's sight
+        hidden_M = position_M - window
+        first_key = tl.maximum(tl.min(hidden_M, 0) + 1, 0) // BLOCK_K * BLOCK_K
+        first_key = tl.minimum(first_key, prefix_keys)
+    share = tl.cdiv(tl.cdiv(prefix_keys - first_key, BLOCK_K), splits) * BLOCK_K
+    last_key = tl.minimum(first_key + (split + 1) * share, prefix_keys)
+    for base in range(first_key + split * share, last_key, BLOCK_K):
         slot_K = base + tl.arange(0, BLOCK_K)
         exists_K = slot_K < prefix
         visible_MK = tl.broadcast_to(exists_K[None, :], (BLOCK_M, BLOCK_K))
+        if WINDOWED:
+            visible_MK = visible_MK & (slot_K[None, :] > hidden_M[:, None])
         m_M, l_M, acc_MD = _attend(
             q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, slot_K, exists_K, visible_MK,
-            m_M, l_M, acc_MD, scale_log2, D, BLOCK_D,
+            m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED,
         )  # fmt: skip
 
     slots = tl.where(first_row < live * R, T, 0)
@@ -236,9 +270,14 @@ def tree_attention_kernel(
             exists_K = tree_slot_K < T
             start_K, end_K = _intervals(key_start_ptr, key_end_ptr, tree_slot_K, exists_K, CLOSED)
             visible_MK = (start_K[None, :] <= query_M[:, None]) & (query_M[:, None] < end_K[None, :])
+            if WINDOWED:
+                position_K = tl.load(
+                    key_position_ptr + b * stride_keypos_b + tree_slot_K, mask=exists_K, other=0
+                ).to(tl.int32)  # fmt: skip
+                visible_MK = visible_MK & (position_K[None, :] > hidden_M[:, None])
             m_M, l_M, acc_MD = _attend(
                 q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, prefix + tree_slot_K, exists_K,
-                visible_MK, m_M, l_M, acc_MD, scale_log2, D, BLOCK_D,
+                visible_MK, m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED,
             )  # fmt: skip
         # the block after a run is not seen
         base = run_end + BLOCK_K

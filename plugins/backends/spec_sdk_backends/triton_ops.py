@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
-from spec_sdk.ops import Ops, PendingDecision, Rule, ScoredTree
+from spec_sdk.ops import PLAIN, AttentionSpec, Ends, Ops, PendingDecision, Rule, ScoredTree
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk_backends.fused_multi_step import multi_step
@@ -39,17 +39,20 @@ class TritonOps(Ops):
         decisions |= zip(others, super().accept(rule, [scored[i] for i in others]), strict=True)
         return [decisions[i] for i in range(len(scored))]
 
-    def cached_attention(self, q_gBNHD: torch.Tensor, cache: PassCache, first: int) -> torch.Tensor:
+    def cached_attention(
+        self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
+    ) -> torch.Tensor:
         """As the reference's, in one launch for all requests and layers, and without waiting for the device.
 
-        Prompts' first chunks stay with torch, whose kernels are made for them. Raises
+        Prompts' first chunks stay with torch, whose kernels are made for them, unless scores are capped or a window
+        reaches less far. Raises
         :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
         """
         g, B, N, H, _ = q_gBNHD.shape
         inputs = cache.inputs
         k_gSGCD, v_gSGCD = cache.layers(first, first + g)
-        if not inputs.first_chunk:
-            return cached_tree_attention(q_gBNHD, k_gSGCD, v_gSGCD, inputs)
+        if not inputs.first_chunk or not _is_torchs(spec, N):
+            return cached_tree_attention(q_gBNHD, k_gSGCD, v_gSGCD, inputs, spec=spec)
         slot_B = inputs.slot_B.long()
         padding_BN = torch.arange(N, device=slot_B.device) >= inputs.live_B[:, None]
         # a masked column that an earlier request left as NaN would still spoil the sum
@@ -62,23 +65,39 @@ class TritonOps(Ops):
             k_gBGND.flatten(0, 1),
             v_gBGND.flatten(0, 1),
             is_causal=True,
+            scale=spec.scale,
             enable_gqa=k_gSGCD.shape[2] < H,
         )
         return o_XHND.transpose(1, 2).view(g, B, N, H, -1).masked_fill(padding_BN[:, :, None, None], 0.0)
 
     def tree_attention(
-        self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask
+        self,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        spec: AttentionSpec = PLAIN,
     ) -> torch.Tensor:
-        """Attention of N queries over ``S = mask.keys`` keys; softmax scale 1/sqrt(D). Returns o [B, N, H, D].
+        """Attention of N queries over ``S = mask.keys`` keys, as ``spec`` says. Returns o [B, N, H, D].
 
-        A prompt's first pass (a causal chain without a prefix) stays with torch, whose kernels are made for it.
+        A prompt's first pass (a causal chain without a prefix) stays with torch, as in :meth:`cached_attention`.
         Raises :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
         """
-        if mask.is_chain and mask.prefix == 0 and mask.queries > 1:
-            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)
-        if mask.is_preorder:
-            return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix)
-        return tree_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, mask.key_start_T, mask.query_start_N)
+        if mask.is_causal and _is_torchs(spec, mask.queries):
+            return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec)
+        key_start_T, query_start_N = (None, None) if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
+        positions = mask.key_position_T, mask.query_position_N
+        return tree_attention(
+            q_BNHD,
+            k_BGSD,
+            v_BGSD,
+            mask.key_end_T,
+            mask.prefix,
+            key_start_T,
+            query_start_N,
+            spec=spec,
+            positions=positions,
+        )
 
     def speculative_attention(
         self,
@@ -86,21 +105,26 @@ class TritonOps(Ops):
         k_BGSD: torch.Tensor,
         v_BGSD: torch.Tensor,
         mask: AttentionMask,
-        size: int,
+        ends: int | Ends,
         announce: Announce | None = None,
     ) -> SpeculativeAttention:
-        """Attention, and its prediction from ``size`` keys at each end of the prefix; no statistics per chunk.
+        """Attention, and its prediction from both ends of the prefix; no statistics per chunk.
 
         A prompt's first pass stays with torch, as in :meth:`tree_attention`. Raises what that raises. For ``announce``
         the window has launches of its own, so that the prediction travels while the keys between are read.
         """
-        if mask.is_chain and mask.prefix == 0 and mask.queries > 1:
-            return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, size, announce)
+        if mask.is_causal:
+            return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, ends, announce)
         starts = () if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
         if announce is None:
-            return speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
-        prediction = predict_part(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, size, *starts)
+            return speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, ends, *starts)
+        prediction = predict_part(q_BNHD, k_BGSD, v_BGSD, mask.key_end_T, mask.prefix, ends, *starts)
         announced_BNHD = prediction.o_BNHD.to(q_BNHD.dtype)
         announce(announced_BNHD)
-        attention = finish(prediction, q_BNHD, k_BGSD, v_BGSD, mask.prefix, size)
+        attention = finish(prediction, q_BNHD, k_BGSD, v_BGSD, mask.prefix, ends)
         return dataclasses.replace(attention, predicted_BNHD=announced_BNHD)
+
+
+def _is_torchs(spec: AttentionSpec, rows: int) -> bool:
+    """Whether torch's causal kernel computes the attention of so many first tokens."""
+    return spec.softcap is None and (spec.window is None or rows <= spec.window)

@@ -11,26 +11,25 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import BlockRunner, Budget, Drafter, Growing, Growth, Hidden, Request
+from spec_sdk.contracts import BlockRunner, Budget, Drafter, Growing, Growth, Hidden, Request, option
 from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 
+GROWTHS = (
+    "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
+    "auto: beam, or, where children are drawn, width paths that part at the root"
+)
+RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec)"
+
 
 @dataclass
 class DraftModelConfig:
-    """Options of drafting with a model.
+    """Options of drafting with a model; those of the chosen growth and runner stand beside them."""
 
-    ``draft``: the model to draft with; null means ``model.draft`` of the run.
-    ``growth``: which nodes are expanded: ``auto``, ``beam``, ``dynamic``, ``static`` or another growth that is
-    installed; its options stand beside these.
-    ``runner``: how the draft model runs while the tree grows: ``sequential`` or ``layer_parallel``; its options stand
-    beside these. Committed tokens are always fed in a plain pass.
-    """
-
-    draft: str | None = None
-    growth: Any = "auto"
-    runner: Any = "sequential"
+    draft: str | None = option(None, "the model to draft with", means={None: "model.draft"})
+    growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
+    runner: Any = option("sequential", f"how the draft model runs while the tree grows: {RUNNERS}")
 
 
 class DraftModelDrafter(Drafter):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk.contracts import option
+from spec_sdk_drafters.draft_model import RUNNERS, DraftModelConfig, DraftModelDrafter
 
 
 @dataclass
 class EasySpecConfig(DraftModelConfig):
     """The options of ``draft_model``; ``runner`` is layer-parallel unless another is chosen."""
 
-    runner: Any = "layer_parallel"
+    runner: Any = option("layer_parallel", f"how the draft model runs while the tree grows: {RUNNERS}")
 
 
 class EasySpecDrafter(DraftModelDrafter):

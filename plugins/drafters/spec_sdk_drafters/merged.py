@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Request
+from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
 from spec_sdk.registry import Registry
@@ -15,9 +15,17 @@ from spec_sdk.tree import TokenTree, TreeBuilder
 
 @dataclass
 class MergedConfig:
-    """``members``: the drafters, each as in YAML: ``{name: …, option: value}``. The first's draws are tried first."""
+    """Options of ``drafter=merged``."""
 
-    members: list[dict[str, Any]] = field(default_factory=list)
+    members: list[dict[str, Any]] = option(
+        [{"name": "draft_model"}, {"name": "prompt_lookup"}],
+        "drafters whose trees are merged by common prefix, each as {name: …, option: value}; the first one's draws "
+        "are tried first",
+    )
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise UserError("drafter.members: no drafter is listed; give at least one, such as {name: prompt_lookup}")
 
 
 class MergedDrafter(Drafter):
@@ -32,8 +40,6 @@ class MergedDrafter(Drafter):
     config: MergedConfig
 
     def __init__(self, config: MergedConfig, models: Models) -> None:
-        if not config.members:
-            raise UserError("drafter.members: no drafter is listed; give at least one, such as {name: prompt_lookup}")
         super().__init__(config, models)
         self.members = [_member(i, node, models) for i, node in enumerate(config.members)]
         self.taps = tuple(sorted({layer for member in self.members for layer in member.taps}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Request
+from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
 from spec_sdk.tree import TokenTree
@@ -13,10 +13,14 @@ from spec_sdk.tree import TokenTree
 
 @dataclass
 class PromptLookupConfig:
-    """``max_ngram``, ``min_ngram``: longest and shortest run of tokens to match; longer matches are preferred."""
+    """Options of ``drafter=prompt_lookup``."""
 
-    max_ngram: int = 3
-    min_ngram: int = 1
+    max_ngram: int = option(3, "longest run of tokens looked up; longer matches are preferred", minimum=1)
+    min_ngram: int = option(1, "shortest", minimum=1)
+
+    def __post_init__(self) -> None:
+        if self.min_ngram > self.max_ngram:
+            raise UserError(f"drafter.min_ngram: {self.min_ngram} must be at most drafter.max_ngram, {self.max_ngram}")
 
 
 class PromptLookup(Drafter):
@@ -31,10 +35,6 @@ class PromptLookup(Drafter):
     config: PromptLookupConfig
 
     def __init__(self, config: PromptLookupConfig, models: Models) -> None:
-        if not 1 <= config.min_ngram <= config.max_ngram:
-            raise UserError(
-                f"drafter.min_ngram: {config.min_ngram} must lie between 1 and drafter.max_ngram ({config.max_ngram})"
-            )
         super().__init__(config, models)
         self._indices: dict[int, _Index] = {}
 

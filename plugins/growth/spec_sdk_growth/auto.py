@@ -12,20 +12,16 @@ import torch
 from spec_sdk.contracts import Growing, Growth, Request
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
-from spec_sdk_growth.options import check_children, check_width, children_of
+from spec_sdk_growth.options import children_of, children_option, width_option
 from spec_sdk_growth.static import grow_static
 
 
 @dataclass
 class AutoConfig:
-    """``width``: paths per level; 1 drafts a chain.
+    """Options of ``drafter.growth=auto``."""
 
-    ``children``: ``top_k`` takes the most probable tokens; ``with_replacement`` and ``without_replacement`` draw from
-    the draft model; ``auto`` draws at a temperature above 0 and takes the top k otherwise.
-    """
-
-    width: int = 1
-    children: str = "auto"
+    width: int = width_option()
+    children: str = children_option()
 
 
 class AutoGrowth(Growth):
@@ -34,11 +30,6 @@ class AutoGrowth(Growth):
     name = "auto"
     Config = AutoConfig
     config: AutoConfig
-
-    def __init__(self, config: AutoConfig) -> None:
-        check_width(config.width)
-        check_children(config.children)
-        super().__init__(config)
 
     @property
     def branches(self) -> bool:

@@ -12,17 +12,18 @@ import torch
 from spec_sdk.contracts import Growing
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
+from spec_sdk_growth.options import check_kept, children_option, width_option
 
 
 @dataclass
 class BeamConfig:
-    """``width``: paths per level; 1 drafts a chain.
+    """Options of ``drafter.growth=beam``; only a chain may be drawn at random."""
 
-    ``children``: only a chain may be drawn at random (``with_replacement``); ``auto`` does so when sampling.
-    """
+    width: int = width_option()
+    children: str = children_option()
 
-    width: int = 1
-    children: str = "auto"
+    def __post_init__(self) -> None:
+        check_kept(self.children, "beam", self.width)
 
 
 class BeamGrowth(MostProbableGrowth):

@@ -9,23 +9,22 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Growing
-from spec_sdk.errors import UserError
+from spec_sdk.contracts import Growing, option
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
+from spec_sdk_growth.options import check_kept, children_option, width_option
 
 
 @dataclass
 class DynamicConfig:
-    """``width``: nodes that are fed per level, and children that each of them offers; 1 drafts a chain.
+    """Options of ``drafter.growth=dynamic``; only a chain may be drawn at random."""
 
-    ``max_nodes``: nodes of the tree, the root not counted.
-    ``children``: only a chain may be drawn at random (``with_replacement``); ``auto`` does so when sampling.
-    """
+    width: int = width_option()
+    max_nodes: int = option(32, "nodes of the tree, the root not counted", minimum=1)
+    children: str = children_option()
 
-    width: int = 1
-    max_nodes: int = 32
-    children: str = "auto"
+    def __post_init__(self) -> None:
+        check_kept(self.children, "dynamic", self.width)
 
 
 class DynamicGrowth(MostProbableGrowth):
@@ -39,11 +38,6 @@ class DynamicGrowth(MostProbableGrowth):
     name = "dynamic"
     Config = DynamicConfig
     config: DynamicConfig
-
-    def __init__(self, config: DynamicConfig) -> None:
-        if config.max_nodes < 1:
-            raise UserError(f"drafter.max_nodes: {config.max_nodes} must be 1 or more")
-        super().__init__(config)
 
     def grow_chosen(self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, drafter: str) -> Growing:
         width, max_nodes = self.config.width, self.config.max_nodes

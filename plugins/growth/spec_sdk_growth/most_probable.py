@@ -15,7 +15,7 @@ import torch
 from spec_sdk.contracts import Growing, Growth, Request
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import TreeBuilder
-from spec_sdk_growth.options import check_kept, check_width, children_of
+from spec_sdk_growth.options import children_of
 from spec_sdk_growth.static import grow_static
 
 
@@ -30,11 +30,6 @@ class MostProbableGrowth(Growth):
     """Children are chosen by their joint draft probability. A chain may be drawn at random instead."""
 
     config: PathOptions
-
-    def __init__(self, config: PathOptions) -> None:
-        check_width(config.width)
-        check_kept(config.children, self.name, config.width)
-        super().__init__(config)
 
     @property
     def branches(self) -> bool:

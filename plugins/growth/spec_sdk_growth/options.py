@@ -1,32 +1,37 @@
-"""Options that several growths have, and what they may be."""
+"""Options that several growths have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, cast
 
-from spec_sdk.contracts import LARGEST_TREE
-from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.contracts import LARGEST_TREE, option
+from spec_sdk.errors import UserError
 
 Children = Literal["top_k", "with_replacement", "without_replacement"]
-CHILDREN = ("auto", "top_k", "with_replacement", "without_replacement")
 
 
-def check_width(width: int) -> None:
-    """Raise UserError for a width outside its range."""
-    if not 1 <= width < LARGEST_TREE:
-        raise UserError(f"drafter.width: {width} must be between 1 and {LARGEST_TREE - 1}")
+def width_option() -> int:
+    """The option ``width``."""
+    return option(1, "paths kept (and fed) per level", minimum=1, maximum=LARGEST_TREE - 1, means={1: "a chain"})
 
 
-def check_children(children: str) -> None:
-    """Raise UserError for an unknown way to pick children."""
-    if children not in CHILDREN:
-        raise UserError(f"drafter.children: unknown value {children!r}{did_you_mean(children, CHILDREN)}")
+def children_option() -> str:
+    """The option ``children``."""
+    return option(
+        "auto",
+        "how a node's children are picked",
+        choices={
+            "auto": "top_k at temperature 0 and in trees of beam and dynamic; else drawn, in a tree all different",
+            "top_k": "the most probable tokens",
+            "with_replacement": "drawn",
+            "without_replacement": "drawn, all different",
+        },
+    )
 
 
 def check_kept(children: str, growth: str, width: int) -> None:
     """Raise UserError for children that are drawn at random where ``growth`` would prune them."""
-    check_children(children)
     if children.endswith("replacement") and width > 1:
         raise UserError(
             f"drafter.children: {children} draws at random, and growth={growth} would prune what was drawn; use "

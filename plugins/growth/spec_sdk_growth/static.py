@@ -6,29 +6,34 @@ Legend: K frontier nodes, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import LARGEST_TREE, Growing, Growth, Request
+from spec_sdk.contracts import LARGEST_TREE, Growing, Growth, Request, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops import without
 from spec_sdk.ops.host_reads import count as count_read
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import DraftDistribution, TreeBuilder
-from spec_sdk_growth.options import Children, affordable_depth, check_children, children_of
+from spec_sdk_growth.options import Children, affordable_depth, children_of, children_option
 
 
 @dataclass
 class StaticConfig:
-    """``widths``: children per node, level by level, the last entry for all deeper levels.
+    """Options of ``drafter.growth=static``."""
 
-    ``children``: ``top_k`` takes the most probable tokens; ``with_replacement`` and ``without_replacement`` draw from
-    the draft model; ``auto`` draws at a temperature above 0 and takes the top k otherwise.
-    """
+    widths: list[int] = option(
+        [2, 2, 1],
+        "children per node, level by level, the last entry for all deeper levels",
+        minimum=1,
+        maximum=LARGEST_TREE - 1,
+    )
+    children: str = children_option()
 
-    widths: list[int] = field(default_factory=lambda: [2, 2, 1])
-    children: str = "auto"
+    def __post_init__(self) -> None:
+        if not self.widths:
+            raise UserError("drafter.widths: no level is listed; give one or more numbers of children, such as [2,2,1]")
 
 
 class StaticGrowth(Growth):
@@ -37,13 +42,6 @@ class StaticGrowth(Growth):
     name = "static"
     Config = StaticConfig
     config: StaticConfig
-
-    def __init__(self, config: StaticConfig) -> None:
-        widths = config.widths
-        if not widths or not 1 <= min(widths) <= max(widths) < LARGEST_TREE:
-            raise UserError(f"drafter.widths: {widths} must list 1 … {LARGEST_TREE - 1} children for every level")
-        check_children(config.children)
-        super().__init__(config)
 
     @property
     def branches(self) -> bool:

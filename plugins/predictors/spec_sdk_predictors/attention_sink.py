@@ -9,26 +9,48 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Announce, PartialAttention, SpeculativeAttention
-from spec_sdk.ops import Ops
+from spec_sdk.contracts import Announce, PartialAttention, Predictor, SpeculativeAttention, option
+from spec_sdk.errors import UserError
+from spec_sdk.ops import Ends, Ops
 from spec_sdk.ops.attention_mask import AttentionMask
-from spec_sdk_predictors.budget import BudgetedPredictor
+
+SIZE = 128
 
 
 @dataclass
 class AttentionSinkConfig:
-    """``size``: tokens S taken from each end of the committed prefix."""
+    """Options of ``predictor=attention_sink``; contexts up to ``first + last`` tokens are predicted exactly."""
 
-    size: int = 128
+    size: int = option(SIZE, "tokens taken from each end of the prefix (S)", minimum=1)
+    first: int | None = option(None, "tokens taken from its start, if not size", minimum=0, means={None: "size"})
+    last: int | None = option(None, "tokens taken from its end, if not size", minimum=1, means={None: "size"})
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.last is not None and self.size not in (SIZE, self.first, self.last):
+            raise UserError(
+                f"predictor.size: {self.size} contradicts predictor.first={self.first} and predictor.last={self.last}, "
+                "which say what is taken from both ends; leave size out"
+            )
+
+    @property
+    def ends(self) -> Ends:
+        """What is taken from either end."""
+        return Ends(
+            self.size if self.first is None else self.first,
+            self.size if self.last is None else self.last,
+        )
 
 
-class AttentionSink(BudgetedPredictor):
-    """Attention over the first ``size`` and the last ``size`` committed tokens and a query's own tree ancestors."""
+class AttentionSink(Predictor):
+    """Attention over the first and the last committed tokens and a query's own tree ancestors."""
 
     name = "attention_sink"
     aliases = ("sink",)
     Config = AttentionSinkConfig
     config: AttentionSinkConfig
+
+    def always_exact(self, prefix: int) -> bool:
+        return prefix <= self.config.ends.keys
 
     def predict(
         self,
@@ -39,7 +61,7 @@ class AttentionSink(BudgetedPredictor):
         mask: AttentionMask,
         ops: Ops,
     ) -> PartialAttention:
-        return ops.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, self.config.size)
+        return ops.sink_attention(q_BNHD, k_BGSD, v_BGSD, mask, self.config.ends)
 
     def speculate(
         self,
@@ -52,4 +74,4 @@ class AttentionSink(BudgetedPredictor):
         announce: Announce | None = None,
     ) -> SpeculativeAttention:
         """Both ends are read first, and their attention is reused for the exact one (ALSpec, §4.1)."""
-        return ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, self.config.size, announce)
+        return ops.speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, self.config.ends, announce)

@@ -1,27 +1,19 @@
-"""What predictors with a key budget share: the option ``size``, and attention over keys picked per KV head.
+"""What predictors with a key budget share: how far it reaches, and attention over keys picked per KV head.
 
 Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys, K picked keys.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from spec_sdk.contracts import PartialAttention, Predictor
-from spec_sdk.errors import UserError
 from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
 
 
 class BudgetedPredictor(Predictor):
     """Sees at most ``2 * config.size`` committed keys, as attention sink does; a shorter prefix it sees whole."""
-
-    def __init__(self, config: Any) -> None:
-        if config.size < 1:
-            raise UserError(f"predictor.size: {config.size} must be 1 token or more")
-        super().__init__(config)
 
     def always_exact(self, prefix: int) -> bool:
         return prefix <= 2 * int(self.config.size)

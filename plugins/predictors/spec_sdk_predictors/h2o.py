@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import PartialAttention
+from spec_sdk.contracts import PartialAttention, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
@@ -23,13 +23,18 @@ from spec_sdk_predictors.budget import BudgetedPredictor, attention_over_picked,
 
 @dataclass
 class H2OConfig:
-    """``size``: keys taken as heavy hitters, and as many of the last ones: 2 · size, as attention sink of this size.
+    """Options of ``predictor=h2o``."""
 
-    ``chunk``: keys that are counted and picked together. 1 is H2O's own; more is cheaper to count.
-    """
+    size: int = option(
+        128, "heavy hitters, and as many of the last keys; contexts up to twice this are predicted exactly", minimum=1
+    )
+    chunk: int = option(
+        1, "keys counted and picked together; more is cheaper to count", minimum=1, means={1: "H2O's own"}
+    )
 
-    size: int = 128
-    chunk: int = 1
+    def __post_init__(self) -> None:
+        if self.chunk > self.size:
+            raise UserError(f"predictor.chunk: {self.chunk} must be at most predictor.size, {self.size}")
 
 
 class H2O(BudgetedPredictor):
@@ -48,8 +53,6 @@ class H2O(BudgetedPredictor):
 
     def __init__(self, config: H2OConfig) -> None:
         super().__init__(config)
-        if not 1 <= config.chunk <= config.size:
-            raise UserError(f"predictor.chunk: {config.chunk} must be between 1 and predictor.size, {config.size}")
         self.chunk = config.chunk
         self._mass: dict[int, torch.Tensor] = {}
         self._pending: dict[int, torch.Tensor] = {}

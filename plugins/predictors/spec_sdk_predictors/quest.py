@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import PartialAttention
+from spec_sdk.contracts import PartialAttention, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
@@ -21,13 +21,19 @@ from spec_sdk_predictors.budget import BudgetedPredictor, attention_over_picked,
 
 @dataclass
 class QuestConfig:
-    """``size``: half the budget: at most 2 · size committed keys are read, as attention sink of this size reads.
+    """Options of ``predictor=quest``."""
 
-    ``page``: keys per page.
-    """
+    size: int = option(
+        128, "half the budget: at most twice this many committed keys are read; shorter contexts are exact", minimum=1
+    )
+    page: int = option(16, "keys per page; the last complete page and the incomplete one are always read", minimum=1)
 
-    size: int = 128
-    page: int = 16
+    def __post_init__(self) -> None:
+        if 2 * self.size < 3 * self.page:
+            raise UserError(
+                f"predictor.page: {self.page} leaves no page to pick from a budget of 2 x {self.size} keys; "
+                f"use {2 * self.size // 3 or 1} or less, or a larger predictor.size"
+            )
 
 
 class Quest(BudgetedPredictor):
@@ -44,13 +50,6 @@ class Quest(BudgetedPredictor):
 
     def __init__(self, config: QuestConfig) -> None:
         super().__init__(config)
-        if config.page < 1:
-            raise UserError(f"predictor.page: {config.page} must be 1 token or more")
-        if 2 * config.size < 3 * config.page:
-            raise UserError(
-                f"predictor.page: {config.page} leaves no page to pick from a budget of 2 x {config.size} keys; "
-                f"use {2 * config.size // 3 or 1} or less, or a larger predictor.size"
-            )
         self._bounds: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def predict(

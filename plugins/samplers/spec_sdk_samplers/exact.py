@@ -18,8 +18,8 @@ from typing import ClassVar
 
 import torch
 
-from spec_sdk.contracts import Random, SamplingParams
-from spec_sdk.errors import UnusableLogits, UserError, did_you_mean
+from spec_sdk.contracts import Random, SamplingParams, option
+from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.ops import DrawnTree, FromLogits, Ops, Rows
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.ops.pieces import largest, pieces
@@ -27,14 +27,16 @@ from spec_sdk.tree import DraftDistribution, Draw
 from spec_sdk_samplers.candidates import nucleus, top_k_candidates, top_p_candidates
 from spec_sdk_samplers.reference import ReferenceSampler
 
-KERNELS = ("auto", "triton", "torch")
-
 
 @dataclass
 class ExactConfig:
-    """``kernels``: ``triton`` or ``torch``, wherever the logits lie; ``auto`` is what the backend has."""
+    """Options of ``sampler=exact``."""
 
-    kernels: str = "auto"
+    kernels: str = option(
+        "auto",
+        "what accepts and draws",
+        choices={"auto": "triton on a GPU, torch elsewhere", "triton": "", "torch": ""},
+    )
 
 
 class ExactSampler(ReferenceSampler):
@@ -46,8 +48,6 @@ class ExactSampler(ReferenceSampler):
 
     def __init__(self, config: ExactConfig | None, params: SamplingParams) -> None:
         config = config or self.Config()
-        if config.kernels not in KERNELS:
-            raise UserError(f"sampler.kernels: unknown value {config.kernels!r}{did_you_mean(config.kernels, KERNELS)}")
         if config.kernels == "triton" and importlib.util.find_spec("triton") is None:
             raise UserError(
                 "sampler.kernels: triton is not installed: pip install 'spec-sdk[cuda]', or use sampler.kernels=torch"

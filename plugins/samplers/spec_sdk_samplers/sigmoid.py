@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import torch
 
-from spec_sdk.contracts import Guarantee, SamplingParams
-from spec_sdk.errors import UnusableLogits, UserError
+from spec_sdk.contracts import Guarantee, option
+from spec_sdk.errors import UnusableLogits
 from spec_sdk.ops import DrawnTree, Left, Rows
 from spec_sdk.ops.inversion import first_beyond
 from spec_sdk.ops.pieces import exceeding, largest, pieces, total
@@ -29,14 +29,10 @@ HALF_STEP = 2.0**-11
 
 @dataclass
 class SigmoidConfig(ExactConfig):
-    """Options of ``exact``, and the scale of the logits.
+    """Options of ``exact``, and the scale of the logits: the paper takes ±1e3 for speech and ±1e4 for summaries."""
 
-    ``alpha``: logits are moved by it; below 0. The paper takes -1e3 for speech and -1e4 for summaries.
-    ``beta``: and divided by beta - alpha; above 0.
-    """
-
-    alpha: float = -1e4
-    beta: float = 1e4
+    alpha: float = option(-1e4, "logits z become sigmoid((z - alpha) / (beta - alpha))", below=0, above=-math.inf)
+    beta: float = option(1e4, "see alpha", above=0, below=math.inf)
 
 
 class SigmoidSampler(ExactSampler):
@@ -54,13 +50,6 @@ class SigmoidSampler(ExactSampler):
     guarantee: ClassVar[Guarantee] = "relaxed"
     Config = SigmoidConfig
     config: SigmoidConfig
-
-    def __init__(self, config: SigmoidConfig | None, params: SamplingParams) -> None:
-        super().__init__(config, params)
-        if not -float("inf") < self.config.alpha < 0:
-            raise UserError(f"sampler.alpha: {self.config.alpha} must be below 0")
-        if not 0 < self.config.beta < float("inf"):
-            raise UserError(f"sampler.beta: {self.config.beta} must be above 0")
 
     def cautions(self, dtype: torch.dtype) -> list[str]:
         where = f"sampler.alpha={self.config.alpha:g}, sampler.beta={self.config.beta:g}"

@@ -1,19 +1,20 @@
-"""What the attention level's verifiers check in their options."""
+"""What options of the attention level's verifiers have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spec_sdk.contracts import SPACES, Space
-from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.contracts import option
+from spec_sdk.errors import UserError
 
 
-def checked_space(space: str) -> Space:
-    """``space`` if there is one of that name. Raises UserError with the nearest otherwise."""
-    for known in SPACES:
-        if space == known:
-            return known
-    raise UserError(f"attention_verifier.space: unknown space '{space}'{did_you_mean(space, SPACES)}")
+def space_option(what: str) -> str:
+    """The option ``space``: one of :data:`spec_sdk.contracts.SPACES`. ``what`` is measured there."""
+    return option(
+        "heads",
+        f"where {what} is measured",
+        choices={"heads": "before the output projection", "residual": "after it"},
+    )
 
 
 def check_layers(option: str, chosen: Iterable[int], layers: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spec_sdk.contracts import Guarantee, SamplingParams, Verifier
+from spec_sdk.contracts import SamplingParams, Verifier
 from spec_sdk.errors import UserError
 
 
@@ -13,10 +13,9 @@ class Greedy(Verifier):
     rule = "greedy"
     guarantee = "exact"
 
-    def guarantee_under(self, params: SamplingParams) -> Guarantee:
+    def check(self, params: SamplingParams) -> None:
         if params.temperature != 0:
             raise UserError(
                 f"verifier 'greedy' needs sampling.temperature=0, it is {params.temperature}; "
                 "verifier=multi_step samples without loss"
             )
-        return self.guarantee

@@ -6,29 +6,31 @@ Legend: B batch, N queries.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 
-from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, relative_error
+from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, Space, option, relative_error
 from spec_sdk.errors import UserError
-from spec_sdk_verifiers.attention_options import check_layers, checked_space
+from spec_sdk_verifiers.attention_options import check_layers, space_option
 
 
 @dataclass
 class L2ThresholdConfig:
-    """``threshold``: λ, the largest accepted error relative to the exact attention. 0 accepts nothing.
+    """Options of ``attention_verifier=l2_threshold``."""
 
-    ``layer_thresholds``: another λ for some layers ({layer: λ}, layers from 0), or a list of one per layer.
-    ``never``: layers that never speculate: neither predicted nor counted.
-    ``space``: where the error is measured: heads (before the output projection) or residual (after it).
-    """
-
-    threshold: float = 0.1
-    layer_thresholds: Any = None
-    never: list[int] = field(default_factory=list)
-    space: str = "heads"
+    threshold: float = option(
+        0.1,
+        "λ: accept a prediction whose error is below this share of the exact attention's norm",
+        minimum=0,
+        means={0: "nothing is accepted"},
+    )
+    layer_thresholds: Any = option(
+        None, "other thresholds for some layers, {0: 0.05, 29: 0.2}, or a list of one per layer"
+    )
+    never: list[int] = option([], "layers (from 0) that never speculate: neither predicted nor counted", minimum=0)
+    space: str = space_option("the error")
 
 
 class L2Threshold(AttentionVerifier):
@@ -40,12 +42,9 @@ class L2Threshold(AttentionVerifier):
 
     def __init__(self, config: L2ThresholdConfig) -> None:
         super().__init__(config)
-        self.space = checked_space(config.space)
+        self.space = cast(Space, config.space)
         self._never = frozenset(config.never)
         self._thresholds = _by_layer(config.layer_thresholds)
-        for option, threshold in (("threshold", config.threshold), *_named(self._thresholds)):
-            if not threshold >= 0:
-                raise UserError(f"attention_verifier.{option}: {threshold} must be 0 or more")
 
     def check(self, layers: int) -> None:
         given = self.config.layer_thresholds
@@ -74,11 +73,9 @@ def _by_layer(given: Any) -> dict[int, float]:
             raise UserError(
                 f"attention_verifier.layer_thresholds: {layer!r}: {threshold!r} is not a layer's number and a threshold"
             )
+        if not threshold >= 0:
+            raise UserError(f"attention_verifier.layer_thresholds.{layer}: {threshold} must be 0 or more")
         thresholds[layer] = float(threshold)
     if given is not None and not isinstance(given, Mapping | list):
         raise UserError(f"attention_verifier.layer_thresholds: {given!r} must be {{layer: threshold}} or a list")
     return thresholds
-
-
-def _named(thresholds: Mapping[int, float]) -> list[tuple[str, float]]:
-    return [(f"layer_thresholds.{layer}", threshold) for layer, threshold in thresholds.items()]

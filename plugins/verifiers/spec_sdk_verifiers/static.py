@@ -5,24 +5,24 @@ Legend: B batch, N queries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 
-from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, relative_error
+from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, Space, option, relative_error
 from spec_sdk.errors import UserError
-from spec_sdk_verifiers.attention_options import check_layers, checked_space
+from spec_sdk_verifiers.attention_options import check_layers, space_option
 
 
 @dataclass
 class StaticConfig:
-    """``layers``: layers, from 0, that always take the prediction; all others never predict.
+    """Options of ``attention_verifier=static``."""
 
-    ``space``: where the error that is reported is measured: heads (before the output projection) or residual.
-    """
-
-    layers: list[int] = field(default_factory=list)
-    space: str = "heads"
+    layers: list[int] = option(
+        [], "layers (from 0) that always take the prediction, at least one; the others never predict", minimum=0
+    )
+    space: str = space_option("the reported error")
 
 
 class Static(AttentionVerifier):
@@ -41,7 +41,7 @@ class Static(AttentionVerifier):
             raise UserError(
                 "attention_verifier.layers: name the layers that take the prediction: attention_verifier.layers=[20,21]"
             )
-        self.space = checked_space(config.space)
+        self.space = cast(Space, config.space)
         self._layers = frozenset(config.layers)
 
     def check(self, layers: int) -> None:

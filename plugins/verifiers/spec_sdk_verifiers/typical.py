@@ -10,23 +10,21 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts import Verifier
-from spec_sdk.errors import UserError
+from spec_sdk.contracts import Verifier, option
 from spec_sdk.ops import Decision, DrawnTree, Rows, Uniforms
 from spec_sdk.ops.inversion import draw
 
 
 @dataclass
 class TypicalConfig:
-    """``epsilon``: a probability above which a token is always kept.
-    ``delta``: the threshold at entropy 0, which falls with the entropy.
+    """Options of ``verifier=typical``; larger values keep less.
 
-    Both lie in [0, 1]; larger values keep less. The defaults are those of the authors' code, which calls them
+    The defaults are those of the authors' code, which calls them
     ``posterior_threshold`` and ``posterior_alpha`` and recommends α = √threshold.
     """
 
-    epsilon: float = 0.09
-    delta: float = 0.3
+    epsilon: float = option(0.09, "a probability above which a token is always kept", minimum=0, maximum=1)
+    delta: float = option(0.3, "the threshold at entropy 0; it falls with exp(-entropy)", minimum=0, maximum=1)
 
 
 class Typical(Verifier):
@@ -41,13 +39,6 @@ class Typical(Verifier):
     Config = TypicalConfig
     config: TypicalConfig
     guarantee = "relaxed"
-
-    def __init__(self, config: TypicalConfig) -> None:
-        for option in ("epsilon", "delta"):
-            value = getattr(config, option)
-            if not 0 <= value <= 1:
-                raise UserError(f"verifier.{option}: {value} must lie between 0 and 1")
-        super().__init__(config)
 
     def rule(self, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
         """Takes one random number, for the next token; none at temperature 0."""

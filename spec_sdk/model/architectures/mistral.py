@@ -1,4 +1,4 @@
-"""Mistral: no biases, and in its first versions a sliding window."""
+"""Mistral: no biases, and in its first versions a sliding window in every layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_ll
 
 
 def _read_config(fields: Fields) -> ModelConfig:
-    return read_llama_like(fields, kv_heads=8, window=fields.size_or_none("sliding_window", 4096))
+    window = fields.size_or_none("sliding_window", 4096)
+    return read_llama_like(fields, kv_heads=8, windows=[window] * fields.size("num_hidden_layers"))
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spec_sdk.model.architectures.qwen2 import sliding_window
+from spec_sdk.model.architectures.qwen2 import sliding_windows
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
@@ -11,8 +11,8 @@ from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_ll
 
 
 def _read_config(fields: Fields) -> ModelConfig:
-    bias, window = fields.flag("attention_bias", False), sliding_window(fields)
-    return read_llama_like(fields, kv_heads=32, head_dim=128, qkv_bias=bias, o_bias=bias, qk_norm=True, window=window)
+    bias, windows = fields.flag("attention_bias", False), sliding_windows(fields)
+    return read_llama_like(fields, kv_heads=32, head_dim=128, qkv_bias=bias, o_bias=bias, qk_norm=True, windows=windows)
 
 
 FAMILY = Family(

@@ -17,10 +17,11 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.config.option import option
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.layer_groups import EASYSPEC, resolve_groups
+from spec_sdk.model.layer_groups import EASYSPEC, resolve_groups, runs_of_kind
 from spec_sdk.model.rope import rotate
 from spec_sdk.model.runners.layer_parallel_ranks import attention_over_ranks
 from spec_sdk.ranks import ALONE, Ranks
@@ -31,17 +32,22 @@ GroupAttention = Callable[[Decoder, Sequence[int], torch.Tensor, ForwardPass], S
 
 @dataclass
 class LayerParallelConfig:
-    """Which layers run in parallel.
+    """Which layers run in parallel."""
 
-    ``groups``: ``easyspec`` is EasySpec's Table 6 for this depth and size, and elsewhere the rule that continues it; or
-    an explicit list of groups, such as [[0], [1, 2, 3], [4]] (``task=tune_layers`` finds one).
-    ``size``: most layers in a group of ``easyspec``, first and last layer alone; 1 is plain drafting.
-    ``calibrate``: bonus calibration; false keeps the fuzzy K and V of accepted tokens, for the ablation.
-    """
-
-    groups: Any = EASYSPEC
-    size: int = 4
-    calibrate: bool = True
+    groups: Any = option(
+        EASYSPEC,
+        "easyspec, its Table 6 and the rule that continues it; or a list such as [[0], [1, 2, 3], [4]], which "
+        "task=tune_layers finds",
+    )
+    size: int = option(
+        4,
+        "most layers in a group of easyspec, whose attention runs on one hidden state; first and last layer alone",
+        minimum=1,
+        means={1: "plain drafting"},
+    )
+    calibrate: bool = option(
+        True, "bonus calibration (EasySpec, §3.2); false keeps the fuzzy K and V of accepted tokens, for the ablation"
+    )
 
 
 class LayerParallelRunner(BlockRunner):
@@ -115,26 +121,34 @@ def attention_fused(
 
     One norm, one batched QKV product, one rotation, one write into the cache, one attention call over the caches of
     all its layers, one batched output projection. A group that skips layers of the model it was cut from
-    takes one product for each run of consecutive ones.
+    takes one product for each run of consecutive ones. Layers of different kinds (windows, rotary positions) take a
+    rotation, a write and an attention call for each run of one kind.
     """
     config, (B, N, M) = decoder.config, h_BNM.shape
     g, H, G, D = len(group), config.num_heads, config.num_kv_heads, config.head_dim
     first, end = group[0], group[0] + g
     stacks = decoder.stacks(first, end)
 
-    x_KM = F.rms_norm(h_BNM, (M,), None, config.rms_norm_eps).reshape(B * N, M)
-    qkv_gKX = _joined([stack.qkv(x_KM) for stack in stacks])
+    x_BNM = h_BNM.to(stacks[0].input_norm_LM.dtype)
+    x_KM = F.rms_norm(x_BNM, (M,), None, config.rms_norm_eps).reshape(B * N, M)
+    qkv_gKX = _joined([stack.qkv(x_KM, h_BNM.dtype) for stack in stacks])
     qkv_gBNXD = qkv_gKX.view(g, B, N, H + 2 * G, D)
     qk_gBNXD, v_gBNGD = qkv_gBNXD[..., : H + G, :], qkv_gBNXD[..., H + G :, :]
     if config.qk_norm:
-        qk_gBNXD = F.rms_norm(qk_gBNXD, (D,), None, config.rms_norm_eps)
-        qk_gBNXD[..., :H, :] *= _joined([stack.q_norm_LD for stack in stacks])[:, None, None, None]
-        qk_gBNXD[..., H:, :] *= _joined([stack.k_norm_LD for stack in stacks])[:, None, None, None]
-    qk_gBNXD = rotate(qk_gBNXD, work.cos_BN1D, work.sin_BN1D)
-    work.cache.write(first, qk_gBNXD[..., H:, :], v_gBNGD)
+        q_norm_gD = _joined([stack.q_norm_LD for stack in stacks])
+        k_norm_gD = _joined([stack.k_norm_LD for stack in stacks])
+        qk_gBNXD = F.rms_norm(qk_gBNXD.to(q_norm_gD.dtype), (D,), None, config.rms_norm_eps)
+        qk_gBNXD[..., :H, :] *= q_norm_gD[:, None, None, None]
+        qk_gBNXD[..., H:, :] *= k_norm_gD[:, None, None, None]
+        qk_gBNXD = qk_gBNXD.to(h_BNM.dtype)
 
-    o_gBNHD = work.ops.cached_attention(qk_gBNXD[..., :H, :], work.cache, first)
-    o_gKY = o_gBNHD.reshape(g, B * N, H * D).to(h_BNM.dtype)
+    attended = []
+    for start, stop in runs_of_kind(decoder.kinds[first:end]):
+        rotated_gBNXD = rotate(qk_gBNXD[start:stop], *decoder.rotation(first + start, work))
+        work.cache.write(first + start, rotated_gBNXD[..., H:, :], v_gBNGD[start:stop])
+        spec = decoder.kinds[first + start].attention
+        attended.append(work.ops.cached_attention(rotated_gBNXD[..., :H, :], work.cache, first + start, spec))
+    o_gKY = _joined(attended).reshape(g, B * N, H * D).to(h_BNM.dtype)
     outputs, row = [], 0
     for stack in stacks:
         outputs.append(stack.output(o_gKY[row : row + stack.depth]))

@@ -85,8 +85,7 @@ class SpeculativeGroupsRunner(AttentionSpeculativeRunner):
                 work,
                 inputs=(inputs := work.inputs.request(part.index)),
                 cache=work.cache.of_pass(inputs),
-                cos_BN1D=work.cos_BN1D[own, rows],
-                sin_BN1D=work.sin_BN1D[own, rows],
+                rotations=work.rotations_of(own, rows),
                 hidden={},
             )
             states.append((self._run_one(decoder, h_BNM[own, rows], alone), alone))

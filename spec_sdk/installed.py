@@ -1,0 +1,93 @@
+"""What installed packages bring: entry points of our group, and packages of YAML.
+
+Reads entry points only; imports no plugin and no torch, so that ``--help`` and mistyped options answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
+
+from spec_sdk.hookspecs import CONF_PREFIX, GROUP
+
+OWN_CONF = "spec_sdk.conf"
+OWN_DISTRIBUTION = "spec-sdk"
+
+
+@dataclass(frozen=True)
+class ConfPackage:
+    """A package of YAML: its module path and the distribution that brings it."""
+
+    module: str
+    distribution: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something of an installed package that does not work. The package is left out, the rest goes on."""
+
+    package: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.package}: {self.message}"
+
+
+def distribution(entry_point: EntryPoint) -> tuple[str, str]:
+    """Name and version of the package that declares ``entry_point``."""
+    return (entry_point.dist.name, entry_point.dist.version) if entry_point.dist else ("unknown package", "")
+
+
+def entries() -> list[EntryPoint]:
+    """All entry points of our group: ours first, then others' by package and name."""
+    return sorted(
+        entry_points(group=GROUP), key=lambda e: (distribution(e)[0] != OWN_DISTRIBUTION, distribution(e)[0], e.name)
+    )
+
+
+def conf_packages() -> tuple[list[ConfPackage], list[Problem]]:
+    """The YAML packages of third parties that can be found, and what is wrong with the others.
+
+    A YAML file of a name that an earlier package has already is a problem: the earlier one is used.
+    """
+    packages, problems = [], []
+    owners = dict.fromkeys(_yaml_names(OWN_CONF), OWN_DISTRIBUTION)
+    for entry in entries():
+        if not entry.name.startswith(CONF_PREFIX):
+            continue
+        package = distribution(entry)[0]
+        try:
+            found = importlib.util.find_spec(entry.value) is not None
+            names = list(_yaml_names(entry.value)) if found else []
+        except Exception as error:  # importing the parent package runs its code, which may raise anything
+            problems.append(Problem(package, f"its YAML package {entry.value!r} cannot be imported: {error}"))
+            continue
+        if not found:
+            problems.append(Problem(package, f"its YAML package {entry.value!r} does not exist"))
+            continue
+        packages.append(ConfPackage(entry.value, package))
+        for name in names:
+            if name in owners:
+                problems.append(Problem(package, f"its {name} is ignored, {owners[name]} has one too"))
+            else:
+                owners[name] = package
+    return packages, problems
+
+
+def _yaml_names(module: str) -> Iterator[str]:
+    for group in files(module).iterdir():
+        if group.is_dir():
+            yield from (f"{group.name}/{f.name}" for f in group.iterdir() if f.name.endswith(".yaml"))
+
+
+def heading(group: str, name: str) -> str:
+    """The comment on the first line of a YAML file, which says what it is; "" of one without, or of no file."""
+    for module in (OWN_CONF, *(package.module for package in conf_packages()[0])):
+        file = files(module) / group / f"{name}.yaml"
+        if file.is_file():
+            first = file.read_text(encoding="utf-8").partition("\n")[0]
+            return first.removeprefix("# ") if first.startswith("# ") else ""
+    return ""

@@ -1,0 +1,32 @@
+"""Which layers' attention can be predicted from few KV entries: those that attend plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.ops.types import PLAIN, AttentionSpec
+
+
+def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], predictor: str) -> None:
+    """Raise UserError for the first of the ``chosen`` layers, of so many, that no predictor computes, and say why.
+
+    A prediction combines parts of the whole prefix under the usual scale; a window leaves little to save anyway.
+    """
+    specs = [config.layer_kind(layer).attention for layer in range(layers)]
+    others = [layer for layer, spec in enumerate(specs) if spec != PLAIN]
+    refused = next((layer for layer in chosen if layer in others), None)
+    if refused is not None:
+        left_out = f"attention_verifier.never={others}".replace(" ", "")
+        remedy = "use predictor=none" if len(others) == layers else f"leave such layers out ({left_out})"
+        raise UserError(
+            f"predictor '{predictor}': layer {refused} of this {config.architecture} model has "
+            f"{_peculiarity(specs[refused])}, which is not predicted; {remedy}"
+        )
+
+
+def _peculiarity(spec: AttentionSpec) -> str:
+    if spec.window is not None:
+        return f"a window of {spec.window} tokens"
+    return "soft-capped attention scores" if spec.softcap is not None else "an attention scale of its own"
