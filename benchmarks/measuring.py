@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-
-from spec_sdk.cli.composing import compose_config
+from spec_sdk.config.composing import settings_for
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.prompts import SHIPPED, encode
 from spec_sdk.registry import Registry
-from spec_sdk.search_path import register_search_path
-from spec_sdk.settings import Settings
 
 RESULTS = Path(__file__).parent / "results"
 LONG_TASKS = ("rag", "summarization")
@@ -61,9 +57,7 @@ def spread(items: Sequence[T], count: int) -> list[T]:
 
 def build(*overrides: str) -> Pipeline:
     """The pipeline that these command-line overrides name."""
-    register_search_path()
-    config: Any = OmegaConf.to_container(compose_config(list(overrides)), resolve=True)
-    return build_pipeline(Settings.from_config(config, Path("unused")), Registry.discover())
+    return build_pipeline(settings_for(overrides), Registry.discover())
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from spec_sdk.cli.composing import compose_config
+from spec_sdk.config.composing import settings_for
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.prompts import read_prompt_file
 from spec_sdk.registry import Registry
-from spec_sdk.search_path import register_search_path
-from spec_sdk.settings import Settings
 
 ONE_THREAD = ["backend.threads=1"]
 
 
 def build(name: str, overrides: list[str]) -> Pipeline:
-    config: Any = OmegaConf.to_container(compose_config([f"pipeline={name}", *overrides]), resolve=True)
-    return build_pipeline(Settings.from_config(config, Path("unused")), Registry.discover())
+    return build_pipeline(settings_for([f"pipeline={name}", *overrides]), Registry.discover())
 
 
 def measure(pipeline: Pipeline, prompts: list[list[int]], new_tokens: int) -> tuple[dict[str, Any], list[list[int]]]:
@@ -73,7 +68,6 @@ def main() -> int:
     parser.add_argument("--output", default="benchmarks/results/ranks.json")
     parser.add_argument("--overrides", nargs="*", default=[], help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_args()
-    register_search_path()
     leads = os.environ.get("RANK", "0") == "0"
     alone = (
         {name: build(name, ["backend=cpu", *ONE_THREAD, *arguments.overrides]) for name in arguments.pipelines}

@@ -1,12 +1,57 @@
-"""spec-sdk: speculative decoding on three levels (tokens, layers, attention) in one loop, built from plugins."""
+"""spec-sdk: speculative decoding on three levels (tokens, layers, attention) in one loop, built from plugins.
+
+The library API (docs/python_api.md) is loaded when it is first asked for: importing this package imports no torch.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from spec_sdk.errors import UserError
+from spec_sdk.version import __version__
+
+if TYPE_CHECKING:
+    from spec_sdk.api.answer import Answer, Part
+    from spec_sdk.api.engine import Engine
+    from spec_sdk.api.request import Request
+    from spec_sdk.model.in_memory import InMemoryModel
+    from spec_sdk.sampling_params import SamplingParams
+
+__all__ = [
+    "Answer",
+    "Engine",
+    "InMemoryModel",
+    "Part",
+    "Request",
+    "SamplingParams",
+    "UserError",
+    "__version__",
+]
+
+_HOMES = {
+    "Answer": "spec_sdk.api.answer",
+    "Engine": "spec_sdk.api.engine",
+    "InMemoryModel": "spec_sdk.model.in_memory",
+    "Part": "spec_sdk.api.answer",
+    "Request": "spec_sdk.api.request",
+    "SamplingParams": "spec_sdk.sampling_params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def _alias_conf() -> None:

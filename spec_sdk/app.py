@@ -13,31 +13,26 @@ import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
-import yaml
 from hydra._internal.utils import get_args_parser
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from spec_sdk import __version__
-from spec_sdk.cli.composing import compose_config, explain, is_composition_error, reach_unlisted
 from spec_sdk.cli.jobs import (
     EXIT_CLOSED_PIPE,
     EXIT_OK,
     EXIT_USER_ERROR,
-    default_output_dir,
     end_on_sigterm,
     report,
     run_task,
     status_of,
 )
-from spec_sdk.cli.overrides import quote_texts
+from spec_sdk.config.composing import compose_config, default_output_dir, explained, reach_unlisted
+from spec_sdk.config.overrides import quote_texts, search_path_override
 from spec_sdk.errors import UserError
 from spec_sdk.ranks import joined, launched_processes, launched_rank, only_the_leader_speaks, under_launcher
 from spec_sdk.search_path import register_search_path
+from spec_sdk.version import __version__
 
 SEVERAL_PROCESSES = "accelerate"
 """The backend of a run that a launcher started, unless one is chosen."""
@@ -103,8 +98,8 @@ def _run(argv: list[str]) -> int:
     if under_launcher():
         _for_several_processes(args)
     if args.config_dir is not None:
-        args.overrides.append(_search_path_override(args.config_dir))
-    try:
+        args.overrides.append(search_path_override(args.config_dir, "--config-dir"))
+    with explained(args.overrides):
         if args.multirun:
             from spec_sdk.cli.sweep import run_sweep
 
@@ -120,12 +115,6 @@ def _run(argv: list[str]) -> int:
             run_hydra(parser, args, lambda _: None)
             return EXIT_OK
         config = compose_config(args.overrides)
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise explain(error, args.overrides) from error
-    except ValueError as error:
-        if not is_composition_error(error):
-            raise
-        raise explain(error, args.overrides) from error
     return run_task(config)
 
 
@@ -148,13 +137,6 @@ def _for_several_processes(args: Namespace) -> None:
         raise UserError("--multirun: a sweep runs in one process; start it as python -m spec_sdk, without a launcher")
     if not any(override.lstrip("+").partition("=")[0] == "backend" for override in args.overrides):
         args.overrides.append(f"backend={SEVERAL_PROCESSES}")
-
-
-def _search_path_override(directory: str) -> str:
-    path = Path(directory).expanduser().absolute()
-    if not path.is_dir():
-        raise UserError(f"--config-dir: {directory} is not a directory")
-    return f'hydra.searchpath=["file://{path}"]'
 
 
 def _show_config(args: Namespace) -> int:

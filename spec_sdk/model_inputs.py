@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spec_sdk.contracts import Constraint, OnlyTokens, SamplingParams
+from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.prompts import encode
@@ -90,11 +91,13 @@ def spoken_language(pipeline: Pipeline, tokens: TranscriptionTokens, features_XF
     """
     engine = pipeline.vanilla().new_engine()
     answer = engine.stream(
-        [tokens.start],
-        max_new_tokens=1,
-        sampling=SamplingParams(),
-        input_features=features_XF,
-        constraint=OnlyTokens(tokens.languages.values()),
+        TokenRequest(
+            [tokens.start],
+            max_new_tokens=1,
+            sampling=SamplingParams(),
+            input_features=features_XF,
+            constraint=OnlyTokens(tokens.languages.values()),
+        )
     )
     token = next(token for new in answer for token in new)
     return next(code for code, known in tokens.languages.items() if known == token)

@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 
-from spec_sdk import __version__
 from spec_sdk.contracts import (
     AttentionVerifier,
     Backend,
     BlockRunner,
     Budget,
-    Constraint,
     Drafter,
     Guarantee,
     Policy,
@@ -27,13 +25,12 @@ from spec_sdk.contracts import (
     Verifier,
     weakest,
 )
-from spec_sdk.engine.engine import Engine
-from spec_sdk.engine.turn import Emit
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.lipschitz import EstimateOfRun
-from spec_sdk.model.models import Models
+from spec_sdk.model.models import Models, ModelSource
 from spec_sdk.model.predictable import check_predictable
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -44,6 +41,7 @@ from spec_sdk.ranks import DeviceGroups, Ranks, launched_processes
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 from spec_sdk.tree import TokenTree
+from spec_sdk.version import __version__
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -54,6 +52,7 @@ class Pipeline:
 
     ``make_drafter`` and ``make_target_runner`` give new ones per engine, ``make_sampler`` one per sampling parameters.
     ``guarantee`` is the weakest of verifier's, sampler's and target runner's under the run's sampling parameters.
+    ``slots``: prompts that :attr:`engine` answers at once.
     """
 
     name: str
@@ -65,7 +64,8 @@ class Pipeline:
     policy: Policy
     make_drafter: Callable[[], Drafter]
     make_target_runner: Callable[[], BlockRunner]
-    _engines: list[Engine] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
+    slots: int = 1
+    _engines: list[TokenEngine] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def ranks(self) -> Ranks:
@@ -79,9 +79,13 @@ class Pipeline:
 
     @property
     def guarantee(self) -> Guarantee:
-        sampler = self.make_sampler(self.sampling)
+        return self.guarantee_under(self.sampling)
+
+    def guarantee_under(self, sampling: SamplingParams) -> Guarantee:
+        """What holds of an answer with these sampling parameters."""
+        sampler = self.make_sampler(sampling)
         runner = self.engine.target.runner
-        return weakest(self.verifier.guarantee_under(self.sampling), sampler.guarantee, runner.guarantee)
+        return weakest(self.verifier.guarantee_under(sampling), sampler.guarantee, runner.guarantee)
 
     @property
     def target_name(self) -> str:
@@ -111,8 +115,8 @@ class Pipeline:
         return self.models.target.executor.config.max_context
 
     @property
-    def engine(self) -> Engine:
-        """The engine of :meth:`stream`, which answers one prompt at a time."""
+    def engine(self) -> TokenEngine:
+        """The engine of :meth:`stream`."""
         self.prepare()
         return self._engines[0]
 
@@ -123,14 +127,14 @@ class Pipeline:
         same pipelines in the same order.
         """
         if not self._engines:
-            self._engines.append(self.new_engine())
+            self._engines.append(self.new_engine(self.slots))
 
-    def new_engine(self, slots: int = 1) -> Engine:
+    def new_engine(self, slots: int = 1) -> TokenEngine:
         """An engine with caches of its own, which answers up to ``slots`` prompts at once.
 
         With several processes all of them make the same engines in the same order.
         """
-        return Engine(
+        return TokenEngine(
             target=self.models.session(self.models.target, self.make_target_runner(), spread=True),
             drafter=self.make_drafter(),
             verifier=self.verifier,
@@ -153,31 +157,12 @@ class Pipeline:
             make_target_runner=SequentialRunner,
         )
 
-    def stream(
-        self,
-        prompt: Sequence[int],
-        *,
-        request_id: int = 0,
-        max_new_tokens: int,
-        ignore_eos: bool = False,
-        emit: Emit = lambda event: None,
-        input_features: torch.Tensor | None = None,
-        constraint: Constraint | None = None,
-    ) -> Iterator[list[int]]:
+    def stream(self, prompt: Sequence[int], **options: Any) -> Iterator[list[int]]:
         """Answer one prompt; yields the new tokens of every step. Closing the iterator early is allowed.
 
-        Raises UserError for an empty prompt, or one that leaves no room in the context. ``input_features`` and
-        ``constraint`` as :meth:`Engine.add` takes them.
+        ``options`` are those of a :class:`TokenRequest`. Raises what :meth:`TokenEngine.add` does.
         """
-        return self.engine.stream(
-            prompt,
-            request_id=request_id,
-            max_new_tokens=max_new_tokens,
-            ignore_eos=ignore_eos,
-            emit=emit,
-            input_features=input_features,
-            constraint=constraint,
-        )
+        return self.engine.stream(TokenRequest(prompt, **options))
 
     def follow(self) -> None:
         """Take part, as one of several processes, in what the leader does with the engines, until it has done all."""
@@ -211,10 +196,19 @@ def joined_backend(settings: Settings, registry: Registry) -> Backend:
     return backend
 
 
-def build_pipeline(settings: Settings, registry: Registry, backend: Backend | None = None) -> Pipeline:
+def build_pipeline(
+    settings: Settings,
+    registry: Registry,
+    backend: Backend | None = None,
+    *,
+    slots: int = 1,
+    given: Mapping[str, ModelSource] | None = None,
+    beside: Pipeline | None = None,
+) -> Pipeline:
     """Choose, configure and load what ``settings`` name. Raises UserError for whatever does not fit together.
 
-    ``backend``: the run's, if it was made before (:func:`joined_backend`).
+    ``backend``: the run's, if it was made before (:func:`joined_backend`). ``given``: models by reference that are in
+    memory already. ``beside``: a pipeline of the same target and backend, whose models are used and not loaded again.
     """
 
     def choose(kind: str, node: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -235,6 +229,8 @@ def build_pipeline(settings: Settings, registry: Registry, backend: Backend | No
         print(f"warning: {caution}", file=sys.stderr)
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
+    if beside is not None:
+        backend = beside.backend
     backend = backend or joined_backend(settings, registry)
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
@@ -254,18 +250,23 @@ def build_pipeline(settings: Settings, registry: Registry, backend: Backend | No
         if groups.group.size > 1 and settings.error_bounds:
             # the derivatives that they take do not go through a sum over processes
             raise UserError("error_bounds: they are estimated where a device group is one process; launch two")
-    models = Models(
-        settings.model.target,
-        settings.model.draft,
-        settings.model.draft_layers,
-        backend.load,
-        backend.ops,
-        backend.device,
-        DTYPES[settings.model.dtype],
-        ranks,
-        None if groups is None else groups.group,
-        settings.model.context,
-    )
+    model = settings.model
+    if beside is not None:
+        models = beside.models.drafting_with(model.draft, model.draft_layers, given or {})
+    else:
+        models = Models(
+            model.target,
+            model.draft,
+            model.draft_layers,
+            backend.load,
+            backend.ops,
+            backend.device,
+            DTYPES[model.dtype],
+            ranks,
+            None if groups is None else groups.group,
+            model.context,
+            given,
+        )
     if settings.error_bounds and models.target.executor.config.encoder is not None:
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")
     if attention is not None:
@@ -288,6 +289,7 @@ def build_pipeline(settings: Settings, registry: Registry, backend: Backend | No
         policy=policy,
         make_drafter=new_drafter,
         make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
+        slots=slots,
     )
     pipeline.prepare()
     check_chains(verifier, pipeline.engine.drafter)

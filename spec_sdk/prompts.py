@@ -47,11 +47,26 @@ def read_prompts(settings: Settings) -> list[str]:
     else:
         piped = _piped_text()
         texts, where = [DEFAULT_PROMPT if piped is None else piped], "prompt: standard input"
-    if any(not text.strip() for text in texts):
-        raise UserError(f"{where} is empty; give a text, as in prompt='Why is the sky blue?'")
     for text in texts:
-        check_unicode(text, "prompt")
+        check_text(text, where)
     return texts[: settings.prompt_limit]
+
+
+def check_text(text: str, where: str = "prompt: it") -> None:
+    """Raise UserError for a prompt, told as ``where``, that is empty or no Unicode text."""
+    if not text.strip():
+        raise UserError(f"{where} is empty; give a text, as in prompt='Why is the sky blue?'")
+    check_unicode(text, "prompt")
+
+
+def check_length(prompt: int, new: int, context: int, index: int = 0, prompts: int = 1) -> None:
+    """Raise UserError if a prompt and its answer do not fit the context (all in tokens)."""
+    if prompt + new <= context:
+        return
+    which = f"prompt {index + 1} of {prompts}" if prompts > 1 else "prompt"
+    room = context - prompt
+    advice = f"use max_new_tokens={room} or less" if room >= 1 else "shorten it"
+    raise UserError(f"{which}: its {prompt} tokens and max_new_tokens={new} exceed the context of {context}; {advice}")
 
 
 def check_unicode(text: str, where: str) -> None:

@@ -133,16 +133,28 @@ class Settings:
                 raise UserError(f"{key}: unknown option{did_you_mean(str(key), [*groups, *PLUGIN_NODES, *run_keys])}")
         pipeline = merge_options(PipelineSettings, _group(config, "pipeline"), "pipeline", "the pipeline")
         model = merge_options(ModelSettings, _group(config, "model"), "model", "the model")
-        sampling = merge_options(SamplingParams, _group(config, "sampling"), "sampling", "sampling")
-        run = merge_options(RunSettings, {k: config[k] for k in run_keys if k in config}, "", "spec-sdk")
         _check_model(model)
-        _check_run(run)
+        sampling = checked_sampling(_group(config, "sampling"))
+        run = checked_run({k: config[k] for k in run_keys if k in config})
         plugins: dict[str, Any] = {kind: _group(config, kind) for kind in PLUGIN_NODES}
         values = dataclasses.asdict(run)
         values["audio"] = (run.audio,) if isinstance(run.audio, str) else run.audio and tuple(run.audio)
         values["chat"] = None if run.chat == "auto" else run.chat
         values["output_dir"] = default_output_dir if run.output_dir is None else expanded(run.output_dir, "output_dir")
         return cls(pipeline=pipeline, model=model, sampling=sampling, **plugins, **values, resolved=config)
+
+
+def checked_sampling(values: Mapping[str, Any]) -> SamplingParams:
+    """The options of ``sampling``, typed. Raises UserError for one that is unknown or wrong."""
+    sampling: SamplingParams = merge_options(SamplingParams, values, "sampling", "sampling")
+    return sampling
+
+
+def checked_run(values: Mapping[str, Any]) -> RunSettings:
+    """The options that belong to no group, typed. Raises UserError for one that is unknown or wrong."""
+    run: RunSettings = merge_options(RunSettings, values, "", "spec-sdk")
+    _check_run(run)
+    return run
 
 
 def refuse_targets(config: Any) -> None:

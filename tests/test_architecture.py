@@ -93,9 +93,11 @@ def test_the_core_imports_no_plugin() -> None:
 @pytest.mark.parametrize(
     ("package", "above"),
     [
-        ("model", {"engine", "pipeline", "tasks", "cli", "app", "registry", "settings"}),
-        ("engine", {"pipeline", "tasks", "cli", "app", "registry", "settings"}),
-        ("pipeline.py", {"tasks", "cli", "app"}),
+        ("model", {"engine", "pipeline", "api", "tasks", "cli", "app", "registry", "settings"}),
+        ("engine", {"pipeline", "api", "tasks", "cli", "app", "registry", "settings"}),
+        ("pipeline.py", {"api", "tasks", "cli", "app"}),
+        ("config", {"pipeline", "api", "tasks", "cli", "app"}),
+        ("api", {"tasks", "cli", "app"}),
     ],
 )
 def test_arrows_point_one_way(package: str, above: set[str]) -> None:

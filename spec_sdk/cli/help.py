@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 
-from spec_sdk import __version__
-from spec_sdk.cli.composing import groups, options_of, pipeline_summaries
+from spec_sdk.config.composing import groups, options_of, pipeline_summaries
 from spec_sdk.config.option import as_yaml, declared_of
 from spec_sdk.installed import heading
 from spec_sdk.options import describe_options
 from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.settings import ModelSettings, RunSettings
+from spec_sdk.version import __version__
 
 OPTIONS = (("", RunSettings), ("model.", ModelSettings), ("sampling.", SamplingParams))
 

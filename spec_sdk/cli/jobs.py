@@ -12,17 +12,14 @@ import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
+from spec_sdk.config.composing import settings_of
 from spec_sdk.errors import RankLost, UserError
-from spec_sdk.options import first_line, key_of
 from spec_sdk.ranks import launched_processes
-from spec_sdk.settings import Settings
 
 EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_LOST = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_TERMINATED = 130, 141, 143
@@ -108,33 +105,6 @@ def _warn_of_problems() -> None:
 
     for problem in Registry.discover().problems:
         print(f"warning: {problem}", file=sys.stderr)
-
-
-def settings_of(config: DictConfig) -> Settings:
-    """The checked settings of a composed config. Raises UserError."""
-    try:
-        resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{key_of(error) or 'config'}: {first_line(error)}") from error
-    assert isinstance(resolved, dict)
-    values = {str(key): value for key, value in resolved.items()}
-    pipeline = values.get("pipeline")
-    name = pipeline.get("name", "run") if isinstance(pipeline, dict) else "run"
-    return Settings.from_config(values, default_output_dir(str(name)))
-
-
-def default_output_dir(label: str) -> Path:
-    """``outputs/<date>/<time>-<label>`` below the current directory, with a number if that exists already.
-
-    The time is to the millisecond, so that runs started together do not share a directory.
-    """
-    now = datetime.now()
-    time = f"{now.strftime('%H-%M-%S')}.{now.microsecond // 1000:03d}"
-    wanted = Path("outputs") / now.strftime("%Y-%m-%d") / f"{time}-{label}"
-    free, number = wanted, 2
-    while free.exists():
-        free, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
-    return free
 
 
 def status_of(error: BaseException) -> int:

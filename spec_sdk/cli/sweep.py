@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import cast
 
 from hydra._internal.utils import _run_hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from spec_sdk.cli.composing import CONFIG_NAME, drop_stale_options, task_overrides
 from spec_sdk.cli.jobs import (
     EXIT_CLOSED_PIPE,
     EXIT_OK,
     RESULTS,
     Outcome,
-    default_output_dir,
     report,
     run_task,
     status_of,
     worst,
 )
-from spec_sdk.cli.overrides import parse
+from spec_sdk.config.composing import CONFIG_NAME, default_output_dir, drop_stale_options, task_overrides
+from spec_sdk.config.overrides import parse
 from spec_sdk.files import expanded, missing_directories, remove_empty, write_json
 from spec_sdk.installed import OWN_CONF
 from spec_sdk.report import SUMMARY_COLUMNS, print_table, summary_cells
@@ -79,7 +79,7 @@ class Sweep:
         self.outcomes.append(outcome)
         print(f"job {hydra.job.num}: {name}", file=sys.stderr)
         try:
-            drop_stale_options(config, hydra)
+            drop_stale_options(config, hydra, GlobalHydra.instance().config_loader())
             outcome.status = run_task(config, outcome.output_dir)
         except Exception as error:
             outcome.status = status_of(error)

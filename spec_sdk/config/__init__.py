@@ -1,1 +1,1 @@
-"""Options: how they are declared, and the YAML and the reference that are written from their declarations."""
+"""Options: how they are declared and composed, and the YAML and the reference that are written from them."""

@@ -59,7 +59,12 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._active)
+        return self.requests > 0
+
+    @property
+    def requests(self) -> int:
+        """Requests that have not ended."""
+        return len(self._waiting) + len(self._active)
 
     def add(self, state: RequestState, emit: Emit = lambda event: None) -> None:
         """Serve a request from the next step on, as soon as a slot is free.
@@ -70,11 +75,14 @@ class Scheduler:
         state.target = self.target
         self._waiting.append(Active(state, emit, self.policy.for_request()))
 
-    def cancel(self, request: int) -> None:
-        """End a request as ``interrupted``; what was emitted stands. Does nothing if it has ended."""
+    def cancel(self, request: int, reason: str = "interrupted") -> None:
+        """End a request between steps; what was emitted stands. Does nothing if it has ended.
+
+        ``reason``: the ``finish_reason`` of its last event.
+        """
         for active in [*self._waiting, *self._active]:
             if active.state.id == request:
-                self._end(active, "interrupted")
+                self._end(active, reason)
 
     def run(self, state: RequestState, emit: Emit = lambda event: None) -> Iterator[list[int]]:
         """Serve one request to its end, with the others that were added; yield its new tokens step by step.

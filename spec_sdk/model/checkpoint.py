@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from pathlib import Path
@@ -64,9 +65,11 @@ class Checkpoint:
         """Loaded at first use. Raises UserError for broken tokenizer files or a broken chat template."""
         return Tokenizer(self.directory, self.config.vocab_size)
 
-    def serve_within(self, context: int) -> None:
-        """Serve texts of at most ``context`` tokens, or of as many as the model has positions for if that is less."""
-        self.config = self.config.within(min(context, self.config.longest_context))
+    def within(self, context: int) -> Checkpoint:
+        """The model for texts of at most ``context`` tokens, or of as many as it has positions for if that is less."""
+        served = copy.copy(self)
+        served.config = self.config.within(min(context, self.config.longest_context))
+        return served
 
     def names(self) -> frozenset[str]:
         """Hugging Face names of the tensors that make up the model; anything else in the files is left out."""

@@ -17,7 +17,7 @@ import torch
 
 from spec_sdk.model.block_tensors import form_of, tensors_of, with_tensors
 from spec_sdk.model.compiler import CannotCompile, Compiler, Graph, place
-from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.decoder import Decoder, Rotations
 
 MOST_ROWS = 64
 """From here on torch shares elementwise work among its threads, which a graph does not."""
@@ -53,14 +53,16 @@ class CompiledDecoder(Decoder):
     def subset(self, layers: Sequence[int]) -> CompiledDecoder:
         return CompiledDecoder(super().subset(layers), [self.compiled[i] for i in layers])
 
-    def queries_keys_values(
-        self, layer: int, h_BNM: torch.Tensor, cos_BN1D: torch.Tensor, sin_BN1D: torch.Tensor
+    def pre_attention(
+        self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         block = self.compiled[layer]
         if block.before is None or not runs_compiled(h_BNM):
-            return super().queries_keys_values(layer, h_BNM, cos_BN1D, sin_BN1D)
+            return super().pre_attention(layer, h_BNM, work)
         B, N = h_BNM.shape[:2]
-        q, k, v = block.before([*(in_one_row_of_requests(x) for x in (h_BNM, cos_BN1D, sin_BN1D)), *block.tensors])
+        q, k, v = block.before(
+            [*(in_one_row_of_requests(x) for x in (h_BNM, *self.rotation(layer, work))), *block.tensors]
+        )
         if B == 1:
             return q, k, v
         return q.view(B, N, *q.shape[2:]), k.view(B, N, *k.shape[2:]), v.view(B, N, *v.shape[2:])
@@ -179,7 +181,7 @@ class _Before(_Stage):
     inputs = 3
 
     def run(self, h_1KM: torch.Tensor, cos_1K1D: torch.Tensor, sin_1K1D: torch.Tensor) -> Sequence[torch.Tensor]:
-        return self.alone.queries_keys_values(0, h_1KM, cos_1K1D, sin_1K1D)
+        return self.alone.pre_attention(0, h_1KM, Rotations([(cos_1K1D, sin_1K1D)]))
 
     def examples(self, rows: int) -> list[torch.Tensor]:
         width, dim = self.alone.embedding_VM.shape[1], self.alone.config.head_dim

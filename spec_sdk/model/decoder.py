@@ -58,17 +58,22 @@ class BlockWeights:
 
 
 @dataclass
-class ForwardPass:
-    """What one forward pass works on: its inputs, the cache it writes to, rotations, and what to record.
+class Rotations:
+    """The rotations of a pass's rows: one for each of the decoder's ``ropes``."""
 
-    ``rotations``: one for each of the decoder's ``ropes``.
+    rotations: Sequence[Rotation]
+
+
+@dataclass
+class ForwardPass(Rotations):
+    """What one forward pass works on: rotations, its inputs, the cache it writes to, and what to record.
+
     ``hidden`` collects the hidden states [B, N, M] of the layers ``taps``: 0 is the embedding, i the output of block i
     (counted from 1).
     """
 
     inputs: PassInputs
     cache: PassCache
-    rotations: Sequence[Rotation]
     ops: Ops
     taps: frozenset[int] = frozenset()
     hidden: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -186,7 +191,7 @@ class Decoder:
     ) -> tuple[torch.Tensor, ForwardPass]:
         """The embeddings [B, N, M] of a pass's tokens, and what its blocks work on."""
         rotations = [table.at(inputs.position_BN, cache.capacity) for table in self._rotary]
-        work = ForwardPass(inputs, cache.of_pass(inputs), rotations, ops, frozenset(taps))
+        work = ForwardPass(rotations, inputs, cache.of_pass(inputs), ops, frozenset(taps))
         h_BNM = self.embed(inputs.token_BN)
         work.record(0, h_BNM)
         return h_BNM, work
@@ -209,15 +214,9 @@ class Decoder:
         return logits_BNV if cap is None else torch.tanh(logits_BNV / cap) * cap
 
     def pre_attention(
-        self, layer: int, h_BNM: torch.Tensor, work: ForwardPass
+        self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Input norm, QKV projection, QK norm, rotation: q [B, N, H, D], k and v [B, N, G, D]."""
-        return self.queries_keys_values(layer, h_BNM, *self.rotation(layer, work))
-
-    def queries_keys_values(
-        self, layer: int, h_BNM: torch.Tensor, cos_BN1D: torch.Tensor, sin_BN1D: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """:meth:`pre_attention` as a function of tensors alone."""
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
         qkv = w.qkv(self._norm(h_BNM, w.input_norm_M))
@@ -227,10 +226,10 @@ class Decoder:
             q_BNHD = self._norm(qk_BNXD[:, :, :H], w.q_norm_D)
             k_BNGD = self._norm(qk_BNXD[:, :, H:], w.k_norm_D)
             qk_BNXD = torch.cat((q_BNHD, k_BNGD), dim=2)
-        qk_BNXD = rotate(qk_BNXD, cos_BN1D, sin_BN1D)
+        qk_BNXD = rotate(qk_BNXD, *self.rotation(layer, work))
         return qk_BNXD[:, :, :H], qk_BNXD[:, :, H:], v_BNGD
 
-    def rotation(self, layer: int, work: ForwardPass) -> Rotation:
+    def rotation(self, layer: int, work: Rotations) -> Rotation:
         """The cosines and sines of this layer's rotary positions."""
         return work.rotations[self._rotation_of[layer]]
 
@@ -247,15 +246,15 @@ class Decoder:
         return self.blocks[layer].output(o_BNHD.flatten(2).to(self.dtype))
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
-        """Add the attention output, then the MLP sub-layer with its norm and residual."""
+        """Add the attention output, then the MLP or mixture of experts with its norms and residual [B, N, M]."""
         w = self.blocks[layer]
         h_BNM = h_BNM + self._output_norm(a_BNM, w.attention_output_norm_M)
-        return h_BNM + self._output_norm(self.mlp(layer, h_BNM), w.mlp_output_norm_M)
+        m_BNM = self.summed(w.mlp(self._norm(h_BNM, w.post_norm_M)))
+        return h_BNM + self._output_norm(m_BNM, w.mlp_output_norm_M)
 
-    def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
-        """The MLP or mixture of experts of a block with the norm before it, without the residual [B, N, M]."""
-        w = self.blocks[layer]
-        return w.mlp(self._norm(h_BNM, w.post_norm_M))
+    def summed(self, m_BNM: torch.Tensor) -> torch.Tensor:
+        """What this decoder's part of an MLP gives, with that of other processes that have a part."""
+        return m_BNM
 
     def _output_norm(self, x_BNM: torch.Tensor, gain_M: torch.Tensor | None) -> torch.Tensor:
         return x_BNM if gain_M is None else self._norm(x_BNM, gain_M)

@@ -5,14 +5,16 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import BlockRunner
-from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
+from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.executor import Executor
@@ -31,6 +33,17 @@ Load = Callable[[TensorSource, torch.dtype], Executor]
 """Makes a checkpoint's model ready to run in a dtype: :meth:`Backend.load`."""
 
 
+class ModelSource(TensorSource, Protocol):
+    """A model to be loaded: its weights, its tokenizer, and a label for reports. A checkpoint, or one in memory."""
+
+    name: str
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def within(self, context: int) -> ModelSource: ...
+
+
 @dataclass(frozen=True)
 class Model:
     """A loaded model: a label for reports, what runs it, and its tokenizer."""
@@ -44,9 +57,10 @@ class Models:
     """Loads the target at once and draft models when first asked for.
 
     ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. ``load`` makes a
-    checkpoint's model ready to run. Over several ``ranks`` the target is spread over this rank's device ``group`` (all
-    of them, if left out), a shard on each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it
-    is loaded. ``context``: the longest text that will be served; a draft model whose own is shorter keeps that.
+    checkpoint's model ready to run. ``given``: models that are in memory, by the reference that names them. Over
+    several ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on
+    each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it is loaded. ``context``: the longest
+    text that will be served; a draft model whose own is shorter keeps that.
     """
 
     ranks: Ranks = ALONE
@@ -63,7 +77,9 @@ class Models:
         ranks: Ranks = ALONE,
         group: Ranks | None = None,
         context: int | None = None,
+        given: Mapping[str, ModelSource] | None = None,
     ) -> None:
+        self._given = dict(given or {})
         self.load = load
         self.ops = ops
         self.device = device
@@ -105,6 +121,13 @@ class Models:
         """The ranks of each device group: of each set of ranks that holds the whole target together."""
         return [self.group.size] * (self.ranks.size // self.group.size)
 
+    def drafting_with(self, reference: str, layers: str | Sequence[int], given: Mapping[str, ModelSource]) -> Models:
+        """These models, none loaded again, for a run with another draft model."""
+        models = copy.copy(self)
+        models._draft_reference, models._draft_layers = reference, layers
+        self._given.update(given)
+        return models
+
     def draft(self, reference: str | None = None) -> Model:
         """The draft model: ``model.draft`` of the run, or another reference a drafter names.
 
@@ -129,14 +152,14 @@ class Models:
         self.spread.append(session)
         return session
 
-    def _open(self, reference: str) -> Checkpoint:
-        # the leader first, since opening may download and convert, and shows its progress
-        checkpoint = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
-        if self._context is not None:
-            checkpoint.serve_within(self._context)
-        return checkpoint
+    def _open(self, reference: str) -> ModelSource:
+        source: ModelSource | None = self._given.get(reference)
+        if source is None:
+            # the leader first, since opening may download and convert, and shows its progress
+            source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
+        return source if self._context is None else source.within(self._context)
 
-    def _load(self, reference: str, checkpoint: Checkpoint | None = None) -> Model:
+    def _load(self, reference: str, checkpoint: ModelSource | None = None) -> Model:
         if reference not in self._loaded:
             checkpoint = checkpoint or self._open(reference)
             executor = self.load(checkpoint, self.dtype)

@@ -161,9 +161,8 @@ class TensorParallelDecoder(Decoder):
         """The output projection of the heads of all ranks of the group, summed."""
         return self.group.all_reduce(super().project(layer, o_BNHD))
 
-    def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
-        """The MLP of the rows of all ranks of the group, summed."""
-        return self.group.all_reduce(super().mlp(layer, h_BNM))
+    def summed(self, m_BNM: torch.Tensor) -> torch.Tensor:
+        return self.group.all_reduce(m_BNM)
 
 
 def load_shard(

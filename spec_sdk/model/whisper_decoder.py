@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.cross_cache import CrossCache, CrossPassCache
-from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.whisper_encoder import GeluMlp, LayerNorm, WhisperEncoder
@@ -103,7 +103,7 @@ class WhisperDecoder(Decoder):
     def forward_pass(
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
-        work = ForwardPass(inputs, cache.of_pass(inputs), (), ops, frozenset(taps))
+        work = ForwardPass((), inputs, cache.of_pass(inputs), ops, frozenset(taps))
         h_BNM = F.embedding(inputs.token_BN, self.embedding_VM) + F.embedding(inputs.position_BN, self.positions_CM)
         work.record(0, h_BNM)
         return h_BNM, work
@@ -115,7 +115,7 @@ class WhisperDecoder(Decoder):
         return running
 
     def pre_attention(
-        self, layer: int, h_BNM: torch.Tensor, work: ForwardPass
+        self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Norm and QKV projection: q, k and v [B, N, H, D]."""
         block, (B, N, _) = self.whisper_blocks[layer], h_BNM.shape

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.engine.engine import Engine
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.metrics import ratio
 from spec_sdk.model.session import Session
@@ -198,10 +198,10 @@ def check_room(pipeline: Pipeline, prompt: str, tokens: int, max_new_tokens: int
         )
 
 
-def _ask(pipeline: Pipeline, engine: Engine, question: Question, number: int, max_new_tokens: int) -> Answer:
+def _ask(pipeline: Pipeline, engine: TokenEngine, question: Question, number: int, max_new_tokens: int) -> Answer:
     events: list[dict[str, Any]] = []
-    stream = engine.stream(question.prompt, request_id=number, max_new_tokens=max_new_tokens, emit=events.append)
-    text = pipeline.tokenizer.decode([token for tokens in stream for token in tokens])
+    request = TokenRequest(question.prompt, max_new_tokens, request_id=number, emit=events.append)
+    text = pipeline.tokenizer.decode([token for tokens in engine.stream(request) for token in tokens])
     reports = [event["attention"] for event in events if event["event"] == "cycle"]
     nll, scoring = score_answer(engine.target, question.prompt, question.lead, question.answer)
     return Answer(

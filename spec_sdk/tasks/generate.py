@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spec_sdk import __version__
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.contracts import Task
-from spec_sdk.errors import UserError
-from spec_sdk.events import Event, EventLog
+from spec_sdk.events import EventLog
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
-from spec_sdk.prompts import read_prompts
+from spec_sdk.prompts import check_length, read_prompts
 from spec_sdk.ranks import launched_rank
 from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
 from spec_sdk.run_output import RunOutput, check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.version import __version__
 
 if TYPE_CHECKING:
     from spec_sdk.model_inputs import ModelInput
@@ -58,14 +57,14 @@ class Generate(Task):
             follow(pipeline, *[pipeline.vanilla()] * app.compare)
             return 0
         with RunOutput(app.output_dir) as output:
-            observe = registry.hook.spec_sdk_event
-            runs = [Run(pipeline, EventLog(pipeline.name, output.events, observe))]
-            if app.compare:
-                baseline = pipeline.vanilla()
-                runs.append(Run(baseline, EventLog(baseline.name, output.events, observe)))
+            pipelines = [pipeline, *[pipeline.vanilla()] * app.compare]
+            runs = [
+                Run(each, app, CountingLog(each.name, output.events, registry.hook.spec_sdk_event))
+                for each in pipelines
+            ]
             try:
                 for run, shown in zip(runs, (True, False), strict=False):
-                    run.answer(prompts, app, shown)
+                    run.answer(prompts, shown)
             finally:
                 if runs[0].log.events:
                     output.save(
@@ -99,45 +98,35 @@ def follow(*pipelines: Pipeline) -> None:
 class Run:
     """One pipeline over all prompts, and the events of it."""
 
-    def __init__(self, pipeline: Pipeline, log: EventLog) -> None:
+    def __init__(self, pipeline: Pipeline, app: Settings, log: CountingLog) -> None:
+        from spec_sdk.api.engine import Engine
+
         self.pipeline = pipeline
         self.log = log
+        self._engine = Engine(pipeline, app, log)
+        self._most = app.max_new_tokens
 
-    def answer(self, prompts: Sequence[ModelInput], app: Settings, shown: bool) -> None:
+    def answer(self, prompts: Sequence[ModelInput], shown: bool) -> None:
         """Answer the prompts in order; ``shown`` streams the text to stdout, prompts apart by a blank line."""
-        progress = Progress(self.pipeline.name, len(prompts), app.max_new_tokens)
+        progress = Progress(self.pipeline.name, len(prompts), self._most)
         for i, prompt in enumerate(prompts):
             if shown and i:
                 sys.stdout.write("\n")
-            self._answer_one(i, prompt, app, shown, progress)
+            self._answer_one(i, prompt, shown, progress)
 
-    def _answer_one(self, i: int, prompt: ModelInput, app: Settings, shown: bool, progress: Progress) -> None:
-        counts = Counts()
-
-        def emit(event: Event) -> None:
-            self.log.emit(event)
-            counts.add(event)
-
-        text = self.pipeline.tokenizer.stream()
-        stream = self.pipeline.stream(
-            prompt.tokens,
-            request_id=i,
-            max_new_tokens=app.max_new_tokens,
-            ignore_eos=app.ignore_eos,
-            emit=emit,
-            **prompt.options,
-        )
+    def _answer_one(self, i: int, prompt: ModelInput, shown: bool, progress: Progress) -> None:
+        counts = self.log.counts = Counts()
         try:
             # closing it ends the request's events even if the interrupt came between two cycles
-            with contextlib.closing(stream):  # type: ignore[type-var]
-                for tokens in stream:
+            with contextlib.closing(self._engine.stream(prompt.tokens, **prompt.options)) as stream:
+                for part in stream:
                     if shown:
-                        sys.stdout.write(text.push(tokens))
+                        sys.stdout.write(part.text)
                         sys.stdout.flush()
                     progress.update(i, counts.tokens, counts.steps, counts.seconds)
         finally:
             if shown:
-                sys.stdout.write(text.flush() + "\n")
+                sys.stdout.write("\n")
                 sys.stdout.flush()
             progress.finish(i, counts.tokens, counts.steps, counts.seconds, counts.reason)
 
@@ -167,7 +156,7 @@ class Counts:
         self.seconds = 0.0
         self.reason = "interrupted"
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Mapping[str, Any]) -> None:
         """Count one event."""
         if event["event"] == "cycle":
             self.tokens += len(event["tokens"])
@@ -177,14 +166,14 @@ class Counts:
             self.reason = event["finish_reason"]
 
 
-def check_length(prompt: int, new: int, context: int, index: int, prompts: int) -> None:
-    """Raise UserError if a prompt and its answer do not fit the context (all in tokens)."""
-    if prompt + new <= context:
-        return
-    which = f"prompt {index + 1} of {prompts}" if prompts > 1 else "prompt"
-    room = context - prompt
-    advice = f"use max_new_tokens={room} or less" if room >= 1 else "shorten it"
-    raise UserError(f"{which}: its {prompt} tokens and max_new_tokens={new} exceed the context of {context}; {advice}")
+class CountingLog(EventLog):
+    """The events of a run, counted as they come for the request under way."""
+
+    counts = Counts()
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        super().emit(event)
+        self.counts.add(event)
 
 
 def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:

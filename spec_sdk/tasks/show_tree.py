@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from spec_sdk.contracts import Task, option
 from spec_sdk.files import write_atomically
+from spec_sdk.prompts import check_length
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
-from spec_sdk.tasks.generate import check_length, follow, prompts_to_answer
+from spec_sdk.tasks.generate import follow, prompts_to_answer
 
 if TYPE_CHECKING:
     from spec_sdk.model_inputs import ModelInput

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
-from spec_sdk.prompts import encode, read_prompts
+from spec_sdk.prompts import check_length, encode, read_prompts
 from spec_sdk.registry import Registry
 from spec_sdk.report import number, print_table
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.tasks.generate import check_length
 
 if TYPE_CHECKING:
     from spec_sdk.layer_tuning import AcceptanceMeter, CycleTimes, Strategy

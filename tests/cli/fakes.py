@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 import time
 import types
@@ -10,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from spec_sdk.contracts import SamplingParams
+from spec_sdk.engine.token_engine import TokenRequest
+from spec_sdk.engine.turn import Progress
 from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk.settings import Settings
 
@@ -54,6 +58,73 @@ class FakeBackend:
         return "a fake machine"
 
 
+class FakeEngine:
+    """An engine of tokens that answers one request after the other."""
+
+    def __init__(self, pipeline: FakePipeline) -> None:
+        self.pipeline = pipeline
+        self._requests: list[tuple[int, TokenRequest, Iterator[Progress]]] = []
+        self._numbers = itertools.count()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._requests)
+
+    def check(self, request: TokenRequest) -> None:
+        pass
+
+    def add(self, request: TokenRequest) -> int:
+        number = next(self._numbers)
+        request.emit({"event": "request_start", "request": number, "prompt_tokens": len(request.prompt)})
+        self._requests.append((number, request, self._steps(number, request)))
+        return number
+
+    def step(self) -> list[Progress]:
+        number, request, steps = self._requests[0]
+        try:
+            progress = next(steps)
+        except BaseException:
+            self.cancel(number)
+            raise
+        if progress.finish_reason is not None:
+            self.cancel(number, progress.finish_reason)
+        return [progress]
+
+    def cancel(self, number: int, reason: str = "interrupted") -> None:
+        for entry in self._requests:
+            if entry[0] == number:
+                self._requests.remove(entry)
+                entry[1].emit({"event": "request_end", "request": number, "finish_reason": reason})
+
+    def _steps(self, number: int, request: TokenRequest) -> Iterator[Progress]:
+        about, per_cycle = {"request": number}, self.pipeline.per_cycle
+        if number == self.pipeline.fail_at and self.pipeline.failure is not None:
+            raise self.pipeline.failure
+        request.emit({"event": "prefill", **about, "seconds": 0.25})
+        answer = [ord(c) for c in ANSWER[: request.max_new_tokens - 1]] + [STOP]
+        for step, begin in enumerate(range(0, len(answer), per_cycle), start=1):
+            time.sleep(self.pipeline.pause)
+            tokens = answer[begin : begin + per_cycle]
+            request.emit(
+                {
+                    "event": "cycle",
+                    **about,
+                    "step": step,
+                    "prefix": len(request.prompt) + begin - 1,
+                    "draft_s": 0.1,
+                    "verify_s": 0.2,
+                    "recover_s": 0.05,
+                    "host_reads": 1,
+                    "tree_nodes": per_cycle + 1,
+                    "drafted": per_cycle - 1,
+                    "accepted": len(tokens) - 1,
+                    "tokens": tokens,
+                    "attention": None,
+                }
+            )
+            yield Progress(number, tokens, "stop" if tokens[-1] == STOP else None)
+
+
 @dataclass(frozen=True)
 class FakePipeline:
     """``pause``: seconds per cycle, for tests that interrupt it. ``fail_at``: the request that raises ``failure``."""
@@ -78,47 +149,12 @@ class FakePipeline:
     def vanilla(self) -> FakePipeline:
         return replace(self, name="vanilla", per_cycle=1, draft_name=None)
 
-    def stream(
-        self,
-        prompt: Sequence[int],
-        *,
-        request_id: int = 0,
-        max_new_tokens: int,
-        ignore_eos: bool = False,
-        emit: Callable[[dict[str, Any]], None],
-    ) -> Iterator[list[int]]:
-        about = {"request": request_id}
-        emit({"event": "request_start", **about, "prompt_tokens": len(prompt)})
-        reason = "interrupted"
-        try:
-            if request_id == self.fail_at and self.failure is not None:
-                raise self.failure
-            emit({"event": "prefill", **about, "seconds": 0.25})
-            answer = [ord(c) for c in ANSWER[: max_new_tokens - 1]] + [STOP]
-            for step, begin in enumerate(range(0, len(answer), self.per_cycle), start=1):
-                time.sleep(self.pause)
-                tokens = answer[begin : begin + self.per_cycle]
-                emit(
-                    {
-                        "event": "cycle",
-                        **about,
-                        "step": step,
-                        "prefix": len(prompt) + begin - 1,
-                        "draft_s": 0.1,
-                        "verify_s": 0.2,
-                        "recover_s": 0.05,
-                        "host_reads": 1,
-                        "tree_nodes": self.per_cycle + 1,
-                        "drafted": self.per_cycle - 1,
-                        "accepted": len(tokens) - 1,
-                        "tokens": tokens,
-                        "attention": None,
-                    }
-                )
-                yield tokens
-            reason = "stop"
-        finally:
-            emit({"event": "request_end", **about, "finish_reason": reason})
+    @functools.cached_property
+    def engine(self) -> FakeEngine:
+        return FakeEngine(self)
+
+    def guarantee_under(self, sampling: SamplingParams) -> str:
+        return self.guarantee
 
 
 def install(setitem: Callable[[Any, str, Any], None] = lambda d, k, v: d.__setitem__(k, v), **options: Any) -> None:

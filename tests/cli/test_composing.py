@@ -14,8 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_sdk.cli.composing import compose_config, explain, groups, options_of, pipeline_summaries
-from spec_sdk.cli.jobs import settings_of
+from spec_sdk.config.composing import compose_config, explain, groups, options_of, pipeline_summaries, settings_of
 from spec_sdk.contracts import PLUGIN_KINDS, Growing, Growth, Request
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry

@@ -46,9 +46,9 @@ def test_the_default_directory_is_one_for_the_whole_sweep(cli: Cli) -> None:
 def test_a_failed_job_does_not_lose_the_others(cli: Cli) -> None:
     result = cli("-m", "sampling.temperature=0,-1,1", "max_new_tokens=4", "output_dir=out")
     assert result.status == 2
-    assert result.error == "sampling.temperature: -1.0 must be 0 (greedy) or more"
+    assert result.error == "sampling.temperature: -1.0 must be 0 (greedy) or more and finite"
     assert [job["status"] for job in summary()] == [0, 2, 0]
-    assert summary()[1]["error"] == "sampling.temperature: -1.0 must be 0 (greedy) or more"
+    assert summary()[1]["error"] == "sampling.temperature: -1.0 must be 0 (greedy) or more and finite"
     assert summary()[1]["summary"] is None
     assert not Path("out/1-sampling.temperature=-1").exists()
     assert Path("out/2-sampling.temperature=1/metrics.json").exists()

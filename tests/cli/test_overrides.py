@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from spec_sdk.cli.composing import compose_config
-from spec_sdk.cli.overrides import as_text, parse, quote_texts
+from spec_sdk.config.composing import compose_config
+from spec_sdk.config.overrides import as_text, parse, quote_texts
 from spec_sdk.errors import UserError
 
 awkward = st.text(alphabet=st.sampled_from("ab1 ,=:'\"\\${}[]()#\n\tüé…-")) | st.text(

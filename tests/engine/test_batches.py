@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_sdk.engine.engine import Engine
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from tests.conftest import FULL
@@ -48,7 +48,7 @@ def prompts(count: int) -> list[list[int]]:
     return found
 
 
-def answers(engine: Engine, asked: Sequence[tuple[int, list[int]]], joins: Sequence[int]) -> dict[int, list[int]]:
+def answers(engine: TokenEngine, asked: Sequence[tuple[int, list[int]]], joins: Sequence[int]) -> dict[int, list[int]]:
     """The new tokens of requests, (number, prompt), which join before the steps ``joins``."""
     found: dict[int, list[int]] = {number: [] for number, _ in asked}
     waiting = sorted(zip(joins, asked, strict=True), key=lambda join: join[0])
@@ -56,7 +56,7 @@ def answers(engine: Engine, asked: Sequence[tuple[int, list[int]]], joins: Seque
     while waiting or engine.busy:
         while waiting and waiting[0][0] <= step:
             _, (number, prompt) = waiting.pop(0)
-            engine.add(prompt, request_id=number, max_new_tokens=8 + number % 5, ignore_eos=True)
+            engine.add(TokenRequest(prompt, request_id=number, max_new_tokens=8 + number % 5, ignore_eos=True))
         for progress in engine.step():
             assert progress.error is None
             found[progress.request] += progress.tokens
@@ -88,10 +88,10 @@ def test_requests_have_sampling_parameters_of_their_own(checkpoint: Path) -> Non
     params = [SamplingParams(), SamplingParams(temperature=1.0, seed=3), SamplingParams(temperature=0.5, top_k=5)]
     prompt = prompts(2)[1]
 
-    def run(engine: Engine, chosen: Sequence[int]) -> dict[int, list[int]]:
+    def run(engine: TokenEngine, chosen: Sequence[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {i: [] for i in chosen}
         for i in chosen:
-            engine.add(prompt, request_id=i, max_new_tokens=12, sampling=params[i], ignore_eos=True)
+            engine.add(TokenRequest(prompt, request_id=i, max_new_tokens=12, sampling=params[i], ignore_eos=True))
         while engine.busy:
             for progress in engine.step():
                 found[progress.request] += progress.tokens

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.testing import plain_logits, step_beyond_rounding
 from tests.conftest import FULL
 from tests.pipelines.test_greedy_losslessness import LOSSLESS, Recorder
@@ -30,7 +31,7 @@ def test_a_request_in_a_batch_differs_by_rounding_alone(name: str, scale: Scale)
     engine = dataclasses.replace(pipeline, verifier=recorder).new_engine(len(prompts))
     answers: dict[int, list[int]] = {i: [] for i in range(len(prompts))}
     for i, prompt in enumerate(prompts):
-        engine.add(prompt, request_id=i, max_new_tokens=scale(12, 48), ignore_eos=True)
+        engine.add(TokenRequest(prompt, request_id=i, max_new_tokens=scale(12, 48), ignore_eos=True))
     while engine.busy:
         for progress in engine.step():
             assert progress.error is None

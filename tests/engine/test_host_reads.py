@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Request, Verdict
+from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
@@ -42,7 +43,8 @@ def of_a_batch(checkpoint: Path, requests: int, *overrides: str) -> set[int]:
     pipeline = build_pipeline(settings_of(f"model.target={checkpoint}", *overrides), Registry.discover())
     engine, events = pipeline.new_engine(requests), list[dict[str, Any]]()
     for number in range(requests):
-        engine.add([*PROMPT[number % 3 :], number], max_new_tokens=4 + number, ignore_eos=True, emit=events.append)
+        prompt = [*PROMPT[number % 3 :], number]
+        engine.add(TokenRequest(prompt, max_new_tokens=4 + number, ignore_eos=True, emit=events.append))
     while engine.busy:
         assert all(progress.error is None for progress in engine.step())
     found = [event for event in events if event["event"] == "cycle"]
@@ -74,7 +76,7 @@ def test_a_verifier_with_verdicts_of_its_own_reads_once_for_each_request(checkpo
     pipeline = replace(pipeline, verifier=OneByOne(None))
     engine, events = pipeline.new_engine(3), list[dict[str, Any]]()
     for _ in range(3):
-        engine.add(PROMPT, max_new_tokens=5, ignore_eos=True, emit=events.append)
+        engine.add(TokenRequest(PROMPT, max_new_tokens=5, ignore_eos=True, emit=events.append))
     while engine.busy:
         engine.step()
     assert max(event["host_reads"] for event in events if event["event"] == "cycle") == 3

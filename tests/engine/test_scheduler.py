@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, Policy, Request, SamplingParams, Verdict, Verifier
-from spec_sdk.engine.engine import Engine
 from spec_sdk.engine.faults import RequestError, verdict_fault
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -53,8 +53,8 @@ def engine_of(
     verifier: Verifier | None = None,
     policy: Policy | None = None,
     stop_ids: frozenset[int] = frozenset(),
-) -> Engine:
-    return Engine(
+) -> TokenEngine:
+    return TokenEngine(
         target=Session(TorchExecutor(tiny_decoder(), Ops())),
         drafter=drafter or Lookup(),
         verifier=verifier or MultiStep(None),
@@ -66,12 +66,12 @@ def engine_of(
     )
 
 
-def serve(engine: Engine, prompts: Sequence[list[int]] = PROMPTS, new_tokens: int = 10) -> tuple[Events, Any]:
+def serve(engine: TokenEngine, prompts: Sequence[list[int]] = PROMPTS, new_tokens: int = 10) -> tuple[Events, Any]:
     """The events of all requests, and the error of each that had one."""
     events: Events = {}
     for number, prompt in enumerate(prompts):
         events[number] = []
-        engine.add(prompt, request_id=number, max_new_tokens=new_tokens, emit=events[number].append)
+        engine.add(TokenRequest(prompt, request_id=number, max_new_tokens=new_tokens, emit=events[number].append))
     errors = {}
     while engine.busy:
         for progress in engine.step():
@@ -186,7 +186,7 @@ def test_a_budget_that_is_none_names_the_policy(budget: Any, message: str) -> No
 def test_a_cancelled_request_leaves_and_its_slot_is_used_again(expected: dict[int, list[int]]) -> None:
     engine, events = engine_of(slots=1), {number: list[dict[str, Any]]() for number in range(3)}
     for number in range(3):
-        engine.add(PROMPTS[number], request_id=number, max_new_tokens=10, emit=events[number].append)
+        engine.add(TokenRequest(PROMPTS[number], request_id=number, max_new_tokens=10, emit=events[number].append))
     engine.step()
     engine.cancel(0)
     # one that waits can be cancelled too
@@ -206,7 +206,7 @@ def test_an_interrupt_ends_all_requests() -> None:
         {i: list[dict[str, Any]]() for i in range(3)},
     )
     for number in range(3):
-        engine.add(PROMPTS[number], request_id=number, max_new_tokens=10, emit=events[number].append)
+        engine.add(TokenRequest(PROMPTS[number], request_id=number, max_new_tokens=10, emit=events[number].append))
     with pytest.raises(KeyboardInterrupt):
         while engine.busy:
             engine.step()
@@ -216,7 +216,7 @@ def test_an_interrupt_ends_all_requests() -> None:
 def test_a_stream_raises_what_its_request_failed_with() -> None:
     engine = engine_of(drafter=Lookup(raising(UserError("bad luck")), of=0))
     with pytest.raises(UserError, match="bad luck"):
-        list(engine.stream(PROMPTS[0], request_id=0, max_new_tokens=10))
+        list(engine.stream(TokenRequest(PROMPTS[0], request_id=0, max_new_tokens=10)))
 
 
 def test_a_long_prompt_is_fed_in_chunks_beside_others_that_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +224,9 @@ def test_a_long_prompt_is_fed_in_chunks_beside_others_that_go_on(monkeypatch: py
     whole = tokens(serve(engine_of(), [long, PROMPTS[0]])[0][0])
     monkeypatch.setattr("spec_sdk.engine.scheduler.PREFILL_CHUNK", 8)
     engine, events = engine_of(), [list[dict[str, Any]]() for _ in range(2)]
-    engine.add(PROMPTS[0], request_id=1, max_new_tokens=10, emit=events[1].append)
+    engine.add(TokenRequest(PROMPTS[0], request_id=1, max_new_tokens=10, emit=events[1].append))
     engine.step()
-    engine.add(long, request_id=0, max_new_tokens=10, emit=events[0].append)
+    engine.add(TokenRequest(long, request_id=0, max_new_tokens=10, emit=events[0].append))
     steps = 0
     while engine.busy:
         engine.step()
@@ -241,7 +241,7 @@ def test_seconds_add_up_to_the_time_of_the_steps(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     engine, emitted = engine_of(), list[dict[str, Any]]()
     for number, prompt in enumerate(PROMPTS):
-        engine.add(prompt, request_id=number, max_new_tokens=10, emit=emitted.append)
+        engine.add(TokenRequest(prompt, request_id=number, max_new_tokens=10, emit=emitted.append))
     shared = 0
     while engine.busy:
         emitted.clear()
@@ -330,7 +330,9 @@ def test_every_request_has_a_policy_and_a_budget_of_its_own(expected: dict[int, 
     assert not errors and {number: tokens(own) for number, own in events.items()} == expected
     for number, prompt in enumerate(PROMPTS):
         alone = Asked()
-        list(engine_of(1, alone, policy=Noting(None)).stream(prompt, request_id=number, max_new_tokens=10))
+        list(
+            engine_of(1, alone, policy=Noting(None)).stream(TokenRequest(prompt, request_id=number, max_new_tokens=10))
+        )
         assert drafter.budgets[number] == alone.budgets[number]
         cycles = [event["budget"] for event in events[number] if event["event"] == "cycle" and event["budget"]]
         assert cycles == [budget.depth for budget in alone.budgets[number]]
@@ -376,7 +378,7 @@ def test_every_request_is_told_its_own_hidden_states(monkeypatch: pytest.MonkeyP
         assert not errors
         for number, prompt in enumerate(PROMPTS):
             alone = Tapped()
-            answer = engine_of(1, alone).stream(prompt, request_id=number, max_new_tokens=10)
+            answer = engine_of(1, alone).stream(TokenRequest(prompt, request_id=number, max_new_tokens=10))
             assert tokens(events[number]) == [token for new in answer for token in new]
             for ours, theirs in zip(drafter.told[number], alone.told[number], strict=True):
                 assert set(ours) == set(Tapped.taps)
@@ -423,11 +425,13 @@ def test_every_request_has_a_stop_rule_and_a_length_of_its_own(place: int, expec
         for number in order:
             count, ignore_eos, _ = asked[number]
             engine.add(
-                PROMPTS[0],
-                request_id=number,
-                max_new_tokens=count,
-                ignore_eos=ignore_eos,
-                emit=events[number].append,
+                TokenRequest(
+                    PROMPTS[0],
+                    request_id=number,
+                    max_new_tokens=count,
+                    ignore_eos=ignore_eos,
+                    emit=events[number].append,
+                )
             )
         while engine.busy:
             engine.step()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Request, SamplingParams, Verdict, Verifier
-from spec_sdk.engine.engine import Engine
 from spec_sdk.engine.faults import RequestError
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.model.session import Scores, Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -46,9 +46,9 @@ class Spoilt(Session):
         return scores
 
 
-def engine_of(params: SamplingParams, target: Session | None = None, verifier: Verifier | None = None) -> Engine:
+def engine_of(params: SamplingParams, target: Session | None = None, verifier: Verifier | None = None) -> TokenEngine:
     sampler = ReferenceSampler if params.temperature else ExactSampler
-    return Engine(
+    return TokenEngine(
         target=target or Session(TorchExecutor(tiny_decoder(), Ops())),
         drafter=Lookup(),
         verifier=verifier or MultiStep(None),
@@ -76,9 +76,8 @@ def test_greedy_and_sampled_requests_share_a_step() -> None:
         for number in range(4):
             params = dataclasses.replace(SAMPLED, seed=number) if number % 2 else GREEDY
             events[number] = []
-            engine.add(
-                [5, 9, 17, 5, 9], request_id=number, max_new_tokens=9, sampling=params, emit=events[number].append
-            )
+            emit = events[number].append
+            engine.add(TokenRequest([5, 9, 17, 5, 9], 9, sampling=params, request_id=number, emit=emit))
             while engine.busy and not together:
                 engine.step()
         while engine.busy:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spec_sdk.engine.engine import Engine
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.kv_cache import KVCache
@@ -89,11 +89,11 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(made_of_torch, "__init__", refuse)
 
 
-def answers_of(engine: Engine) -> tuple[list[list[int]], list[list[dict[str, Any]]]]:
+def answers_of(engine: TokenEngine) -> tuple[list[list[int]], list[list[dict[str, Any]]]]:
     """The tokens of every prompt, added at once, and the cycles of each."""
     cycles: list[list[dict[str, Any]]] = [[] for _ in PROMPTS]
     ids = [
-        engine.add(prompt, max_new_tokens=NEW_TOKENS, ignore_eos=True, emit=events.append)
+        engine.add(TokenRequest(prompt, max_new_tokens=NEW_TOKENS, ignore_eos=True, emit=events.append))
         for prompt, events in zip(PROMPTS, cycles, strict=True)
     ]
     tokens: dict[int, list[int]] = {request: [] for request in ids}

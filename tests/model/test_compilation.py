@@ -15,7 +15,7 @@ from spec_sdk.model.block_tensors import form_of, tensors_of, with_tensors
 from spec_sdk.model.compilation import Compilation, choice_of
 from spec_sdk.model.compiled_decoder import CompiledDecoder, compile_decoder
 from spec_sdk.model.compiler import CannotCompile, Compiler, Graph
-from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.decoder import Decoder, Rotations
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.ops.linear import Projection
 from spec_sdk.testing.random_weights import TINY, RandomWeights
@@ -150,8 +150,14 @@ def test_a_stage_is_a_function_of_its_tensors(pretended: list[str]) -> None:
     with torch.no_grad():
         for layer in range(plain.layers):
             for found, expected in zip(
-                (*made.queries_keys_values(layer, h, cos, sin), made.post_attention(layer, h, a)),
-                (*plain.queries_keys_values(layer, h, cos, sin), plain.post_attention(layer, h, a)),
+                (
+                    *made.pre_attention(layer, h, Rotations([(cos, sin)] * len(plain.ropes))),
+                    made.post_attention(layer, h, a),
+                ),
+                (
+                    *plain.pre_attention(layer, h, Rotations([(cos, sin)] * len(plain.ropes))),
+                    plain.post_attention(layer, h, a),
+                ),
                 strict=True,
             ):
                 torch.testing.assert_close(found, expected)
@@ -168,8 +174,14 @@ def test_families_with_norms_and_windows_of_their_own(name: str, graphs: int, pr
     h, a, cos, sin = torch.randn(1, 3, M), torch.randn(1, 3, M), torch.randn(1, 3, 1, D), torch.randn(1, 3, 1, D)
     with torch.no_grad():
         for layer in range(plain.layers):
-            found = *made.queries_keys_values(layer, h, cos, sin), made.post_attention(layer, h, a)
-            expected = *plain.queries_keys_values(layer, h, cos, sin), plain.post_attention(layer, h, a)
+            found = (
+                *made.pre_attention(layer, h, Rotations([(cos, sin)] * len(plain.ropes))),
+                made.post_attention(layer, h, a),
+            )
+            expected = (
+                *plain.pre_attention(layer, h, Rotations([(cos, sin)] * len(plain.ropes))),
+                plain.post_attention(layer, h, a),
+            )
             for ours, theirs in zip(found, expected, strict=True):
                 torch.testing.assert_close(ours, theirs)
 

@@ -19,6 +19,7 @@ import torch
 from spec_sdk.model import compiler
 from spec_sdk.model.compiled_decoder import MOST_ROWS, CompiledDecoder, compile_decoder
 from spec_sdk.model.compiler import Compiler
+from spec_sdk.model.decoder import Rotations
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -60,8 +61,14 @@ def test_stages_are_those_of_the_plain_decoder(works: None) -> None:
         cos, sin = torch.randn(2, B, N, 1, D)
         for layer in range(plain.layers):
             with torch.no_grad():
-                found = *fast.queries_keys_values(layer, h, cos, sin), fast.post_attention(layer, h, a)
-                expected = *plain.queries_keys_values(layer, h, cos, sin), plain.post_attention(layer, h, a)
+                found = (
+                    *fast.pre_attention(layer, h, Rotations([(cos, sin)] * len(plain.ropes))),
+                    fast.post_attention(layer, h, a),
+                )
+                expected = (
+                    *plain.pre_attention(layer, h, Rotations([(cos, sin)] * len(plain.ropes))),
+                    plain.post_attention(layer, h, a),
+                )
             for ours, theirs in zip(found, expected, strict=True):
                 assert ours.shape == theirs.shape
                 assert float((ours - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())

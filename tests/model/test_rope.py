@@ -132,7 +132,7 @@ def test_logits_beyond_the_original_context(name: str, model: str, bound: int | 
         expected_NV = reference(torch.tensor([tokens])).logits[0]
     checkpoint = open_checkpoint(str(tmp_path))
     if bound is not None:
-        checkpoint.serve_within(bound)
+        checkpoint = checkpoint.within(bound)
     session = Session(TorchExecutor(load_decoder(checkpoint, CPU, torch.float32), Ops()))
     session.prefill(0, tokens[:30])
     chain = session.score([0], [TokenTree.chain(tokens[30], tokens[31:145])])[0].logits_NV

@@ -117,8 +117,8 @@ LAYER_KINDS = (
     Mutant(
         "gemma: the MLP's output norm is left out",
         DECODER,
-        "self._output_norm(self.mlp(layer, h_BNM), w.mlp_output_norm_M)",
-        "self.mlp(layer, h_BNM)",
+        "self._output_norm(m_BNM, w.mlp_output_norm_M)",
+        "m_BNM",
         (LOGITS,),
     ),
     Mutant(

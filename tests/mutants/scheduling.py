@@ -174,8 +174,8 @@ SCHEDULING = (
     ),
     Mutant(
         "all requests draw the same random numbers",
-        "spec_sdk/engine/engine.py",
-        "sampling.seed + SEED_STRIDE * number",
+        "spec_sdk/engine/token_engine.py",
+        "sampling.seed + SEED_STRIDE * stream",
         "sampling.seed",
         (f"{TINY}::test_sampling_is_reproducible",),
     ),

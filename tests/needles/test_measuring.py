@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spec_sdk.engine.engine import Engine
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.needles import Haystack, NeedleScore, build_haystack, measure
 from spec_sdk.pipeline import Pipeline, build_pipeline
@@ -118,10 +118,10 @@ def test_what_is_found_is_counted(monkeypatch: pytest.MonkeyPatch, vanilla: Pipe
     right = {question.prompt: question.answer for question in haystack.questions}
     wrong = haystack.questions[1].prompt
 
-    def oracle(self: Engine, prompt: Sequence[int], **options: Any) -> Iterator[list[int]]:
-        yield list(right[tuple(prompt)])[: 3 if prompt == wrong else None]
+    def oracle(self: TokenEngine, request: TokenRequest) -> Iterator[list[int]]:
+        yield list(right[tuple(request.prompt)])[: 3 if request.prompt == wrong else None]
 
-    monkeypatch.setattr(Engine, "stream", oracle)
+    monkeypatch.setattr(TokenEngine, "stream", oracle)
     told: list[bool] = []
     score = measure(vanilla, haystack, max_new_tokens=NEW_TOKENS, tell=lambda answer: told.append(answer.found))
     assert told == [True, False, True, True]

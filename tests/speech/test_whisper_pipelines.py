@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import OnlyTokens, SuppressedTokens
-from spec_sdk.engine.engine import Engine
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import check_encoders
 from spec_sdk.pipeline import Pipeline, build_pipeline
@@ -107,10 +107,10 @@ def test_greedy_tokens_are_those_of_plain_decoding(name: str, penalty: str, chec
     assert accepted > 0
 
 
-def answers(engine: Engine, requests: Mapping[int, dict[str, Any]]) -> dict[int, list[int]]:
+def answers(engine: TokenEngine, requests: Mapping[int, dict[str, Any]]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {number: [] for number in requests}
     for number, request in requests.items():
-        engine.add(request_id=number, max_new_tokens=12 + number, ignore_eos=True, **request)
+        engine.add(TokenRequest(request_id=number, max_new_tokens=12 + number, ignore_eos=True, **request))
     while engine.busy:
         for progress in engine.step():
             assert progress.error is None
@@ -190,13 +190,13 @@ def test_error_bounds_are_refused(checkpoint: tuple[Path, Any]) -> None:
 def test_what_goes_wrong_with_features_is_a_line(checkpoint: tuple[Path, Any], tmp_path: Path) -> None:
     engine = pipeline_of("vanilla", checkpoint[0]).engine
     with pytest.raises(UserError, match="answers nothing but audio"):
-        engine.add([1], max_new_tokens=4)
+        engine.add(TokenRequest([1], max_new_tokens=4))
     with pytest.raises(UserError, match="the encoder takes"):
-        engine.add([1], max_new_tokens=4, input_features=torch.zeros(MELS, 3000))
+        engine.add(TokenRequest([1], max_new_tokens=4, input_features=torch.zeros(MELS, 3000)))
     write_checkpoint(tmp_path)
     text = pipeline_of("vanilla", tmp_path).engine
     with pytest.raises(UserError, match="a text model without an encoder"):
-        text.add([1], max_new_tokens=4, input_features=torch.zeros(MELS, FRAMES))
+        text.add(TokenRequest([1], max_new_tokens=4, input_features=torch.zeros(MELS, FRAMES)))
 
 
 class Spy(SuppressedTokens):

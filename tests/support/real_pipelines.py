@@ -5,29 +5,24 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from omegaconf import OmegaConf
 
 import spec_sdk.pipeline
-from spec_sdk.cli.composing import compose_config
+from spec_sdk.config.composing import settings_for
 from spec_sdk.model.models import Models
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.prompts import read_prompt_file
 from spec_sdk.registry import Registry
-from spec_sdk.search_path import register_search_path
 from spec_sdk.settings import Settings
 
 
 @functools.lru_cache(maxsize=64)
 def settings_of(*overrides: str) -> Settings:
     """The settings of a command line's overrides; composing the same ones again would take a tenth of a second."""
-    register_search_path()
-    config: Any = OmegaConf.to_container(compose_config(list(overrides)), resolve=True)
-    return Settings.from_config(config, Path("unused"))
+    return settings_for(overrides)
 
 
 @functools.lru_cache(maxsize=2)

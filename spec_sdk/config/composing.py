@@ -1,27 +1,80 @@
-"""Composing the config, what a command line changed in it, and every failure of that in one line."""
+"""Composing the config, what overrides changed in it, and every failure of that in one line."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_module
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_sdk.cli.overrides import parse
-from spec_sdk.cli.unlisted import options_of_plugin, owner_of, with_unlisted_options
+from spec_sdk.config.hydra_loader import config_loader
+from spec_sdk.config.overrides import parse, quote_texts
+from spec_sdk.config.unlisted import options_of_plugin, owner_of, with_unlisted_options
 from spec_sdk.errors import UserError, did_you_mean
-from spec_sdk.installed import OWN_CONF
 from spec_sdk.options import first_line, key_of
-from spec_sdk.settings import PLUGIN_NODES
+from spec_sdk.settings import PLUGIN_NODES, Settings
 
 CONFIG_NAME = "config"
+
+
+def settings_for(overrides: Sequence[str]) -> Settings:
+    """The checked settings of a run with ``overrides``, as they are typed. Raises UserError for all that is wrong.
+
+    Touches nothing of Hydra's global state.
+    """
+    overrides = quote_texts(overrides, sweep=False)
+    with explained(overrides):
+        config = compose_config(overrides)
+    return settings_of(config)
+
+
+def settings_of(config: DictConfig) -> Settings:
+    """The checked settings of a composed config. Raises UserError."""
+    try:
+        resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{key_of(error) or 'config'}: {first_line(error)}") from error
+    assert isinstance(resolved, dict)
+    values = {str(key): value for key, value in resolved.items()}
+    pipeline = values.get("pipeline")
+    name = pipeline.get("name", "run") if isinstance(pipeline, dict) else "run"
+    return Settings.from_config(values, default_output_dir(str(name)))
+
+
+def default_output_dir(label: str) -> Path:
+    """``outputs/<date>/<time>-<label>`` below the current directory, with a number if that exists already.
+
+    The time is to the millisecond, so that runs started together do not share a directory.
+    """
+    now = datetime.now()
+    time = f"{now.strftime('%H-%M-%S')}.{now.microsecond // 1000:03d}"
+    wanted = Path("outputs") / now.strftime("%Y-%m-%d") / f"{time}-{label}"
+    free, number = wanted, 2
+    while free.exists():
+        free, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
+    return free
+
+
+@contextlib.contextmanager
+def explained(overrides: Sequence[str]) -> Iterator[None]:
+    """What goes wrong inside while composing the config with ``overrides`` becomes a UserError."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        raise explain(error, overrides) from error
+    except ValueError as error:
+        if not is_composition_error(error):
+            raise
+        raise explain(error, overrides) from error
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -39,7 +92,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
 
 def reach_unlisted(overrides: Sequence[str]) -> list[str]:
-    """``overrides`` as Hydra must be given them to set options that are in no YAML (:mod:`spec_sdk.cli.unlisted`).
+    """``overrides`` as Hydra must be given them to set options that are in no YAML (:mod:`spec_sdk.config.unlisted`).
 
     They are returned as they are if the choices among them cannot be composed. Raises UserError for an override that
     cannot be read.
@@ -59,27 +112,27 @@ def _choices(overrides: Sequence[str]) -> list[str]:
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
-    with initialize_config_module(OWN_CONF, version_base="1.3", job_name="spec_sdk"):
-        config = compose(CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
+    with config_loader() as loader:
+        config = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.RUN, from_shell=False)
         hydra = config.hydra
         OmegaConf.set_struct(config, False)
         del config["hydra"]
-        drop_stale_options(config, hydra)
+        drop_stale_options(config, hydra, loader)
     return config
 
 
-def drop_stale_options(config: DictConfig, hydra: DictConfig) -> None:
+def drop_stale_options(config: DictConfig, hydra: DictConfig, loader: ConfigLoader) -> None:
     """Forget the pipeline's options for a plugin that the command line replaced by one without them.
 
     ``pipeline=easyspec_tree drafter=prompt_lookup`` must not fail over the pipeline's ``drafter.width``. Options that
-    the command line itself set are kept, for the registry to judge. ``hydra`` is Hydra's own part of the config.
+    the command line itself set are kept, for the registry to judge. ``hydra`` is Hydra's own part of the config, which
+    ``loader`` composed.
     """
     overrides = parse(task_overrides(hydra))
     typed = {o.key_or_group for o in overrides}
     replaced = typed & set(PLUGIN_NODES) & set(hydra.runtime.choices)
     if not replaced:
         return
-    loader = GlobalHydra.instance().config_loader()
     from_pipeline = _yaml(loader, f"pipeline/{hydra.runtime.choices.get('pipeline')}")
     OmegaConf.set_struct(config, False)
     for kind in replaced & set(from_pipeline):
@@ -110,21 +163,20 @@ def _yaml(loader: ConfigLoader, path: str) -> Mapping[str, Any]:
 
 def options_of(group: str) -> list[str]:
     """Names of the YAML files of a config group, ours and third parties'."""
-    with initialize_config_module(OWN_CONF, version_base="1.3"):
-        return GlobalHydra.instance().config_loader().get_group_options(group)
+    with config_loader() as loader:
+        return loader.get_group_options(group)
 
 
 def groups() -> list[str]:
     """The config groups (``pipeline``, ``drafter`` …), Hydra's own left out."""
-    with initialize_config_module(OWN_CONF, version_base="1.3"):
-        names = GlobalHydra.instance().config_loader().list_groups("")
+    with config_loader() as loader:
+        names = loader.list_groups("")
     return sorted(set(names) - {"hydra"})
 
 
 def pipeline_summaries() -> dict[str, str]:
     """Every pipeline's name and what its YAML says of itself."""
-    with initialize_config_module(OWN_CONF, version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
+    with config_loader() as loader:
         names = loader.get_group_options("pipeline", ObjectType.CONFIG)
         return {name: _yaml(loader, f"pipeline/{name}").get("pipeline", {}).get("summary", "") for name in names}
 

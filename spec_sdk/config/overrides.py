@@ -7,6 +7,7 @@ is a path, so their values are quoted here where Hydra would misread them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -46,6 +47,14 @@ def _quote(override: str, sweep: bool) -> str:
 def as_text(value: str) -> str:
     """``value`` as a quoted string of Hydra's grammar that stands for exactly this text, ``${`` included."""
     return QuotedString(literal(value), Quote.single).with_quotes()
+
+
+def search_path_override(directory: str, option: str) -> str:
+    """The override that adds a directory of YAML. Raises UserError, naming ``option``, if it is none."""
+    path = Path(directory).expanduser().absolute()
+    if not path.is_dir():
+        raise UserError(f"{option}: {directory} is not a directory")
+    return f'hydra.searchpath=["file://{path}"]'
 
 
 def _parse(override: str) -> Override | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from spec_sdk.cli.overrides import parse
+from spec_sdk.config.overrides import parse
 from spec_sdk.settings import PLUGIN_NODES
 
 

@@ -1,0 +1,1 @@
+"""The public library API, which ``spec_sdk`` exports: an engine of texts over the engine of tokens."""

@@ -1,0 +1,45 @@
+"""What an engine gives back: an answer, and the parts of it as they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer to one prompt.
+
+    ``tokens``: all new token ids, the one that ended it included. ``text``: their text, up to the stop string if one
+    ended it. ``finish_reason``: ``stop`` (the model's end token, a stop token or a stop string), ``length``
+    (``max_new_tokens``), ``interrupted`` (cancelled) or ``error``. ``metrics``: what metrics.json has of a prompt, and
+    ``guarantee``; empty if the request was refused. ``sample``: which of the prompt's ``n`` answers it is, from 0.
+    ``error``: why it ended with ``error``; other answers of the same call are not touched by it.
+    """
+
+    text: str
+    tokens: list[int]
+    finish_reason: str
+    metrics: dict[str, Any] = field(default_factory=dict)
+    sample: int = 0
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a step added to an answer.
+
+    ``text`` and ``tokens`` are new; text lags behind tokens where a character or a stop string may be incomplete.
+    ``request``: what :meth:`spec_sdk.Engine.add` returned. ``answer``: the whole answer, on its last part only.
+    """
+
+    request: int
+    text: str
+    tokens: list[int]
+    sample: int = 0
+    answer: Answer | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """How the answer ended; None while it goes on."""
+        return None if self.answer is None else self.answer.finish_reason

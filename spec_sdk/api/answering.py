@@ -1,0 +1,112 @@
+"""One answer in the making: what its events say, as text, up to a stop string."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec_sdk.api.answer import Answer, Part
+from spec_sdk.api.stop_strings import StopStrings
+from spec_sdk.events import Event, EventLog
+from spec_sdk.metrics import request_metrics
+from spec_sdk.model.tokenizer import Tokenizer
+
+
+@dataclass(eq=False)
+class Mailbox:
+    """The parts of a request's answers that nobody took yet.
+
+    ``open``: those of its answers that go on, by the number that the token engine gave them.
+    """
+
+    request: int
+    parts: deque[Part] = field(default_factory=deque)
+    open: dict[int, Answering] = field(default_factory=dict)
+
+    def take(self) -> Iterator[Part]:
+        """All parts there are. Raises what the request failed with."""
+        while self.parts:
+            part = self.parts.popleft()
+            if part.answer is not None and part.answer.error is not None:
+                raise part.answer.error
+            yield part
+
+
+class Answering:
+    """Takes the events of one of a request's answers and makes parts of them.
+
+    Events go to ``log`` as they come. Where a stop string is complete, the rest of a step's tokens is cut off, in the
+    log too: ``stopped`` then asks whoever steps to end the request.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        sample: int,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        guarantee: Callable[[], str],
+        log: EventLog,
+    ) -> None:
+        self.error: Exception | None = None
+        self.ended = False
+        self._mailbox = mailbox
+        self._sample = sample
+        self._guarantee = guarantee
+        self._log = log
+        self._id = 0
+        self._stream = tokenizer.stream()
+        self._stop = StopStrings(stop)
+        self._tokens: list[int] = []
+        self._text = ""
+        self._reason = "interrupted"
+        self._told_tokens = self._told_text = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string ended it, of which the engine of tokens does not know."""
+        return self._stop.found and not self.ended
+
+    def emit(self, event: Event) -> None:
+        """Take the next event of the request."""
+        self._id = event["request"]
+        if event["event"] == "cycle":
+            kept = self._take(event["tokens"])
+            event = {**event, "tokens": event["tokens"][:kept], "accepted": min(event["accepted"], kept)}
+        elif event["event"] == "request_end":
+            self._reason = "stop" if self._stop.found else event["finish_reason"]
+            event = {**event, "finish_reason": self._reason}
+            self._text += self._stop.push(self._stream.flush()) + self._stop.flush()
+            self.ended = True
+        self._log.emit(event)
+
+    def abandon(self, reason: str) -> None:
+        """End it if no event did: a plugin that raises while its request ends keeps the last one back."""
+        if not self.ended:
+            self.emit({"event": "request_end", "request": self._id, "finish_reason": reason})
+
+    def deliver(self) -> None:
+        """Put what is new into the mailbox."""
+        tokens, text = self._tokens[self._told_tokens :], self._text[self._told_text :]
+        self._told_tokens, self._told_text = len(self._tokens), len(self._text)
+        if tokens or text or self.ended:
+            answer = self._answer() if self.ended else None
+            self._mailbox.parts.append(Part(self._mailbox.request, text, tokens, self._sample, answer))
+        if self.ended:
+            del self._mailbox.open[self._id]
+
+    def _take(self, tokens: Sequence[int]) -> int:
+        """The text of new tokens, and how many of them the answer keeps."""
+        for place, token in enumerate(tokens):
+            self._tokens.append(token)
+            self._text += self._stop.push(self._stream.push([token]))
+            if self._stop.found:
+                return place + 1
+        return len(tokens)
+
+    def _answer(self) -> Answer:
+        metrics: dict[str, Any] = request_metrics(self._log.of_request(self._id))
+        metrics |= {"text": self._text, "guarantee": self._guarantee()}
+        return Answer(self._text, self._tokens, self._reason, metrics, self._sample, self.error)

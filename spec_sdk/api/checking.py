@@ -1,0 +1,124 @@
+"""From a request to what the token engine serves: every value checked as the command line checks it.
+
+Legend: P prompt tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spec_sdk.api.request import Prompt, Request, RequestOptions
+from spec_sdk.contracts.constraint import Constraint
+from spec_sdk.errors import UserError
+from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.prompts import check_length, check_text, encode
+from spec_sdk.sampling_params import SamplingParams
+from spec_sdk.settings import Settings, checked_run, checked_sampling
+
+SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingParams))
+RUN = ("max_new_tokens", "ignore_eos", "chat")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a request is answered, checked. ``seeded``: whether the request brought a seed of its own."""
+
+    max_new_tokens: int
+    sampling: SamplingParams
+    seeded: bool
+    n: int
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    ignore_eos: bool
+    chat: bool | None
+    input_features: torch.Tensor | None
+    constraint: Constraint | None
+
+
+def plan_of(options: RequestOptions, settings: Settings) -> Plan:
+    """The options of a request over those of its pipeline. Raises UserError for a value that is not valid."""
+    given: Mapping[str, Any] = options
+    base = given.get("sampling", settings.sampling)
+    if not isinstance(base, SamplingParams):
+        raise UserError(f"sampling: {base!r} is no SamplingParams")
+    changed = {name: given[name] for name in SAMPLING if name in given}
+    sampling = checked_sampling({**dataclasses.asdict(base), **changed})
+    defaults = {
+        "max_new_tokens": settings.max_new_tokens,
+        "ignore_eos": settings.ignore_eos,
+        "chat": "auto" if settings.chat is None else settings.chat,
+    }
+    run = checked_run({**defaults, **{name: given[name] for name in RUN if name in given}})
+    n = given.get("n", 1)
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise UserError(f"n: {n!r} must be 1 or more")
+    return Plan(
+        max_new_tokens=run.max_new_tokens,
+        sampling=sampling,
+        seeded="seed" in given or "sampling" in given,
+        n=n,
+        stop=_stop_strings(given.get("stop", ())),
+        stop_token_ids=tuple(_token_ids(given.get("stop_token_ids", ()), "stop_token_ids")),
+        ignore_eos=run.ignore_eos,
+        chat=None if run.chat == "auto" else run.chat,
+        input_features=given.get("input_features"),
+        constraint=given.get("constraint"),
+    )
+
+
+def tokens_of(request: Request, plan: Plan, tokenizer: Tokenizer, context: int, index: int, prompts: int) -> list[int]:
+    """The token ids [P] of a request's prompt, number ``index`` of ``prompts``.
+
+    Raises UserError for a prompt that is none, or does not fit the context together with its answer.
+    """
+    tokens = _encoded(request.prompt, plan.chat, tokenizer)
+    check_length(len(tokens), plan.max_new_tokens, context, index, prompts)
+    return tokens
+
+
+def _encoded(prompt: Prompt, chat: bool | None, tokenizer: Tokenizer) -> list[int]:
+    if isinstance(prompt, str):
+        check_text(prompt)
+        return encode(tokenizer, prompt, chat)
+    if not isinstance(prompt, Iterable):
+        raise UserError(f"prompt: {prompt!r} is no text, chat or list of token ids")
+    items: list[Any] = list(prompt)
+    if items and isinstance(items[0], Mapping):
+        return _chat(items, chat, tokenizer)
+    return _token_ids(items, "prompt")
+
+
+def _chat(messages: Sequence[Any], chat: bool | None, tokenizer: Tokenizer) -> list[int]:
+    if chat is False:
+        raise UserError("chat: messages need the model's chat template; leave out chat=False")
+    for number, message in enumerate(messages, start=1):
+        for key in ("role", "content"):
+            if not isinstance(message, Mapping) or not isinstance(message.get(key), str):
+                raise UserError(f"prompt: message {number} has no text '{key}'")
+    if not tokenizer.has_chat_template:
+        raise UserError("prompt: this model has no chat template for messages; give a text")
+    return tokenizer.chat(messages)
+
+
+def _token_ids(values: Iterable[Any], name: str) -> list[int]:
+    """Whole numbers of any kind as ints. Whether the model has such tokens is the token engine's business."""
+    ids = []
+    for value in values:
+        try:
+            ids.append(operator.index(value))
+        except TypeError:
+            raise UserError(f"{name}: {value!r} is no token id") from None
+    return ids
+
+
+def _stop_strings(given: object) -> tuple[str, ...]:
+    stops = (given,) if isinstance(given, str) else given
+    if not isinstance(stops, Sequence) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise UserError(f"stop: {given!r} must be a text, or a list of texts, none of them empty")
+    return tuple(stops)

@@ -1,0 +1,142 @@
+"""What the command line refuses, the library refuses in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec_sdk import Engine, Request, SamplingParams, UserError
+from spec_sdk.app import main
+from tests.support.text_checkpoints import write_text_checkpoint
+
+LONG = "word " * 5000
+CALLS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "temperature": (["sampling.temperature=-1"], {"temperature": -1}),
+    "no number": (["sampling.temperature=hot"], {"temperature": "hot"}),
+    "infinite": (["sampling.temperature=inf"], {"temperature": float("inf")}),
+    "top_p": (["sampling.top_p=0"], {"top_p": 0}),
+    "top_k": (["sampling.top_k=-3"], {"top_k": -3}),
+    "top_k of a half": (["sampling.top_k=1.5"], {"top_k": 1.5}),
+    "min_p": (["sampling.min_p=2"], {"min_p": 2}),
+    "penalty": (["sampling.repetition_penalty=0"], {"repetition_penalty": 0}),
+    "seed": (["sampling.seed=-1"], {"seed": -1}),
+    "no new tokens": (["max_new_tokens=0"], {"max_new_tokens": 0}),
+    "ignore_eos": (["ignore_eos=perhaps"], {"ignore_eos": "perhaps"}),
+    "chat": (["chat=maybe"], {"chat": "maybe"}),
+    "length": (["max_new_tokens=4096"], {"max_new_tokens": 4096}),
+}
+ENGINES: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "pipeline": (["pipeline=nosuch"], {"pipeline": "nosuch"}),
+    "target": (["model.target=/no/such"], {"target": "/no/such"}),
+    "draft": (["pipeline=sd_chain", "model.draft=/no/such"], {"pipeline": "sd_chain", "draft": "/no/such"}),
+    "option": (["drafter.widht=3"], {"overrides": ["drafter.widht=3"]}),
+    "key": (["temprature=1"], {"overrides": ["temprature=1"]}),
+    "value": (["sampling.top_p=2"], {"overrides": ["sampling.top_p=2"]}),
+    "choice": (["verifier=greedi"], {"overrides": ["verifier=greedi"]}),
+    "unreadable": (["drafter.width=[3"], {"overrides": ["drafter.width=[3"]}),
+    "misfit": (
+        ["verifier=greedy", "sampling.temperature=1"],
+        {"overrides": ["verifier=greedy", "sampling.temperature=1"]},
+    ),
+    "chains": (["verifier=chain_rejection"], {"overrides": ["verifier=chain_rejection"]}),
+}
+
+
+@pytest.fixture
+def error_of(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The command line's one line for what it refuses."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(arguments) == 2
+        [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        return line.removeprefix("error: ")
+
+    return run
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_options_of_a_call(engine: Engine, checkpoint: Path, error_of: Callable[..., str], name: str) -> None:
+    overrides, options = CALLS[name]
+    expected = error_of(f"model.target={checkpoint}", "prompt=a", *overrides)
+    for call in (engine.generate, engine.stream, engine.add):
+        with pytest.raises(UserError) as refusal:
+            call("a", **options)
+        assert str(refusal.value) == expected
+
+
+@pytest.mark.parametrize("prompt", ["", "  ", LONG])
+def test_prompts(engine: Engine, checkpoint: Path, error_of: Callable[..., str], prompt: str) -> None:
+    expected = error_of(f"model.target={checkpoint}", f"prompt='{prompt}'", "max_new_tokens=12")
+    with pytest.raises(UserError) as refusal:
+        engine.generate(prompt)
+    assert str(refusal.value) == expected
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_what_an_engine_is_made_of(checkpoint: Path, error_of: Callable[..., str], name: str) -> None:
+    arguments, options = ENGINES[name]
+    expected = error_of(f"model.target={checkpoint}", "prompt=a", *arguments) if "target" not in options else None
+    with pytest.raises(UserError) as refusal:
+        Engine.from_pipeline(**{"target": checkpoint, **options})
+    assert str(refusal.value) == (expected or error_of("prompt=a", *arguments))
+
+
+def test_a_verifier_that_cannot_serve_a_request(checkpoint: Path, error_of: Callable[..., str]) -> None:
+    engine = Engine.from_pipeline("prompt_lookup", target=checkpoint, overrides=["verifier=greedy"])
+    expected = error_of(
+        "pipeline=prompt_lookup", f"model.target={checkpoint}", "verifier=greedy", "sampling.temperature=1", "prompt=a"
+    )
+    with pytest.raises(UserError) as refusal:
+        engine.generate("a", temperature=1)
+    assert str(refusal.value) == expected
+
+
+def test_a_model_without_a_template(tmp_path: Path, error_of: Callable[..., str]) -> None:
+    write_text_checkpoint(tmp_path / "plain", chat=False)
+    engine = Engine.from_pipeline("vanilla", target=tmp_path / "plain")
+    expected = error_of("pipeline=vanilla", f"model.target={tmp_path / 'plain'}", "chat=true", "prompt=a")
+    with pytest.raises(UserError) as refusal:
+        engine.generate("a", chat=True)
+    assert str(refusal.value) == expected
+    with pytest.raises(UserError, match="no chat template for messages"):
+        engine.generate([{"role": "user", "content": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([-1], {}, "prompt: token -1 lies outside the vocabulary of 480"),
+        ([480], {}, "prompt: token 480 lies outside the vocabulary of 480"),
+        ([[]], {}, "prompt: it is empty"),
+        ([1.5], {}, "prompt: 1.5 is no token id"),
+        (7, {}, "prompt: 7 is no text, chat or list of token ids"),
+        ("\ud800", {}, "prompt: no valid Unicode text (character 0)"),
+        ([{"role": "user"}], {}, "prompt: message 1 has no text 'content'"),
+        ([{"role": "user", "content": "a"}], {"chat": False}, "chat: messages need the model's chat template"),
+        ("a", {"stop_token_ids": [480]}, "stop_token_ids: token 480 lies outside the vocabulary of 480"),
+        ("a", {"stop": [""]}, "stop: [''] must be a text, or a list of texts, none of them empty"),
+        ("a", {"n": 0}, "n: 0 must be 1 or more"),
+        ("a", {"sampling": 0.7}, "sampling: 0.7 is no SamplingParams"),
+        ("a", {"sampling": SamplingParams(top_p=-1.0)}, "sampling.top_p: -1.0 must be above 0"),
+        ("a", {"temprature": 1}, "temprature: unknown option, did you mean 'temperature'?"),
+    ],
+)
+def test_what_the_command_line_has_not(engine: Engine, prompt: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        if prompt == [[]]:
+            raise engine.generate(prompt)[0].error or AssertionError
+        engine.generate(prompt, **options)
+    assert str(refusal.value).startswith(message) and "\n" not in str(refusal.value)
+    assert not engine.pipeline.engine.busy
+
+
+def test_requests_and_engines_check_names_and_numbers(checkpoint: Path) -> None:
+    with pytest.raises(UserError, match="max_tokens: unknown option, did you mean 'max_new_tokens'"):
+        Request("a", max_tokens=3)  # type: ignore[call-arg]
+    with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
+        Engine.from_pipeline("vanilla", target=checkpoint, max_num_seqs=0)
