@@ -160,9 +160,10 @@ class Pipeline:
     def stream(self, prompt: Sequence[int], **options: Any) -> Iterator[list[int]]:
         """Answer one prompt; yields the new tokens of every step. Closing the iterator early is allowed.
 
-        ``options`` are those of a :class:`TokenRequest`. Raises what :meth:`TokenEngine.add` does.
+        ``options`` are those of a :class:`TokenRequest`; ``request_id`` is 0 if not given, so that an answer depends on
+        its request alone, whatever was asked before. Raises what :meth:`TokenEngine.add` does.
         """
-        return self.engine.stream(TokenRequest(prompt, **options))
+        return self.engine.stream(TokenRequest(prompt, **{"request_id": 0, **options}))
 
     def follow(self) -> None:
         """Take part, as one of several processes, in what the leader does with the engines, until it has done all."""

@@ -236,5 +236,5 @@ def attention_of(run: Run, texts: Sequence[str], app: Settings) -> str | None:
 
 def options_of(node: Mapping[str, Any]) -> str:
     """A plugin's name and its options, for people to read."""
-    options = [f"{key}={value}" for key, value in node.items() if key != "name"]
+    options = [f"{key}={value}" for key, value in node.items() if key != "name" and value is not None]
     return f"{node['name']} ({', '.join(options)})" if options else str(node["name"])

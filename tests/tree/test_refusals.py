@@ -10,11 +10,9 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
-from spec_sdk.errors import UserError
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.testing import TableModel
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.tree import Draw, TokenTree, TreeBuilder
@@ -148,8 +146,3 @@ def test_a_token_that_the_model_does_not_have() -> None:
     with pytest.raises(ValueError, match=refusal):
         first_tokens(Fixed(TokenTree.chain(1, [3, outside, 4])), Budget(3), target)
     assert first_tokens(Fixed(TokenTree.chain(1, [3, outside - 1, 4])), Budget(3), target)
-
-
-def test_a_policy_of_no_nodes() -> None:
-    with pytest.raises(UserError, match=r"^policy.max_nodes: 0 must be 1 \(plain decoding\) or more$"):
-        FixedPolicy(FixedConfig(max_nodes=0))

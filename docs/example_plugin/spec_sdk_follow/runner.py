@@ -37,7 +37,7 @@ class SkipLayers(BlockRunner):
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for layer in range(decoder.layers):
             if layer in self.config.skip:
-                h_BNM = h_BNM + decoder.mlp(layer, h_BNM)
+                h_BNM = decoder.post_attention(layer, h_BNM, torch.zeros_like(h_BNM))
             else:
                 q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
                 decoder.write_kv(layer, k_BNGD, v_BNGD, work)
