@@ -310,9 +310,9 @@ def test_the_table_names_kind_package_and_options(cli: Callable[..., Result], re
     assert "depth=2, low=0.0, high=1.0, label=null, groups=[], widths=[2, 1], mode=fast, chat=auto" in row
 
 
-def test_a_policy_of_no_nodes(registry: Registry) -> None:
+def test_a_policy_of_no_nodes() -> None:
     with pytest.raises(UserError, match=r"^policy.max_nodes: 0 must be 1 \(plain decoding\) or more$"):
-        registry.configure("policy", {"name": "fixed", "max_nodes": 0})
+        Registry.discover().configure("policy", {"name": "fixed", "max_nodes": 0})
 
 
 def test_first_party_plugins_are_found() -> None:
