@@ -39,10 +39,14 @@ class Backend(Plugin, ABC):
         """The kernels of decoders in torch and of rules of acceptance; the reference ones by default."""
         return Ops()
 
+    expected_tokens: int | None = None
+    """About how many tokens the run will make; None where nobody said so."""
+
     def expect(self, tokens: int) -> None:
         """About how many tokens the run will make, which may be more than it does: told before :meth:`load`, where it
-        is known. What pays off only in a long run goes by it; by default nothing does.
+        is known. What pays off only in a long run goes by it.
         """
+        self.expected_tokens = tokens
 
     @property
     def compiled(self) -> Mapping[str, Any]:

@@ -99,6 +99,11 @@ class Executor(ABC):
     @abstractmethod
     def vocabulary(self) -> int: ...
 
+    @property
+    def form(self) -> str:
+        """What its passes are made of as far as their time goes, beside the model's config: the form of its weights."""
+        return f"{type(self).__module__}.{type(self).__qualname__}, {self.dtype}"
+
     @abstractmethod
     def new_cache(self) -> Cache:
         """An empty cache of this model's shape."""

@@ -85,6 +85,7 @@ class CpuBackend(Backend):
         return self._ops
 
     def expect(self, tokens: int) -> None:
+        super().expect(tokens)
         self._compilation.tokens = tokens
 
     @property
