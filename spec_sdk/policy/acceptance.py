@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Nodes per level of the trees that are told apart."""
-PRIOR_WEIGHT = 2.0
+PRIOR_WEIGHT = 8.0
 """What an estimate is drawn towards counts as so many observations."""
-FORGET = 0.93
+FORGET = 0.95
 """What a cycle's observations are worth one speculative cycle later."""
 FADE = 0.97
 """What they are worth one plain step later: long ago, the text was another."""
@@ -16,6 +17,8 @@ FIRST_USUAL = 0.7
 """Acceptance rate expected before anything was seen."""
 FIRST_WEIGHT, USUAL_WEIGHT = 0.1, 0.02
 """Weight of an observed position in the run's usual rates, with which each request begins: first, at last."""
+SIBLINGS_FORGET, SIBLINGS_PRIOR = 0.99, 8.0
+"""What an observation of siblings is worth one observation later, and what their prior counts as."""
 SIBLINGS_POWER = 0.5
 """Before anything was seen, the chance that no node of a level of w is accepted is taken to fall as w^-this.
 
@@ -37,16 +40,28 @@ class UsualRate:
 
 
 class UsualAcceptance:
-    """What is usual in a run: the rate of a chain, and what the siblings of a wider tree add to it.
-
-    ``siblings[i]``: the chance that a level of ``WIDTHS[i]`` nodes goes on where one of ``WIDTHS[i - 1]`` would not.
-    """
+    """What is usual in a run: the rate of a chain, and what the siblings of a wider tree add to it."""
 
     def __init__(self) -> None:
         self.chain = UsualRate(FIRST_USUAL)
-        self.siblings = [UsualRate(0.0)] + [
-            UsualRate(1 - (narrow / wide) ** SIBLINGS_POWER) for narrow, wide in zip(WIDTHS, WIDTHS[1:], strict=False)
-        ]
+        self._tried = [0.0] * len(WIDTHS)
+        self._helped = [0.0] * len(WIDTHS)
+
+    def observe_siblings(self, width: int, helped: bool) -> None:
+        """A level that a tree of ``WIDTHS[width - 1]`` could not go on at: whether one of ``WIDTHS[width]`` did."""
+        self._tried[width] = SIBLINGS_FORGET * self._tried[width] + 1
+        self._helped[width] = SIBLINGS_FORGET * self._helped[width] + helped
+
+    def siblings(self, widest: int) -> list[float]:
+        """Per width, the chance that siblings help. Each is drawn towards the power of the next narrower one."""
+        power, gains = SIBLINGS_POWER, [0.0]
+        for width in range(1, widest + 1):
+            ratio = WIDTHS[width - 1] / WIDTHS[width]
+            expected = 1 - ratio**power
+            gain = (self._helped[width] + SIBLINGS_PRIOR * expected) / (self._tried[width] + SIBLINGS_PRIOR)
+            gains.append(gain)
+            power = math.log(1 - gain) / math.log(ratio)
+        return gains
 
 
 class Acceptance:
@@ -62,8 +77,8 @@ class Acceptance:
         self.usual = usual
         self._tried = [[0.0] * max_depth for _ in WIDTHS]
         self._accepted = [[0.0] * max_depth for _ in WIDTHS]
-        self._first = usual.chain.mean
         self._asked = self._proposed = 1.0
+        self._expected: list[list[float]] = []
 
     @property
     def proposals(self) -> float:
@@ -95,7 +110,7 @@ class Acceptance:
                     self.usual.chain.observe(i < kept)
             elif reached < accepted or (reached < drafted and not cut):
                 # the level at which the next narrower tree would have ended
-                self.usual.siblings[narrower].observe(kept > reached)
+                self.usual.observe_siblings(narrower, kept > reached)
             reached = kept
 
     def fade(self) -> None:
@@ -105,8 +120,8 @@ class Acceptance:
     def rates(self, widest: int = 0) -> list[list[float]]:
         """a_1, a_2, … for each of the first ``widest + 1`` widths."""
         table: list[list[float]] = []
-        for width in range(widest + 1):
-            gain, before, rates = self.usual.siblings[width].mean, self._first, list[float]()
+        for width, gain in enumerate(self.usual.siblings(widest)):
+            before, rates = self.usual.chain.mean, list[float]()
             for i, (tried, accepted) in enumerate(zip(self._tried[width], self._accepted[width], strict=True)):
                 drawn_to = 1 - (1 - table[-1][i]) * (1 - gain) if width else before
                 before = (accepted + PRIOR_WEIGHT * drawn_to) / (tried + PRIOR_WEIGHT)
@@ -116,6 +131,8 @@ class Acceptance:
 
     def expected_tokens(self, widest: int = 0) -> list[list[float]]:
         """E(γ) = 1 + Σ_(i≤γ) Π_(j≤i) a_j for γ = 1, 2, …, per width: new tokens of a cycle with a tree γ deep."""
+        if len(self._expected) == widest + 1:
+            return self._expected
         table = []
         for rates in self.rates(widest):
             expected, total, path = [], 1.0, 1.0
@@ -124,9 +141,11 @@ class Acceptance:
                 total += path
                 expected.append(total)
             table.append(expected)
+        self._expected = table
         return table
 
     def _discount(self, factor: float) -> None:
+        self._expected = []
         for counts in (self._tried, self._accepted):
             for width, of_width in enumerate(counts):
                 if of_width[0]:

@@ -37,8 +37,12 @@ MEASURING_S = 5.0
 """What measuring a cost curve takes at most."""
 MEASURING_SHARE = 0.01
 """Of a run's time as plain decoding, what measuring may take where nobody asked for it."""
+CURVE_REFRESH = 4
+"""With a cost curve plain steps are timed so many times less often."""
 LEAST_TOKENS = 1000
 """A run of fewer is not even asked how long it will take."""
+GIVE_UP = 1.0
+"""Speed relative to plain decoding below which speculation ends: less than it began with, since estimates waver."""
 CHAIN = Shape(1, 0)
 
 
@@ -90,6 +94,7 @@ class AdaptivePolicy(Policy):
         self._remaining = 1
         self._since_plain = 0
         self._asked = self._best_known = CHAIN
+        self._chosen: tuple[int, Shape | None, float] | None = None
 
     def for_request(self) -> AdaptivePolicy:
         return type(self)(self.config, self.learned)
@@ -111,27 +116,37 @@ class AdaptivePolicy(Policy):
         unfed = len(request.tokens) if self._unfed is None else self._unfed
         self._remaining = max(1, request.max_new_tokens - request.new_tokens)
         learned = self.learned
-        if learned.times.plain.count < PLAIN_SAMPLES or self._since_plain >= self.config.refresh:
+        if learned.times.plain.count < PLAIN_SAMPLES or self._since_plain >= self._refresh:
             return Budget(0)
         going_on = self._speculating or self._is_promising(unfed)
         if not going_on and not self._may_try(unfed):
             return Budget(0)
-        self._asked, _ = self._best(unfed)
-        loss = self._loss(self._asked, unfed) if going_on else self._trial_loss(self._asked, unfed)
-        if learned.account.covers(loss):
-            return self._asked.budget
-        if not going_on:
+        best, speed = self._best(unfed)
+        cycles = 1 if going_on else TRIAL_CYCLES
+        affordable = (learned.account.balance - learned.times.catch_up(unfed)) / cycles
+        shape = best
+        if best is not None and self._loss(best, 0) > affordable:
+            shape, speed = self._best(unfed, affordable)
+        # a tree smaller than the best is for a start, or where speculating has paid so far
+        if shape is None or (going_on and shape != best and not (speed > self._worth_it and self._saved > 0)):
             return Budget(0)
-        affordable, pays = self._best(unfed, learned.account.balance)
-        if not pays:
-            return Budget(0)
-        self._asked = affordable
-        return affordable.budget
+        self._asked = shape
+        return shape.budget
 
     def _is_promising(self, unfed: int) -> bool:
         """Speculation paid when it was last tried, and this request has not tried it yet."""
         learned = self.learned
-        return not (self._tried or learned.failures) and learned.times.known and self._best(unfed)[1]
+        return not (self._tried or learned.failures) and learned.times.known and self._best(unfed)[1] > self._worth_it
+
+    @property
+    def _worth_it(self) -> float:
+        """The speed relative to plain decoding from which on speculation is begun."""
+        return 1 + self.config.margin
+
+    @property
+    def _refresh(self) -> int:
+        """Speculative cycles until a plain step is timed anew; a cost curve tells what it takes from other passes."""
+        return self.config.refresh * (CURVE_REFRESH if self.learned.times.has_curve else 1)
 
     def _may_try(self, unfed: int) -> bool:
         """The wait is over, and what there is to catch up with could pay off before the answer ends."""
@@ -139,6 +154,7 @@ class AdaptivePolicy(Policy):
         return not self.learned.waiting and 2 * times.catch_up(unfed) <= self._remaining * times.plain.mean
 
     def observe(self, event: Mapping[str, Any]) -> None:
+        self._chosen = None
         if event["event"] == "prefill":
             self._observe_prefill(event)
             return
@@ -194,7 +210,8 @@ class AdaptivePolicy(Policy):
         self._saved += saved
         self._book(plain_s, saved)
         # however little of the answer is left: giving up is about the text, not about its end
-        if not self._best(new, deepest=self.config.max)[1]:
+        self._chosen = None
+        if self._best(new, deepest=self.config.max)[1] < GIVE_UP:
             self._give_up()
 
     def _give_up(self) -> None:
@@ -204,27 +221,33 @@ class AdaptivePolicy(Policy):
         learned.waited = 0
         learned.begin_wait(self.config.retry)
 
-    def _best(self, unfed: int, affordable: float = math.inf, deepest: int | None = None) -> tuple[Shape, bool]:
-        """The best shape, and whether it beats plain decoding by the margin.
+    def _best(
+        self, unfed: int, affordable: float = math.inf, deepest: int | None = None
+    ) -> tuple[Shape | None, float]:
+        """The best shape, and its speed relative to plain decoding.
 
         The time is that of a cycle in which the drafter proposes something; calls that gave nothing are shared out.
-        ``affordable``: what such a cycle may lose. ``deepest``: what is left of the answer, if left out.
+        None where no cycle is ``affordable``, seconds that one may lose. ``deepest``: what is left of the answer, if left out.
         """
         learned, times, plain = self.learned, self.learned.times, self.learned.times.plain.mean
         catch_up = times.catch_up(unfed)
-        shape, per_token = best_shape(
-            times,
-            self._acceptance.expected_tokens(learned.widths.widest),
-            # the last token is always the target's own
-            deepest or max(1, self._remaining - 1),
-            silences_s=(1 / self._acceptance.proposals - 1) * times.silence.mean,
-            most_s=affordable + plain - catch_up,
-        )
-        if shape is None:
-            return CHAIN, False
-        if affordable == math.inf:
+        # the last token is always the target's own
+        deepest = min(self.config.max, deepest or max(1, self._remaining - 1))
+        if self._chosen is not None and affordable == math.inf and self._chosen[0] == deepest:
+            _, shape, per_token = self._chosen
+        else:
+            shape, per_token = best_shape(
+                times,
+                self._acceptance.expected_tokens(learned.widths.widest),
+                deepest,
+                silences_s=(1 / self._acceptance.proposals - 1) * times.silence.mean,
+                most_s=affordable + plain,
+            )
+            if affordable == math.inf:
+                self._chosen = deepest, shape, per_token
+        if shape is not None and affordable == math.inf:
             self._best_known = shape
-        return shape, (per_token + catch_up / self._remaining) * (1 + self.config.margin) <= plain
+        return shape, plain / (per_token + catch_up / self._remaining)
 
     def _loss(self, shape: Shape, unfed: int) -> float:
         """What a cycle costs beyond a plain step if nothing is accepted."""

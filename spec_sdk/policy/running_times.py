@@ -67,9 +67,10 @@ class SizeTimes:
         intercept, slope = self._line
         expected = intercept + slope * (size if self._shape is None else self._shape(size))
         own = self.of_size.get(size)
-        if own is None or not own.count:
+        if own is None:
             return expected
-        return (own.count * own.mean + LINE_WEIGHT * expected) / (own.count + LINE_WEIGHT)
+        count = own.count
+        return (count * own.mean + LINE_WEIGHT * expected) / (count + LINE_WEIGHT)
 
     def _fit(self) -> tuple[float, float]:
         """Weighted least squares: intercept and slope, neither negative. On a shape the intercept is 0."""

@@ -82,12 +82,15 @@ def best_shape(
         per_level, least_of_width = WIDTHS[width], math.inf
         for depth, tokens in enumerate(tokens_of_depth[:deepest], start=1):
             seconds = times.draft(depth, per_level) + times.verify(1 + depth * per_level)
-            per_token = (seconds + silences_s) / tokens
-            if per_token > WORSE * least_of_width or seconds > most_s:
+            if seconds > most_s:
                 break
-            least_of_width = min(least_of_width, per_token)
-            if per_token < least:
-                best, least = Shape(depth, width), per_token
+            per_token = (seconds + silences_s) / tokens
+            if per_token < least_of_width:
+                least_of_width = per_token
+                if per_token < least:
+                    best, least = Shape(depth, width), per_token
+            elif per_token > WORSE * least_of_width:
+                break
         if least_of_width > WORSE * least:
             break
     return best, least

@@ -36,6 +36,7 @@ class StageTimes:
         self.drafts_with_model = True
         self._costs: PassCosts | None = None
         self._context = -CONTEXT_STEP
+        self._levels_known: dict[tuple[int, int], float] = {}
 
     def use(self, costs: PassCosts) -> None:
         """Go by measured costs of passes. What stages take beside their passes is learned as without them."""
@@ -47,6 +48,7 @@ class StageTimes:
         if self._costs is None or abs(context - self._context) < CONTEXT_STEP:
             return
         self._context, curve, known = context, self._costs.target, dict[int, float]()
+        self._levels_known.clear()
 
         def seconds(nodes: int) -> float:
             if nodes not in known:
@@ -56,6 +58,11 @@ class StageTimes:
         self._verify.follow(seconds)
         for width, times in self._draft.items():
             self._follow_draft(width, times)
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether what passes cost was measured before."""
+        return self._costs is not None
 
     @property
     def known(self) -> bool:
@@ -87,9 +94,13 @@ class StageTimes:
         """What a draft model's passes take to grow a tree: one that feeds what was committed, and one for each level
         that has children.
         """
-        assert self._costs is not None and self._costs.draft is not None
-        curve = self._costs.draft
-        return curve.at(2, self._context) + (depth - 1) * curve.at(width, self._context)
+        seconds = self._levels_known.get((depth, width))
+        if seconds is None:
+            assert self._costs is not None and self._costs.draft is not None
+            curve = self._costs.draft
+            seconds = curve.at(2, self._context) + (depth - 1) * curve.at(width, self._context)
+            self._levels_known[depth, width] = seconds
+        return seconds
 
     def _follow_draft(self, width: int, times: SizeTimes) -> None:
         if self._costs is not None and self._costs.draft is not None:
