@@ -49,12 +49,17 @@ class CostCurve:
         Beyond the last point a line goes on as it did before; before the first context it stays as it is.
         """
         contexts, lines = self.contexts, self._lines
-        if len(contexts) == 1 or context <= contexts[0]:
+        above = bisect_right(contexts, context)
+        if len(contexts) == 1 or above == 0:
             return lines[0].at(nodes)
-        above = min(bisect_right(contexts, context), len(contexts) - 1)
-        low, high = lines[above - 1].at(nodes), lines[above].at(nodes)
-        share = (context - contexts[above - 1]) / (contexts[above] - contexts[above - 1])
-        return low + max(0.0, high - low) * share
+        if above == len(contexts):
+            # what one node more takes behind a longer context is not known: all go on as a pass of one node did
+            a_token = (lines[-1].at(1) - lines[-2].at(1)) / (contexts[-1] - contexts[-2])
+            return max(line.at(nodes) for line in lines) + max(0.0, a_token) * (context - contexts[-1])
+        # a line may lack the larger sizes, and then goes on below those before it
+        low = max(line.at(nodes) for line in lines[:above])
+        high = max(low, lines[above].at(nodes))
+        return low + (high - low) * (context - contexts[above - 1]) / (contexts[above] - contexts[above - 1])
 
     def as_json(self) -> list[list[float]]:
         """The measured points: [context, nodes, seconds] each."""
@@ -73,7 +78,7 @@ class CostCurve:
 
 @dataclass(frozen=True)
 class PassCosts:
-    """What passes of a run's models cost. ``draft``: None without a draft model. ``measured_s``: what measuring took."""
+    """What passes of a run's models cost. ``draft``: None without a draft model. ``measured_s``: to measure it."""
 
     target: CostCurve
     draft: CostCurve | None

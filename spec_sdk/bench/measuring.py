@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -18,6 +17,8 @@ NODES = (1, 8, 32, 2, 16, 4, 64)
 """Sizes of pass, those first that tell most: whoever runs out of time has seen the ends and the middle."""
 MOST_PASSES = 6
 """Passes of one size at most: the least of their times counts."""
+ALLOWED = 3
+"""Time for so many passes must be left for a size to be begun: two, of which the first may take longer."""
 
 SecondsOfPass = Callable[[int, int], float]
 """Runs one pass of so many nodes behind so long a context, and says what it took."""
@@ -37,23 +38,24 @@ def measure_curve(
 ) -> CostCurve | None:
     """The curve, within about ``budget_s`` seconds; None where passes are too slow for two sizes of them.
 
-    Every point gets an equal share of the time that is left. The first pass of a size may compile or allocate something,
-    so each is made twice at least. A size is left out if two passes of it, at the rate of those measured before, would
-    take longer than all that is left.
+    Every point gets an equal share of the time that is left. The first pass of a size may compile or allocate
+    something, so each is made twice at least. A size is left out if ``ALLOWED`` passes of it, at the rate of those
+    measured before, would take longer than all that is left.
     """
     began, points = now(), dict[tuple[int, int], float]()
     todo = [(context, size) for context in contexts for size in nodes]
     for i, (context, size) in enumerate(todo):
         left = budget_s - (now() - began)
-        if left <= 0 or 2 * _at_most(points, size) > left:
+        if left <= 0 or ALLOWED * _at_most(points, size) > left:
             continue
-        share, start, best = left / (len(todo) - i), now(), math.inf
-        for passes in range(MOST_PASSES):
+        share, start, times = left / (len(todo) - i), now(), list[float]()
+        while len(times) < MOST_PASSES:
             spent = now() - start
-            if passes >= 2 and spent + best > share or passes and spent + best > left:
+            if times and spent + min(times) > (share if len(times) >= 2 else left):
                 break
-            best = min(best, seconds_of(size, context))
-        points[context, size] = best
+            times.append(seconds_of(size, context))
+        if len(times) >= 2:
+            points[context, size] = min(times)
     whole = {context for context in contexts if sum(c == context for c, _ in points) >= 2}
     kept = {point: seconds for point, seconds in points.items() if point[0] in whole}
     return CostCurve(kept) if kept else None

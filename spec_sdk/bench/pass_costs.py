@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from spec_sdk.bench.cost_curve import PassCosts
-from spec_sdk.bench.kept_costs import keep_costs, place, read_costs
+from spec_sdk.bench.kept_costs import keep_costs, read_costs
 from spec_sdk.bench.machine import machine_facts
 from spec_sdk.bench.measuring import PassTimer, measure_curve
 from spec_sdk.contracts.backend import Backend
@@ -77,10 +76,8 @@ class MeasuredCosts:
             self._draft.runner.truncate(0, 0)
             if draft is None:
                 return None
-        facts = self.facts()
         self._known = PassCosts(target, draft, time.perf_counter() - began)
-        keep_costs(facts, self._known)
-        print(f"measured what passes cost in {self._known.measured_s:.1f} s; kept in {place(facts)}", file=sys.stderr)
+        keep_costs(self.facts(), self._known)
         return self._known
 
     def seconds_of_plain_pass(self) -> float:

@@ -69,8 +69,8 @@ class Acceptance:
 
     Every cycle tells of all narrower trees too: of an accepted path they would have had the nodes up to the first one
     whose rank in its level is above their width. Each a_i is estimated from discounted counts. That of a chain is drawn
-    towards a_(i-1), the first towards what is usual; that of a wider tree towards that of the next narrower one and what
-    siblings usually add.
+    towards a_(i-1), the first towards what is usual; that of a wider tree towards that of the next narrower one and
+    what siblings usually add.
     """
 
     def __init__(self, max_depth: int, usual: UsualAcceptance) -> None:

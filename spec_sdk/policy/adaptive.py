@@ -1,9 +1,9 @@
 """The tree with the most tokens per second, from measured times and acceptance; plain decoding if that is it.
 
 A cycle with a tree of γ levels of w nodes yields E(γ, w) tokens in T(γ, w) = draft(γ, w) + verify(1 + γw) seconds; a
-plain step yields one in t. The policy asks for the tree of the largest E/T, as long as that beats 1/t. When it does not,
-it decodes plainly and tries again later: after ``retry`` plain steps, then twice as many, and so on, and never before
-the plain steps have earned what the trial may cost (:class:`Account`).
+plain step yields one in t. The policy asks for the tree of the largest E/T, as long as that beats 1/t. When it does
+not, it decodes plainly and tries again later: after ``retry`` plain steps, then twice as many, and so on, with a tree
+no larger than what the plain steps have earned (:class:`Account`).
 
 It looks at the events of past cycles only: at times, and at what was accepted. So the budget of a cycle is fixed before
 any of its random numbers is drawn. Given everything emitted before, a lossless verifier gives the next token the
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
-from spec_sdk.errors import UserError
 from spec_sdk.policy.acceptance import Acceptance
 from spec_sdk.policy.learned import LONGEST_WAIT, Learned
+from spec_sdk.policy.obtained_costs import obtain_costs
 from spec_sdk.policy.running_times import OUTLIER
 from spec_sdk.policy.shapes import Shape, best_shape
 
@@ -33,14 +33,8 @@ RESERVE_STEPS = 4
 """Plain steps' worth of savings that are kept above the cost of a trial."""
 LARGEST_DEBT_STEPS = 20
 """An unforeseen cost counts for at most so many plain steps: one compilation must not end speculation for good."""
-MEASURING_S = 5.0
-"""What measuring a cost curve takes at most."""
-MEASURING_SHARE = 0.01
-"""Of a run's time as plain decoding, what measuring may take where nobody asked for it."""
 CURVE_REFRESH = 4
 """With a cost curve plain steps are timed so many times less often."""
-LEAST_TOKENS = 1000
-"""A run of fewer is not even asked how long it will take."""
 GIVE_UP = 1.0
 """Speed relative to plain decoding below which speculation ends: less than it began with, since estimates waver."""
 CHAIN = Shape(1, 0)
@@ -102,13 +96,7 @@ class AdaptivePolicy(Policy):
     def prepare(self, costs: CostSource, branches: bool) -> None:
         if not branches:
             self.learned.widths.only_chains()
-        if self.config.costs == "learn":
-            return
-        if self.config.costs == "measure" and costs.unavailable is not None:
-            raise UserError(f"policy.costs=measure: {costs.unavailable}; use policy.costs=learn")
-        known = costs.kept()
-        if known is None and (self.config.costs == "measure" or is_long_enough(costs)):
-            known = costs.measure()
+        known = obtain_costs(costs, self.config.costs)
         if known is not None:
             self.learned.times.use(known)
 
@@ -221,13 +209,12 @@ class AdaptivePolicy(Policy):
         learned.waited = 0
         learned.begin_wait(self.config.retry)
 
-    def _best(
-        self, unfed: int, affordable: float = math.inf, deepest: int | None = None
-    ) -> tuple[Shape | None, float]:
+    def _best(self, unfed: int, affordable: float = math.inf, deepest: int | None = None) -> tuple[Shape | None, float]:
         """The best shape, and its speed relative to plain decoding.
 
         The time is that of a cycle in which the drafter proposes something; calls that gave nothing are shared out.
-        None where no cycle is ``affordable``, seconds that one may lose. ``deepest``: what is left of the answer, if left out.
+        None where no cycle is ``affordable``, seconds that one may lose. ``deepest``: if left out, what is left of the
+        answer.
         """
         learned, times, plain = self.learned, self.learned.times, self.learned.times.plain.mean
         catch_up = times.catch_up(unfed)
@@ -264,11 +251,3 @@ class AdaptivePolicy(Policy):
         trial = self._trial_loss(self._best_known, self._unfed or 0)
         account.book(plain_s, saved_s, most=trial + RESERVE_STEPS * plain)
         account.balance = max(account.balance, -LARGEST_DEBT_STEPS * plain)
-
-
-def is_long_enough(costs: CostSource) -> bool:
-    """Whether a run earns a measurement of its costs that nobody asked for: of its time it would take a small share."""
-    tokens = costs.expected_tokens
-    if tokens is None or tokens < LEAST_TOKENS or costs.unavailable is not None:
-        return False
-    return MEASURING_SHARE * tokens * costs.seconds_of_plain_pass() >= MEASURING_S

@@ -14,7 +14,9 @@ from spec_sdk.policy.stage_times import StageTimes
 FIRST_WIDEST = WIDTHS.index(4)
 """Until a drafter has shown that it grows wider trees, none are asked for."""
 NOT_FILLED = 3
-"""Trees in a row that came out narrower than asked for, after which no wider ones are."""
+"""Trees in a row that came out narrower than asked for, after which no wider ones are for a while."""
+PATIENCE, LONGEST_PATIENCE = 16, 4096
+"""That while is so many trees of the width that came out, and longer by this factor each time, up to the second."""
 WORSE = 1.25
 """A depth or width by which the time per token is so many times that of the best: larger ones are not looked at."""
 
@@ -45,7 +47,8 @@ class Widths:
     def __init__(self) -> None:
         self.widest = FIRST_WIDEST
         self._most = len(WIDTHS) - 1
-        self._not_filled = 0
+        self._filled = self._not_filled = 0
+        self._patience = 1
 
     def only_chains(self) -> None:
         """The drafter's trees do not branch."""
@@ -55,13 +58,18 @@ class Widths:
         """A tree that was asked for came out with these levels, one at least. Returns the width that it had."""
         largest = max(level_sizes)
         width = min(asked.width, bisect_left(WIDTHS, largest))
-        if width == asked.width:
-            self._not_filled = 0
-            self.widest = min(max(self.widest, width + 1), self._most)
-        else:
+        if width < asked.width:
             self._not_filled += 1
             if self._not_filled >= NOT_FILLED:
-                self.widest = self._most = width
+                # for a while: drawn children may have coincided, or one of several drafters was silent
+                self.widest, self._filled, self._not_filled = width, 0, 0
+                self._patience = min(PATIENCE * self._patience, LONGEST_PATIENCE)
+            return width
+        self._not_filled = 0
+        if width == self.widest:
+            self._filled += 1
+            if self._filled >= self._patience:
+                self.widest, self._filled = min(width + 1, self._most), 0
         return width
 
 

@@ -87,7 +87,7 @@ class StageTimes:
         nearest = min(self._draft, key=lambda known: max(known / width, width / known))
         seconds = self._draft[nearest].at(depth)
         if self._costs is None or self._costs.draft is None:
-            return seconds * WIDER ** math.log2(width / nearest)
+            return seconds * float(WIDER ** math.log2(width / nearest))
         return seconds * self._levels(depth, width) / self._levels(depth, nearest)
 
     def _levels(self, depth: int, width: int) -> float:

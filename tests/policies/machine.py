@@ -21,8 +21,8 @@ class Machine:
     ``draft`` and ``draft_per_token``: drafting to depth d takes the sum with d times the second; ``feed``: per
     committed token that the draft model has not seen, beyond the few of the last cycle; ``verify_per_token``: what a
     drafted token adds to a ``plain`` step; ``silent``: share of calls to which the drafter has nothing to propose.
-    ``widest``: nodes per level that its drafter grows at most. ``curve``: what a pass of so many nodes takes, relative to
-    one of one node; then in place of ``verify_per_token``, and for the levels of a draft as well.
+    ``widest``: nodes per level that its drafter grows at most. ``curve``: what a pass of so many nodes takes, relative
+    to one of one node; then in place of ``verify_per_token``, and for the levels of a draft as well.
     """
 
     plain: float = 1.0

@@ -67,7 +67,7 @@ def grow_levels(
 ) -> Generator[int, torch.Tensor, list[Level]]:
     """Add the ``width`` most probable children of every level, and feed them.
 
-    Where there is room for fewer, every level gets an equal share of it: the budget's depth is used.    """
+    Where there is room for fewer, every level gets an equal share of it: the budget's depth is used."""
     frontier, joint_K = [0], torch.zeros(1)
     logits_KV = root_logits_V[None]
     levels: list[Level] = []
