@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams
-from spec_sdk.policy import acceptance
-from spec_sdk.policy import AdaptiveConfig, AdaptivePolicy, HeuristicConfig, HeuristicPolicy
+from spec_sdk.policy import AdaptiveConfig, AdaptivePolicy, HeuristicConfig, HeuristicPolicy, acceptance
 from spec_sdk.testing import (
     SIGNIFICANCE,
     PlannedDraw,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.adapting import ADAPTING
 from tests.mutants.api import API
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
@@ -24,7 +25,7 @@ from tests.mutants.speech import SPEECH
 from tests.mutants.verifiers import VERIFIERS
 
 TREES = "tests/tree/test_refusals.py"
-LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES, SPEECH, API)
+LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES, SPEECH, API, ADAPTING)
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 

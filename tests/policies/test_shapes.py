@@ -122,6 +122,14 @@ def test_one_wide_tree_tells_what_narrower_ones_would_have_done() -> None:
     assert usual.siblings(3)[1] > 0.8 > 0.3 > usual.siblings(3)[2]
 
 
+def test_a_path_that_left_the_narrow_tree_does_not_come_back() -> None:
+    acceptance = Acceptance(4, UsualAcceptance())
+    for _ in range(50):
+        acceptance.observe(WIDTHS.index(4), 3, [2, 1, 1], cut=False)
+    chain, two = acceptance.rates(1)
+    assert chain[0] < 0.5 and min(two[:3]) > 0.8
+
+
 def test_what_was_learned_of_siblings_goes_for_wider_trees_too() -> None:
     """Misses fall with a power of the width, so what a tree of two tells holds for one of eight."""
     much, nothing = UsualAcceptance(), UsualAcceptance()
