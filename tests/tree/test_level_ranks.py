@@ -10,7 +10,7 @@ from spec_sdk.tree import TokenTree, TreeBuilder
 
 def full(widths: list[int]) -> tuple[TokenTree, dict[tuple[int, ...], int]]:
     """A static tree, and its nodes by the places of the children on their paths."""
-    builder, created = TreeBuilder(0), {(): 0}
+    builder, created = TreeBuilder(0), dict[tuple[int, ...], int]({(): 0})
     for width in widths:
         level = [path for path in created if len(path) == max(map(len, created))]
         for path in level:
