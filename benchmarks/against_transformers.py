@@ -1,6 +1,6 @@
 """Greedy decoding here against Hugging Face transformers, plain and with prompt lookup: same model, same prompts.
 
-    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.against_transformers
+    python -m benchmarks.against_transformers
 
 The default model in float32 and bfloat16, both libraries in one process, taking turns prompt by prompt. Times are whole
 answers, prefill included, up to the same number of new tokens. Writes results/against_transformers.json: tokens per

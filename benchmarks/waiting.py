@@ -130,7 +130,8 @@ def measured(rivals: dict[str, Rival], seconds: float, turns: int) -> dict[str, 
                 taken[choice][name].append(time.perf_counter() - began)
     figures: dict[str, Any] = {}
     for choice, times in taken.items():
-        figures[choice] = {"threads": rivals[choice].waiting.describe()}
+        waiting = rivals[choice].waiting
+        figures[choice] = {"threads": waiting.describe(), "asleep": waiting.asleep, "changes": waiting.changes}
         for name, values in times.items():
             mean, median = statistics.fmean(values), statistics.median(values)
             figures[choice][name] = {"mean_ms": round(1e3 * mean, 2), "median_ms": round(1e3 * median, 2)}
@@ -139,7 +140,9 @@ def measured(rivals: dict[str, Rival], seconds: float, turns: int) -> dict[str, 
 
 def show(state: str, figures: dict[str, Any]) -> None:
     for choice, times in figures.items():
-        parts = [f"{name} {t['mean_ms']:.1f} ({t['median_ms']:.1f})" for name, t in times.items() if name != "threads"]
+        parts = [
+            f"{name} {t['mean_ms']:.1f} ({t['median_ms']:.1f})" for name, t in times.items() if isinstance(t, dict)
+        ]
         print(f"{state}, {choice}: mean (median) ms: {'; '.join(parts)}; {times['threads']}", flush=True)
 
 

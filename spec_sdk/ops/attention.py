@@ -29,9 +29,9 @@ class Ops:
     """Reference implementations. Every method is pure: inputs are never written to."""
 
     def before_pass(self) -> None:
-        """Called before each pass, in the thread that makes it: what kernels compute with may be looked after here.
+        """Called before each pass, in the thread that makes it; does nothing by default.
 
-        It is part of every token's time, and has no time of its own.
+        What kernels compute with, such as threads, may be looked after here, in a few microseconds.
         """
 
     def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:

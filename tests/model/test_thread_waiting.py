@@ -24,6 +24,9 @@ from spec_sdk_backends.openmp_runtime import GnuRuntime, Runtime, runtime
 from spec_sdk_backends.thread_waiting import ThreadWaiting, reason_to_sleep
 
 CORES = 4
+MORE = "more threads than cores"
+LIMIT = "more threads than a limit grants cores"
+OTHERS = "others use the cores"
 
 
 class Noted(Runtime):
@@ -81,17 +84,17 @@ class Machine:
     [
         (4, 1, 4, None, 0.0, None),
         (4, 1, 4, None, 0.3, None),
-        (4, 1, 4, None, 0.6, "others use 0.6 of 4 cores"),
+        (4, 1, 4, None, 0.6, OTHERS),
         (4, 1, 8, None, 4.0, None),
-        (4, 1, 8, None, 5.0, "others use 5.0 of 8 cores"),
+        (4, 1, 8, None, 5.0, OTHERS),
         (4, 1, 4, None, None, None),
-        (5, 1, 4, None, 0.0, "5 threads on 4 cores"),
-        (2, 1, 1, None, 0.0, "2 threads on 1 core"),
+        (5, 1, 4, None, 0.0, MORE),
+        (2, 1, 1, None, 0.0, MORE),
         (2, 2, 4, None, 2.0, None),
-        (4, 2, 4, None, 0.0, "2 processes of 4 threads on 4 cores"),
+        (4, 2, 4, None, 0.0, MORE),
         (4, 1, 4, 4.0, 0.0, None),
-        (4, 1, 4, 2.5, 0.0, "2.5 of 4 cores granted"),
-        (2, 2, 8, 3.0, 0.0, "3 of 8 cores granted"),
+        (4, 1, 4, 2.5, 0.0, LIMIT),
+        (2, 2, 8, 3.0, 0.0, LIMIT),
     ],
 )
 def test_the_choice(
@@ -122,10 +125,16 @@ def test_a_run_that_shares_its_cores_sleeps_and_spins_again_after_two_quiet_look
         waiting.before_pass()
         asleep.append(waiting.asleep)
     assert asleep == [False, False, True, True, True, True, False, False]
-    assert waiting.describe() == "4 threads, spinning, changed 2 times"
-    machine.run(0.6, others=1.25)
-    waiting.before_pass()
-    assert waiting.describe() == "4 threads, sleeping (others use 1.2 of 4 cores), changed 3 times"
+    assert waiting.describe() == "4 threads, spinning and sleeping by turns"
+    assert waiting.changes == 2
+
+
+def test_cores_that_are_shared_from_the_beginning_are_named() -> None:
+    machine = Machine()
+    waiting = machine.waiting()
+    machine.run(0.6, others=1.0)
+    assert waiting.describe() == f"4 threads, sleeping ({OTHERS})"
+    assert waiting.asleep
 
 
 def test_what_this_process_uses_is_no_sharing() -> None:
@@ -175,7 +184,7 @@ def test_a_container_that_is_granted_less_than_it_sees_sleeps() -> None:
     waiting = machine.waiting(granted=1.5)
     machine.run(1.0, others=0)
     waiting.before_pass()
-    assert waiting.describe() == "4 threads, sleeping (1.5 of 4 cores granted)"
+    assert waiting.describe() == f"4 threads, sleeping ({LIMIT})"
 
 
 def test_one_thread_waits_for_nobody() -> None:
@@ -213,7 +222,7 @@ def test_pinned_processes_share_no_cores(monkeypatch: pytest.MonkeyPatch) -> Non
     waiting = machine.waiting()
     machine.run(1.0, others=0)
     waiting.before_pass()
-    assert waiting.describe() == "4 threads, sleeping (2 processes of 4 threads on 4 cores)"
+    assert waiting.describe() == f"4 threads, sleeping ({MORE})"
     machine.cpus = 2
     waiting = machine.waiting(threads=2)
     machine.run(1.0, others=0)

@@ -46,19 +46,19 @@ def reason_to_sleep(threads: int, processes: int, cpus: int, granted: float | No
     None if unknown.
     """
     if threads * processes > cpus:
-        each = f"{processes} processes of {threads} threads" if processes > 1 else f"{threads} threads"
-        return f"{each} on {_cores(cpus)}"
+        return "more threads than cores"
     if granted is not None and granted < threads * processes:
-        return f"{granted:.3g} of {_cores(cpus)} granted"
+        return "more threads than a limit grants cores"
     if others is not None and others > cpus - threads + TAKEN:
-        return f"others use {others:.1f} of {_cores(cpus)}"
+        return "others use the cores"
     return None
 
 
 class ThreadWaiting:
     """How the threads of a backend wait: :meth:`before_pass` sees to it, in the thread that computes.
 
-    Under ``auto`` they sleep until the first look has found the cores free. What the environment says wins.
+    Under ``auto`` they sleep until the first look has found the cores free. What the environment says wins. ``asleep``:
+    whether they sleep now; ``changes``: how often that changed after the first look.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class ThreadWaiting:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.asleep = choice != "spin"
+        self.changes = 0
         self._chosen_by = next((f"{name}={environment[name]}" for name in ENVIRONMENT if environment.get(name)), None)
         self._runtime = None if self._chosen_by else find_runtime()
         self._read, self._threads, self._clock = read, threads, clock
@@ -83,7 +84,7 @@ class ThreadWaiting:
         self._next_look = clock() + FIRST_LOOK_S if choice == "auto" else math.inf
         # the first look is enough to begin with
         self._quiet_looks = QUIET_LOOKS - 1
-        self._looks = self._changes = 0
+        self._looks = 0
         self._reason: str | None = None
         self._apply()
 
@@ -105,7 +106,7 @@ class ThreadWaiting:
             self._runtime.release()
 
     def describe(self) -> str:
-        """How many threads, and how they wait."""
+        """How many threads, and how they wait: without figures of the moment, so that like conditions read alike."""
         threads = self._threads()
         if threads == 1:
             return "1 thread"
@@ -114,9 +115,10 @@ class ThreadWaiting:
         if self._runtime is None:
             return f"{threads} threads"
         self._look_if_due()
-        changed = f", changed {self._changes} times" if self._changes else ""
+        if self.changes:
+            return f"{threads} threads, spinning and sleeping by turns"
         reason = f" ({self._reason})" if self.asleep and self._reason else ""
-        return f"{threads} threads, {'sleeping' if self.asleep else 'spinning'}{reason}{changed}"
+        return f"{threads} threads, {'sleeping' if self.asleep else 'spinning'}{reason}"
 
     def _look_if_due(self) -> None:
         began = self._clock()
@@ -129,12 +131,8 @@ class ThreadWaiting:
         reason = reason_to_sleep(self._threads(), processes, now.cpus, self._granted, others)
         self._quiet_looks = 0 if reason else self._quiet_looks + 1
         asleep = reason is not None or (self.asleep and self._quiet_looks < QUIET_LOOKS)
-        self._changes += self._looks > 0 and asleep != self.asleep
+        self.changes += self._looks > 0 and asleep != self.asleep
         self._looks += 1
-        self.asleep, self._reason, self._before = asleep, reason or self._reason, now
+        self.asleep, self._reason, self._before = asleep, reason, now
         ended = self._clock()
         self._next_look = ended + max(LOOK_S, (ended - began) / LOOKS_COST)
-
-
-def _cores(cpus: int) -> str:
-    return f"{cpus} core" if cpus == 1 else f"{cpus} cores"
