@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
 import sys
-import textwrap
+import threading
 from collections.abc import Callable
-from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.core_use import CoreTimes
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
-from spec_sdk_backends.openmp_runtime import GnuRuntime, Runtime, runtime
+from spec_sdk_backends.openmp_runtime import GnuRuntime, Runtime, runtime, usable_cpus
 from spec_sdk_backends.thread_waiting import ThreadWaiting, reason_to_sleep
 
 CORES = 4
@@ -251,11 +252,37 @@ def test_a_misspelt_choice_is_refused() -> None:
             Registry.discover().configure("backend", settings.backend)
 
 
+def test_as_many_threads_are_added_as_there_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    regions: list[int] = []
+
+    class Library:
+        omp_get_num_procs = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+
+        @staticmethod
+        def GOMP_parallel(body: object, data: object, threads: int, flags: int) -> None:
+            regions.append(threads)
+
+    def helpers() -> int:
+        return sum(thread.name == "openmp-waiting" for thread in threading.enumerate())
+
+    monkeypatch.setattr("spec_sdk_backends.openmp_runtime.CPUS_AT_START", 8)
+    before, openmp = helpers(), GnuRuntime(cast(ctypes.CDLL, Library))
+    openmp.release()
+    # a region has its own thread besides those that are added
+    for threads, asleep, opened in ((8, True, [2]), (8, True, []), (2, True, [8]), (2, False, []), (9, True, [])):
+        regions.clear()
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        openmp.wait(asleep)
+        assert regions == opened
+        assert helpers() - before == (asleep and threads < 9)
+
+
 SWITCHED = """
 import json, os, threading, time
 import torch
-from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.openmp_runtime import runtime
+
+torch.set_num_threads(2)
 
 def slept():
     # how often threads gave up their core by themselves
@@ -268,45 +295,40 @@ def slept():
         total += next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
     return total
 
-def barriers(count=300):
+def barriers():
     x = torch.ones(1 << 18)
     x + x
     before = slept()
-    for _ in range(count):
+    for _ in range(300):
         x + x
         ends = time.perf_counter() + 5e-5
         while time.perf_counter() < ends:
             pass
     return slept() - before
 
-found = {}
-for choice in ("spin", "sleep", "spin"):
-    backend = CpuBackend(CpuConfig(threads=2, wait=choice))
-    backend.ops.before_pass()
-    found.setdefault(choice, []).append(barriers())
-found["describe"] = backend.describe()
+openmp, found = runtime(), {True: [], False: []}
+for asleep in (False, True, True, False, True, False):
+    openmp.wait(asleep)
+    found[asleep].append(barriers())
 # what another thread computes with, once the threads of this one are given back
-backend._waiting.loaded()
-other = threading.Thread(target=lambda: found.update(other=barriers()))
+openmp.release()
+other = threading.Thread(target=lambda: found[False].append(barriers()))
 other.start()
 other.join()
-print(json.dumps(found))
+print(json.dumps({"asleep": found[True], "spinning": found[False]}))
 """
 
 
 @pytest.mark.skipif(not isinstance(runtime(), GnuRuntime), reason="torch's OpenMP runtime is not libgomp")
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: threads never wait for one another awake")
-def test_threads_of_libgomp_sleep_and_spin_by_turns(tmp_path: Path) -> None:
-    """Nothing is timed: a thread that sleeps gives up its core by itself, one that spins does not."""
+@pytest.mark.skipif(usable_cpus() < 2, reason="one core: libgomp lets no thread spin")
+def test_threads_of_libgomp_sleep_and_spin_by_turns() -> None:
+    """Nothing is timed: a thread that sleeps gives up its core by itself, one that spins without end never does."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SWITCHED)], env=environment, capture_output=True, text=True, check=True
-    )
+    environment["GOMP_SPINCOUNT"] = "infinite"
+    run = subprocess.run([sys.executable, "-c", SWITCHED], env=environment, capture_output=True, text=True, check=True)
     found = json.loads(run.stdout)
-    assert found["describe"].endswith("2 threads, spinning")
-    assert min(found["sleep"]) >= 300
-    assert max(found["spin"]) < 100
-    assert found["other"] < 100
+    assert min(found["asleep"]) >= 200
+    assert max(found["spinning"]) < 100
 
 
 def test_importing_the_package_leaves_torch_and_the_environment_alone() -> None:

@@ -63,16 +63,19 @@ class GnuRuntime(Runtime):
         self._pause = getattr(library, "omp_pause_resource_all", None)
         self._lock = threading.Lock()
         self._helper: _Helper | None = None
+        self._added = 0
 
     def wait(self, asleep: bool) -> None:
         with self._lock:
-            if asleep and self._helper is None:
-                beyond = CPUS_AT_START + 1 - torch.get_num_threads()
-                if beyond > 0:
-                    self._helper = _Helper(lambda: self._parallel(self._body, None, 1 + beyond, 0))
-            elif not asleep and self._helper is not None:
+            adding = max(0, CPUS_AT_START + 1 - torch.get_num_threads()) if asleep else 0
+            if adding == self._added:
+                return
+            if self._helper is not None:
                 self._helper.end()
                 self._helper = None
+            if adding:
+                self._helper = _Helper(lambda: self._parallel(self._body, None, 1 + adding, 0))
+            self._added = adding
 
     def release(self) -> None:
         if self._pause is not None:
