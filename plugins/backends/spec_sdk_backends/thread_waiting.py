@@ -80,7 +80,6 @@ class ThreadWaiting:
         self._granted = granted()
         self._processes = launched_here()[1]
         self._before = read()
-        self._cpus_at_start = CPUS_AT_START
         self._next_look = clock() + FIRST_LOOK_S if choice == "auto" else math.inf
         # the first look is enough to begin with
         self._quiet_looks = QUIET_LOOKS - 1
@@ -126,7 +125,7 @@ class ThreadWaiting:
             return
         now = self._read()
         # pinned to cores of its own, it shares none of them with the run's other processes
-        processes = self._processes if now.cpus == self._cpus_at_start else 1
+        processes = self._processes if now.cpus == CPUS_AT_START else 1
         others = now.others_since(self._before)
         reason = reason_to_sleep(self._threads(), processes, now.cpus, self._granted, others)
         self._quiet_looks = 0 if reason else self._quiet_looks + 1
