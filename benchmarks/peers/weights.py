@@ -90,7 +90,8 @@ def write_plain(source: Path, target: Path, kind: str) -> None:
     for tensor in reader.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if values.ndim > 1:
-            values = values.astype(_NUMPY[kind])
+            with np.errstate(over="ignore"):
+                values = values.astype(_NUMPY[kind])
             if not np.isfinite(values).all():
                 raise UserError(f"{source}: {tensor.name} has values that {kind} does not hold")
         writer.add_tensor(tensor.name, np.ascontiguousarray(values))

@@ -33,8 +33,10 @@ def test_what_was_checked_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", ["max_new_tokens", "top_k"])
 @pytest.mark.parametrize("value", [True, [1], 1.5, "one"])
-def test_a_value_equal_to_one_that_was_checked_is_still_refused(name: Any, value: object) -> None:
+def test_a_value_equal_to_one_that_was_checked_is_still_refused(name: str, value: object) -> None:
     settings = settings_for(["pipeline=vanilla"])
-    plan_of({name: 1}, settings)
+    good: Any = {name: 1}
+    plan_of(good, settings)
+    bad: Any = {name: value}
     with pytest.raises(UserError, match=f"{name}: .* is not a whole number"):
-        plan_of({name: value}, settings)
+        plan_of(bad, settings)
