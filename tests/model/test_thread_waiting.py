@@ -107,10 +107,10 @@ def test_the_choice(
 def test_threads_sleep_until_the_cores_are_found_free() -> None:
     machine = Machine()
     waiting = machine.waiting()
-    machine.run(0.04, others=0)
+    machine.run(0.08, others=0)
     waiting.before_pass()
     assert waiting.asleep, "too early for a look"
-    machine.run(0.02, others=0)
+    machine.run(0.03, others=0)
     waiting.before_pass()
     assert not waiting.asleep
     assert machine.runtime.told == [True, True, False]
@@ -138,6 +138,32 @@ def test_cores_that_are_shared_from_the_beginning_are_named() -> None:
     assert waiting.asleep
 
 
+def test_what_others_did_while_nothing_was_computed_does_not_count() -> None:
+    machine = Machine()
+    waiting = machine.waiting()
+    machine.run(60.0, others=0)
+    waiting.before_pass()
+    assert not waiting.asleep, "of the first look all counts: a model was loaded"
+    for others in (0.0, 2.0):
+        machine.run(60.0, others=CORES, own=0)
+        waiting.before_pass()
+        assert not waiting.asleep
+        machine.run(0.2, others=others)
+        waiting.before_pass()
+        assert waiting.asleep == (others > 0)
+
+
+def test_a_model_whose_every_pass_is_long_is_looked_at_too() -> None:
+    machine = Machine()
+    waiting = machine.waiting()
+    asleep = []
+    for others in (0.0, 0.0, 1.0, 1.0, 1.0):
+        machine.run(10.0, others=others)
+        waiting.before_pass()
+        asleep.append(waiting.asleep)
+    assert asleep[:2] == [False, False] and asleep[-1]
+
+
 def test_what_this_process_uses_is_no_sharing() -> None:
     machine = Machine()
     waiting = machine.waiting()
@@ -152,7 +178,7 @@ def test_looks_are_half_a_second_apart_and_further_where_they_take_long() -> Non
     for _ in range(1000):
         machine.run(0.01, others=0)
         waiting.before_pass()
-    # one to begin with, one after 0.05 s, then one every half second
+    # one to begin with, one after 0.1 s, then one every half second
     assert 20 <= machine.reads <= 23
 
     slow = Machine()

@@ -47,6 +47,20 @@ WAITING = (
         (OF_WAITING,),
     ),
     Mutant(
+        "what others did while nothing was computed counts",
+        CHOICE,
+        "now.at_s - self._before.at_s > PAUSE * self._until_next_s",
+        "False",
+        (OF_WAITING,),
+    ),
+    Mutant(
+        "where every pass is long nothing is looked at",
+        CHOICE,
+        "not self._begun_anew and ",
+        "",
+        (OF_WAITING,),
+    ),
+    Mutant(
         "the option wins over the environment",
         CHOICE,
         "self._runtime = None if self._chosen_by else find_runtime()",

@@ -27,8 +27,10 @@ ENVIRONMENT = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """How a user says it to any OpenMP program. The runtimes read them when torch is loaded."""
 LOOK_S = 0.5
 """Seconds between two looks at who uses the cores."""
-FIRST_LOOK_S = 0.05
+FIRST_LOOK_S = 0.1
 """Before, the kernel's clock ticks are too few to count."""
+PAUSE = 4
+"""Times as long as it should take to the next look: then nothing was computed in between."""
 LOOKS_COST = 1 / 200
 """The part of a run's time that they may take: /proc/stat of a machine with many cores takes a millisecond."""
 TAKEN = 0.4
@@ -84,6 +86,8 @@ class ThreadWaiting:
         # the first look is enough to begin with
         self._quiet_looks = QUIET_LOOKS - 1
         self._looks = 0
+        self._until_next_s = LOOK_S
+        self._begun_anew = False
         self._reason: str | None = None
         self._apply()
 
@@ -124,6 +128,11 @@ class ThreadWaiting:
         if began < self._next_look or self._runtime is None:
             return
         now = self._read()
+        if self._looks and not self._begun_anew and now.at_s - self._before.at_s > PAUSE * self._until_next_s:
+            # what others did meanwhile says nothing of now
+            self._before, self._begun_anew, self._next_look = now, True, began + FIRST_LOOK_S
+            return
+        self._begun_anew = False
         # pinned to cores of its own, it shares none of them with the run's other processes
         processes = self._processes if now.cpus == CPUS_AT_START else 1
         others = now.others_since(self._before)
@@ -134,4 +143,5 @@ class ThreadWaiting:
         self._looks += 1
         self.asleep, self._reason, self._before = asleep, reason, now
         ended = self._clock()
-        self._next_look = ended + max(LOOK_S, (ended - began) / LOOKS_COST)
+        self._until_next_s = max(LOOK_S, (ended - began) / LOOKS_COST)
+        self._next_look = ended + self._until_next_s
