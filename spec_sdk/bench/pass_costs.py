@@ -48,7 +48,7 @@ class MeasuredCosts:
         models = [self._target] if self._draft is None else [self._target, self._draft.executor]
         return {
             "spec_sdk": __version__,
-            "machine": machine_facts(self._backend.describe()),
+            "machine": machine_facts(self._backend.hardware),
             "backend": declared(self._backend),
             "models": [[repr(model.config), model.layers, str(model.dtype), model.form] for model in models],
             "runner": None if self._draft is None else dict(self._draft.runner.declaration()),

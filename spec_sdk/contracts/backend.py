@@ -57,6 +57,11 @@ class Backend(Plugin, ABC):
     def describe(self) -> str:
         """The machine in a few words, for reports: CPU or GPU name, cores or memory."""
 
+    @property
+    def hardware(self) -> str:
+        """The machine in words that stay the same from run to run; what was measured on it is kept under them."""
+        return self.describe()
+
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         """The model of a checkpoint, ready to run."""
         return TorchExecutor(load_decoder(checkpoint, self.device, dtype, self.ops), self.ops)

@@ -158,6 +158,14 @@ def test_facts_tell_what_costs_depend_on(checkpoint: Path, monkeypatch: pytest.M
     assert len({usual, *others}) == 6
 
 
+def test_what_changes_during_a_run_is_no_fact(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How threads wait at the moment is said of the machine, and does not tell it from itself."""
+    pipeline = pipeline_of(checkpoint)
+    before = pipeline.costs_of(pipeline.engine.drafter).facts()
+    monkeypatch.setattr(type(pipeline.backend), "describe", lambda self: "another mood")
+    assert pipeline.costs_of(pipeline.engine.drafter).facts() == before
+
+
 class Source(CostSource):
     """Counts what is asked of it."""
 
