@@ -35,9 +35,8 @@ LARGEST_DEBT_STEPS = 20
 """An unforeseen cost counts for at most so many plain steps: one compilation must not end speculation for good."""
 CURVE_REFRESH = 4
 """With a cost curve plain steps are timed so many times less often."""
-GIVE_UP = 0.98
-"""Speed relative to plain decoding below which speculation ends: less than it began with, since estimates waver. What
-it may cost to go on the account has to cover."""
+GIVE_UP = 1.0
+"""Speed relative to plain decoding below which speculation ends: less than it began with, since estimates waver."""
 CHAIN = Shape(1, 0)
 
 
