@@ -42,7 +42,17 @@ class ModelSettings:
     draft_layers: Any = option(
         "auto", "for cut: a named cut or a list of layers", means={"auto": "chosen by measured acceptance"}
     )
-    dtype: str = option("float32", "of weights and KV cache", choices=DTYPES)
+    dtype: str = option("float32", "of hidden states, KV cache and weights that are not in few bits", choices=DTYPES)
+    weights: str = option(
+        "auto",
+        "the bits of matrices, of the target and of draft models",
+        choices={
+            "auto": "as they are stored: a GGUF file's Q4_0, Q4_1 and Q8_0 stay so",
+            "dense": "all in model.dtype",
+            "int8": "8 bits where they are stored in floating point",
+            "int4": "4 bits there, 8 bits for embedding and output head",
+        },
+    )
     context: int | None = option(
         None, "longest text in tokens, prompt and answer", minimum=2, means={None: "as much as the model says it can"}
     )

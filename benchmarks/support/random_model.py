@@ -8,7 +8,7 @@ import torch
 
 from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection
@@ -70,7 +70,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class RandomTensors:
+class RandomTensors(TensorSource):
     """A checkpoint of random weights, made tensor by tensor on the device as they are asked for."""
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:

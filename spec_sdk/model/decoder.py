@@ -23,10 +23,12 @@ from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import RotaryTable, Rotation, rotate
 from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import FeedForward
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.quantized import QuantizedMatrix
 
 
 class TensorSource(Protocol):
@@ -34,9 +36,17 @@ class TensorSource(Protocol):
 
     config: ModelConfig
 
-    def tensor(self, name: str) -> torch.Tensor: ...
+    def tensor(self, name: str) -> torch.Tensor:
+        """In floating point: do not write to it."""
 
     def names(self) -> frozenset[str]: ...
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """The matrix of a linear layer or an embedding in the few bits that it shall have in memory.
+
+        None for one that shall be in floating point. For a source that says nothing else, that is all of them.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ class Decoder:
         self,
         config: ModelConfig,
         blocks: Sequence[BlockWeights],
-        embedding_VM: torch.Tensor,
+        embedding: Embedding,
         final_norm_M: torch.Tensor,
         output_head: Projection,
         stack: AttentionStack | None = None,
@@ -112,7 +122,7 @@ class Decoder:
     ) -> None:
         self.config = config
         self.blocks = tuple(blocks)
-        self.embedding_VM = embedding_VM
+        self.embedding = embedding
         self.final_norm_M = final_norm_M
         self.output_head = output_head
         self.stack = stack
@@ -126,11 +136,11 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        return self.embedding_VM.device
+        return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embedding_VM.dtype
+        return self.embedding.dtype
 
     @property
     def layers(self) -> int:
@@ -153,7 +163,7 @@ class Decoder:
         return Decoder(
             self.config,
             chosen,
-            self.embedding_VM,
+            self.embedding,
             self.final_norm_M,
             self.output_head,
             stack=self.stack,
@@ -205,7 +215,7 @@ class Decoder:
 
     def embed(self, token_BN: torch.Tensor) -> torch.Tensor:
         """What enters the first block [B, N, M]."""
-        h_BNM = F.embedding(token_BN, self.embedding_VM)
+        h_BNM = self.embedding(token_BN)
         return h_BNM if self._embedding_scale == 1.0 else h_BNM * self._embedding_scale
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:

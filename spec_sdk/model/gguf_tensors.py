@@ -1,4 +1,4 @@
-"""Weights of a GGUF file under their Hugging Face names: in their own bits, or as Hugging Face's checkpoints have them."""
+"""Weights of a GGUF file under their Hugging Face names: in their own bits, or as Hugging Face's checkpoints are."""
 
 from __future__ import annotations
 

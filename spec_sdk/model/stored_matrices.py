@@ -1,8 +1,8 @@
 """Matrices that a checkpoint stores in few bits: codes, scales and offsets, each a tensor of its own.
 
 The matrix ``NAME`` lies in ``NAME.codes`` (int8 [rows, columns], or uint8 [rows, columns / 2]), ``NAME.scale`` and
-``NAME.offset`` (float16 [rows, columns / 32], the latter not for all): :class:`~spec_sdk.ops.quantized.QuantizedMatrix`.
-GGUF files are converted to that.
+``NAME.offset`` (float16 [rows, columns / 32], the latter not for all), which together are a
+:class:`~spec_sdk.ops.quantized.QuantizedMatrix`. GGUF files are converted to that.
 """
 
 from __future__ import annotations

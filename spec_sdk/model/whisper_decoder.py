@@ -22,6 +22,7 @@ from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.whisper_encoder import GeluMlp, LayerNorm, WhisperEncoder
 from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -57,13 +58,13 @@ class WhisperDecoder(Decoder):
         self,
         config: ModelConfig,
         blocks: Sequence[WhisperBlock],
-        embedding_VM: torch.Tensor,
+        embedding: Embedding,
         positions_CM: torch.Tensor,
         final_norm: LayerNorm,
         output_head: Projection,
         encoder: WhisperEncoder,
     ) -> None:
-        super().__init__(config, (), embedding_VM, final_norm.gain_M, output_head, sources=range(len(blocks)))
+        super().__init__(config, (), embedding, final_norm.gain_M, output_head, sources=range(len(blocks)))
         self.whisper_blocks = tuple(blocks)
         self.positions_CM = positions_CM
         self.final_norm = final_norm
@@ -79,7 +80,7 @@ class WhisperDecoder(Decoder):
         return WhisperDecoder(
             self.config,
             [self.whisper_blocks[i] for i in layers],
-            self.embedding_VM,
+            self.embedding,
             self.positions_CM,
             self.final_norm,
             self.output_head,
@@ -104,7 +105,7 @@ class WhisperDecoder(Decoder):
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
         work = ForwardPass((), inputs, cache.of_pass(inputs), ops, frozenset(taps))
-        h_BNM = F.embedding(inputs.token_BN, self.embedding_VM) + F.embedding(inputs.position_BN, self.positions_CM)
+        h_BNM = self.embedding(inputs.token_BN) + F.embedding(inputs.position_BN, self.positions_CM)
         work.record(0, h_BNM)
         return h_BNM, work
 

@@ -77,7 +77,7 @@ class QuantizedMatrix:
             raise ValueError(f"columns {first} to {end} are not whole groups of {GROUP}")
         groups = self.inputs // GROUP
         return self._each(
-            lambda part: part.unflatten(1, (groups, -1))[:, first // GROUP : end // GROUP].flatten(1).contiguous()
+            lambda part: part.view(len(part), groups, -1)[:, first // GROUP : end // GROUP].flatten(1).contiguous()
         )
 
     def padded(self, outputs: int) -> QuantizedMatrix:

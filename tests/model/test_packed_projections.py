@@ -13,7 +13,7 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends import cpu
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
