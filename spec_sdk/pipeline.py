@@ -111,6 +111,14 @@ class Pipeline:
         return next(name for name, dtype in DTYPES.items() if dtype == self.models.dtype)
 
     @property
+    def memory(self) -> Mapping[str, int | None]:
+        """Bytes in memory: ``target_weights``, None where the executor does not say, and the target's ``kv_cache``."""
+        return {
+            "target_weights": self.models.target.executor.weight_bytes,
+            "kv_cache": self.engine.target.cache.nbytes,
+        }
+
+    @property
     def context(self) -> int:
         """Most tokens, prompt and output together, that the target can hold."""
         return self.models.target.executor.config.max_context

@@ -47,10 +47,10 @@ class ModelSettings:
         "auto",
         "the bits of matrices, of the target and of draft models",
         choices={
-            "auto": "as they are stored: a GGUF file's Q4_0, Q4_1 and Q8_0 stay so",
+            "auto": "a GGUF file's Q4_0, Q4_1 and Q8_0 as they are stored, where the backend has fast kernels for them",
             "dense": "all in model.dtype",
-            "int8": "8 bits where they are stored in floating point",
-            "int4": "4 bits there, 8 bits for embedding and output head",
+            "int8": "8 bits, and those of a GGUF file as they are stored",
+            "int4": "4 bits, 8 for embedding and output head, and those of a GGUF file as they are stored",
         },
     )
     context: int | None = option(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from spec_sdk.model.architectures import weights_of
@@ -14,31 +16,33 @@ LOOKED_UP = ("embedding", "head")
 """Roles that have at least 8 bits: what is lost in them is lost for every token."""
 
 
-def kept_in_bits(choice: str, role: str, stored: int | None) -> int | None:
+def kept_in_bits(choice: str, role: str, stored: int | None, fast: Callable[[int], bool]) -> int | None:
     """The bits, 8 or 4, that a matrix of ``role`` has in memory under ``model.weights=choice``; None: floating point.
 
-    ``stored``: the bits in which the checkpoint has it, None for floating point. Those are kept, unless all shall be
-    dense.
+    ``stored``: the bits in which the checkpoint has it, None for floating point. ``fast``: whether the backend
+    multiplies weights of so many bits about as fast as others.
     """
     if choice == "dense":
         return None
-    if stored is not None or choice == "auto":
+    if choice == "auto":
+        return stored if stored is not None and fast(stored) else None
+    if stored is not None:
         return stored
     return 8 if choice == "int8" or role in LOOKED_UP else 4
 
 
 class ChosenWeights:
-    """A model whose matrices are in the bits that ``choice`` gives them.
+    """A model whose matrices are in the bits that ``choice`` gives them; ``fast`` as for :func:`kept_in_bits`.
 
     Those that are stored in floating point and shall not be are quantized as they are asked for. One whose rows are not
     whole groups of 32 stays as it is.
     """
 
-    def __init__(self, source: ModelSource, choice: str) -> None:
+    def __init__(self, source: ModelSource, choice: str, fast: Callable[[int], bool]) -> None:
         self.name = source.name
         self.config = source.config
         self._source = source
-        self._choice = choice
+        self._choice, self._fast = choice, fast
         self._table = weights_of(source.config)
 
     @property
@@ -46,7 +50,7 @@ class ChosenWeights:
         return self._source.tokenizer
 
     def within(self, context: int) -> ChosenWeights:
-        return ChosenWeights(self._source.within(context), self._choice)
+        return ChosenWeights(self._source.within(context), self._choice, self._fast)
 
     def names(self) -> frozenset[str]:
         return self._source.names()
@@ -56,7 +60,8 @@ class ChosenWeights:
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         stored = self._source.quantized(name)
-        bits = kept_in_bits(self._choice, self._table.entry(name).row.role, None if stored is None else stored.bits)
+        role, stored_bits = self._table.entry(name).row.role, None if stored is None else stored.bits
+        bits = kept_in_bits(self._choice, role, stored_bits, self._fast)
         if bits is None:
             return None
         if stored is not None:

@@ -10,6 +10,7 @@ Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -151,6 +152,18 @@ class Decoder:
     def vocabulary(self) -> int:
         """Length of the logits: output rows, which a checkpoint may have padded."""
         return self.output_head.outputs
+
+    @property
+    def projections(self) -> list[Projection]:
+        """All linear layers, the output head last."""
+        of_blocks = [[block.qkv, block.output, *block.mlp.projections] for block in self.blocks]
+        return [*itertools.chain.from_iterable(of_blocks), self.output_head]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrices in memory: linear layers and embedding, a tied head once if its memory is shared."""
+        shared = self.output_head.nbytes if self.embedding.shared_by(self.output_head) else 0
+        return self.embedding.nbytes + sum(projection.nbytes for projection in self.projections) - shared
 
     @property
     def data_dependent(self) -> str | None:

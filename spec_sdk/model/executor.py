@@ -99,6 +99,11 @@ class Executor(ABC):
     @abstractmethod
     def vocabulary(self) -> int: ...
 
+    @property
+    def weight_bytes(self) -> int | None:
+        """Bytes of the model's matrices in memory; None for an executor that does not say."""
+        return None
+
     @abstractmethod
     def new_cache(self) -> Cache:
         """An empty cache of this model's shape."""

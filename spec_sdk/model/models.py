@@ -150,7 +150,7 @@ class Models:
         if source is None:
             # the leader first, since opening may download and convert, and shows its progress
             source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
-        chosen = ChosenWeights(source, self._weights)
+        chosen = ChosenWeights(source, self._weights, lambda bits: self.ops.fast_in_bits(bits, self.dtype))
         return chosen if self._context is None else chosen.within(self._context)
 
     def _load(self, reference: str, checkpoint: ModelSource | None = None) -> Model:

@@ -36,6 +36,10 @@ class TorchExecutor(Executor):
     def vocabulary(self) -> int:
         return self.decoder.vocabulary
 
+    @property
+    def weight_bytes(self) -> int:
+        return self.decoder.nbytes
+
     def new_cache(self) -> KVCache:
         return self.decoder.new_cache()
 

@@ -9,6 +9,7 @@ Legend: B requests, N rows of a request, M model dim, H heads, D head dim, F sta
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -74,6 +75,17 @@ class WhisperDecoder(Decoder):
     @property
     def layers(self) -> int:
         return len(self.whisper_blocks)
+
+    @property
+    def projections(self) -> list[Projection]:
+        """All linear layers of encoder and decoder, the output head last."""
+        encoding = [[block.qkv, block.output, block.mlp.up, block.mlp.down] for block in self.encoder.blocks]
+        decoding = [
+            [block.qkv, block.output, cross.query, cross.kv, cross.output, block.mlp.up, block.mlp.down]
+            for block in self.whisper_blocks
+            for cross in (block.cross,)
+        ]
+        return [*itertools.chain.from_iterable(encoding + decoding), self.output_head]
 
     def subset(self, layers: Sequence[int]) -> WhisperDecoder:
         """The decoder made of only these blocks, in this order, and the whole encoder; weights are shared."""

@@ -42,6 +42,14 @@ class Ops:
         """A linear layer whose weights stay in few bits. Asked once, at load."""
         return QuantizedProjection(matrix, bias_O)
 
+    def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
+        """Whether products of ``dtype`` with weights of so many bits are about as fast as with plain ones.
+
+        ``model.weights=auto`` keeps the bits of a file only then. The reference expands the weights in every call,
+        which takes longer than reading them dense.
+        """
+        return False
+
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         """For each tree the accepted nodes and the token after them, by a rule of that name or a verifier's own.
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from spec_sdk.ops.attention import Ops
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 
 
 class Embedding:
@@ -50,6 +51,10 @@ class Embedding:
         """The output head of the same weights."""
         return ops.projection(self._weight_VM)
 
+    def shared_by(self, projection: Projection) -> bool:
+        """Whether the weights of a linear layer are this very memory."""
+        return type(projection) is Projection and projection.weight_OI is self._weight_VM
+
 
 class QuantizedEmbedding(Embedding):
     """The same for a matrix in few bits: rows are expanded to ``dtype`` as they are looked up."""
@@ -84,3 +89,6 @@ class QuantizedEmbedding(Embedding):
 
     def tied_head(self, ops: Ops) -> Projection:
         return ops.quantized_projection(self.matrix)
+
+    def shared_by(self, projection: Projection) -> bool:
+        return isinstance(projection, QuantizedProjection) and projection.matrix is self.matrix
