@@ -27,7 +27,6 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.weight_table import EXPERT_MLP, KEYS, MLP, QUERIES, SHARED_MLP, VOCABULARY
 from spec_sdk.ops import Ops
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
-from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ranks import Ranks
 
 
@@ -158,8 +157,8 @@ class TensorParallelDecoder(Decoder):
 
     def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks, group: Ranks, ops: Ops) -> None:
         head = shard.output_head
-        if head.outputs == vocabulary and isinstance(head, QuantizedProjection):
-            head = ops.quantized_projection(quantized_head_rows(head.matrix, ranks.rank, ranks.size))
+        if head.outputs == vocabulary and head.quantized is not None:
+            head = ops.quantized_projection(quantized_head_rows(head.quantized, ranks.rank, ranks.size))
         elif head.outputs == vocabulary:
             head = ops.projection(head_rows(head.weight_OI, ranks.rank, ranks.size))
         super().__init__(shard.config, shard.blocks, shard.embedding, shard.final_norm_M, head)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from spec_sdk.ops.attention import Ops
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized import QuantizedMatrix
-from spec_sdk.ops.quantized_linear import QuantizedProjection
 
 
 class Embedding:
@@ -91,4 +90,4 @@ class QuantizedEmbedding(Embedding):
         return ops.quantized_projection(self.matrix)
 
     def shared_by(self, projection: Projection) -> bool:
-        return isinstance(projection, QuantizedProjection) and projection.matrix is self.matrix
+        return projection.quantized is self.matrix

@@ -13,9 +13,16 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.ops.quantized import QuantizedMatrix
+
 
 class Projection:
-    """y = x Wᵀ + b, for one matrix of weights [O, I] and maybe a bias [O]."""
+    """y = x Wᵀ + b, for one matrix of weights [O, I] and maybe a bias [O].
+
+    ``quantized``: the weights in few bits, where they are kept so.
+    """
+
+    quantized: QuantizedMatrix | None = None
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> None:
         self._weight_OI = weight_OI

@@ -20,29 +20,31 @@ EXPANDED = 1 << 20
 class QuantizedProjection(Projection):
     """y = x Wᵀ + b, for weights that stay in few bits. No expanded copy of them is kept."""
 
+    quantized: QuantizedMatrix
+
     def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> None:
-        self.matrix = matrix
+        self.quantized = matrix
         self.bias_O = bias_O
 
     @property
     def weight_OI(self) -> torch.Tensor:
         """The weights expanded, in float32: a new tensor in every call."""
-        return self.matrix.dequantized(torch.float32)
+        return self.quantized.dequantized(torch.float32)
 
     @property
     def inputs(self) -> int:
-        return self.matrix.inputs
+        return self.quantized.inputs
 
     @property
     def outputs(self) -> int:
-        return self.matrix.outputs
+        return self.quantized.outputs
 
     @property
     def nbytes(self) -> int:
-        return self.matrix.nbytes
+        return self.quantized.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        m = self.matrix
+        m = self.quantized
         if torch.compiler.is_compiling():
             # a compiler must not look into it: it would unroll the loop over rows of weights
             y: torch.Tensor = torch.ops.spec_sdk.quantized_linear(x, m.codes_OC, m.scale_OG, m.offset_OG, self.bias_O)

@@ -25,7 +25,6 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.linear import Projection
-from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk.tree import TokenTree
 from tests.support.text_checkpoints import write_text_checkpoint
@@ -66,7 +65,7 @@ def logits(of: Decoder) -> torch.Tensor:
 
 
 def bits(projection: Projection) -> int | None:
-    return projection.matrix.bits if isinstance(projection, QuantizedProjection) else None
+    return None if projection.quantized is None else projection.quantized.bits
 
 
 def test_the_bits_of_a_matrix() -> None:

@@ -161,6 +161,6 @@ def test_rows_of_an_embedding(bits: int) -> None:
         assert embedding.nbytes == matrix.nbytes
         head = embedding.tied_head(Ops())
         # held once
-        assert isinstance(head, QuantizedProjection) and head.matrix is matrix
+        assert isinstance(head, QuantizedProjection) and head.quantized is matrix
         assert embedding.shared_by(head) and not plain.shared_by(head)
         assert plain.shared_by(plain.tied_head(Ops())) and not embedding.shared_by(plain.tied_head(Ops()))
