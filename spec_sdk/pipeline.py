@@ -277,6 +277,7 @@ def build_pipeline(
             model.context,
             given,
             model.weights,
+            model.kv_cache,
         )
     if settings.error_bounds and models.target.executor.config.encoder is not None:
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")

@@ -22,6 +22,7 @@ from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk.model.rope import RotaryTable, Rotation, rotate
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
@@ -197,10 +198,13 @@ class Decoder:
             self._stacks[first, end] = found
         return found
 
-    def new_cache(self) -> KVCache:
-        """An empty cache of this decoder's shape."""
-        c = self.config
-        return KVCache(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+    def new_cache(self, in_int8: bool = False) -> KVCache:
+        """An empty cache of this decoder's shape, in its dtype or in 8 bits.
+
+        Raises UserError for a decoder whose cache cannot be in 8 bits.
+        """
+        c, kind = self.config, QuantizedKVCache if in_int8 else KVCache
+        return kind(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
     def encode(self, encoder_input: EncoderInput, cache: KVCache, slot: int) -> None:
         """Run the encoder of an encoder–decoder, and store what its blocks see of it in the request's slot.

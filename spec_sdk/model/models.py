@@ -51,7 +51,7 @@ class Models:
     several ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on
     each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it is loaded. ``context``: the longest
     text that will be served; a draft model whose own is shorter keeps that. ``weights``: the bits of the matrices, of
-    the target and of draft models alike.
+    the target and of draft models alike; ``kv_cache`` those of their caches.
     """
 
     ranks: Ranks = ALONE
@@ -70,6 +70,7 @@ class Models:
         context: int | None = None,
         given: Mapping[str, ModelSource] | None = None,
         weights: str = "auto",
+        kv_cache: str = "auto",
     ) -> None:
         self._given = dict(given or {})
         self.load = load
@@ -83,7 +84,7 @@ class Models:
         self._draft_reference = draft_reference
         self._draft_layers = draft_layers
         self._context = context
-        self._weights = weights
+        self._weights, self._kv_cache = weights, kv_cache
         self._loaded: dict[str, Model] = {}
         self._target_checkpoint = self._open(target_reference)
         longest = self._target_checkpoint.config.longest_context
@@ -104,7 +105,7 @@ class Models:
                 shard = TensorParallelDecoder(self._whole, self._whole.vocabulary, ranks, self.group, ops)
             else:
                 shard = load_shard(self._target_checkpoint, ranks, self.group, device, dtype, ops)
-            executor = TorchExecutor(shard, ops)
+            executor = self._with_cache(TorchExecutor(shard, ops))
             self.target = Model(self._target_checkpoint.name, executor, self._target_checkpoint.tokenizer)
         else:
             self.target = self._load(target_reference, self._target_checkpoint)
@@ -156,9 +157,14 @@ class Models:
     def _load(self, reference: str, checkpoint: ModelSource | None = None) -> Model:
         if reference not in self._loaded:
             checkpoint = checkpoint or self._open(reference)
-            executor = self.load(checkpoint, self.dtype)
+            executor = self._with_cache(self.load(checkpoint, self.dtype))
             self._loaded[reference] = Model(checkpoint.name, executor, checkpoint.tokenizer)
         return self._loaded[reference]
+
+    def _with_cache(self, executor: Executor) -> Executor:
+        if self._kv_cache == "int8":
+            executor.keep_cache_in_int8()
+        return executor
 
     def _cut(self, draft_layers: str | Sequence[int]) -> Model:
         key = f"{CUT_DRAFT}:{draft_layers}"
@@ -166,7 +172,7 @@ class Models:
             target = self.target
             layers = resolve_cut(draft_layers, target.name, target.executor.layers)
             name = f"{target.name}, {len(layers)} of {target.executor.layers} layers"
-            self._loaded[key] = Model(name, self._target_layers(layers), target.tokenizer)
+            self._loaded[key] = Model(name, self._with_cache(self._target_layers(layers)), target.tokenizer)
         return self._loaded[key]
 
     def _target_layers(self, layers: Sequence[int]) -> Executor:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.cross_cache import CrossCache, CrossPassCache
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
@@ -99,7 +100,9 @@ class WhisperDecoder(Decoder):
             self.encoder,
         )
 
-    def new_cache(self) -> CrossCache:
+    def new_cache(self, in_int8: bool = False) -> CrossCache:
+        if in_int8:
+            raise UserError("model.kv_cache: the cache of an encoder-decoder model is in model.dtype; use auto")
         c = self.config
         assert c.encoder is not None
         return CrossCache(self.layers, c.num_heads, c.head_dim, c.encoder.frames, self.device, self.dtype)

@@ -7,6 +7,7 @@ K keys that a request sees, g layers of a group.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 
@@ -19,6 +20,9 @@ class PassCache:
     Operations that take one request after the other go through views that are made once for all layers; a kernel takes
     :meth:`layers` and the inputs' tensors.
     """
+
+    in_place: ClassVar[bool] = True
+    """Whether :meth:`layers` and :meth:`keys_values` are the cache's own memory; if not, each call makes copies."""
 
     def __init__(self, k_LSGCD: torch.Tensor, v_LSGCD: torch.Tensor, inputs: PassInputs) -> None:
         self.inputs = inputs
