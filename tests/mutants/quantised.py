@@ -1,4 +1,4 @@
-"""Codes at the wrong inputs, scales of other groups, bits that nobody asked for, rows of a cache without their scale."""
+"""Codes at the wrong inputs, scales of other groups, bits that nobody asked for, cache rows without their scale."""
 
 from __future__ import annotations
 
