@@ -21,6 +21,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
+from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
 MOST_THREADS_PER_CORE = 4
 
@@ -44,18 +45,30 @@ class CpuConfig:
         "the small operations between the products as compiled graphs",
         choices={True: "", False: "", "auto": "where the run is expected to save more than compiling takes"},
     )
+    wait: str = option("auto", "how threads wait for one another", choices=CHOICES)
 
 
 class CpuOps(Ops):
-    """The reference operations, with packed linear layers for the dtypes that this machine can pack."""
+    """The reference operations, with packed linear layers for the dtypes that this machine can pack.
+
+    ``waiting``: how threads wait during a pass; None leaves it as it is.
+    """
+
+    def __init__(self, pack_weights: bool = True, waiting: ThreadWaiting | None = None) -> None:
+        self._pack_weights = pack_weights
+        self._waiting = waiting
+
+    def before_pass(self) -> None:
+        if self._waiting is not None:
+            self._waiting.before_pass()
 
     def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
-        if not can_pack(weight_OI.dtype):
+        if not self._pack_weights or not can_pack(weight_OI.dtype):
             return super().projection(weight_OI, bias_O)
         return PackedProjection(weight_OI, bias_O)
 
     def projections(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> ProjectionStack:
-        if not can_pack(weight_LOI.dtype):
+        if not self._pack_weights or not can_pack(weight_LOI.dtype):
             return super().projections(weight_LOI, bias_LO)
         biases = [None] * len(weight_LOI) if bias_LO is None else list(bias_LO)
         return SeparateProjections([PackedProjection(w, b) for w, b in zip(weight_LOI, biases, strict=True)])
@@ -74,7 +87,8 @@ class CpuBackend(Backend):
         self._compilation = Compilation(choice_of(config.compile, "backend.compile"), "backend.compile")
         if config.threads:
             torch.set_num_threads(config.threads)
-        self._ops = CpuOps() if config.pack_weights else Ops()
+        self._waiting = ThreadWaiting(config.wait)
+        self._ops = CpuOps(config.pack_weights, self._waiting)
 
     @property
     def device(self) -> torch.device:
@@ -93,10 +107,11 @@ class CpuBackend(Backend):
 
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
+        self._waiting.loaded()
         return TorchExecutor(self._compilation.of(decoder), self.ops)
 
     def describe(self) -> str:
-        return f"{_processor_name()}, {torch.get_num_threads()} threads"
+        return f"{_processor_name()}, {self._waiting.describe()}"
 
 
 def check_threads(threads: int) -> None:
