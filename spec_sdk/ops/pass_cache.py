@@ -22,7 +22,10 @@ class PassCache:
     """
 
     in_place: ClassVar[bool] = True
-    """Whether :meth:`layers` and :meth:`keys_values` are the cache's own memory; if not, each call makes copies."""
+    """Whether K and V lie in memory as attention takes them: a kernel may then read and write :meth:`layers`.
+
+    If not, :meth:`write` stores them, :meth:`keys_values` makes copies, and there are no :meth:`layers`.
+    """
 
     def __init__(self, k_LSGCD: torch.Tensor, v_LSGCD: torch.Tensor, inputs: PassInputs) -> None:
         self.inputs = inputs

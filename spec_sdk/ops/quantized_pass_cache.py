@@ -31,8 +31,8 @@ class QuantizedPassCache(PassCache):
         return QuantizedPassCache(self._codes.of_pass(inputs), self._scales.of_pass(inputs), self._dtype)
 
     def layers(self, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V [g, S, G, C, D] of layers ``first`` … ``end - 1``: a copy of all slots, expanded."""
-        return self._expanded(self._codes.layers(first, end), self._scales.layers(first, end))
+        """Raises ValueError: a kernel that took the codes for K and V, or wrote to a copy, would be silently wrong."""
+        raise ValueError("a KV cache in 8 bits cannot be used in place: ask for PassCache.in_place first")
 
     def keys_values(self, index: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V [g, G, K, D] that request number ``index`` of the pass sees, expanded."""
