@@ -28,6 +28,7 @@ class TorchExecutor(Executor):
         self.device = decoder.device
         self.dtype = decoder.dtype
         self.head_is_collective = decoder.head_is_collective
+        self._cache_in_int8 = False
 
     @property
     def layers(self) -> int:
@@ -41,10 +42,18 @@ class TorchExecutor(Executor):
     def form(self) -> str:
         decoder = self.decoder
         parts = (form_of(decoder.blocks[0]), form_of(decoder.output_head))
-        return ", ".join((super().form, type(decoder).__qualname__, *parts))
+        cache = "int8 cache" if self._cache_in_int8 else "plain cache"
+        return ", ".join((super().form, type(decoder).__qualname__, cache, *parts))
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.decoder.nbytes
 
     def new_cache(self) -> KVCache:
-        return self.decoder.new_cache()
+        return self.decoder.new_cache(self._cache_in_int8)
+
+    def keep_cache_in_int8(self) -> None:
+        self._cache_in_int8 = True
 
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
