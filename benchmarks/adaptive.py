@@ -5,8 +5,9 @@
 Every prompt is answered by all rivals in turn (plain decoding, fixed, heuristic, adaptive), in the opposite order in
 every other turn, so that a load from elsewhere meets all of them. A ratio is the time of plain decoding over the
 rival's, above 1 is faster: ``decode`` of decoding alone, ``total`` with prefill, which holds the drafter's own.
-``pooled`` divides sums over all answers; ``median`` is over the pairs of answers to one prompt in one turn. Each rival
-keeps its policy over all prompts of a kind, as a run does. Writes results/adaptive.json with the machine's name.
+``--shapes`` adds fixed trees to compare with; ``mean_nodes`` is of all cycles, plain steps included. ``pooled`` divides
+sums over all answers; ``median`` is over the pairs of answers to one prompt in one turn. Each rival keeps its policy
+over all prompts of a kind, as a run does. Writes results/adaptive.json with the machine's name.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ FIXED_DEPTH = 5
 VANILLA = "vanilla"
 
 
-def rivals_of(pipeline: Pipeline) -> dict[str, Pipeline]:
+def rivals_of(pipeline: Pipeline, arguments: argparse.Namespace) -> dict[str, Pipeline]:
     """Plain decoding, and the pipeline with each policy; they share models."""
     policies: dict[str, Policy] = {
         f"fixed({FIXED_DEPTH})": FixedPolicy(FixedConfig(FIXED_DEPTH)),
         "heuristic": HeuristicPolicy(HeuristicConfig()),
-        "adaptive": AdaptivePolicy(AdaptiveConfig()),
+        "adaptive": AdaptivePolicy(AdaptiveConfig(costs=arguments.costs)),
     }
+    for depth, width in arguments.shapes:
+        policies[f"fixed({depth}x{width})"] = FixedPolicy(FixedConfig(depth, 1 + depth * width))
     speculating = {name: dataclasses.replace(pipeline, policy=policy) for name, policy in policies.items()}
     return {VANILLA: pipeline.vanilla(), **speculating}
 
@@ -69,14 +72,15 @@ def answer(pipeline: Pipeline, prompt: list[int], index: int, new_tokens: int, i
     )
     for _ in stream:
         pass
-    return request_metrics(events)
+    nodes = sum(event["tree_nodes"] for event in events if event["event"] == "cycle")
+    return {**request_metrics(events), "nodes": nodes}
 
 
 def compare(
     pipeline: Pipeline, prompts: list[list[int]], arguments: argparse.Namespace, ignore_eos: bool
 ) -> dict[str, Any]:
     """Every rival's ratios over ``prompts``."""
-    rivals = rivals_of(pipeline)
+    rivals = rivals_of(pipeline, arguments)
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in rivals}
     for repeat in range(arguments.repeats):
         for i, prompt in enumerate(prompts):
@@ -98,10 +102,17 @@ def summary(mine: list[dict[str, Any]], plain: list[dict[str, Any]]) -> dict[str
         "mean_accepted_tokens": sum(m["new_tokens"] for m in mine) / sum(m["steps"] for m in mine),
         "acceptance_rate": accepted / drafted if drafted else None,
         "drafted": drafted,
+        "mean_nodes": sum(m["nodes"] for m in mine) / sum(m["steps"] for m in mine),
         "new_tokens": sum(m["new_tokens"] for m in mine),
         "answers": len(mine),
         "answers_with_equal_tokens": sum(m["token_ids"] == p["token_ids"] for m, p in zip(mine, plain, strict=True)),
     }
+
+
+def shape_of(text: str) -> tuple[int, int]:
+    """``5x4``: five levels of four nodes."""
+    depth, width = text.split("x")
+    return int(depth), int(width)
 
 
 def ratios(mine: list[float], plain: list[float]) -> dict[str, float]:
@@ -119,6 +130,8 @@ def main() -> int:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pipelines", nargs="+", default=["prompt_lookup", "sd_chain", "easyspec_tree"])
+    parser.add_argument("--shapes", type=shape_of, nargs="*", default=[], help="fixed trees: 5x4, 5 levels of 4 nodes")
+    parser.add_argument("--costs", choices=["auto", "measure", "learn"], default="measure", help="of adaptive")
     parser.add_argument("--output", type=Path, default=RESULTS / "adaptive.json")
     parser.add_argument("--override", action="append", default=[], help="an option of spec_sdk; may be repeated")
     arguments = parser.parse_args()
@@ -135,7 +148,7 @@ def main() -> int:
             "repeats": arguments.repeats,
             "new_tokens": arguments.new_tokens,
         }
-        for rival in rivals_of(pipeline).values():
+        for rival in rivals_of(pipeline, arguments).values():
             answer(rival, random_prompts(pipeline, arguments)[0][:8], 0, 4, True)
         entry: dict[str, Any] = {"draft": pipeline.draft_name}
         report["pipelines"][name] = entry
@@ -148,8 +161,9 @@ def main() -> int:
             for rival, row in entry[kind].items():
                 decode, total = row["decode"], row["total"]
                 print(
-                    f"  {rival:10} {decode['pooled']:6.2f} {decode['median']:6.2f} {decode['least']:6.2f}  "
+                    f"  {rival:12} {decode['pooled']:6.2f} {decode['median']:6.2f} {decode['least']:6.2f}  "
                     f"{total['pooled']:6.2f} {total['median']:6.2f}   MAT {row['mean_accepted_tokens']:.2f}  "
+                    f"{row['mean_nodes']:.1f} nodes  "
                     f"{row['answers_with_equal_tokens']}/{row['answers']} equal",
                     flush=True,
                 )

@@ -9,7 +9,9 @@ Every event is a flat dict with ``event`` and ``request`` (the index of the prom
                    0 is a plain step), ``draft_s``, ``verify_s``, ``recover_s`` (seconds), ``verdict_s`` (those of
                    ``verify_s`` that came after the target's pass: the repetition penalty, and the verifier with its
                    sampler), ``tree_nodes``, ``drafted`` (depth of the tree), ``accepted`` (drafted tokens kept),
-                   ``tokens`` (ids emitted), ``host_reads`` (times that the step waited for values of the device, for
+                   ``level_sizes`` (nodes of each level of the tree below its root), ``accepted_ranks`` (of each
+                   drafted token kept, its node's rank in its level, from 1: spec_sdk/level_ranks.py), ``tokens`` (ids
+                   emitted), ``host_reads`` (times that the step waited for values of the device, for
                    all requests that it served), ``attention``: null, or what the attention level did:
                    per layer ``hit``, ``error`` (relative, of the pass's worst row) and ``difference`` (‖Â − A‖ of the
                    worst row), where null is a layer that made no prediction; ``row_error``, per layer one error per

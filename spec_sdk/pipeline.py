@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.bench.pass_costs import MeasuredCosts
 from spec_sdk.contracts import (
     AttentionVerifier,
     Backend,
@@ -143,9 +144,12 @@ class Pipeline:
 
         With several processes all of them make the same engines in the same order.
         """
+        target = self.models.session(self.models.target, self.make_target_runner(), spread=True)
+        drafter = self.make_drafter()
+        self.policy.prepare(self.costs_of(drafter), drafter.branches)
         return TokenEngine(
-            target=self.models.session(self.models.target, self.make_target_runner(), spread=True),
-            drafter=self.make_drafter(),
+            target=target,
+            drafter=drafter,
             verifier=self.verifier,
             policy=self.policy,
             make_sampler=self.make_sampler,
@@ -155,6 +159,10 @@ class Pipeline:
             clock=self.backend.clock(),
             ops=self.backend.ops,
         )
+
+    def costs_of(self, drafter: Drafter) -> MeasuredCosts:
+        """What passes of the target and of this drafter's model cost on this machine."""
+        return MeasuredCosts(self.backend, self.models.target.executor, drafter.draft_session)
 
     def vanilla(self) -> Pipeline:
         """Plain decoding with the same target, sampler and backend: the baseline of every comparison."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spec_sdk.bench.cost_curve import CostCurve, PassCosts
 from spec_sdk.config.option import option
 from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend
 from spec_sdk.contracts.constraint import Constraint, OnlyTokens, SuppressedTokens
 from spec_sdk.contracts.drafter import Drafter, Hidden
 from spec_sdk.contracts.growth import Growing, Growth
-from spec_sdk.contracts.policy import Policy
+from spec_sdk.contracts.policy import CostSource, Policy
 from spec_sdk.contracts.predictor import Predictor
 from spec_sdk.contracts.request import LARGEST_TREE, Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.sampler import Sampler
@@ -47,6 +48,8 @@ __all__ = [
     "Budget",
     "Cache",
     "Constraint",
+    "CostCurve",
+    "CostSource",
     "Drafter",
     "Executor",
     "GUARANTEES",
@@ -59,6 +62,7 @@ __all__ = [
     "OnlyTokens",
     "PLUGIN_KINDS",
     "PartialAttention",
+    "PassCosts",
     "PassInputs",
     "PassOutput",
     "PassPlan",

@@ -39,10 +39,14 @@ class Backend(Plugin, ABC):
         """The kernels of decoders in torch and of rules of acceptance; the reference ones by default."""
         return Ops()
 
+    expected_tokens: int | None = None
+    """About how many tokens the run will make; None where nobody said so."""
+
     def expect(self, tokens: int) -> None:
         """About how many tokens the run will make, which may be more than it does: told before :meth:`load`, where it
-        is known. What pays off only in a long run goes by it; by default nothing does.
+        is known. What pays off only in a long run goes by it.
         """
+        self.expected_tokens = tokens
 
     @property
     def compiled(self) -> Mapping[str, Any]:
@@ -52,6 +56,11 @@ class Backend(Plugin, ABC):
     @abstractmethod
     def describe(self) -> str:
         """The machine in a few words, for reports: CPU or GPU name, cores or memory."""
+
+    @property
+    def hardware(self) -> str:
+        """The machine in words that stay the same from run to run; what was measured on it is kept under them."""
+        return self.describe()
 
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         """The model of a checkpoint, ready to run."""

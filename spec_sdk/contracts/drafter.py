@@ -13,6 +13,7 @@ import torch
 
 from spec_sdk.contracts.request import Budget, Request
 from spec_sdk.model.models import Models
+from spec_sdk.model.session import Session
 from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree
 
@@ -33,6 +34,9 @@ class Drafter(Plugin, ABC):
     taps: tuple[int, ...] = ()
     draft_name: str | None = None
     """The draft model's label for reports; None for a drafter without a model."""
+    draft_session: Session | None = None
+    """The session that its draft model grows trees in, for measuring what a level costs; None where there is none, or
+    more than one."""
     branches: bool = False
     """Whether its trees may branch. A verifier that takes chains only is refused beside such a drafter."""
     every_rank: bool = False

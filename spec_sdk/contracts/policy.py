@@ -4,10 +4,34 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from spec_sdk.bench.cost_curve import PassCosts
 from spec_sdk.contracts.request import Budget, Request
 from spec_sdk.plugin import Plugin
+
+
+class CostSource(Protocol):
+    """What passes of the run's models cost on this machine; nothing is read or measured before it is asked."""
+
+    @property
+    def expected_tokens(self) -> int | None:
+        """About how many tokens the run will make; None where nobody knows."""
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why passes cannot be measured here; None if they can."""
+
+    def kept(self) -> PassCosts | None:
+        """What was measured before, on this machine with these models; None if nothing was. Takes milliseconds."""
+
+    def measure(self) -> PassCosts | None:
+        """Measure it now, in less than 5 seconds, and keep it; None if a pass is too slow for that or
+        :attr:`unavailable` says why not.
+        """
+
+    def seconds_of_plain_pass(self) -> float:
+        """What a plain step of the target takes, from two of them. Not to be asked where it is unavailable."""
 
 
 class Policy(Plugin, ABC):
@@ -17,6 +41,12 @@ class Policy(Plugin, ABC):
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    def prepare(self, costs: CostSource, branches: bool) -> None:
+        """Called when the run's models are loaded, before any request, again for every engine of a run.
+
+        ``branches``: whether the drafter's trees may branch. What a policy does not ask of ``costs`` costs nothing.
+        """
 
     @abstractmethod
     def budget(self, request: Request) -> Budget:

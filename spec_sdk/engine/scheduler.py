@@ -22,6 +22,7 @@ from spec_sdk.engine.faults import RequestError, budget_fault, tree_fault, verdi
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.errors import UnusableLogits, UserError
+from spec_sdk.level_ranks import level_ranks, level_sizes
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk.model.step_clock import HostClock, StepClock
 from spec_sdk.ops import host_reads
@@ -311,6 +312,8 @@ class Scheduler:
                 tree_nodes=size,
                 drafted=turn.tree.depth,
                 accepted=min(len(turn.verdict.path) - 1, len(turn.tokens)),
+                level_sizes=level_sizes(turn.tree),
+                accepted_ranks=level_ranks(turn.tree, turn.verdict.path[: len(turn.tokens) + 1]),
                 tokens=turn.tokens,
                 host_reads=reads,
                 attention=None if report is None else report.event(),

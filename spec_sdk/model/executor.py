@@ -100,6 +100,11 @@ class Executor(ABC):
     def vocabulary(self) -> int: ...
 
     @property
+    def form(self) -> str:
+        """What its passes are made of as far as their time goes, beside the model's config: the form of its weights."""
+        return f"{type(self).__module__}.{type(self).__qualname__}, {self.dtype}"
+
+    @property
     def weight_bytes(self) -> int | None:
         """Bytes of the model's matrices in memory; None for an executor that does not say."""
         return None

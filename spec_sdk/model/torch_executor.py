@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from spec_sdk.model.block_tensors import form_of
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
@@ -36,6 +37,13 @@ class TorchExecutor(Executor):
     @property
     def vocabulary(self) -> int:
         return self.decoder.vocabulary
+
+    @property
+    def form(self) -> str:
+        decoder = self.decoder
+        parts = (form_of(decoder.blocks[0]), form_of(decoder.output_head))
+        cache = "int8 cache" if self._cache_in_int8 else "plain cache"
+        return ", ".join((super().form, type(decoder).__qualname__, cache, *parts))
 
     @property
     def weight_bytes(self) -> int:

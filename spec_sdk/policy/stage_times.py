@@ -1,122 +1,116 @@
-"""What the stages of a cycle cost on this machine, from the times in its events. All times are in seconds."""
+"""What the stages of a cycle cost on this machine: from the times in its events, and from a cost curve if there is one.
+
+All times are in seconds.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
+import math
 
-WINDOW = 16
-"""Samples kept of each time: old ones are of another load, or another prefix length."""
-OUTLIER = 3.0
-"""A sample counts for at most so many medians: a compilation or a page fault is no property of the stage."""
+from spec_sdk.bench.cost_curve import PassCosts
+from spec_sdk.policy.running_times import RunningTime, SizeTimes
+
 CATCH_UP = 16
 """Committed tokens not yet fed to the draft model, from which on feeding them counts apart from drafting."""
-LINE_WEIGHT = 2.0
-"""A depth's own samples and the line through all depths: the line counts as so many samples."""
-
-
-class RunningTime:
-    """The mean of the latest samples, outliers cut down to ``OUTLIER`` medians."""
-
-    def __init__(self) -> None:
-        self._samples: deque[float] = deque(maxlen=WINDOW)
-        self.mean = 0.0
-
-    @property
-    def count(self) -> int:
-        return len(self._samples)
-
-    def add(self, seconds: float) -> None:
-        self._samples.append(seconds)
-        ranked = sorted(self._samples)
-        if len(ranked) == 2:
-            # two samples cannot say which of them is the outlier; a first call often compiles something
-            self.mean = ranked[0]
-            return
-        largest = OUTLIER * ranked[len(ranked) // 2]
-        kept = bisect_right(ranked, largest)
-        self.mean = (sum(ranked[:kept]) + largest * (len(ranked) - kept)) / len(ranked)
-
-
-class DepthTimes:
-    """The time of one stage by depth: each depth's own mean, drawn towards a line through the means of all."""
-
-    def __init__(self) -> None:
-        self.of_depth: dict[int, RunningTime] = {}
-        self._line: tuple[float, float] | None = None
-
-    @property
-    def count(self) -> int:
-        """Samples kept, of all depths but 0."""
-        return sum(time.count for depth, time in self.of_depth.items() if depth)
-
-    def add(self, depth: int, seconds: float) -> None:
-        self.of_depth.setdefault(depth, RunningTime()).add(seconds)
-        self._line = None
-
-    def at(self, depth: int) -> float:
-        """The expected time at ``depth`` (>= 1). Call it only after a sample of such a depth was added."""
-        if self._line is None:
-            self._line = self._fit()
-        intercept, slope = self._line
-        line, own = intercept + slope * depth, self.of_depth.get(depth)
-        return line if own is None else (own.count * own.mean + LINE_WEIGHT * line) / (own.count + LINE_WEIGHT)
-
-    def _fit(self) -> tuple[float, float]:
-        """Weighted least squares: intercept and slope, neither negative."""
-        points = [(depth, time.mean, time.count) for depth, time in self.of_depth.items()]
-        if len(points) == 1:
-            # one depth cannot tell a fixed cost from a cost per token: half and half, so that others get tried
-            depth, seconds, _ = points[0]
-            return seconds / 2, seconds / (2 * depth)
-        weight = sum(n for _, _, n in points)
-        x = sum(n * depth for depth, _, n in points) / weight
-        y = sum(n * seconds for _, seconds, n in points) / weight
-        spread = sum(n * (depth - x) ** 2 for depth, _, n in points)
-        slope = max(0.0, sum(n * (depth - x) * (seconds - y) for depth, seconds, n in points) / spread)
-        if y < slope * x:
-            return 0.0, y / x
-        return y - slope * x, slope
+WIDER = 1.1
+"""Unmeasured: a level of twice the nodes takes so many times as long to draft."""
+CONTEXT_STEP = 64
+"""A cost curve is read anew whenever the prefix has grown by so much."""
 
 
 class StageTimes:
-    """Times of a plain step, of drafting and verifying to a depth, and of catching up.
+    """Times of a plain step, of drafting a tree, of verifying one, and of catching up.
 
-    Catching up is feeding the draft model the committed tokens that it has not seen: the prompt, if it was not started
-    with the request, or what was decoded plainly since. ``drafts_with_model`` False makes it free until measured.
-    ``silence``: a call in which nothing was proposed.
+    A tree is ``depth`` levels of ``width`` nodes. Catching up is feeding the draft model the committed tokens that it
+    has not seen: the prompt, if it was not started with the request, or what was decoded plainly since.
+    ``drafts_with_model`` False makes it free until measured. ``silence``: a call in which nothing was proposed.
     """
 
     def __init__(self) -> None:
-        self._draft = DepthTimes()
-        self._verify = DepthTimes()
-        self.plain = self._verify.of_depth[0] = RunningTime()
+        self._draft: dict[int, SizeTimes] = {}
+        self._verify = SizeTimes()
+        self.plain = self._verify.of_size[1] = RunningTime()
         self.silence = RunningTime()
         self._feed = RunningTime()
         self._prefill = RunningTime()
         self.drafts_with_model = True
+        self._costs: PassCosts | None = None
+        self._context = -CONTEXT_STEP
+        self._levels_known: dict[tuple[int, int], float] = {}
+
+    def use(self, costs: PassCosts) -> None:
+        """Go by measured costs of passes. What stages take beside their passes is learned as without them."""
+        self._costs = costs
+        self.behind(0)
+
+    def behind(self, context: int) -> None:
+        """Passes are made behind so many tokens from now on."""
+        if self._costs is None or abs(context - self._context) < CONTEXT_STEP:
+            return
+        self._context, curve, known = context, self._costs.target, dict[int, float]()
+        self._levels_known.clear()
+
+        def seconds(nodes: int) -> float:
+            if nodes not in known:
+                known[nodes] = curve.at(nodes, context)
+            return known[nodes]
+
+        self._verify.follow(seconds)
+        for width, times in self._draft.items():
+            self._follow_draft(width, times)
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether what passes cost was measured before."""
+        return self._costs is not None
 
     @property
     def known(self) -> bool:
         """Whether any draft was timed yet."""
-        return self._draft.count > 0
+        return bool(self._draft)
 
     @property
     def settled(self) -> bool:
         """Whether there are enough samples to tell an outlier."""
-        return self._draft.count >= 3 and self._verify.count >= 3
+        return sum(times.samples(1) for times in self._draft.values()) >= 3 and self._verify.samples(2) >= 3
 
-    def draft(self, depth: int) -> float:
-        """Drafting to ``depth``, nothing to catch up with. Unmeasured: half a plain step per token, or nothing."""
-        if self._draft.count:
-            return self._draft.at(depth)
-        return depth * self.plain.mean / 2 if self.drafts_with_model else 0.0
+    def draft(self, depth: int, width: int = 1) -> float:
+        """Drafting a tree, nothing to catch up with. Unmeasured: half a plain step per level, or nothing."""
+        if width in self._draft:
+            return self._draft[width].at(depth)
+        if not self._draft:
+            if self._costs is None or self._costs.draft is None:
+                return depth * self.plain.mean / 2 if self.drafts_with_model else 0.0
+            # what the target's passes take beyond their curve, the draft model's will take too
+            return self._levels(depth, width) * self.plain.mean / self._costs.target.at(1, self._context)
+        # the width whose levels are the most like these
+        nearest = min(self._draft, key=lambda known: max(known / width, width / known))
+        seconds = self._draft[nearest].at(depth)
+        if self._costs is None or self._costs.draft is None:
+            return seconds * float(WIDER ** math.log2(width / nearest))
+        return seconds * self._levels(depth, width) / self._levels(depth, nearest)
 
-    def verify(self, depth: int) -> float:
-        """Scoring and committing a tree of ``depth``. Unmeasured: a tenth of a plain step more per level."""
-        if not self._verify.count:
-            return self.plain.mean * (1 + depth / 10)
-        return max(self.plain.mean, self._verify.at(depth))
+    def _levels(self, depth: int, width: int) -> float:
+        """What a draft model's passes take to grow a tree: one that feeds what was committed, and one for each level
+        that has children.
+        """
+        seconds = self._levels_known.get((depth, width))
+        if seconds is None:
+            assert self._costs is not None and self._costs.draft is not None
+            curve = self._costs.draft
+            seconds = curve.at(2, self._context) + (depth - 1) * curve.at(width, self._context)
+            self._levels_known[depth, width] = seconds
+        return seconds
+
+    def _follow_draft(self, width: int, times: SizeTimes) -> None:
+        if self._costs is not None and self._costs.draft is not None:
+            times.follow(lambda depth: self._levels(depth, width))
+
+    def verify(self, nodes: int) -> float:
+        """Scoring and committing a tree. Unmeasured: a tenth of a plain step more per node."""
+        if self._costs is None and not self._verify.samples(2):
+            return self.plain.mean * (1 + (nodes - 1) / 10)
+        return max(self.plain.mean, self._verify.at(nodes))
 
     def catch_up(self, unfed: int) -> float:
         """Feeding ``unfed`` tokens. Unmeasured: half as long as the target's own prefill of so many."""
@@ -136,15 +130,18 @@ class StageTimes:
         if tokens >= CATCH_UP:
             self._add_feed(seconds / tokens)
 
-    def add_draft(self, depth: int, drafted: int, unfed: int, seconds: float) -> None:
-        """A call for a draft of ``depth``, with ``unfed`` tokens not yet fed; ``drafted`` is how deep it came out."""
+    def add_draft(self, depth: int, width: int, drafted: int, unfed: int, seconds: float) -> None:
+        """A call for a tree, with ``unfed`` tokens not yet fed; ``drafted`` is how deep it came out."""
         if not drafted:
             self.silence.add(seconds)
         elif unfed < CATCH_UP:
-            self._draft.add(depth, seconds)
+            if width not in self._draft:
+                self._draft[width] = SizeTimes()
+                self._follow_draft(width, self._draft[width])
+            self._draft[width].add(depth, seconds)
         else:
             # a quarter at least, in case the guess of the draft itself is far too high
-            self._add_feed(max(seconds - self.draft(depth), seconds / 4) / unfed)
+            self._add_feed(max(seconds - self.draft(depth, width), seconds / 4) / unfed)
 
     @property
     def _unmeasured_feed(self) -> float:
@@ -156,6 +153,6 @@ class StageTimes:
             self._feed.add(self._unmeasured_feed)
         self._feed.add(seconds)
 
-    def add_verify(self, depth: int, seconds: float) -> None:
-        """A pass over a tree of ``depth``; 0 is a plain step."""
-        self._verify.add(depth, seconds)
+    def add_verify(self, nodes: int, seconds: float) -> None:
+        """A pass over a tree; one node is a plain step."""
+        self._verify.add(nodes, seconds)

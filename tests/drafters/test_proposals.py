@@ -159,12 +159,26 @@ def test_auto_draws_children_only_where_tokens_are_drawn(temperature: float) -> 
     assert [tree.depth_N.count(d) for d in range(5)] == [1, 3, 3, 3, 3]
 
 
-def test_a_static_tree_ends_before_it_outgrows_its_limit() -> None:
-    drafter = drafter_of(growth="static", widths=[10])
-    asked = request([5, 6, 7])
+@pytest.mark.parametrize(
+    ("options", "budget", "levels"),
+    [
+        ({"growth": "static", "widths": [10]}, Budget(5), [1, 10, 100, 1000, 1000, 1000]),
+        ({"growth": "static", "widths": [3, 2, 1]}, Budget(3, 16), [1, 3, 6, 6]),
+        ({"growth": "static", "widths": [3, 2, 1]}, Budget(3, 15), [1, 3, 3, 3]),
+        ({"growth": "static", "widths": [3, 2, 1]}, Budget(3, 9), [1, 2, 2, 2]),
+        ({"growth": "static", "widths": [3, 2, 1]}, Budget(4, 5), [1, 1, 1, 1, 1]),
+        ({"growth": "beam", "width": 4}, Budget(3, 13), [1, 4, 4, 4]),
+        ({"growth": "beam", "width": 4}, Budget(3, 9), [1, 2, 3, 3]),
+        ({"growth": "beam", "width": 4}, Budget(3, 4), [1, 1, 1, 1]),
+    ],
+)
+def test_a_tree_becomes_narrower_not_shallower_where_nodes_are_few(
+    options: dict[str, Any], budget: Budget, levels: list[int]
+) -> None:
+    drafter, asked = drafter_of(**options), request([5, 6, 7])
     drafter.start([asked.view])
-    (tree,) = drafter.propose([asked.view], [Budget(5)])
-    assert tree.depth == 3 and tree.size == 1111
+    (tree,) = drafter.propose([asked.view], [budget])
+    assert [tree.depth_N.count(d) for d in range(tree.depth + 1)] == levels
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 9])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.adapting import ADAPTING
 from tests.mutants.api import API
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
@@ -26,7 +27,20 @@ from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
 
 TREES = "tests/tree/test_refusals.py"
-LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES, SPEECH, API, QUANTISED, WAITING)
+LISTS = (
+    VERIFIERS,
+    SAMPLERS,
+    GROWTH,
+    SCHEDULING,
+    MODEL,
+    LAYER_KINDS,
+    FAMILIES,
+    SPEECH,
+    API,
+    QUANTISED,
+    WAITING,
+    ADAPTING,
+)
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 

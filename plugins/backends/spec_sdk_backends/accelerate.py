@@ -95,6 +95,10 @@ class AccelerateBackend(Backend):
         each = self._local.describe()
         return each if self.ranks.size == 1 else f"{self.ranks.size} processes, each: {each}"
 
+    @property
+    def hardware(self) -> str:
+        return self._local.hardware
+
     def clock(self) -> StepClock:
         return self._local.clock()
 

@@ -99,6 +99,7 @@ class CpuBackend(Backend):
         return self._ops
 
     def expect(self, tokens: int) -> None:
+        super().expect(tokens)
         self._compilation.tokens = tokens
 
     @property
@@ -109,6 +110,10 @@ class CpuBackend(Backend):
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
         return TorchExecutor(self._compilation.of(decoder), self.ops)
+
+    @property
+    def hardware(self) -> str:
+        return f"{_processor_name()}, {torch.get_num_threads()} threads"
 
     def describe(self) -> str:
         return f"{_processor_name()}, {self._waiting.describe()}"

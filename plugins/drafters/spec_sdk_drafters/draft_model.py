@@ -55,7 +55,7 @@ class DraftModelDrafter(Drafter):
         self.branches = self.growth.branches
         self.runner.prepare(model.executor.layers, models.ranks)
         self.every_rank = self.runner.spreads and models.ranks.size > 1
-        self.session = models.session(model, self.runner, spread=self.every_rank)
+        self.session = self.draft_session = models.session(model, self.runner, spread=self.every_rank)
         self.vocabulary = models.target.executor.vocabulary
         self._drafts: dict[int, _Draft] = {}
 

@@ -43,6 +43,8 @@ class MergedDrafter(Drafter):
         super().__init__(config, models)
         self.members = [_member(i, node, models) for i, node in enumerate(config.members)]
         self.taps = tuple(sorted({layer for member in self.members for layer in member.taps}))
+        sessions = [member.draft_session for member in self.members if member.draft_session is not None]
+        self.draft_session = sessions[0] if len(sessions) == 1 else None
         names = [member.draft_name for member in self.members if member.draft_name is not None]
         self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None

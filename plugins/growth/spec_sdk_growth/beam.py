@@ -42,5 +42,5 @@ class BeamGrowth(MostProbableGrowth):
 
 def grow_beam(fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: int, drafter: str) -> Growing:
     """The ``width`` most probable paths of every level; children are chosen, not drawn."""
-    yield from grow_levels(fed, root_logits_V, depth, width, drafter, feed_when_full=False)
+    yield from grow_levels(fed, root_logits_V, depth, width, drafter)
     return fed.build().tree

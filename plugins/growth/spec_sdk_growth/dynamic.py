@@ -41,7 +41,7 @@ class DynamicGrowth(MostProbableGrowth):
 
     def grow_chosen(self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, drafter: str) -> Growing:
         width, max_nodes = self.config.width, self.config.max_nodes
-        levels = yield from grow_levels(fed, root_logits_V, depth, width, drafter, feed_when_full=True)
+        levels = yield from grow_levels(fed, root_logits_V, depth, width, drafter)
         offered = [
             (-joint, level, parent, token)
             for level, offers in enumerate(levels)

@@ -63,12 +63,11 @@ class Level:
 
 
 def grow_levels(
-    fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: int, drafter: str, feed_when_full: bool
+    fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: int, drafter: str
 ) -> Generator[int, torch.Tensor, list[Level]]:
-    """Add the ``width`` most probable children of every level, as far as there is room, and feed them.
+    """Add the ``width`` most probable children of every level, and feed them.
 
-    ``feed_when_full``: feed the last nodes that there was room for, too, so that their children are known.
-    """
+    Where there is room for fewer, every level gets an equal share of it: the budget's depth is used."""
     frontier, joint_K = [0], torch.zeros(1)
     logits_KV = root_logits_V[None]
     levels: list[Level] = []
@@ -76,7 +75,8 @@ def grow_levels(
         if level:
             logits_KV = yield len(frontier)
         joint_KW, token_KW = best_children(logits_KV, joint_K, width)
-        best = joint_KW.flatten().topk(min(width, joint_KW.numel(), fed.room)).indices.sort().values
+        share = fed.room // (depth - level)
+        best = joint_KW.flatten().topk(min(width, joint_KW.numel(), share)).indices.sort().values
         joint_K = joint_KW.flatten()[best]
         tokens = token_KW.flatten()[best].tolist()
         parents = (best // joint_KW.shape[1]).tolist()
@@ -84,8 +84,6 @@ def grow_levels(
         added = {(parent, token): fed.add(parent, token, "chosen", drafter=drafter) for parent, token in chosen}
         levels.append(Level(frontier, joint_KW, token_KW, added))
         frontier = list(added.values())
-        if not frontier or not (fed.room or feed_when_full):
-            break
     return levels
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -52,12 +53,29 @@ def children_of(option: str, greedy: bool, branches: bool, prunes: bool) -> Chil
     return "top_k" if greedy or prunes else "without_replacement"
 
 
-def affordable_depth(widths: Sequence[int], max_nodes: int) -> int:
-    """Whole levels that a static tree of these widths can have with at most ``max_nodes`` nodes."""
+def affordable_widths(widths: Sequence[int], depth: int, max_nodes: int) -> list[int]:
+    """The ``widths`` of ``depth`` levels, the last entry for all deeper ones, made narrower to fit ``max_nodes`` nodes.
+
+    ``max_nodes`` is more than ``depth``, so that a chain fits. Depth comes first, and of the widths those of the first
+    levels: deeper levels become narrow before them.
+    """
+    kept = [widths[min(level, len(widths) - 1)] for level in range(depth)]
+    for level in reversed(range(depth)):
+        if _fits(kept, max_nodes):
+            break
+        narrower = range(1, kept[level])
+        kept[level] = 1 + bisect_left(
+            narrower, True, key=lambda width: not _fits([*kept[:level], width + 1, *kept[level + 1 :]], max_nodes)
+        )
+    return kept
+
+
+def _fits(widths: Sequence[int], max_nodes: int) -> bool:
+    """Whether a tree of these widths has at most ``max_nodes`` nodes, the root included."""
     size = level = 1
-    for depth in range(max_nodes):
-        level *= widths[min(depth, len(widths) - 1)]
+    for width in widths:
+        level *= width
         size += level
         if size > max_nodes:
-            return depth
-    return max_nodes
+            return False
+    return True

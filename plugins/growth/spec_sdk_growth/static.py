@@ -16,7 +16,7 @@ from spec_sdk.ops import without
 from spec_sdk.ops.host_reads import count as count_read
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import DraftDistribution, TreeBuilder
-from spec_sdk_growth.options import Children, affordable_depth, children_of, children_option
+from spec_sdk_growth.options import Children, affordable_widths, children_of, children_option
 
 
 @dataclass
@@ -37,7 +37,7 @@ class StaticConfig:
 
 
 class StaticGrowth(Growth):
-    """Every node of level d gets ``widths[d]`` children, as many whole levels as the budget has nodes for."""
+    """Every node of level d gets ``widths[d]`` children; a budget of fewer nodes makes the deepest levels narrower."""
 
     name = "static"
     Config = StaticConfig
@@ -65,16 +65,18 @@ def grow_static(
 ) -> Growing:
     """Children are the most probable ones, or drawn with the request's sampler and random numbers.
 
+    A tree too large for the budget becomes narrower, not shallower, before anything is drawn.
+
     Draws with replacement may coincide, and a distribution may have fewer tokens than are asked for without
     replacement: then there are fewer children. Widths of 1, drawn, are the chain of ordinary speculative sampling.
     """
-    depth = min(depth, max(1, affordable_depth(widths, fed.max_nodes)))
+    widths = affordable_widths(widths, depth, fed.max_nodes)
     frontier = [0]
     logits_KV = root_logits_V[None]
     for level in range(depth):
         if level:
             logits_KV = yield len(frontier)
-        first_new, count = fed.size, widths[min(level, len(widths) - 1)]
+        first_new, count = fed.size, widths[level]
         if children == "top_k":
             (token_KW,) = read(logits_KV.topk(min(count, logits_KV.shape[-1])).indices)
             tokens_KW = token_KW.tolist()

@@ -1,0 +1,1 @@
+"""Timing on this machine: what passes of a model cost."""

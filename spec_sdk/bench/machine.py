@@ -1,0 +1,27 @@
+"""What of this machine the time of a pass depends on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""How torch's threads wait for each other."""
+
+
+def machine_facts(device: str) -> Mapping[str, Any]:
+    """Plain data that is the same in every process that would measure the same. ``device``: in the backend's words."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "device": device,
+        "machine": platform.machine(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": len(affinity(0)) if affinity is not None else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "waiting": {name: os.environ.get(name) for name in WAITING},
+        "torch": torch.__version__,
+    }

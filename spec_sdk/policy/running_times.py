@@ -1,0 +1,92 @@
+"""The time of one stage by the size of its work: running means, drawn towards a line or towards a cost curve."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+
+WINDOW = 16
+"""Samples kept of each time: old ones are of another load, or another prefix length."""
+OUTLIER = 3.0
+"""A sample counts for at most so many medians: a compilation or a page fault is no property of the stage."""
+LINE_WEIGHT = 2.0
+"""A size's own samples and what all sizes together say of it: the latter counts as so many samples."""
+
+
+class RunningTime:
+    """The mean of the latest samples, outliers cut down to ``OUTLIER`` medians."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=WINDOW)
+        self.mean = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self._samples)
+
+    def add(self, seconds: float) -> None:
+        self._samples.append(seconds)
+        ranked = sorted(self._samples)
+        if len(ranked) == 2:
+            # two samples cannot say which of them is the outlier; a first call often compiles something
+            self.mean = ranked[0]
+            return
+        largest = OUTLIER * ranked[len(ranked) // 2]
+        kept = bisect_right(ranked, largest)
+        self.mean = (sum(ranked[:kept]) + largest * (len(ranked) - kept)) / len(ranked)
+
+
+class SizeTimes:
+    """The time of one stage by size: each size's own mean, drawn towards a line through the means of all.
+
+    With ``shape``, seconds by size as they were measured before, it is drawn towards a multiple of that instead.
+    """
+
+    def __init__(self) -> None:
+        self.of_size: dict[int, RunningTime] = {}
+        self._shape: Callable[[int], float] | None = None
+        self._line: tuple[float, float] | None = None
+
+    def samples(self, least: int) -> int:
+        """Samples kept of sizes of ``least`` or more."""
+        return sum(time.count for size, time in self.of_size.items() if size >= least)
+
+    def add(self, size: int, seconds: float) -> None:
+        self.of_size.setdefault(size, RunningTime()).add(seconds)
+        self._line = None
+
+    def follow(self, shape: Callable[[int], float]) -> None:
+        """Go by ``shape`` from now on."""
+        self._shape, self._line = shape, None
+
+    def at(self, size: int) -> float:
+        """The expected time at ``size``. Call it only after a sample was added."""
+        if self._line is None:
+            self._line = self._fit()
+        intercept, slope = self._line
+        expected = intercept + slope * (size if self._shape is None else self._shape(size))
+        own = self.of_size.get(size)
+        if own is None:
+            return expected
+        count = own.count
+        return (count * own.mean + LINE_WEIGHT * expected) / (count + LINE_WEIGHT)
+
+    def _fit(self) -> tuple[float, float]:
+        """Weighted least squares: intercept and slope, neither negative. On a shape the intercept is 0."""
+        points = [(size, time.mean, time.count) for size, time in self.of_size.items() if time.count]
+        weight = sum(n for _, _, n in points)
+        if self._shape is not None:
+            shape = self._shape
+            return 0.0, sum(n * seconds / shape(size) for size, seconds, n in points) / weight
+        if len(points) == 1:
+            # one size cannot tell a fixed cost from a cost per token: half and half, so that others get tried
+            size, seconds, _ = points[0]
+            return seconds / 2, seconds / (2 * size)
+        x = sum(n * size for size, _, n in points) / weight
+        y = sum(n * seconds for _, seconds, n in points) / weight
+        spread = sum(n * (size - x) ** 2 for size, _, n in points)
+        slope = max(0.0, sum(n * (size - x) * (seconds - y) for size, seconds, n in points) / spread)
+        if y < slope * x:
+            return 0.0, y / x
+        return y - slope * x, slope
