@@ -213,6 +213,16 @@ class Decoder:
         logits_BNV, cap = self.output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
         return logits_BNV if cap is None else torch.tanh(logits_BNV / cap) * cap
 
+    def run_blocks(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        """All blocks in order, stage after stage: hidden states [B, N, M] into the first, out of the last one."""
+        for layer in range(self.layers):
+            q_BNHD, k_BNGD, v_BNGD = self.pre_attention(layer, h_BNM, work)
+            self.write_kv(layer, k_BNGD, v_BNGD, work)
+            a_BNM = self.project(layer, self.attend(layer, q_BNHD, work))
+            h_BNM = self.post_attention(layer, h_BNM, a_BNM)
+            work.record(layer + 1, h_BNM)
+        return h_BNM
+
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -231,7 +241,11 @@ class Decoder:
 
     def rotation(self, layer: int, work: Rotations) -> Rotation:
         """The cosines and sines of this layer's rotary positions."""
-        return work.rotations[self._rotation_of[layer]]
+        return work.rotations[self.rotation_index(layer)]
+
+    def rotation_index(self, layer: int) -> int:
+        """Which of a pass's rotations is this layer's."""
+        return self._rotation_of[layer]
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
         """Store this pass's K and V of one layer."""

@@ -63,7 +63,7 @@ class AccelerateBackend(Backend):
         if self._on_gpus:
             self._local: Backend = CudaBackend(CudaConfig(index=self._place))
         else:
-            self._local = CpuBackend(CpuConfig(self._threads, config.pack_weights))
+            self._local = CpuBackend(CpuConfig(threads=self._threads, pack_weights=config.pack_weights))
             if config.pin:
                 # before joining, whose threads inherit it
                 _pin(self._place * self._threads, self._threads, here)
