@@ -57,6 +57,15 @@ template <class T> class Attention {
         const T* keys = _keys + _sight.pass.slot[b] * _cache.slot_stride + g * _cache.head_stride;
         const T* values = _values + _sight.pass.slot[b] * _cache.slot_stride + g * _cache.head_stride;
         int64_t queries = count * _group;
+        int64_t seen = SPAN;  // keys of this span before the first that any row sees
+        for (int64_t n = 0; n < count; n++)
+            seen = std::min(seen, std::max<int64_t>(0, _sight.first(row + n, _heads.window) - start));
+        if (seen == SPAN) {
+            for (int64_t n = 0; n < count; n++)
+                for (int64_t h = 0; h < _group; h++)
+                    spans[((row + n) * _heads.queries + g * _group + h) * _spans + span] = {-INFINITY, 0};
+            return;
+        }
         alignas(64) float weight[MOST_QUERIES * SPAN];
         T query[MOST_QUERIES * MOST_DIM];
         for (int64_t n = 0; n < count; n++)

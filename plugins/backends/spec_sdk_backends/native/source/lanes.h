@@ -12,6 +12,9 @@
 #endif
 
 constexpr int TILE_OUTPUTS = 4;
+#ifndef STREAM_OUTPUTS
+#define STREAM_OUTPUTS 1
+#endif
 
 #if WITH_AVX512
 
@@ -166,20 +169,30 @@ template <class T, int R>
 inline void stream(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride, int64_t inputs, float* y,
                    int64_t y_stride) {
     using P = Products<T>;
+    constexpr int S = STREAM_OUTPUTS;
     Lanes sum[TILE_OUTPUTS][R];
-    for (int c = 0; c < TILE_OUTPUTS; c++) {
-        Lanes of[R];
-        for (int r = 0; r < R; r++) of[r] = zeros();
+    for (int c = 0; c < TILE_OUTPUTS; c += S) {
+        Lanes of[S][R];
+        for (int s = 0; s < S; s++)
+            for (int r = 0; r < R; r++) of[s][r] = zeros();
         int64_t i = 0;
         for (; i + P::WIDTH <= inputs; i += P::WIDTH) {
-            typename P::Part weights = P::part(w[c] + i);
-            for (int r = 0; r < R; r++) of[r] = P::add(of[r], weights, P::part(x + r * x_stride + i));
+            typename P::Part weights[S];
+            for (int s = 0; s < S; s++) weights[s] = P::part(w[c + s] + i);
+            for (int r = 0; r < R; r++) {
+                typename P::Part row = P::part(x + r * x_stride + i);
+                for (int s = 0; s < S; s++) of[s][r] = P::add(of[s][r], weights[s], row);
+            }
         }
         if (int count = int(inputs - i)) {
-            typename P::Part weights = P::part(w[c] + i, count);
-            for (int r = 0; r < R; r++) of[r] = P::add(of[r], weights, P::part(x + r * x_stride + i, count));
+            for (int s = 0; s < S; s++) {
+                typename P::Part weights = P::part(w[c + s] + i, count);
+                for (int r = 0; r < R; r++)
+                    of[s][r] = P::add(of[s][r], weights, P::part(x + r * x_stride + i, count));
+            }
         }
-        for (int r = 0; r < R; r++) sum[c][r] = of[r];
+        for (int s = 0; s < S; s++)
+            for (int r = 0; r < R; r++) sum[c + s][r] = of[s][r];
     }
     sum_lanes<R>(sum, y, y_stride);
 }
