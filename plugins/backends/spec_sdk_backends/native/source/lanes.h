@@ -12,9 +12,6 @@
 #endif
 
 constexpr int TILE_OUTPUTS = 4;
-#ifndef STREAM_OUTPUTS
-#define STREAM_OUTPUTS 1
-#endif
 
 #if WITH_AVX512
 
@@ -136,17 +133,20 @@ template <> struct Products<bf16> {
 };
 #endif
 
-// y[r * y_stride + c] = w[c] · x[r], R rows and 4 outputs: weights are loaded for all outputs at once, which asks least
-// of the loads where the weights are in a cache.
-template <class T, int R>
-inline void tile(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride, int64_t inputs, float* y,
-                 int64_t y_stride) {
+// y[r * y_stride + c] = w[c] · x[r], R rows and 4 outputs. Meanwhile FETCH cache lines a step are fetched from ``next``
+// on, into the second-level cache: into the first, too few can be on their way to keep memory busy.
+template <class T, int R, int FETCH>
+inline const char* tile(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride, int64_t inputs, float* y,
+                        int64_t y_stride, const char* next) {
     using P = Products<T>;
+    constexpr int STEP = P::WIDTH * sizeof(T);
     Lanes sum[TILE_OUTPUTS][R];
     for (int c = 0; c < TILE_OUTPUTS; c++)
         for (int r = 0; r < R; r++) sum[c][r] = zeros();
     int64_t i = 0;
     for (; i + P::WIDTH <= inputs; i += P::WIDTH) {
+        for (int line = 0; line < FETCH; line++) __builtin_prefetch(next + line * STEP, 0, 2);
+        next += FETCH * STEP;
         typename P::Part weights[TILE_OUTPUTS];
         for (int c = 0; c < TILE_OUTPUTS; c++) weights[c] = P::part(w[c] + i);
         for (int r = 0; r < R; r++) {
@@ -161,75 +161,43 @@ inline void tile(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride
         }
     }
     sum_lanes<R>(sum, y, y_stride);
+    return next;
 }
 
-// The same, one output after the other: weights come from memory in the order in which they lie there, which is how the
-// processor fetches ahead.
-template <class T, int R>
-inline void stream(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride, int64_t inputs, float* y,
-                   int64_t y_stride) {
-    using P = Products<T>;
-    constexpr int S = STREAM_OUTPUTS;
-    Lanes sum[TILE_OUTPUTS][R];
-    for (int c = 0; c < TILE_OUTPUTS; c += S) {
-        Lanes of[S][R];
-        for (int s = 0; s < S; s++)
-            for (int r = 0; r < R; r++) of[s][r] = zeros();
-        int64_t i = 0;
-        for (; i + P::WIDTH <= inputs; i += P::WIDTH) {
-            typename P::Part weights[S];
-            for (int s = 0; s < S; s++) weights[s] = P::part(w[c + s] + i);
-            for (int r = 0; r < R; r++) {
-                typename P::Part row = P::part(x + r * x_stride + i);
-                for (int s = 0; s < S; s++) of[s][r] = P::add(of[s][r], weights[s], row);
-            }
-        }
-        if (int count = int(inputs - i)) {
-            for (int s = 0; s < S; s++) {
-                typename P::Part weights = P::part(w[c + s] + i, count);
-                for (int r = 0; r < R; r++)
-                    of[s][r] = P::add(of[s][r], weights, P::part(x + r * x_stride + i, count));
-            }
-        }
-        for (int s = 0; s < S; s++)
-            for (int r = 0; r < R; r++) sum[c + s][r] = of[s][r];
-    }
-    sum_lanes<R>(sum, y, y_stride);
-}
-
-// f(the number of rows as a type), for 1 to STREAM_ROWS rows
+// f(the number of rows as a type), for 1 to MOST rows
 template <int R> struct Count {
     static constexpr int value = R;
 };
-template <class F> inline void with_count(int64_t rows, F f) {
-    switch (rows) {
-        case 1: f(Count<1>()); break;
-        case 2: f(Count<2>()); break;
-        case 3: f(Count<3>()); break;
-        case 4: f(Count<4>()); break;
-#if WITH_AVX512
-        case 5: f(Count<5>()); break;
-        case 6: f(Count<6>()); break;
-        case 7: f(Count<7>()); break;
-        case 8: f(Count<8>()); break;
-#endif
-        default: break;
-    }
+template <int MOST = TILE_ROWS, class F> inline void with_count(int64_t rows, F f) {
+    if (rows == MOST)
+        f(Count<MOST>());
+    else if constexpr (MOST > 1)
+        with_count<MOST - 1>(rows, f);
 }
 
-// the same for any number of rows
+constexpr int AHEAD = 4;  // tiles between the weights that are multiplied and those that are fetched
+
+// The same for any number of rows. The tile's share of fetching is spread over its groups of rows, so that memory and
+// arithmetic work at the same time.
 template <class T>
 inline void tiles(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride, int64_t rows, int64_t inputs,
                   float* y, int64_t y_stride) {
-    int64_t r = rows < STREAM_ROWS ? rows : STREAM_ROWS;
-    with_count(r, [&](auto count) { stream<T, decltype(count)::value>(w, x, x_stride, inputs, y, y_stride); });
-    for (; r < rows; r += TILE_ROWS) {
-        const T* rest = x + r * x_stride;
-        float* to = y + r * y_stride;
-        if (rows - r >= TILE_ROWS)
-            tile<T, TILE_ROWS>(w, rest, x_stride, inputs, to, y_stride);
-        else
-            with_count(rows - r,
-                       [&](auto count) { stream<T, decltype(count)::value>(w, rest, x_stride, inputs, to, y_stride); });
+    int64_t groups = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const char* next = (const char*)(w[0] + AHEAD * TILE_OUTPUTS * inputs);
+    for (int64_t group = 0; group < groups; group++) {
+        const T* rest = x + group * TILE_ROWS * x_stride;
+        float* to = y + group * TILE_ROWS * y_stride;
+        int64_t left = rows - group * TILE_ROWS;
+        with_count(left < TILE_ROWS ? left : TILE_ROWS, [&](auto count) {
+            constexpr int R = decltype(count)::value;
+            if (groups == 1)
+                tile<T, R, 4>(w, rest, x_stride, inputs, to, y_stride, next);
+            else if (groups == 2 || (groups == 3 && group == 0))
+                next = tile<T, R, 2>(w, rest, x_stride, inputs, to, y_stride, next);
+            else if (group < 4)
+                next = tile<T, R, 1>(w, rest, x_stride, inputs, to, y_stride, next);
+            else
+                tile<T, R, 0>(w, rest, x_stride, inputs, to, y_stride, next);
+        });
     }
 }

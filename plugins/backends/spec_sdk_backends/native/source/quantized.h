@@ -171,6 +171,7 @@ template <> struct Groups<bf16> {
             for (int64_t pair = 0; pair < pairs; pair++) {
                 bool whole = 2 * pair + 1 < groups;
                 const char* from = codes[c] + pair * GROUP;
+                __builtin_prefetch(from + AHEAD * TILE_OUTPUTS * groups * 16, 0, 2);
                 __m256i bytes = whole ? _mm256_loadu_si256((const __m256i*)from)
                                       : _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i*)from));
                 // the table has every number twice, so bit 4 of an index does not matter
@@ -198,6 +199,7 @@ template <> struct Groups<bf16> {
         for (int c = 0; c < TILE_OUTPUTS; c++)
             for (int64_t g = 0; g < groups; g++) {
                 const char* from = codes[c] + g * GROUP;
+                __builtin_prefetch(from + AHEAD * TILE_OUTPUTS * groups * GROUP, 0, 2);
                 __m256i bytes = _mm256_loadu_si256((const __m256i*)from);
                 Lanes first = numbers_of(_mm256_castsi256_si128(bytes));
                 Lanes second = numbers_of(_mm256_extracti128_si256(bytes, 1));
@@ -236,7 +238,7 @@ void quantized_tiles(int64_t bits, const void* codes, const uint16_t* scale, con
                      const float* sums, int64_t rows, float* y, int64_t y_stride) {
     int64_t width = (inputs / GROUP + 1) / 2 * 2 * GROUP, padded = padded_groups(inputs);
     for (int64_t r = 0; r < rows; r += STREAM_ROWS)
-        with_count(rows - r < STREAM_ROWS ? rows - r : STREAM_ROWS, [&](auto count) {
+        with_count<STREAM_ROWS>(rows - r < STREAM_ROWS ? rows - r : STREAM_ROWS, [&](auto count) {
             quantized_tile<T, decltype(count)::value>(bits, codes, scale, offset, row, inputs, x + r * stride, stride,
                                                       shuffled + r * width, sums + r * padded, y + r * y_stride,
                                                       y_stride);
