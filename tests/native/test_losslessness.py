@@ -1,4 +1,4 @@
-"""In bfloat16 too, lossless pipelines on native kernels give the tokens of plain decoding, without near-ties excepted."""
+"""In bfloat16 too, lossless pipelines on native kernels give the tokens of plain decoding, near-ties included."""
 
 from __future__ import annotations
 
