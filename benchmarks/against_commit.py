@@ -175,9 +175,9 @@ def figures(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def run(tree: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """One process of one tree. Threads wait as ``python -m spec_sdk`` has them wait."""
+    """One process of one tree. Threads wait as that tree has them wait."""
     path = os.pathsep.join(str(tree / folder) for folder in PLUGINS)
-    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-c", WORKER, json.dumps(asked)], cwd=tree, env=environment, capture_output=True, text=True
     )

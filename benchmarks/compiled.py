@@ -1,6 +1,6 @@
 """Compiled or captured passes against eager ones: single passes, and pipelines.
 
-    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.compiled model.dtype=bfloat16
+    python -m benchmarks.compiled model.dtype=bfloat16
     python -m benchmarks.compiled backend=cuda model.dtype=bfloat16 --pipelines vanilla,sd_chain
 
 Both run in one process, turn by turn. Says first what compiling took (0 graphs compiled: they were on disk) and whether

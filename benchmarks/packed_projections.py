@@ -1,6 +1,6 @@
 """Packed linear layers of the CPU backend against torch's own, and what they do to whole target passes.
 
-    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.packed_projections
+    python -m benchmarks.packed_projections
 
 Every linear layer of the default model, each on fresh weights (as many copies as fill the caches), and whole passes of
 the model over N nodes; both turn by turn. Also how far the logits of a node depend on how many nodes are scored with

@@ -28,8 +28,6 @@ from typing import Any
 # a checkout that is not installed will do
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "backends"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-# on a busy machine threads that spin at every barrier take turns with those they wait for
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 

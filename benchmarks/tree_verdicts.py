@@ -34,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "backends"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "samplers"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "verifiers"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 from spec_sdk.api.serving import Serving
 
@@ -21,6 +22,8 @@ class AsyncSteps:
         self._serving = serving
         self._stepped = asyncio.Event()
         self._driver: asyncio.Task[None] | None = None
+        # always the same one: every thread that computes has as many OpenMP threads of its own as there are cores
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spec-sdk-steps")
 
     def of_running_loop(self) -> bool:
         """Whether the event loop that runs is its own."""
@@ -39,7 +42,7 @@ class AsyncSteps:
                 async with self.lock:
                     # what a step fails with is in the answers that it ended
                     with contextlib.suppress(Exception):
-                        await asyncio.to_thread(self._serving.step)
+                        await self._loop.run_in_executor(self._thread, self._serving.step)
                 self._wake()
         finally:
             self._wake()

@@ -6,10 +6,11 @@ Legend: P prompt tokens.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,9 +20,11 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.prompts import check_length, check_text, encode
 from spec_sdk.sampling_params import SamplingParams
-from spec_sdk.settings import Settings, checked_run, checked_sampling
+from spec_sdk.settings import RunSettings, Settings, checked_run, checked_sampling
 
 SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingParams))
+T = TypeVar("T")
+
 RUN = ("max_new_tokens", "ignore_eos", "chat")
 
 
@@ -47,14 +50,16 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
     base = given.get("sampling", settings.sampling)
     if not isinstance(base, SamplingParams):
         raise UserError(f"sampling: {base!r} is no SamplingParams")
-    changed = {name: given[name] for name in SAMPLING if name in given}
-    sampling = checked_sampling({**dataclasses.asdict(base), **changed})
+    values = {name: getattr(base, name) for name in SAMPLING}
+    sampling = _once(
+        _sampling_of, checked_sampling, {**values, **{name: given[name] for name in SAMPLING if name in given}}
+    )
     defaults = {
         "max_new_tokens": settings.max_new_tokens,
         "ignore_eos": settings.ignore_eos,
         "chat": "auto" if settings.chat is None else settings.chat,
     }
-    run = checked_run({**defaults, **{name: given[name] for name in RUN if name in given}})
+    run = _once(_run_of, checked_run, {**defaults, **{name: given[name] for name in RUN if name in given}})
     n = given.get("n", 1)
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise UserError(f"n: {n!r} must be 1 or more")
@@ -70,6 +75,27 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
         input_features=given.get("input_features"),
         constraint=given.get("constraint"),
     )
+
+
+# most requests ask for what earlier ones did, and a check takes longer than a pass of a small model.
+# ``typed``: True is no whole number, though it equals 1
+@functools.lru_cache(maxsize=1024, typed=True)
+def _sampling_of(**values: Any) -> SamplingParams:
+    return checked_sampling(values)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _run_of(**values: Any) -> RunSettings:
+    return checked_run(values)
+
+
+def _once(remembered: Callable[..., T], check: Callable[[Mapping[str, Any]], T], values: Mapping[str, Any]) -> T:
+    """``check(values)``, remembered. What no dictionary can hold is checked, and refused there."""
+    try:
+        hash(tuple(values.values()))
+    except TypeError:
+        return check(values)
+    return remembered(**values)
 
 
 def tokens_of(request: Request, plan: Plan, tokenizer: Tokenizer, context: int, index: int, prompts: int) -> list[int]:

@@ -78,7 +78,7 @@ class Declared:
             if isinstance(value, str) and len(texts) == len(self.choices):
                 raise UserError(f"{path}: unknown value {value!r}{did_you_mean(value, texts)}")
             raise UserError(f"{path}: {value!r} must be {self.valid()}")
-        if not self.valid():
+        if all(bound is None for bound in (self.minimum, self.above, self.maximum, self.below)):
             return
         for item in value if isinstance(value, list | tuple) else [value]:
             if not self._holds(item):

@@ -42,6 +42,7 @@ class TorchExecutor(Executor):
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
         assert isinstance(cache, KVCache)
+        self.ops.before_pass()
         h_BNM, work = self.decoder.forward_pass(inputs, cache, self.ops, plan.taps)
         h_BNM = plan.runner.run(self.decoder.of_pass(work), h_BNM, work)
         reports = plan.runner.reports()
@@ -54,6 +55,7 @@ class TorchExecutor(Executor):
     @torch.no_grad()
     def encode(self, encoder_input: EncoderInput, cache: Cache, slot: int) -> None:
         assert isinstance(cache, KVCache)
+        self.ops.before_pass()
         self.decoder.encode(encoder_input, cache, slot)
 
     def cut(self, layers: Sequence[int]) -> TorchExecutor:

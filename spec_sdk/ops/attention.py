@@ -28,6 +28,12 @@ from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, PartialAtte
 class Ops:
     """Reference implementations. Every method is pure: inputs are never written to."""
 
+    def before_pass(self) -> None:
+        """Called before each pass, in the thread that makes it; does nothing by default.
+
+        What kernels compute with, such as threads, may be looked after here, in a few microseconds.
+        """
+
     def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
         """A linear layer, its weights in the layout that this backend multiplies fastest. Asked once, at load."""
         return Projection(weight_OI, bias_O)

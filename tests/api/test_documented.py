@@ -64,7 +64,7 @@ def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sampling.temperature: -1.0 must be 0 (greedy) or more" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/engine.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/cpu.md", "docs/engine.md"])
 def test_other_pages(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / name
     examples = blocks(path)

@@ -22,9 +22,10 @@ from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.speech import SPEECH
 from tests.mutants.verifiers import VERIFIERS
+from tests.mutants.waiting import WAITING
 
 TREES = "tests/tree/test_refusals.py"
-LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES, SPEECH, API)
+LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES, SPEECH, API, WAITING)
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 

