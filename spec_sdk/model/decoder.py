@@ -213,15 +213,12 @@ class Decoder:
         logits_BNV, cap = self.output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
         return logits_BNV if cap is None else torch.tanh(logits_BNV / cap) * cap
 
-    def run_blocks(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
-        """All blocks in order, stage after stage: hidden states [B, N, M] into the first, out of the last one."""
-        for layer in range(self.layers):
-            q_BNHD, k_BNGD, v_BNGD = self.pre_attention(layer, h_BNM, work)
-            self.write_kv(layer, k_BNGD, v_BNGD, work)
-            a_BNM = self.project(layer, self.attend(layer, q_BNHD, work))
-            h_BNM = self.post_attention(layer, h_BNM, a_BNM)
-            work.record(layer + 1, h_BNM)
-        return h_BNM
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor | None:
+        """All blocks in order: hidden states [B, N, M] into the first → out of the last one, recorded where asked for.
+
+        None, and nothing done, where a decoder has no quicker way than its stages one after the other.
+        """
+        return None
 
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations

@@ -95,7 +95,7 @@ def test_branches_agree_to_the_bit(dtype: torch.dtype) -> None:
 def test_stages_agree_with_whole_blocks_to_the_bit(dtype: torch.dtype) -> None:
     """Runners that call the stages one by one get what one call for all blocks gives; so do hidden states."""
     whole, staged = native("qwen3", dtype), native("qwen3", dtype)
-    staged.run_blocks = types.MethodType(Decoder.run_blocks, staged)  # type: ignore[method-assign]
+    staged.blocks_at_once = types.MethodType(Decoder.blocks_at_once, staged)  # type: ignore[method-assign]
     requests = [RequestRows.chain(1, 0, TOKENS[:5]), RequestRows.chain(0, 0, TOKENS[5:12])]
     outputs = []
     for decoder in (whole, staged):

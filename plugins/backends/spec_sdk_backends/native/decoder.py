@@ -74,10 +74,10 @@ class NativeDecoder(Decoder):
     def subset(self, layers: Sequence[int]) -> Decoder:
         return NativeDecoder(super().subset(layers))
 
-    def run_blocks(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor | None:
         k_LSGCD, _ = work.cache.layers(0, self.layers)
         if not self._narrow(h_BNM) or k_LSGCD.dtype != self.dtype:
-            return super().run_blocks(h_BNM, work)
+            return None
         of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
         rotations = _Rotations(work)
         ends = sorted({layer for layer in work.taps if 0 < layer < self.layers} | {self.layers})

@@ -141,7 +141,7 @@ def _run(command: list[str]) -> str:
 
 def _declare(loaded: Any) -> None:
     whole, number, pointer, short = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_int
-    arguments = {
+    arguments: dict[str, list[Any]] = {
         "product": [pointer, pointer, whole, whole, pointer],
         "attention": [whole, whole, whole, number, number, whole, pointer, pointer, whole, pointer, whole, pointer],
         "blocks": [pointer, pointer, whole, whole, pointer, pointer, pointer, pointer, pointer],
