@@ -30,7 +30,8 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.lipschitz import EstimateOfRun
-from spec_sdk.model.models import Models, ModelSource
+from spec_sdk.model.model_source import ModelSource
+from spec_sdk.model.models import Models
 from spec_sdk.model.predictable import check_predictable
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -108,6 +109,14 @@ class Pipeline:
     @property
     def dtype(self) -> str:
         return next(name for name, dtype in DTYPES.items() if dtype == self.models.dtype)
+
+    @property
+    def memory(self) -> Mapping[str, int | None]:
+        """Bytes in memory: ``target_weights``, None where the executor does not say, and the target's ``kv_cache``."""
+        return {
+            "target_weights": self.models.target.executor.weight_bytes,
+            "kv_cache": self.engine.target.cache.nbytes,
+        }
 
     @property
     def context(self) -> int:
@@ -267,6 +276,8 @@ def build_pipeline(
             None if groups is None else groups.group,
             model.context,
             given,
+            model.weights,
+            model.kv_cache,
         )
     if settings.error_bounds and models.target.executor.config.encoder is not None:
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")

@@ -42,7 +42,22 @@ class ModelSettings:
     draft_layers: Any = option(
         "auto", "for cut: a named cut or a list of layers", means={"auto": "chosen by measured acceptance"}
     )
-    dtype: str = option("float32", "of weights and KV cache", choices=DTYPES)
+    dtype: str = option("float32", "of hidden states, and of weights and KV cache not in few bits", choices=DTYPES)
+    weights: str = option(
+        "auto",
+        "the bits of matrices, of the target and of draft models",
+        choices={
+            "auto": "a GGUF file's Q4_0, Q4_1 and Q8_0 as they are stored, where the backend has fast kernels for them",
+            "dense": "all in model.dtype",
+            "int8": "8 bits, and those of a GGUF file as they are stored",
+            "int4": "4 bits, 8 for embedding and output head, and those of a GGUF file as they are stored",
+        },
+    )
+    kv_cache: str = option(
+        "auto",
+        "K and V of tokens, of the target and of draft models",
+        choices={"auto": "in model.dtype", "int8": "8 bits, with a scale for every head and token"},
+    )
     context: int | None = option(
         None, "longest text in tokens, prompt and answer", minimum=2, means={None: "as much as the model says it can"}
     )

@@ -8,10 +8,9 @@ import torch
 
 from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.ops import Ops
-from spec_sdk.ops.linear import Projection
 
 COMMON = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 8192}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -70,7 +69,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class RandomTensors:
+class RandomTensors(TensorSource):
     """A checkpoint of random weights, made tensor by tensor on the device as they are asked for."""
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
@@ -102,10 +101,7 @@ def random_decoder(shape: str, device: torch.device, dtype: torch.dtype, ops: Op
 
 def bytes_per_pass(decoder: Decoder) -> int:
     """Bytes of the weights that every pass reads, sequential or not: what memory traffic alone would take."""
-    projections: list[Projection] = [decoder.output_head]
-    for block in decoder.blocks:
-        projections += [block.qkv, block.output, *block.mlp.projections]
-    return sum(projection.nbytes for projection in projections)
+    return sum(projection.nbytes for projection in decoder.projections)
 
 
 def ops_of(device: torch.device) -> Ops:

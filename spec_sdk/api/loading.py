@@ -35,6 +35,8 @@ def check_shared(settings: Settings, loaded: Settings) -> None:
         ("model.target", settings.model.target, loaded.model.target),
         ("model.context", settings.model.context, loaded.model.context),
         ("model.dtype", settings.model.dtype, loaded.model.dtype),
+        ("model.kv_cache", settings.model.kv_cache, loaded.model.kv_cache),
+        ("model.weights", settings.model.weights, loaded.model.weights),
         ("backend", dict(settings.backend), dict(loaded.backend)),
     )
     for name, asked, there in pairs:

@@ -108,8 +108,7 @@ def measure(
     """Time ``plan`` on a cache of its own. Contexts take turns, so that a disturbance hits all of them alike."""
     layers, samples, cache = executor.layers, Samples(), executor.new_cache()
     cache.reserve(1, max(plan.contexts))
-    for storage in (cache.k_LSGCD, cache.v_LSGCD):
-        storage.normal_()
+    cache.fill_with_noise()
     plain_decoding = PassPlan(SequentialRunner(), logits="last")
     for repeat in range(plan.repeats + 1):
         progress(f"measuring: round {repeat + 1} of {plan.repeats + 1}")

@@ -26,7 +26,9 @@ from spec_sdk.model.source_wheel import (
     converted_wheel,
     default_entry,
 )
+from spec_sdk.model.stored_matrices import StoredMatrices
 from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
+from spec_sdk.ops.quantized import QuantizedMatrix
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_SNAPSHOT = re.compile(r"models--(?:.+--)?(?P<name>.+)")
@@ -50,7 +52,7 @@ class Checkpoint:
         self.config = read_config(read_json_object(path), str(path))
         table = weights_of(self.config)
         shapes = table.shapes
-        store = open_directory(directory)
+        store = StoredMatrices(open_directory(directory))
         self._store = WeightStore(store, table)
         hints = {table.name("head"): _NO_HEAD} if "head" in table else {}
         check_shapes(shapes, self._store.shapes, store.where, hints)
@@ -76,10 +78,17 @@ class Checkpoint:
         return self._names
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A tensor as stored, memory-mapped: do not write to it. Raises KeyError for a name not in :meth:`names`."""
+        """A tensor in floating point: do not write to it. Raises KeyError for a name not in :meth:`names`.
+
+        As stored, memory-mapped, or, if it is stored in few bits, expanded to float32.
+        """
         if name not in self._names:
             raise KeyError(name)
         return self._store.tensor(name)
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """A matrix in the few bits in which it is stored; None for one that is stored in floating point."""
+        return self._store.quantized(name) if name in self._names else None
 
 
 def open_checkpoint(reference: str) -> Checkpoint:

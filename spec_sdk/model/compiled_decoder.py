@@ -42,7 +42,7 @@ class CompiledDecoder(Decoder):
         super().__init__(
             decoder.config,
             decoder.blocks,
-            decoder.embedding_VM,
+            decoder.embedding,
             decoder.final_norm_M,
             decoder.output_head,
             stack=decoder.stack,
@@ -184,7 +184,7 @@ class _Before(_Stage):
         return self.alone.pre_attention(0, h_1KM, Rotations([(cos_1K1D, sin_1K1D)]))
 
     def examples(self, rows: int) -> list[torch.Tensor]:
-        width, dim = self.alone.embedding_VM.shape[1], self.alone.config.head_dim
+        width, dim = self.alone.embedding.width, self.alone.config.head_dim
         return [self.zeros(1, rows, width), self.zeros(1, rows, 1, dim), self.zeros(1, rows, 1, dim)]
 
 
@@ -201,5 +201,5 @@ class _After(_Stage):
         return [self.alone.post_attention(0, h_1KM, a_1KM)]
 
     def examples(self, rows: int) -> list[torch.Tensor]:
-        width = self.alone.embedding_VM.shape[1]
+        width = self.alone.embedding.width
         return [self.zeros(1, rows, width), self.zeros(1, rows, width)]

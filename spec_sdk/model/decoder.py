@@ -10,6 +10,7 @@ Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,12 +22,15 @@ from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk.model.rope import RotaryTable, Rotation, rotate
 from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import FeedForward
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.quantized import QuantizedMatrix
 
 
 class TensorSource(Protocol):
@@ -34,9 +38,17 @@ class TensorSource(Protocol):
 
     config: ModelConfig
 
-    def tensor(self, name: str) -> torch.Tensor: ...
+    def tensor(self, name: str) -> torch.Tensor:
+        """In floating point: do not write to it."""
 
     def names(self) -> frozenset[str]: ...
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """The matrix of a linear layer or an embedding in the few bits that it shall have in memory.
+
+        None for one that shall be in floating point. For a source that says nothing else, that is all of them.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ class Decoder:
         self,
         config: ModelConfig,
         blocks: Sequence[BlockWeights],
-        embedding_VM: torch.Tensor,
+        embedding: Embedding,
         final_norm_M: torch.Tensor,
         output_head: Projection,
         stack: AttentionStack | None = None,
@@ -112,7 +124,7 @@ class Decoder:
     ) -> None:
         self.config = config
         self.blocks = tuple(blocks)
-        self.embedding_VM = embedding_VM
+        self.embedding = embedding
         self.final_norm_M = final_norm_M
         self.output_head = output_head
         self.stack = stack
@@ -126,11 +138,11 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        return self.embedding_VM.device
+        return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embedding_VM.dtype
+        return self.embedding.dtype
 
     @property
     def layers(self) -> int:
@@ -143,6 +155,18 @@ class Decoder:
         return self.output_head.outputs
 
     @property
+    def projections(self) -> list[Projection]:
+        """All linear layers, the output head last."""
+        of_blocks = [[block.qkv, block.output, *block.mlp.projections] for block in self.blocks]
+        return [*itertools.chain.from_iterable(of_blocks), self.output_head]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrices in memory: linear layers and embedding, a tied head once if its memory is shared."""
+        shared = self.output_head.nbytes if self.embedding.shared_by(self.output_head) else 0
+        return self.embedding.nbytes + sum(projection.nbytes for projection in self.projections) - shared
+
+    @property
     def data_dependent(self) -> str | None:
         """What makes the shapes of a pass depend on the values in it, so that it cannot be captured or compiled."""
         return next((block.mlp.data_dependent for block in self.blocks if block.mlp.data_dependent), None)
@@ -153,7 +177,7 @@ class Decoder:
         return Decoder(
             self.config,
             chosen,
-            self.embedding_VM,
+            self.embedding,
             self.final_norm_M,
             self.output_head,
             stack=self.stack,
@@ -174,10 +198,13 @@ class Decoder:
             self._stacks[first, end] = found
         return found
 
-    def new_cache(self) -> KVCache:
-        """An empty cache of this decoder's shape."""
-        c = self.config
-        return KVCache(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+    def new_cache(self, in_int8: bool = False) -> KVCache:
+        """An empty cache of this decoder's shape, in its dtype or in 8 bits.
+
+        Raises UserError for a decoder whose cache cannot be in 8 bits.
+        """
+        c, kind = self.config, QuantizedKVCache if in_int8 else KVCache
+        return kind(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
     def encode(self, encoder_input: EncoderInput, cache: KVCache, slot: int) -> None:
         """Run the encoder of an encoder–decoder, and store what its blocks see of it in the request's slot.
@@ -205,7 +232,7 @@ class Decoder:
 
     def embed(self, token_BN: torch.Tensor) -> torch.Tensor:
         """What enters the first block [B, N, M]."""
-        h_BNM = F.embedding(token_BN, self.embedding_VM)
+        h_BNM = self.embedding(token_BN)
         return h_BNM if self._embedding_scale == 1.0 else h_BNM * self._embedding_scale
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:

@@ -99,9 +99,21 @@ class Executor(ABC):
     @abstractmethod
     def vocabulary(self) -> int: ...
 
+    @property
+    def weight_bytes(self) -> int | None:
+        """Bytes of the model's matrices in memory; None for an executor that does not say."""
+        return None
+
     @abstractmethod
     def new_cache(self) -> Cache:
         """An empty cache of this model's shape."""
+
+    def keep_cache_in_int8(self) -> None:
+        """Make this model's caches in 8 bits from now on.
+
+        Raises UserError for an executor that cannot.
+        """
+        raise UserError(f"model.kv_cache: {type(self).__name__} has caches of one kind only; use kv_cache=auto")
 
     @abstractmethod
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:

@@ -16,11 +16,11 @@ from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_tensors import GGUFWeights
 from spec_sdk.model.gguf_tokenizer import end_token_ids, tokenizer_config, tokenizer_of
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
-from spec_sdk.model.safetensors_writer import TensorPlan, write_safetensors
+from spec_sdk.model.safetensors_writer import write_safetensors
 from spec_sdk.model.source_progress import byte_progress
 
-CONVERTER_VERSION = 1
-"""Part of a converted directory's name: raise it when the same GGUF would be converted differently."""
+CONVERTER_VERSION = 2
+"""Part of what a converted directory was made from: raise it when the same GGUF would be converted differently."""
 
 _ROOM_FOR_REST = 50_000_000
 
@@ -28,19 +28,18 @@ _ROOM_FOR_REST = 50_000_000
 def convert_gguf(path: Path, directory: Path, label: str) -> None:
     """Write config, tokenizer, chat template and weights of the GGUF file ``path`` into ``directory``, which exists.
 
-    Weights are float32, or half precision where the file has them so. Raises UserError for a file that cannot be used,
+    Matrices of Q4_0, Q4_1 and Q8_0 stay in their own bits; other weights are float32, or half precision where the file
+    has them so. Raises UserError for a file that cannot be used,
     before anything is written, and OSError (ENOSPC) if the disk is full: before, if the room is foreseeably short.
     """
     gguf = GGUFFile(path)
     values = read_gguf_config(gguf)
     config = read_config(values, gguf.where)
     table = weights_of(config)
-    shapes = table.shapes
     check_shapes(table.gguf_shapes, gguf.shapes, gguf.where)
     tokenizer = tokenizer_of(gguf)
     weights = GGUFWeights(gguf, config)
-    plans = {name: TensorPlan(weights.dtype(name), shape) for name, shape in shapes.items()}
-    total = sum(plan.size for plan in plans.values())
+    total = sum(plan.size for plan in weights.plans.values())
     require_room(directory, total + _ROOM_FOR_REST)
 
     ends = [i for i in end_token_ids(gguf) if i < config.vocab_size]
@@ -52,7 +51,7 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     if isinstance(template, str) and template:
         write_atomically(directory / "chat_template.jinja", template)
     with byte_progress(f"converting {label}", total) as advance:
-        write_safetensors(directory / SINGLE_NAME, plans, weights.chunks, advance)
+        write_safetensors(directory / SINGLE_NAME, weights.plans, weights.chunks, advance)
 
 
 def require_room(directory: Path, needed: int) -> None:

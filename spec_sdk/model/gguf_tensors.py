@@ -1,4 +1,4 @@
-"""Weights of a GGUF file under their Hugging Face names: dequantized, and as Hugging Face's checkpoints have them."""
+"""Weights of a GGUF file under their Hugging Face names: in their own bits, or as Hugging Face's checkpoints are."""
 
 from __future__ import annotations
 
@@ -11,37 +11,84 @@ import numpy.typing as npt
 from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.gguf_blocks import LAYOUTS, codes_of, offsets_of, scales_of
 from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.safetensors_writer import TensorPlan
+from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
+from spec_sdk.ops.quantized import GROUP
 
 _HALF_TYPES = {"F16": "F16", "BF16": "BF16"}
 _CHUNK_ELEMENTS = 8_000_000
 
 
 class GGUFWeights:
-    """The tensors of a GGUF file by Hugging Face name.
+    """The tensors of a GGUF file by Hugging Face name, as they are to be written.
 
-    F16 and BF16 tensors stay as they are; everything else, quantized or not, becomes float32. Where llama.cpp's
-    converter reordered the rows of a tensor (``rotary_pairs`` in the table of weights), or added one to it
-    (``gain_minus_one``), that is undone here. Tensors of single experts are cut out of that of all experts of their
-    layer.
+    Matrices of Q4_0, Q4_1 and Q8_0 stay in their own bits, as codes, scales and offsets
+    (:mod:`spec_sdk.model.stored_matrices`). F16 and BF16 tensors stay as they are; everything else, quantized or not,
+    becomes float32. Where llama.cpp's converter reordered the rows of a tensor (``rotary_pairs`` in the table of
+    weights), or added one to it (``gain_minus_one``), that is undone here. Tensors of single experts are cut out of
+    that of all experts of their layer.
     """
 
     def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
         self._gguf = gguf
         self._table = weights_of(config)
         self._head_dim = config.head_dim
+        self._plans: dict[str, TensorPlan] = {}
+        self._parts: dict[str, tuple[str, str]] = {}
+        for name in self._table.shapes:
+            for part, plan in self._planned(name).items():
+                self._plans[name + part] = plan
+                self._parts[name + part] = name, part
 
-    def dtype(self, name: str) -> str:
-        """The safetensors dtype in which :meth:`chunks` delivers: F32, F16 or BF16."""
-        if self._table.entry(name)[0].gain_minus_one:
-            return "F32"
-        return _HALF_TYPES.get(self._gguf.tensors[self._table.gguf_name(name)].kind, "F32")
+    @property
+    def plans(self) -> dict[str, TensorPlan]:
+        """What is written: tensor name → safetensors dtype and shape."""
+        return self._plans
 
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """The tensor's bytes (little-endian, row-major), some rows at a time.
+    def chunks(self, planned: str) -> Iterator[bytes]:
+        """The bytes (little-endian, row-major) of one of :attr:`plans`, some rows at a time.
 
         Raises UserError for a quantization that the gguf package cannot undo.
         """
+        name, part = self._parts[planned]
+        kind = self._gguf.tensors[self._table.gguf_name(name)].kind
+        minus_one = self._table.entry(name).row.gain_minus_one
+        for stored in self._stored(name):
+            if part == CODES:
+                yield codes_of(stored, kind).tobytes()
+            elif part == SCALE:
+                yield scales_of(stored, kind).tobytes()
+            elif part == OFFSET:
+                yield offsets_of(stored, kind).tobytes()
+            else:
+                floats = self._floats(stored, kind, minus_one)
+                yield (floats - np.float32(1) if minus_one else floats).tobytes()
+
+    def _planned(self, name: str) -> dict[str, TensorPlan]:
+        """A tensor's parts: codes, scale and offset, or "" alone."""
+        row = self._table.entry(name).row
+        shape, kind = self._table.shape(row.role), self._gguf.tensors[self._table.gguf_name(name)].kind
+        if not self._keeps_bits(name):
+            wide = row.gain_minus_one
+            return {"": TensorPlan("F32" if wide else _HALF_TYPES.get(kind, "F32"), shape)}
+        layout, (rows, columns) = LAYOUTS[kind], shape
+        scale = TensorPlan("F16", (rows, columns // GROUP))
+        parts = {CODES: TensorPlan(layout.codes, (rows, columns * layout.bits // 8)), SCALE: scale}
+        return parts | ({OFFSET: scale} if layout.offset else {})
+
+    def _keeps_bits(self, name: str) -> bool:
+        row = self._table.entry(name).row
+        kind = self._gguf.tensors[self._table.gguf_name(name)].kind
+        shape = self._table.shape(row.role)
+        if kind not in LAYOUTS or len(shape) != 2 or shape[1] % GROUP:
+            return False
+        # of weights beyond 65504, offsets that the file does not have may be out of float16's range
+        return LAYOUTS[kind].zero is None or all(np.isfinite(offsets_of(s, kind)).all() for s in self._stored(name))
+
+    def _stored(self, name: str) -> Iterator[npt.NDArray[np.uint8]]:
+        """The tensor's rows as stored [rows, bytes], in Hugging Face's order, some at a time."""
         tensor = self._gguf.tensors[self._table.gguf_name(name)]
         row, _, expert = self._table.entry(name)
         stored = np.frombuffer(self._gguf.raw(tensor.name), dtype=np.uint8)
@@ -49,30 +96,26 @@ class GGUFWeights:
         if row.per_expert:
             stored, shape = stored.reshape(shape[0], -1)[expert], shape[1:]
         rows = shape[0]
-        if len(shape) == 1 and tensor.size != rows * self._item_size(name):
+        if len(shape) == 1 and tensor.kind not in ("F32", *_HALF_TYPES):
             rows = 1
         stored = stored.reshape(rows, -1)
         if row.rotary_pairs:
             stored = _unpermute(stored, rows // self._head_dim)
         step = max(1, _CHUNK_ELEMENTS * rows // max(1, _elements(shape)))
         for start in range(0, rows, step):
-            floats = self._floats(stored[start : start + step], tensor.kind, row.gain_minus_one)
-            yield (floats - np.float32(1) if row.gain_minus_one else floats).tobytes()
-
-    def _item_size(self, name: str) -> int:
-        return 4 if self.dtype(name) == "F32" else 2
+            yield np.ascontiguousarray(stored[start : start + step])
 
     def _floats(self, stored: npt.NDArray[np.uint8], kind: str, wide: bool) -> npt.NDArray[Any]:
         """Stored rows as float32; unless ``wide``, F16 and BF16 are left as they are, in bytes."""
         if kind == "F32":
-            return np.ascontiguousarray(stored).view("<f4")
+            return stored.view("<f4")
         if kind in _HALF_TYPES and not wide:
-            return np.ascontiguousarray(stored)
+            return stored
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
         try:
-            floats: npt.NDArray[np.float32] = dequantize(np.ascontiguousarray(stored), GGMLQuantizationType[kind])
+            floats: npt.NDArray[np.float32] = dequantize(stored, GGMLQuantizationType[kind])
         except NotImplementedError as error:
             raise UserError(f"{self._gguf.where}: tensors stored as {kind} cannot be read") from error
         return floats.astype("<f4", copy=False)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache
@@ -58,6 +59,9 @@ class GraphExecutor(TorchExecutor):
         self._largest_capacity = 0
         self.captures = 0
         """Passes that were captured so far."""
+
+    def keep_cache_in_int8(self) -> None:
+        raise UserError("model.kv_cache: captured passes read the cache in place; use backend.compile=false, or auto")
 
     def rows_of(self, rows: int) -> int:
         return power_of_two(rows) if rows <= MOST_ROWS else rows

@@ -16,12 +16,13 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.checkpoint_shapes import check_shapes
+from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
 
 _numbers = itertools.count(1)
 
 
-class InMemoryModel:
+class InMemoryModel(ModelSource):
     """A target or draft model for :meth:`spec_sdk.Engine.from_pipeline`, in place of a reference to files.
 
     ``state_dict``: Hugging Face tensor name → tensor, floating point, on any device. ``config``: the content of

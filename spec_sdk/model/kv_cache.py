@@ -10,6 +10,7 @@ Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, K rows 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 
@@ -22,7 +23,12 @@ GRANULE = 64
 
 
 class KVCache:
-    """K and V of ``slots`` requests, each up to ``capacity`` tokens long; columns beyond those written are zero."""
+    """K and V of ``slots`` requests, each up to ``capacity`` tokens long; columns beyond those written are zero.
+
+    ``storages``: the attributes that hold a tensor [L, S, G, C, …] each, which grow and are committed alike.
+    """
+
+    storages: ClassVar[tuple[str, ...]] = ("k_LSGCD", "v_LSGCD")
 
     def __init__(
         self, layers: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype, slots: int = 1
@@ -44,7 +50,7 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes of K and V together."""
-        return 2 * self.k_LSGCD.numel() * self.k_LSGCD.element_size()
+        return sum(storage.numel() * storage.element_size() for storage in self._tensors())
 
     def reserve(self, slots: int, capacity: int) -> None:
         """Have room for ``slots`` requests of ``capacity`` tokens; what is stored stays.
@@ -56,12 +62,16 @@ class KVCache:
         slots = max(slots, self.slots)
         capacity = max(self.capacity, -(-capacity // GRANULE) * GRANULE)
         try:
-            self.k_LSGCD, self.v_LSGCD = (
-                enlarged(self.k_LSGCD, slots, capacity),
-                enlarged(self.v_LSGCD, slots, capacity),
-            )
+            larger = [enlarged(storage, slots, capacity) for storage in self._tensors()]
         except (RuntimeError, MemoryError) as error:
             raise no_memory(self.k_LSGCD, slots, capacity, "tokens") from error
+        for name, storage in zip(self.storages, larger, strict=True):
+            setattr(self, name, storage)
+
+    def fill_with_noise(self) -> None:
+        """Random K and V, for measurements."""
+        for storage in self._tensors():
+            storage.normal_()
 
     def of_pass(self, inputs: PassInputs) -> PassCache:
         """The cache as one pass writes and reads it."""
@@ -87,9 +97,12 @@ class KVCache:
         if not slot:
             return
         slot_K, source_K, target_K = torch.tensor((slot, source, target), device=self.k_LSGCD.device)
-        for storage in (self.k_LSGCD, self.v_LSGCD):
+        for storage in self._tensors():
             # reading by index copies first, so a row may be overwritten that is still to be read
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
+
+    def _tensors(self) -> list[torch.Tensor]:
+        return [getattr(self, name) for name in self.storages]
 
 
 def enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """From a checkpoint's weights to a decoder: each is found by its role in the table of its architecture.
 
-Legend: L layers, M model dim, V vocabulary.
+Legend: L layers, O outputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.load_whisper import load_whisper
 from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts
+from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
+from spec_sdk.ops.quantized import QuantizedMatrix
 
 
 def load_decoder(
@@ -22,27 +25,26 @@ def load_decoder(
     device: torch.device,
     dtype: torch.dtype,
     ops: Ops | None = None,
-    embedding_VM: torch.Tensor | None = None,
+    embedding: Embedding | None = None,
 ) -> Decoder:
     """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up; ``ops`` decides how they lie.
 
-    An embedding that is loaded already is used in place of the checkpoint's.
+    Matrices that the source has in few bits (:meth:`TensorSource.quantized`) stay so, fused ones where all their parts
+    have the same bits. An embedding that is loaded already is used in place of the checkpoint's.
 
     The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`. As plain matrices no
     weight is ever held twice.
     """
     config, ops = source.config, ops or Ops()
-    weights = _Weights(source, device, dtype)
+    weights = _Weights(source, device, dtype, ops)
     if config.encoder is not None:
-        return load_whisper(config, weights, ops)
+        return load_whisper(config, weights, weights.embedding())
     stack = AttentionStack(
         input_norm_LM=weights.stacked("input_norm"),
-        qkv_projections=ops.projections(
-            weights.stacked("q", "k", "v"), weights.stacked_if_any("q_bias", "k_bias", "v_bias")
-        ),
+        qkv_projections=weights.projections("q", "k", "v"),
         q_norm_LD=weights.stacked_if_any("q_norm"),
         k_norm_LD=weights.stacked_if_any("k_norm"),
-        output_projections=ops.projections(weights.stacked("o"), weights.stacked_if_any("o_bias")),
+        output_projections=weights.projections("o"),
     )
     blocks = [
         BlockWeights(
@@ -52,39 +54,35 @@ def load_decoder(
             k_norm_D=None if stack.k_norm_LD is None else stack.k_norm_LD[i],
             output=stack.output_projections[i],
             post_norm_M=weights.read("post_norm", i),
-            mlp=_mixture(weights, config.experts, i, ops)
+            mlp=_mixture(weights, config.experts, i)
             if config.experts is not None and has_experts(config, i)
             else GatedMLP(
-                ops.projection(weights.fused(i, "gate", "up"), weights.fused_if_any(i, "gate_bias", "up_bias")),
-                ops.projection(weights.fused(i, "down"), weights.fused_if_any(i, "down_bias")),
-                config.activation,
+                weights.biased_projection(i, "gate", "up"), weights.biased_projection(i, "down"), config.activation
             ),
             attention_output_norm_M=weights.read_if_any("attention_output_norm", i),
             mlp_output_norm_M=weights.read_if_any("mlp_output_norm", i),
         )
         for i in range(config.num_layers)
     ]
-    if embedding_VM is None:
-        embedding_VM = weights.read("embedding")
-    head_VM = weights.read("head") if "head" in weights else embedding_VM
-    return Decoder(config, blocks, embedding_VM, weights.read("final_norm"), ops.projection(head_VM), stack=stack)
+    embedding = embedding or weights.embedding()
+    return Decoder(config, blocks, embedding, weights.read("final_norm"), weights.head(embedding), stack=stack)
 
 
-def _mixture(weights: _Weights, config: Experts, layer: int, ops: Ops) -> MixtureOfExperts:
+def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts:
     """A layer's experts, read one after the other."""
     shared = shared_gate_1M = None
     if config.shared_intermediate_size is not None:
         shared = GatedMLP(
-            ops.projection(weights.fused(layer, "shared_gate", "shared_up")),
-            ops.projection(weights.fused(layer, "shared_down")),
+            weights.projection(layer, "shared_gate", "shared_up"),
+            weights.projection(layer, "shared_down"),
         )
         shared_gate_1M = weights.read("shared_router", layer)
     return MixtureOfExperts(
         weights.read("router", layer, torch.float32),
         [
             GatedMLP(
-                ops.projection(weights.fused(layer, "expert_gate", "expert_up", expert=expert)),
-                ops.projection(weights.fused(layer, "expert_down", expert=expert)),
+                weights.projection(layer, "expert_gate", "expert_up", expert=expert),
+                weights.projection(layer, "expert_down", expert=expert),
             )
             for expert in range(config.count)
         ],
@@ -98,8 +96,8 @@ def _mixture(weights: _Weights, config: Experts, layer: int, ops: Ops) -> Mixtur
 class _Weights:
     """A checkpoint's weights by role, on the device. ``role in weights`` says whether there are any."""
 
-    def __init__(self, source: TensorSource, device: torch.device, dtype: torch.dtype) -> None:
-        self._source, self._device, self._dtype = source, device, dtype
+    def __init__(self, source: TensorSource, device: torch.device, dtype: torch.dtype, ops: Ops) -> None:
+        self._source, self._device, self._dtype, self._ops = source, device, dtype, ops
         self._table, self._names = weights_of(source.config), source.names()
 
     def __contains__(self, role: str) -> bool:
@@ -112,6 +110,43 @@ class _Weights:
     def read_if_any(self, role: str, layer: int) -> torch.Tensor | None:
         """None for a model without such weights."""
         return self.read(role, layer) if role in self else None
+
+    def embedding(self) -> Embedding:
+        """What tokens look up."""
+        matrix = self._quantized(("embedding",))
+        return Embedding(self.read("embedding")) if matrix is None else QuantizedEmbedding(matrix, self._dtype)
+
+    def head(self, embedding: Embedding) -> Projection:
+        """The output head, which may be the embedding's weights."""
+        if "head" not in self:
+            return embedding.tied_head(self._ops)
+        matrix = self._quantized(("head",))
+        return self._ops.projection(self.read("head")) if matrix is None else self._ops.quantized_projection(matrix)
+
+    def projection(self, layer: int, *roles: str, bias_O: torch.Tensor | None = None, expert: int = 0) -> Projection:
+        """A layer's linear layers of one input, one below the other."""
+        matrix = self._quantized(roles, layer, expert)
+        if matrix is None:
+            return self._ops.projection(self.fused(layer, *roles, expert=expert), bias_O)
+        return self._ops.quantized_projection(matrix, bias_O)
+
+    def biased_projection(self, layer: int, *roles: str) -> Projection:
+        """The same with their biases, if the layer has any."""
+        return self.projection(layer, *roles, bias_O=self.fused_if_any(layer, *_biases(roles)))
+
+    def projections(self, *roles: str) -> ProjectionStack:
+        """The same of all layers: one stack of plain matrices, unless some of them are in few bits."""
+        matrices = [self._quantized(roles, layer) for layer in range(self._source.config.num_layers)]
+        if all(matrix is None for matrix in matrices):
+            return self._ops.projections(self.stacked(*roles), self.stacked_if_any(*_biases(roles)))
+        return SeparateProjections(
+            [
+                self.biased_projection(layer, *roles)
+                if matrix is None
+                else self._ops.quantized_projection(matrix, self.fused_if_any(layer, *_biases(roles)))
+                for layer, matrix in enumerate(matrices)
+            ]
+        )
 
     def fused(self, layer: int, *roles: str, expert: int = 0) -> torch.Tensor:
         """A layer's tensors of these roles, one below the other."""
@@ -134,6 +169,16 @@ class _Weights:
         """None for a model without such weights."""
         return self.stacked(*roles) if roles[0] in self else None
 
+    def _quantized(self, roles: tuple[str, ...], layer: int = 0, expert: int = 0) -> QuantizedMatrix | None:
+        """The matrices of these roles, one below the other; None unless all of them have the same few bits."""
+        parts: list[QuantizedMatrix] = []
+        for role in roles:
+            part = self._source.quantized(self._table.name(role, layer, expert))
+            if part is None or not part.like((parts or [part])[0]):
+                return None
+            parts.append(part)
+        return QuantizedMatrix.below(parts).to(self._device)
+
     def _tensor(self, role: str, layer: int, expert: int = 0) -> torch.Tensor:
         tensor = self._source.tensor(self._table.name(role, layer, expert))
         return tensor.to(self._dtype_of(role)) + 1.0 if self._table.row(role).gain_minus_one else tensor
@@ -155,3 +200,7 @@ class _Weights:
             target[row : row + tensor.shape[0]].copy_(tensor)
             row += tensor.shape[0]
         return target
+
+
+def _biases(roles: tuple[str, ...]) -> list[str]:
+    return [f"{role}_bias" for role in roles]

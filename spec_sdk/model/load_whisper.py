@@ -9,7 +9,7 @@ import torch
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.whisper_decoder import CrossAttention, WhisperBlock, WhisperDecoder
 from spec_sdk.model.whisper_encoder import EncoderBlock, GeluMlp, LayerNorm, WhisperEncoder
-from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
 
 
@@ -20,14 +20,16 @@ class WeightsByRole(Protocol):
 
     def read(self, role: str, layer: int = 0) -> torch.Tensor: ...
 
-    def fused(self, layer: int, *roles: str) -> torch.Tensor:
-        """A layer's tensors of these roles, one below the other."""
+    def head(self, embedding: Embedding) -> Projection: ...
+
+    def projection(self, layer: int, *roles: str, bias_O: torch.Tensor | None = None) -> Projection:
+        """A layer's linear layers of one input, one below the other."""
 
 
-def load_whisper(config: ModelConfig, weights: WeightsByRole, ops: Ops) -> WhisperDecoder:
-    """Decoder and encoder, with Q, K and V fused; ``ops`` decides how linear layers lie."""
+def load_whisper(config: ModelConfig, weights: WeightsByRole, embedding: Embedding) -> WhisperDecoder:
+    """Decoder and encoder, with Q, K and V fused."""
     assert config.encoder is not None
-    parts = _Parts(config, weights, ops)
+    parts = _Parts(config, weights)
     encoder = WhisperEncoder(
         heads=config.encoder.num_heads,
         convolutions=(parts.convolution("encoder_conv1"), parts.convolution("encoder_conv2")),
@@ -58,22 +60,20 @@ def load_whisper(config: ModelConfig, weights: WeightsByRole, ops: Ops) -> Whisp
         )
         for i in range(config.num_layers)
     ]
-    embedding_VM = weights.read("embedding")
-    head_VM = weights.read("head") if "head" in weights else embedding_VM
     return WhisperDecoder(
         config,
         blocks,
-        embedding_VM,
+        embedding,
         weights.read("positions"),
         parts.norm("final_norm"),
-        ops.projection(head_VM),
+        weights.head(embedding),
         encoder,
     )
 
 
 class _Parts:
-    def __init__(self, config: ModelConfig, weights: WeightsByRole, ops: Ops) -> None:
-        self._eps, self._weights, self._ops = config.rms_norm_eps, weights, ops
+    def __init__(self, config: ModelConfig, weights: WeightsByRole) -> None:
+        self._eps, self._weights = config.rms_norm_eps, weights
 
     def norm(self, role: str, layer: int = 0) -> LayerNorm:
         return LayerNorm(self._weights.read(role, layer), self._weights.read(f"{role}_bias", layer), self._eps)
@@ -90,7 +90,7 @@ class _Parts:
             else torch.zeros_like(weights.read(role, layer)[:, 0])
             for role in roles
         ]
-        return self._ops.projection(weights.fused(layer, *roles), torch.cat(biases))
+        return weights.projection(layer, *roles, bias_O=torch.cat(biases))
 
     def mlp(self, layer: int, prefix: str) -> GeluMlp:
         return GeluMlp(

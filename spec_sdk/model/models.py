@@ -8,17 +8,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.session import Session
 from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
@@ -31,17 +32,6 @@ CUT_DRAFT = "cut"
 """The draft reference that means: no model of its own, but a subset of the target's layers."""
 Load = Callable[[TensorSource, torch.dtype], Executor]
 """Makes a checkpoint's model ready to run in a dtype: :meth:`Backend.load`."""
-
-
-class ModelSource(TensorSource, Protocol):
-    """A model to be loaded: its weights, its tokenizer, and a label for reports. A checkpoint, or one in memory."""
-
-    name: str
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    def within(self, context: int) -> ModelSource: ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +50,8 @@ class Models:
     checkpoint's model ready to run. ``given``: models that are in memory, by the reference that names them. Over
     several ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on
     each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it is loaded. ``context``: the longest
-    text that will be served; a draft model whose own is shorter keeps that.
+    text that will be served; a draft model whose own is shorter keeps that. ``weights``: the bits of the matrices, of
+    the target and of draft models alike; ``kv_cache`` those of their caches.
     """
 
     ranks: Ranks = ALONE
@@ -78,6 +69,8 @@ class Models:
         group: Ranks | None = None,
         context: int | None = None,
         given: Mapping[str, ModelSource] | None = None,
+        weights: str = "auto",
+        kv_cache: str = "auto",
     ) -> None:
         self._given = dict(given or {})
         self.load = load
@@ -91,6 +84,7 @@ class Models:
         self._draft_reference = draft_reference
         self._draft_layers = draft_layers
         self._context = context
+        self._weights, self._kv_cache = weights, kv_cache
         self._loaded: dict[str, Model] = {}
         self._target_checkpoint = self._open(target_reference)
         longest = self._target_checkpoint.config.longest_context
@@ -111,7 +105,7 @@ class Models:
                 shard = TensorParallelDecoder(self._whole, self._whole.vocabulary, ranks, self.group, ops)
             else:
                 shard = load_shard(self._target_checkpoint, ranks, self.group, device, dtype, ops)
-            executor = TorchExecutor(shard, ops)
+            executor = self._with_cache(TorchExecutor(shard, ops))
             self.target = Model(self._target_checkpoint.name, executor, self._target_checkpoint.tokenizer)
         else:
             self.target = self._load(target_reference, self._target_checkpoint)
@@ -157,14 +151,20 @@ class Models:
         if source is None:
             # the leader first, since opening may download and convert, and shows its progress
             source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
-        return source if self._context is None else source.within(self._context)
+        chosen = ChosenWeights(source, self._weights, lambda bits: self.ops.fast_in_bits(bits, self.dtype))
+        return chosen if self._context is None else chosen.within(self._context)
 
     def _load(self, reference: str, checkpoint: ModelSource | None = None) -> Model:
         if reference not in self._loaded:
             checkpoint = checkpoint or self._open(reference)
-            executor = self.load(checkpoint, self.dtype)
+            executor = self._with_cache(self.load(checkpoint, self.dtype))
             self._loaded[reference] = Model(checkpoint.name, executor, checkpoint.tokenizer)
         return self._loaded[reference]
+
+    def _with_cache(self, executor: Executor) -> Executor:
+        if self._kv_cache == "int8":
+            executor.keep_cache_in_int8()
+        return executor
 
     def _cut(self, draft_layers: str | Sequence[int]) -> Model:
         key = f"{CUT_DRAFT}:{draft_layers}"
@@ -172,7 +172,7 @@ class Models:
             target = self.target
             layers = resolve_cut(draft_layers, target.name, target.executor.layers)
             name = f"{target.name}, {len(layers)} of {target.executor.layers} layers"
-            self._loaded[key] = Model(name, self._target_layers(layers), target.tokenizer)
+            self._loaded[key] = Model(name, self._with_cache(self._target_layers(layers)), target.tokenizer)
         return self._loaded[key]
 
     def _target_layers(self, layers: Sequence[int]) -> Executor:
@@ -184,9 +184,9 @@ class Models:
             return TorchExecutor(self._whole.subset(layers), self.ops)
         assert isinstance(target, TorchExecutor)
         # the embedding is whole in a shard too: one copy is enough
-        embedding_VM = target.decoder.embedding_VM
+        embedding = target.decoder.embedding
         source = LayersOf(self._target_checkpoint, layers)
-        return TorchExecutor(load_decoder(source, self.device, self.dtype, self.ops, embedding_VM), self.ops)
+        return TorchExecutor(load_decoder(source, self.device, self.dtype, self.ops, embedding), self.ops)
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:

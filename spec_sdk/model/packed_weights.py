@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from spec_sdk.model.checkpoint_shapes import check_shapes
-from spec_sdk.model.safetensors_reader import SafetensorsStore
+from spec_sdk.model.stored_matrices import StoredMatrices
 from spec_sdk.model.weight_table import Shape, WeightTable
+from spec_sdk.ops.quantized import QuantizedMatrix
 
 
 class WeightStore:
@@ -17,7 +18,7 @@ class WeightStore:
     Raises UserError if one that others lie in has another shape than the configuration asks for.
     """
 
-    def __init__(self, store: SafetensorsStore, table: WeightTable) -> None:
+    def __init__(self, store: StoredMatrices, table: WeightTable) -> None:
         self._store = store
         self._table = table
         there = store.shapes
@@ -35,7 +36,7 @@ class WeightStore:
         return {**self._store.shapes, **parts}
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A tensor as stored, memory-mapped. Raises KeyError for an unknown name."""
+        """A tensor in floating point, memory-mapped if it is stored so. Raises KeyError for an unknown name."""
         if name not in self._packed:
             return self._store.tensor(name)
         row, _, expert = self._table.entry(name)
@@ -45,6 +46,10 @@ class WeightStore:
             tensor = tensor[expert]
         return tensor.chunk(row.packing.parts)[row.packing.part]
 
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """The matrix as stored, memory-mapped; None for one that is stored in floating point."""
+        return None if name in self._packed else self._store.quantized(name)
+
     def check_floating(self, names: Iterable[str]) -> None:
-        """Raise UserError if one of ``names`` is stored as anything but ordinary floating point."""
+        """Raise UserError if one of ``names`` is stored as neither ordinary floating point nor a matrix in few bits."""
         self._store.check_floating(self._packed.get(name, name) for name in names)

@@ -67,10 +67,14 @@ class SafetensorsStore:
         """A tensor as stored, memory-mapped. Raises KeyError for an unknown name."""
         return self._file_of[name].tensor(name)
 
+    def dtype(self, name: str) -> str:
+        """The safetensors dtype in which a tensor is stored. Raises KeyError for an unknown name."""
+        return self._file_of[name].dtypes[name]
+
     def check_floating(self, names: Iterable[str]) -> None:
         """Raise UserError if one of ``names`` is stored as anything but ordinary floating point."""
         for name in names:
-            dtype = self._file_of[name].dtypes[name]
+            dtype = self.dtype(name)
             if dtype not in _FLOAT_BYTES:
                 raise UserError(
                     f"{self._file_of[name].path}: tensor '{name}' is stored as {dtype}; only float32, bfloat16 and "

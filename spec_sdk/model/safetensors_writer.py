@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
 
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """A tensor to be written: its safetensors dtype (F32, F16 or BF16) and its shape."""
+    """A tensor to be written: its safetensors dtype (F32, F16, BF16, I8 or U8) and its shape."""
 
     dtype: str
     shape: tuple[int, ...]

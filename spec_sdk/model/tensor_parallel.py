@@ -26,6 +26,7 @@ from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.weight_table import EXPERT_MLP, KEYS, MLP, QUERIES, SHARED_MLP, VOCABULARY
 from spec_sdk.ops import Ops
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 from spec_sdk.ranks import Ranks
 
 
@@ -117,6 +118,19 @@ class ShardedSource:
         # a copy where a stride over whole rows would keep all of them
         return part.contiguous() if axis else part
 
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """This rank's part of a matrix in few bits; None also where its columns are not whole groups."""
+        row = self._table.entry(name).row
+        matrix = self._source.quantized(name)
+        if matrix is None or row.split is None:
+            return matrix
+        if row.split is VOCABULARY:
+            return quantized_head_rows(matrix, *self._place)
+        first, end = self._ranges[row.split]
+        if row.shape.index(row.split) == 0:
+            return matrix.rows(slice(first, end))
+        return None if first % GROUP or end % GROUP else matrix.columns(first, end)
+
 
 def head_rows(head_VM: torch.Tensor, rank: int, size: int) -> torch.Tensor:
     """A rank's rows [W, M] of the output head. All ranks have equally many: the last ones are padded with zeros."""
@@ -124,6 +138,12 @@ def head_rows(head_VM: torch.Tensor, rank: int, size: int) -> torch.Tensor:
     W = -(-V // size)
     rows_WM = head_VM[rank * W : (rank + 1) * W]
     return rows_WM if rows_WM.shape[0] == W else F.pad(rows_WM, (0, 0, 0, W - rows_WM.shape[0]))
+
+
+def quantized_head_rows(head: QuantizedMatrix, rank: int, size: int) -> QuantizedMatrix:
+    """The same of a head in few bits."""
+    W = -(-head.outputs // size)
+    return head.rows(slice(rank * W, (rank + 1) * W)).padded(W)
 
 
 class TensorParallelDecoder(Decoder):
@@ -137,9 +157,11 @@ class TensorParallelDecoder(Decoder):
 
     def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks, group: Ranks, ops: Ops) -> None:
         head = shard.output_head
-        if head.outputs == vocabulary:
+        if head.outputs == vocabulary and head.quantized is not None:
+            head = ops.quantized_projection(quantized_head_rows(head.quantized, ranks.rank, ranks.size))
+        elif head.outputs == vocabulary:
             head = ops.projection(head_rows(head.weight_OI, ranks.rank, ranks.size))
-        super().__init__(shard.config, shard.blocks, shard.embedding_VM, shard.final_norm_M, head)
+        super().__init__(shard.config, shard.blocks, shard.embedding, shard.final_norm_M, head)
         self._vocabulary = vocabulary
         self.ranks = ranks
         self.group = group
@@ -192,6 +214,9 @@ class LayersOf:
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._source.tensor(self._theirs(name))
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        return self._source.quantized(self._theirs(name))
 
     def _theirs(self, name: str) -> str:
         """What the whole checkpoint calls the tensor."""

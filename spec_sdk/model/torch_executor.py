@@ -27,6 +27,7 @@ class TorchExecutor(Executor):
         self.device = decoder.device
         self.dtype = decoder.dtype
         self.head_is_collective = decoder.head_is_collective
+        self._cache_in_int8 = False
 
     @property
     def layers(self) -> int:
@@ -36,8 +37,15 @@ class TorchExecutor(Executor):
     def vocabulary(self) -> int:
         return self.decoder.vocabulary
 
+    @property
+    def weight_bytes(self) -> int:
+        return self.decoder.nbytes
+
     def new_cache(self) -> KVCache:
-        return self.decoder.new_cache()
+        return self.decoder.new_cache(self._cache_in_int8)
+
+    def keep_cache_in_int8(self) -> None:
+        self._cache_in_int8 = True
 
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:

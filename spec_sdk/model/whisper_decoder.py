@@ -9,12 +9,14 @@ Legend: B requests, N rows of a request, M model dim, H heads, D head dim, F sta
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.cross_cache import CrossCache, CrossPassCache
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
@@ -22,6 +24,7 @@ from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.whisper_encoder import GeluMlp, LayerNorm, WhisperEncoder
 from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -57,13 +60,13 @@ class WhisperDecoder(Decoder):
         self,
         config: ModelConfig,
         blocks: Sequence[WhisperBlock],
-        embedding_VM: torch.Tensor,
+        embedding: Embedding,
         positions_CM: torch.Tensor,
         final_norm: LayerNorm,
         output_head: Projection,
         encoder: WhisperEncoder,
     ) -> None:
-        super().__init__(config, (), embedding_VM, final_norm.gain_M, output_head, sources=range(len(blocks)))
+        super().__init__(config, (), embedding, final_norm.gain_M, output_head, sources=range(len(blocks)))
         self.whisper_blocks = tuple(blocks)
         self.positions_CM = positions_CM
         self.final_norm = final_norm
@@ -74,19 +77,32 @@ class WhisperDecoder(Decoder):
     def layers(self) -> int:
         return len(self.whisper_blocks)
 
+    @property
+    def projections(self) -> list[Projection]:
+        """All linear layers of encoder and decoder, the output head last."""
+        encoding = [[block.qkv, block.output, block.mlp.up, block.mlp.down] for block in self.encoder.blocks]
+        decoding = [
+            [block.qkv, block.output, cross.query, cross.kv, cross.output, block.mlp.up, block.mlp.down]
+            for block in self.whisper_blocks
+            for cross in (block.cross,)
+        ]
+        return [*itertools.chain.from_iterable(encoding + decoding), self.output_head]
+
     def subset(self, layers: Sequence[int]) -> WhisperDecoder:
         """The decoder made of only these blocks, in this order, and the whole encoder; weights are shared."""
         return WhisperDecoder(
             self.config,
             [self.whisper_blocks[i] for i in layers],
-            self.embedding_VM,
+            self.embedding,
             self.positions_CM,
             self.final_norm,
             self.output_head,
             self.encoder,
         )
 
-    def new_cache(self) -> CrossCache:
+    def new_cache(self, in_int8: bool = False) -> CrossCache:
+        if in_int8:
+            raise UserError("model.kv_cache: the cache of an encoder-decoder model is in model.dtype; use auto")
         c = self.config
         assert c.encoder is not None
         return CrossCache(self.layers, c.num_heads, c.head_dim, c.encoder.frames, self.device, self.dtype)
@@ -104,7 +120,7 @@ class WhisperDecoder(Decoder):
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
         work = ForwardPass((), inputs, cache.of_pass(inputs), ops, frozenset(taps))
-        h_BNM = F.embedding(inputs.token_BN, self.embedding_VM) + F.embedding(inputs.position_BN, self.positions_CM)
+        h_BNM = self.embedding(inputs.token_BN) + F.embedding(inputs.position_BN, self.positions_CM)
         work.record(0, h_BNM)
         return h_BNM, work
 

@@ -22,6 +22,8 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.masked_attention import QUERY_BLOCK, fold_heads, masked_attention
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, PartialAttention, SpeculativeAttention
 
 
@@ -41,6 +43,18 @@ class Ops:
     def projections(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> ProjectionStack:
         """The same for L layers of one shape, which layer-parallel drafting multiplies at once."""
         return ProjectionStack(weight_LOI, bias_LO)
+
+    def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
+        """A linear layer whose weights stay in few bits. Asked once, at load."""
+        return QuantizedProjection(matrix, bias_O)
+
+    def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
+        """Whether products of ``dtype`` with weights of so many bits are about as fast as with plain ones.
+
+        ``model.weights=auto`` keeps the bits of a file only then. The reference expands the weights in every call,
+        which takes longer than reading them dense.
+        """
+        return False
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         """For each tree the accepted nodes and the token after them, by a rule of that name or a verifier's own.

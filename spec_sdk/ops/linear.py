@@ -1,6 +1,6 @@
 """Linear layers in the form in which a backend keeps their weights.
 
-These two keep plain matrices. A backend that has a better layout subclasses them and hands its own out in
+The first two keep plain matrices. A backend that has a better layout subclasses them and hands its own out in
 :meth:`spec_sdk.ops.Ops.projection` and :meth:`~spec_sdk.ops.Ops.projections`.
 
 Legend: I inputs, O outputs, L layers of a stack, g layers of a run, K rows (batch times tokens).
@@ -8,12 +8,21 @@ Legend: I inputs, O outputs, L layers of a stack, g layers of a run, K rows (bat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.ops.quantized import QuantizedMatrix
+
 
 class Projection:
-    """y = x Wᵀ + b, for one matrix of weights [O, I] and maybe a bias [O]."""
+    """y = x Wᵀ + b, for one matrix of weights [O, I] and maybe a bias [O].
+
+    ``quantized``: the weights in few bits, where they are kept so.
+    """
+
+    quantized: QuantizedMatrix | None = None
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> None:
         self._weight_OI = weight_OI
@@ -65,3 +74,22 @@ class ProjectionStack:
         if self._bias_LO is None:
             return torch.bmm(x_gKI, self._weight_LOI.transpose(1, 2))
         return torch.baddbmm(self._bias_LO[:, None], x_gKI, self._weight_LOI.transpose(1, 2))
+
+
+class SeparateProjections(ProjectionStack):
+    """The projections of L layers, each by itself, in whatever form it is."""
+
+    def __init__(self, layers: Sequence[Projection]) -> None:
+        self._layers = tuple(layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __getitem__(self, layer: int) -> Projection:
+        return self._layers[layer]
+
+    def layers(self, first: int, end: int) -> ProjectionStack:
+        return SeparateProjections(self._layers[first:end])
+
+    def __call__(self, x_gKI: torch.Tensor) -> torch.Tensor:
+        return torch.stack([layer(x_KI) for layer, x_KI in zip(self._layers, x_gKI, strict=True)])

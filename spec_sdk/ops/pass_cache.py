@@ -7,6 +7,7 @@ K keys that a request sees, g layers of a group.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 
@@ -18,6 +19,12 @@ class PassCache:
 
     Operations that take one request after the other go through views that are made once for all layers; a kernel takes
     :meth:`layers` and the inputs' tensors.
+    """
+
+    in_place: ClassVar[bool] = True
+    """Whether K and V lie in memory as attention takes them: a kernel may then read and write :meth:`layers`.
+
+    If not, :meth:`write` stores them, :meth:`keys_values` makes copies, and there are no :meth:`layers`.
     """
 
     def __init__(self, k_LSGCD: torch.Tensor, v_LSGCD: torch.Tensor, inputs: PassInputs) -> None:

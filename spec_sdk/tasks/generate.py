@@ -188,6 +188,7 @@ def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
         "models": {"target": pipeline.target_name, "draft": pipeline.draft_name},
         "backend": pipeline.backend.name,
         "dtype": pipeline.dtype,
+        "memory": dict(pipeline.memory),
         "machine": {
             "device": pipeline.backend.describe(),
             "compiled": dict(pipeline.backend.compiled),

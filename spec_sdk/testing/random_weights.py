@@ -6,6 +6,7 @@ import torch
 
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.decoder import TensorSource
 
 TINY = ModelConfig(
     architecture="qwen3",
@@ -31,7 +32,7 @@ TINY = ModelConfig(
 """All optional parts that a Qwen 3 can have, sizes that kernels are made for, and a context that is soon full."""
 
 
-class RandomWeights:
+class RandomWeights(TensorSource):
     """The weights of a model of ``config``, drawn anew for every ``seed``, with values that ``dtype`` can hold.
 
     They are such that a token's logits depend on every token it sees: norms and biases are random, and attention is

@@ -23,6 +23,8 @@ class StaticOps(Ops):
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
     ) -> torch.Tensor:
         """As the reference's, whatever the host knows of the lengths."""
+        if not cache.in_place:
+            return super().cached_attention(q_gBNHD, cache, first, spec)
         inputs, (g, _, N, H, D) = cache.inputs, q_gBNHD.shape
         slot_B = inputs.slot_B.long()
         k_gBHCD, v_gBHCD = (

@@ -168,7 +168,8 @@ def assert_same_weights(ours: Decoder, theirs: Decoder) -> None:
             assert torch.equal(x.weight_OI, y.weight_OI)
             assert (x.bias_O is None) == (y.bias_O is None)
             assert x.bias_O is None or torch.equal(x.bias_O, y.bias_O)
-    assert torch.equal(ours.embedding_VM, theirs.embedding_VM) and torch.equal(ours.final_norm_M, theirs.final_norm_M)
+    assert torch.equal(ours.embedding.weight_VM, theirs.embedding.weight_VM)
+    assert torch.equal(ours.final_norm_M, theirs.final_norm_M)
     assert torch.equal(ours.output_head.weight_OI, theirs.output_head.weight_OI)
 
 

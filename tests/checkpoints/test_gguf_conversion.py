@@ -27,7 +27,7 @@ from tests.support.tiny_checkpoints import LLAMA3_ROPE, checkpoint_tensors
 NAMES = ["smollm", "llama2", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"]
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q4_0", "Q5_0"])
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_equal_transformers(name: str, kind: str, tmp_path: Path) -> None:
     # transformers takes every Qwen3 to have heads of 128, as the released ones do

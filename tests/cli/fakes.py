@@ -8,7 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from spec_sdk.contracts import SamplingParams
@@ -139,6 +139,7 @@ class FakePipeline:
     target_name: str = "fake-target"
     draft_name: str | None = "fake-draft"
     dtype: str = "float32"
+    memory: dict[str, int] = field(default_factory=lambda: {"target_weights": 1000, "kv_cache": 200})
     context: int = CONTEXT
     encoder: None = None
     backend: FakeBackend = FakeBackend()

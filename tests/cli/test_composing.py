@@ -160,7 +160,8 @@ def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str],
         (["+max_tokens=1"], "max_tokens: unknown option, did you mean 'max_new_tokens'?"),
         (
             ["+model.size=1"],
-            "model.size: unknown option of the model; there are: context, draft, draft_layers, dtype, target",
+            "model.size: unknown option of the model; there are: context, draft, draft_layers, dtype, "
+            "kv_cache, target, weights",
         ),
         (["model=5"], "model: 5 is no name; there are: smollm2"),
         (["sampling=5"], "sampling: 5 is not a group of options"),

@@ -36,10 +36,11 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
     cli("prompt=hello", "max_new_tokens=7", "output_dir=out", "sampling.seed=5")
     written = metrics()
     assert set(written) == {
-        *("schema_version", "pipeline", "guarantee", "models", "backend", "dtype", "machine"),
+        *("schema_version", "pipeline", "guarantee", "models", "backend", "dtype", "memory", "machine"),
         *("sampling", "max_new_tokens", "prompts", "summary"),
     }
     assert written["schema_version"] == 1
+    assert written["memory"] == {"target_weights": 1000, "kv_cache": 200}
     assert written["models"] == {"target": "fake-target", "draft": "fake-draft"}
     assert written["sampling"]["seed"] == 5
     [record] = written["prompts"]

@@ -170,7 +170,7 @@ def test_families_with_norms_and_windows_of_their_own(name: str, graphs: int, pr
     made, fault = compile_decoder(plain, Compiler())
     assert isinstance(made, CompiledDecoder)
     assert (fault, len(pretended)) == (None, graphs)
-    M, D = plain.embedding_VM.shape[1], plain.config.head_dim
+    M, D = plain.embedding.width, plain.config.head_dim
     h, a, cos, sin = torch.randn(1, 3, M), torch.randn(1, 3, M), torch.randn(1, 3, 1, D), torch.randn(1, 3, 1, D)
     with torch.no_grad():
         for layer in range(plain.layers):

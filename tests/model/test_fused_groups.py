@@ -179,7 +179,7 @@ def test_stacked_weights_are_the_layers_own(smollm: Decoder) -> None:
 
 def test_a_decoder_of_separate_blocks_runs_layer_by_layer() -> None:
     whole = tiny_decoder()
-    loose = Decoder(whole.config, whole.blocks, whole.embedding_VM, whole.final_norm_M, whole.output_head)
+    loose = Decoder(whole.config, whole.blocks, whole.embedding, whole.final_norm_M, whole.output_head)
     groups = [[0], [1, 2, 3], [4]]
     chain = TokenTree.chain(TOKENS[0], TOKENS[1:])
     (ours,), (theirs,) = (

@@ -13,11 +13,11 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends import cpu
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
-from spec_sdk_backends.packed_projections import PackedProjection, PackedProjectionStack, can_pack
+from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors
 
@@ -68,7 +68,7 @@ def test_a_derivative_can_be_taken() -> None:
 def test_a_stack_is_its_layers(biased: bool) -> None:
     weight_LOI, bias_LO = random(4, 10, 6), random(4, 10) if biased else None
     plain, packed = Ops().projections(weight_LOI, bias_LO), CpuOps().projections(weight_LOI, bias_LO)
-    assert isinstance(packed, PackedProjectionStack) and len(packed) == len(plain) == 4
+    assert isinstance(packed, SeparateProjections) and len(packed) == len(plain) == 4
     x_gKI = random(2, 5, 6)
     torch.testing.assert_close(packed.layers(1, 3)(x_gKI), plain.layers(1, 3)(x_gKI))
     torch.testing.assert_close(packed[2](x_gKI[1]), plain.layers(1, 3)(x_gKI)[1])

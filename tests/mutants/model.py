@@ -52,8 +52,8 @@ MODEL = (
     Mutant(
         "cache: the values stay where they were",
         CACHE,
-        "for storage in (self.k_LSGCD, self.v_LSGCD):",
-        "for storage in (self.k_LSGCD,):",
+        "for storage in self._tensors():\n            # reading",
+        "for storage in self._tensors()[::2]:\n            # reading",
         (OF_CACHE,),
     ),
     Mutant(

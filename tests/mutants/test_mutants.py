@@ -17,6 +17,7 @@ from tests.mutants.growth import GROWTH
 from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.model import MODEL
 from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.quantised import QUANTISED
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
@@ -25,7 +26,7 @@ from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
 
 TREES = "tests/tree/test_refusals.py"
-LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES, SPEECH, API, WAITING)
+LISTS = (VERIFIERS, SAMPLERS, GROWTH, SCHEDULING, MODEL, LAYER_KINDS, FAMILIES, SPEECH, API, QUANTISED, WAITING)
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 

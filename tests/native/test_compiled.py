@@ -36,9 +36,9 @@ def with_quantized_mlps(decoder: Decoder) -> Decoder:
             codes = (part.weight_OI * 127 / part.weight_OI.abs().max()).round().to(torch.int8)
             scale = torch.full((part.outputs, part.inputs // 32), 0.01, dtype=torch.float16)
             made.append(NativeQuantizedProjection(QuantizedMatrix(codes, scale)))
-        blocks.append(dataclasses.replace(block, mlp=GatedMLP(*made)))
+        blocks.append(dataclasses.replace(block, mlp=GatedMLP(made[0], made[1])))
     return Decoder(
-        decoder.config, blocks, decoder.embedding_VM, decoder.final_norm_M, decoder.output_head, sources=decoder.sources
+        decoder.config, blocks, decoder.embedding, decoder.final_norm_M, decoder.output_head, sources=decoder.sources
     )
 
 

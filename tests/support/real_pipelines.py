@@ -27,20 +27,20 @@ def settings_of(*overrides: str) -> Settings:
 
 @functools.lru_cache(maxsize=2)
 def pipeline_of(*overrides: str) -> Pipeline:
-    """The pipeline of a command line's overrides; the last two are kept in memory.
+    """The pipeline of a command line's overrides, on dense weights unless they say otherwise; two are kept in memory.
 
     On the cores that fall to this process. What was loaded is shared with other pipelines of the same model and type.
     """
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
     with mock.patch.object(spec_sdk.pipeline, "Models", shared_models):
-        return build_pipeline(settings_of(*overrides), Registry.discover())
+        return build_pipeline(settings_of("model.weights=dense", *overrides), Registry.discover())
 
 
 def shared_models(target: str, draft: str, draft_layers: Any, load: Any, *others: Any) -> Models:
     """In the place of :class:`Models`: the last two of them are kept, as a pipeline and its baseline share one."""
     backend = load.__self__
     ops, device, dtype, *ranks = others
-    key = (target, draft, str(draft_layers), type(backend), str(backend.config), device, dtype)
+    key = (target, draft, str(draft_layers), type(backend), str(backend.config), device, dtype, *ranks[4:])
     if key not in _loaded:
         while len(_loaded) > 1:
             del _loaded[next(iter(_loaded))]

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from spec_sdk.model.architectures import read_config
-from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
 
 
-class ModelTensors:
+class ModelTensors(TensorSource):
     """A transformers model in memory as a source of weights."""
 
     def __init__(self, name: str, seed: int, **overrides: Any) -> None:

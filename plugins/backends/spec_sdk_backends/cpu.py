@@ -20,11 +20,11 @@ from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
 from spec_sdk_backends.native.library import find
 from spec_sdk_backends.native.ops import NativeOps
-from spec_sdk_backends.packed_projections import PackedProjection, PackedProjectionStack, can_pack
+from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
 MOST_THREADS_PER_CORE = 4
@@ -81,7 +81,7 @@ class CpuOps(Ops):
         if not self._pack_weights or not can_pack(weight_LOI.dtype):
             return super().projections(weight_LOI, bias_LO)
         biases = [None] * len(weight_LOI) if bias_LO is None else list(bias_LO)
-        return PackedProjectionStack([PackedProjection(w, b) for w, b in zip(weight_LOI, biases, strict=True)])
+        return SeparateProjections([PackedProjection(w, b) for w, b in zip(weight_LOI, biases, strict=True)])
 
 
 class CpuBackend(Backend):

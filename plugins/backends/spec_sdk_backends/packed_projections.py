@@ -4,7 +4,7 @@ A plain ``linear`` on a row-major matrix is left to the BLAS library, which for 
 times as long as for one row, and repacks the weights in every call or does without. On packed weights a few rows cost
 as much as one (benchmarks/packed_projections.py).
 
-Legend: I inputs, O outputs, L layers of a stack, g layers of a run, K rows, N rows of all leading dims together.
+Legend: I inputs, O outputs, N rows of all leading dims together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.linear import Projection
 
 
 def packed_linear(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
@@ -59,25 +59,6 @@ class PackedProjection(Projection):
             y: torch.Tensor = torch.ops.spec_sdk_backends.packed_linear(x, self._weight_OI, self.bias_O)
             return y
         return packed_linear(x, self._weight_OI, self.bias_O)
-
-
-class PackedProjectionStack(ProjectionStack):
-    """The packed matrices of L layers, each by itself."""
-
-    def __init__(self, layers: list[PackedProjection]) -> None:
-        self._layers = layers
-
-    def __len__(self) -> int:
-        return len(self._layers)
-
-    def __getitem__(self, layer: int) -> Projection:
-        return self._layers[layer]
-
-    def layers(self, first: int, end: int) -> ProjectionStack:
-        return PackedProjectionStack(self._layers[first:end])
-
-    def __call__(self, x_gKI: torch.Tensor) -> torch.Tensor:
-        return torch.stack([layer(x_KI) for layer, x_KI in zip(self._layers, x_gKI, strict=True)])
 
 
 @functools.cache

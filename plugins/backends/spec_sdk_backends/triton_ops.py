@@ -48,6 +48,8 @@ class TritonOps(Ops):
         reaches less far. Raises
         :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
         """
+        if not cache.in_place:
+            return super().cached_attention(q_gBNHD, cache, first, spec)
         g, B, N, H, _ = q_gBNHD.shape
         inputs = cache.inputs
         k_gSGCD, v_gSGCD = cache.layers(first, first + g)

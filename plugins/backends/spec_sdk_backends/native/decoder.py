@@ -58,7 +58,7 @@ class NativeDecoder(Decoder):
         super().__init__(
             decoder.config,
             decoder.blocks,
-            decoder.embedding_VM,
+            decoder.embedding,
             decoder.final_norm_M,
             decoder.output_head,
             stack=decoder.stack,
@@ -75,8 +75,7 @@ class NativeDecoder(Decoder):
         return NativeDecoder(super().subset(layers))
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor | None:
-        k_LSGCD, _ = work.cache.layers(0, self.layers)
-        if not self._narrow(h_BNM) or k_LSGCD.dtype != self.dtype:
+        if not self._narrow(h_BNM) or not work.cache.in_place:
             return None
         of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
         rotations = _Rotations(work)

@@ -38,12 +38,11 @@ class NativeOps(Ops):
         return NativeProjectionStack(weight_LOI, bias_LO)
 
     def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
-        """A linear layer with weights in few bits."""
         return NativeQuantizedProjection(matrix, bias_O)
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
     ) -> torch.Tensor:
-        if not attends(q_gBNHD, cache.layers(first, first + 1)[0]):
+        if not cache.in_place or not attends(q_gBNHD, cache.layers(first, first + 1)[0]):
             return super().cached_attention(q_gBNHD, cache, first, spec)
         return attention(q_gBNHD, cache, first, spec)

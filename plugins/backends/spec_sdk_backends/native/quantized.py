@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.products import is_narrow, is_stand_in, multiply
 from spec_sdk_backends.native.structures import Matrix
 
@@ -47,29 +46,8 @@ _OPERATIONS.impl("native_quantized_linear", native_quantized_linear, "CompositeE
 torch.library.register_fake("spec_sdk_backends::native_quantized_linear", _shape, lib=_OPERATIONS)
 
 
-class NativeQuantizedProjection(Projection):
-    """One quantised matrix. Wide passes multiply with weights that are dequantised for the call."""
-
-    def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> None:
-        self.quantized = matrix
-        self.bias_O = bias_O
-
-    @property
-    def weight_OI(self) -> torch.Tensor:
-        """The dequantised weights, float32: a copy."""
-        return self.quantized.dequantized(torch.float32)
-
-    @property
-    def inputs(self) -> int:
-        return self.quantized.inputs
-
-    @property
-    def outputs(self) -> int:
-        return self.quantized.outputs
-
-    @property
-    def nbytes(self) -> int:
-        return self.quantized.nbytes
+class NativeQuantizedProjection(QuantizedProjection):
+    """One quantised matrix. Wide passes multiply with weights that are expanded for the call."""
 
     @property
     def matrix(self) -> Matrix:
@@ -82,4 +60,4 @@ class NativeQuantizedProjection(Projection):
             operation = torch.ops.spec_sdk_backends.native_quantized_linear
             y: torch.Tensor = operation(x, held.codes_OC, held.scale_OG, held.offset_OG, self.bias_O)
             return y
-        return multiply(self.matrix, x) if is_narrow(x) else F.linear(x, held.dequantized(x.dtype), self.bias_O)
+        return multiply(self.matrix, x) if is_narrow(x) else super().__call__(x)

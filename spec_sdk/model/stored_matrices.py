@@ -1,0 +1,68 @@
+"""Matrices that a checkpoint stores in few bits: codes, scales and offsets, each a tensor of its own.
+
+The matrix ``NAME`` lies in ``NAME.codes`` (int8 [rows, columns], or uint8 [rows, columns / 2]), ``NAME.scale`` and
+``NAME.offset`` (float16 [rows, columns / 32], the latter not for all), which together are a
+:class:`~spec_sdk.ops.quantized.QuantizedMatrix`. GGUF files are converted to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.safetensors_reader import SafetensorsStore
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
+
+CODES, SCALE, OFFSET = ".codes", ".scale", ".offset"
+DTYPES = {"I8": 8, "U8": 4}
+"""Bits of a code, by the safetensors dtype of the codes."""
+
+
+class StoredMatrices:
+    """The tensors of a checkpoint, those among them that are stored in few bits under one name each.
+
+    Raises UserError for codes whose scales are not there or do not fit them.
+    """
+
+    def __init__(self, store: SafetensorsStore) -> None:
+        self._store = store
+        self.where = store.where
+        shapes = dict(store.shapes)
+        self._parts: dict[str, list[str]] = {}
+        for name in [name.removesuffix(CODES) for name in shapes if name.endswith(CODES)]:
+            if name in shapes:
+                raise UserError(f"{self.where}: tensor '{name}' is stored twice, once in few bits")
+            shapes[name] = self._shape(name, shapes)
+            self._parts[name] = [name + part for part in (CODES, SCALE, OFFSET) if shapes.pop(name + part, None)]
+        self.shapes: Mapping[str, tuple[int, ...]] = shapes
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A tensor as stored, memory-mapped, or expanded to float32. Raises KeyError for an unknown name."""
+        matrix = self.quantized(name)
+        return self._store.tensor(name) if matrix is None else matrix.dequantized(torch.float32)
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """The matrix as stored, memory-mapped; None for one that is stored in floating point."""
+        if name not in self._parts:
+            return None
+        return QuantizedMatrix(*(self._store.tensor(part) for part in self._parts[name]))
+
+    def check_floating(self, names: Iterable[str]) -> None:
+        """Raise UserError if one of ``names`` is stored as neither ordinary floating point nor a matrix in few bits."""
+        self._store.check_floating(name for name in names if name not in self._parts)
+
+    def _shape(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+        bits = DTYPES.get(self._store.dtype(name + CODES))
+        codes = shapes[name + CODES]
+        if bits is None or len(codes) != 2 or codes[1] * (8 // bits) % GROUP:
+            raise UserError(f"{self.where}: '{name}{CODES}' holds no codes of 4 or 8 bits in groups of {GROUP}")
+        rows, columns = codes[0], codes[1] * (8 // bits)
+        for part in (SCALE, OFFSET):
+            there = shapes.get(name + part)
+            if there is None and part == OFFSET:
+                continue
+            if there != (rows, columns // GROUP) or self._store.dtype(name + part) != "F16":
+                raise UserError(f"{self.where}: '{name}{part}' is missing or does not fit the codes of '{name}'")
+        return rows, columns

@@ -1,0 +1,93 @@
+"""What tokens look up: rows of a matrix, in floating point or in few bits.
+
+Legend: V vocabulary, M model dim, B requests, N rows of a request, K = B*N rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.ops.attention import Ops
+from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.quantized import QuantizedMatrix
+
+
+class Embedding:
+    """A matrix [V, M], whose dtype is that of the hidden states."""
+
+    def __init__(self, weight_VM: torch.Tensor) -> None:
+        self._weight_VM = weight_VM
+
+    @property
+    def weight_VM(self) -> torch.Tensor:
+        """The matrix; a copy where it is kept in few bits."""
+        return self._weight_VM
+
+    @property
+    def device(self) -> torch.device:
+        return self._weight_VM.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._weight_VM.dtype
+
+    @property
+    def width(self) -> int:
+        """M."""
+        return self._weight_VM.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix."""
+        return self._weight_VM.numel() * self._weight_VM.element_size()
+
+    def __call__(self, token_BN: torch.Tensor) -> torch.Tensor:
+        """[B, N] → [B, N, M]."""
+        return F.embedding(token_BN, self._weight_VM)
+
+    def tied_head(self, ops: Ops) -> Projection:
+        """The output head of the same weights."""
+        return ops.projection(self._weight_VM)
+
+    def shared_by(self, projection: Projection) -> bool:
+        """Whether the weights of a linear layer are this very memory."""
+        return type(projection) is Projection and projection.weight_OI is self._weight_VM
+
+
+class QuantizedEmbedding(Embedding):
+    """The same for a matrix in few bits: rows are expanded to ``dtype`` as they are looked up."""
+
+    def __init__(self, matrix: QuantizedMatrix, dtype: torch.dtype) -> None:
+        self.matrix = matrix
+        self._dtype = dtype
+
+    @property
+    def weight_VM(self) -> torch.Tensor:
+        return self.matrix.dequantized(self._dtype)
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    @property
+    def width(self) -> int:
+        return self.matrix.inputs
+
+    @property
+    def nbytes(self) -> int:
+        return self.matrix.nbytes
+
+    def __call__(self, token_BN: torch.Tensor) -> torch.Tensor:
+        token_K = token_BN.flatten().long()
+        return self.matrix.rows(token_K).dequantized(self._dtype).view(*token_BN.shape, -1)
+
+    def tied_head(self, ops: Ops) -> Projection:
+        return ops.quantized_projection(self.matrix)
+
+    def shared_by(self, projection: Projection) -> bool:
+        return projection.quantized is self.matrix

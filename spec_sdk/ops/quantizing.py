@@ -1,0 +1,45 @@
+"""Weights in floating point to weights in few bits, as GGUF's Q8_0 and Q4_1 have them.
+
+Legend: O outputs, I inputs, G groups of a row, K inputs of a group.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
+
+
+def quantize(weight_OI: torch.Tensor, bits: int) -> QuantizedMatrix:
+    """The nearest matrix of 8 bits (symmetric, as Q8_0) or 4 bits (minimum and range of each group, as Q4_1).
+
+    To the bit what llama.cpp makes of the same weights. Raises ValueError for rows that are not whole groups of 32.
+    """
+    if weight_OI.shape[1] % GROUP:
+        raise ValueError(f"{weight_OI.shape[1]} inputs are not whole groups of {GROUP}")
+    w_OGK = weight_OI.float().view(weight_OI.shape[0], -1, GROUP)
+    return _in_eight(w_OGK) if bits == 8 else _in_four(w_OGK)
+
+
+def _in_eight(w_OGK: torch.Tensor) -> QuantizedMatrix:
+    scale_OG = w_OGK.abs().amax(-1) / 127
+    x_OGK = w_OGK * _inverse(scale_OG)[..., None]
+    # halves are rounded away from zero, as C's roundf does
+    whole_OGK = torch.floor(x_OGK.abs())
+    codes_OGK = torch.sign(x_OGK) * (whole_OGK + torch.floor(2 * (x_OGK.abs() - whole_OGK)))
+    return QuantizedMatrix(codes_OGK.to(torch.int8).flatten(1), scale_OG.half())
+
+
+def _in_four(w_OGK: torch.Tensor) -> QuantizedMatrix:
+    least_OG, most_OG = w_OGK.amin(-1), w_OGK.amax(-1)
+    scale_OG = (most_OG - least_OG) / 15
+    x_OGK = (w_OGK - least_OG[..., None]) * _inverse(scale_OG)[..., None]
+    codes_OGK = torch.trunc(x_OGK + 0.5).clamp_(0, 15).to(torch.uint8)
+    low_OGH, high_OGH = codes_OGK.chunk(2, dim=-1)
+    return QuantizedMatrix((low_OGH | high_OGH << 4).flatten(1), scale_OG.half(), least_OG.half())
+
+
+def _inverse(scale_OG: torch.Tensor) -> torch.Tensor:
+    """0 for a scale so small that its inverse overflows: as float16 it is 0."""
+    inverse_OG = 1 / scale_OG
+    return torch.where(inverse_OG.isfinite(), inverse_OG, 0.0)

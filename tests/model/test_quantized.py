@@ -1,0 +1,166 @@
+"""Matrices in few bits: their parts, how they are made from floats, products and look-ups.
+
+Legend: I inputs, O outputs, V vocabulary, M model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from spec_sdk.model.gguf_blocks import LAYOUTS, codes_of, offsets_of, scales_of
+from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
+from spec_sdk.ops.linear import SeparateProjections
+from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized_linear import QuantizedProjection, expanded_linear
+from spec_sdk.ops.quantizing import quantize
+
+KINDS = ["Q4_0", "Q4_1", "Q8_0"]
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Weights whose groups differ much in size, one of them zero."""
+    rng = torch.Generator().manual_seed(seed)
+    values = torch.randn(shape, generator=rng) * torch.logspace(-6, 2, shape[0])[:, None]
+    values[0, :32] = 0
+    return values
+
+
+def stored(weight_OI: torch.Tensor, kind: str) -> np.ndarray:
+    """Rows of blocks as llama.cpp stores them [O, bytes]."""
+    made: np.ndarray = gguf.quants.quantize(weight_OI.numpy(), gguf.GGMLQuantizationType[kind])
+    return made
+
+
+def matrix_of(blocks: np.ndarray, kind: str) -> QuantizedMatrix:
+    codes = torch.from_numpy(codes_of(blocks, kind).copy())
+    offset = torch.from_numpy(offsets_of(blocks, kind)) if LAYOUTS[kind].offset else None
+    scale = torch.from_numpy(scales_of(blocks, kind))
+    return QuantizedMatrix(codes if LAYOUTS[kind].bits == 4 else codes.view(torch.int8), scale, offset)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_matrix_of_blocks_is_what_gguf_makes_of_them(kind: str) -> None:
+    blocks = stored(random(24, 96), kind)
+    matrix = matrix_of(blocks, kind)
+    expected = torch.from_numpy(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]))
+    assert torch.equal(matrix.dequantized(torch.float32), expected)
+    assert torch.equal(matrix.dequantized(torch.bfloat16), expected.bfloat16())
+    assert (matrix.outputs, matrix.inputs, matrix.bits) == (24, 96, LAYOUTS[kind].bits)
+    # of four bits the scale and the offset that Q4_0 has not stored, of eight the scale
+    assert matrix.nbytes == 24 * 3 * (16 + 4 if matrix.bits == 4 else 32 + 2)
+
+
+@pytest.mark.parametrize(("bits", "kind"), [(4, "Q4_1"), (8, "Q8_0")])
+@pytest.mark.parametrize("seed", range(3))
+def test_floats_are_quantized_as_gguf_does(bits: int, kind: str, seed: int) -> None:
+    weight_OI = random(40, 64, seed=seed)
+    # in the middle between two codes
+    weight_OI[3] = torch.arange(64.0) / 2
+    ours, theirs = quantize(weight_OI, bits), matrix_of(stored(weight_OI, kind), kind)
+    assert torch.equal(ours.codes_OC, theirs.codes_OC) and torch.equal(ours.scale_OG, theirs.scale_OG)
+    assert (ours.offset_OG is None) == (theirs.offset_OG is None)
+    assert ours.offset_OG is None or torch.equal(ours.offset_OG, theirs.offset_OG)  # type: ignore[arg-type]
+
+
+def test_weights_too_small_for_float16_become_zero() -> None:
+    assert not quantize(torch.full((1, 32), 1e-40), 8).dequantized(torch.float32).any()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_parts_of_a_matrix(bits: int) -> None:
+    matrix = quantize(random(10, 96), bits)
+    whole = matrix.dequantized(torch.float32)
+    assert torch.equal(matrix.rows(slice(2, 5)).dequantized(torch.float32), whole[2:5])
+    assert torch.equal(matrix.rows(torch.tensor([7, 7, 1])).dequantized(torch.float32), whole[[7, 7, 1]])
+    assert torch.equal(matrix.columns(32, 96).dequantized(torch.float32), whole[:, 32:])
+    assert torch.equal(matrix.padded(12).dequantized(torch.float32)[:10], whole)
+    assert not matrix.padded(12).dequantized(torch.float32)[10:].any()
+    below = QuantizedMatrix.below([matrix, matrix.rows(slice(0, 3))])
+    assert torch.equal(below.dequantized(torch.float32), torch.cat((whole, whole[:3])))
+    with pytest.raises(ValueError, match="columns 16 to 64 are not whole groups of 32"):
+        matrix.columns(16, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: QuantizedMatrix(m.codes_OC.float(), m.scale_OG), "codes are torch.float32"),
+        (lambda m: QuantizedMatrix(m.codes_OC, m.scale_OG.float()), "do not fit codes"),
+        (lambda m: QuantizedMatrix(m.codes_OC, m.scale_OG, m.scale_OG[1:]), "do not fit codes"),
+        (lambda m: QuantizedMatrix(m.codes_OC[:, :40], m.scale_OG[:, :1]), "40 inputs are not whole groups"),
+        (lambda m: quantize(torch.zeros(2, 40), 4), "40 inputs are not whole groups"),
+    ],
+)
+def test_parts_that_do_not_fit(change: Callable[[QuantizedMatrix], object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        change(quantize(random(4, 64), 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [(1,), (2, 3), (40,)])
+def test_products_are_those_of_the_expanded_weights(
+    rows: tuple[int, ...], bits: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # three slices of rows of weights, the last one shorter
+    monkeypatch.setattr("spec_sdk.ops.quantized_linear.EXPANDED", 64 * 20)
+    weight_OI, bias_O, x = torch.randn(50, 64), torch.randn(50), torch.randn(*rows, 64).to(dtype)
+    matrix = quantize(weight_OI, bits)
+    projection = Ops().quantized_projection(matrix, bias_O.to(dtype))
+    expected = x.double() @ matrix.dequantized(torch.float64).T + bias_O.to(dtype).double()
+    error = (projection(x).double() - expected).abs().max() / expected.abs().max()
+    assert error < (1e-6 if dtype == torch.float32 else 2e-2)
+    assert projection(x).dtype == dtype and projection(x).shape == (*rows, 50)
+    assert (projection.outputs, projection.inputs, projection.nbytes) == (50, 64, matrix.nbytes)
+    assert torch.equal(projection.weight_OI, matrix.dequantized(torch.float32))
+
+
+def test_a_product_has_its_derivative() -> None:
+    matrix, x = quantize(torch.randn(9, 32), 4), torch.randn(2, 32).requires_grad_()
+    (gradient,) = torch.autograd.grad(QuantizedProjection(matrix)(x).sum(), x)
+    torch.testing.assert_close(gradient, matrix.dequantized(torch.float32).sum(0).expand(2, -1))
+
+
+def test_a_traced_product_is_one_operation() -> None:
+    """Else a compiler would unroll the loop over rows of weights."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            return QuantizedProjection(QuantizedMatrix(codes, scale))(x)
+
+    matrix, x = quantize(torch.randn(9, 32), 8), torch.randn(2, 32)
+    exported = torch.export.export(Layer(), (x, matrix.codes_OC, matrix.scale_OG))
+    called = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert called == ["spec_sdk.quantized_linear.default"]
+    traced = exported.module()(x, matrix.codes_OC, matrix.scale_OG)
+    assert torch.equal(traced, expanded_linear(x, matrix, None))
+
+
+def test_a_stack_of_separate_projections() -> None:
+    layers = [QuantizedProjection(quantize(torch.randn(6, 32), 4)) for _ in range(4)]
+    stack, x_gKI = SeparateProjections(layers), torch.randn(2, 5, 32)
+    assert len(stack) == 4 and stack[3] is layers[3]
+    assert torch.equal(stack.layers(1, 3)(x_gKI), torch.stack([layers[1](x_gKI[0]), layers[2](x_gKI[1])]))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_an_embedding(bits: int) -> None:
+    matrix = quantize(random(20, 64), bits)
+    token_BN = torch.tensor([[3, 19, 3], [0, 7, 11]], dtype=torch.int32)
+    for dtype in (torch.float32, torch.bfloat16):
+        embedding, plain = QuantizedEmbedding(matrix, dtype), Embedding(matrix.dequantized(dtype))
+        assert torch.equal(embedding(token_BN), plain(token_BN))
+        assert torch.equal(embedding.weight_VM, plain.weight_VM)
+        assert (embedding.dtype, embedding.width, embedding.device) == (plain.dtype, plain.width, plain.device)
+        assert embedding.nbytes == matrix.nbytes
+        head = embedding.tied_head(Ops())
+        # held once
+        assert isinstance(head, QuantizedProjection) and head.quantized is matrix
+        assert embedding.shared_by(head) and not plain.shared_by(head)
+        assert plain.shared_by(plain.tied_head(Ops())) and not embedding.shared_by(plain.tied_head(Ops()))

@@ -1,0 +1,89 @@
+"""Codes at the wrong inputs, scales of other groups, bits that nobody asked for, cache rows without their scale."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MATRIX = "spec_sdk/ops/quantized.py"
+BLOCKS = "spec_sdk/model/gguf_blocks.py"
+CHOICE = "spec_sdk/model/chosen_weights.py"
+LOADER = "spec_sdk/model/load_decoder.py"
+SHARDS = "spec_sdk/model/tensor_parallel.py"
+CACHE = "spec_sdk/model/quantized_kv_cache.py"
+PASS_CACHE = "spec_sdk/ops/quantized_pass_cache.py"
+OF_MATRIX = "tests/model/test_quantized.py"
+OF_CHOICE = "tests/model/test_chosen_weights.py"
+OF_CACHE = "tests/model/test_quantized_kv_cache.py"
+
+QUANTISED = (
+    Mutant(
+        "few bits: the two halves of a byte are exchanged",
+        MATRIX,
+        "codes_OGK[..., : GROUP // 2] = halves_OGK & 15\n        codes_OGK[..., GROUP // 2 :] = halves_OGK >> 4",
+        "codes_OGK[..., : GROUP // 2] = halves_OGK >> 4\n        codes_OGK[..., GROUP // 2 :] = halves_OGK & 15",
+        (OF_MATRIX,),
+    ),
+    Mutant(
+        "few bits: columns of a shard begin at the first group",
+        MATRIX,
+        "[:, first // GROUP : end // GROUP]",
+        "[:, : (end - first) // GROUP]",
+        (OF_MATRIX,),
+    ),
+    Mutant(
+        "gguf: the scale of Q4_1 is its minimum",
+        BLOCKS,
+        "return _halves(_blocks(stored, layout), 2)",
+        "return _halves(_blocks(stored, layout), 0)",
+        (OF_MATRIX,),
+    ),
+    Mutant(
+        "gguf: Q4_0's codes mean 0 at 7",
+        BLOCKS,
+        "offset=True, zero=8)",
+        "offset=True, zero=7)",
+        (OF_MATRIX,),
+    ),
+    Mutant(
+        "weights: the output head has 4 bits",
+        CHOICE,
+        'choice == "int8" or role in LOOKED_UP',
+        'choice == "int8" or role == LOOKED_UP[0]',
+        (f"{OF_CHOICE}::test_the_bits_of_a_matrix",),
+    ),
+    Mutant(
+        "weights: auto keeps bits that are slow",
+        CHOICE,
+        "stored is not None and fast(stored)",
+        "stored is not None",
+        (f"{OF_CHOICE}::test_the_bits_of_a_matrix",),
+    ),
+    Mutant(
+        "weights: parts of different bits are joined",
+        LOADER,
+        "if part is None or not part.like((parts or [part])[0]):",
+        "if part is None:",
+        (f"{OF_CHOICE}::test_a_fused_matrix_of_different_parts_is_dense",),
+    ),
+    Mutant(
+        "weights: every rank has the head's first rows",
+        SHARDS,
+        "head.rows(slice(rank * W, (rank + 1) * W))",
+        "head.rows(slice(0, W))",
+        (f"{OF_CHOICE}::test_shards_have_the_weights_of_the_whole",),
+    ),
+    Mutant(
+        "cache in 8 bits: scales stay where they were",
+        CACHE,
+        'storages = (*KVCache.storages, "k_scale_LSGC1", "v_scale_LSGC1")',
+        "storages = KVCache.storages",
+        (OF_CACHE,),
+    ),
+    Mutant(
+        "cache in 8 bits: values have the keys' scales",
+        PASS_CACHE,
+        "self._scales.write(first, k_scales, v_scales)",
+        "self._scales.write(first, k_scales, k_scales)",
+        (f"{OF_CACHE}::test_what_a_pass_writes_it_reads_rounded",),
+    ),
+)
