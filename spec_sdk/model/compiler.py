@@ -102,11 +102,12 @@ def place(key: str) -> Path:
 def _fingerprint() -> str:
     package = Path(spec_sdk.__file__).parent
     texts = [path.read_bytes() for room in TRACED_PACKAGES for path in sorted((package / room).rglob("*.py"))]
-    facts = [sys.version, platform.machine(), torch.backends.cpu.get_cpu_capability(), _processor(), repr(OPTIONS)]
+    facts = [sys.version, platform.machine(), torch.backends.cpu.get_cpu_capability(), processor(), repr(OPTIONS)]
     return hashlib.sha256(b"\0".join([*texts, *(fact.encode() for fact in facts)])).hexdigest()[:16]
 
 
-def _processor() -> str:
+@functools.cache
+def processor() -> str:
     """What the processor can do: a graph is made for this one, and a home directory may be seen by several."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -240,6 +240,13 @@ class Decoder:
         logits_BNV, cap = self.output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
         return logits_BNV if cap is None else torch.tanh(logits_BNV / cap) * cap
 
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor | None:
+        """All blocks in order: hidden states [B, N, M] into the first → out of the last one, recorded where asked for.
+
+        None, and nothing done, where a decoder has no quicker way than its stages one after the other.
+        """
+        return None
+
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -258,7 +265,11 @@ class Decoder:
 
     def rotation(self, layer: int, work: Rotations) -> Rotation:
         """The cosines and sines of this layer's rotary positions."""
-        return work.rotations[self._rotation_of[layer]]
+        return work.rotations[self.rotation_index(layer)]
+
+    def rotation_index(self, layer: int) -> int:
+        """Which of a pass's rotations is this layer's."""
+        return self._rotation_of[layer]
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
         """Store this pass's K and V of one layer."""

@@ -71,7 +71,7 @@ def test_another_value_is_one_clear_line() -> None:
 
 
 def test_auto_does_not_compile_where_the_length_is_unknown(pretended: list[str]) -> None:
-    backend = CpuBackend(CpuConfig())
+    backend = CpuBackend(CpuConfig(native=False))
     backend.load(RandomWeights(TINY, 0), torch.float32)
     assert pretended == []
     assert backend.compiled == {"graphs": 0, "seconds": 0.0, "eager_because": "the length of the run is not known"}
@@ -81,7 +81,7 @@ def test_auto_compiles_what_earns_it(pretended: list[str], monkeypatch: pytest.M
     a_graph = 2 * compilation.ASSUMED_SECONDS + compilation.SECONDS_TO_LOAD
     enough = round(compilation.MARGIN * a_graph / (TINY.num_layers * compilation.SECONDS_A_LAYER))
     for tokens, graphs in ((enough - 10, 0), (enough + 10, 2)):
-        backend = CpuBackend(CpuConfig())
+        backend = CpuBackend(CpuConfig(native=False))
         backend.expect(tokens)
         backend.load(RandomWeights(TINY, 0), torch.float32)
         assert len(pretended) == graphs
@@ -92,7 +92,7 @@ def test_auto_compiles_what_earns_it(pretended: list[str], monkeypatch: pytest.M
 
 
 def test_auto_is_eager_without_a_compiler(no_gcc: None) -> None:
-    backend = CpuBackend(CpuConfig())
+    backend = CpuBackend(CpuConfig(native=False))
     backend.expect(10**9)
     backend.load(RandomWeights(TINY, 0), torch.float32)
     assert backend.compiled["graphs"] == 0
@@ -103,11 +103,11 @@ def test_true_without_a_compiler_is_one_clear_line(no_gcc: None) -> None:
     with pytest.raises(
         UserError, match=r"^backend.compile=true: nothing .* no C\+\+ compiler .*; use backend.compile="
     ):
-        CpuBackend(CpuConfig(compile=True)).load(RandomWeights(TINY, 0), torch.float32)
+        CpuBackend(CpuConfig(compile=True, native=False)).load(RandomWeights(TINY, 0), torch.float32)
 
 
 def test_false_compiles_nothing(pretended: list[str]) -> None:
-    backend = CpuBackend(CpuConfig(compile=False))
+    backend = CpuBackend(CpuConfig(compile=False, native=False))
     backend.expect(10**9)
     backend.load(RandomWeights(TINY, 0), torch.float32)
     assert pretended == []
@@ -120,7 +120,7 @@ def test_a_broken_compiler_is_found_by_trying(empty_cache: Path, monkeypatch: py
     monkeypatch.setattr(compiler, "compile_to", fails)
     assert compiler.trial() == "CppCompileError: no such flag"
     with pytest.raises(UserError, match="no such flag"):
-        CpuBackend(CpuConfig(compile=True)).load(RandomWeights(TINY, 0), torch.float32)
+        CpuBackend(CpuConfig(compile=True, native=False)).load(RandomWeights(TINY, 0), torch.float32)
 
 
 def test_a_damaged_graph_is_not_loaded(empty_cache: Path) -> None:

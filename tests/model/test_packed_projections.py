@@ -96,7 +96,7 @@ def test_a_packed_decoder_is_the_plain_one(name: str) -> None:
 
 def test_it_can_be_turned_off_and_gives_way_where_it_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     weight_OI = random(8, 8)
-    assert type(CpuBackend(CpuConfig()).ops.projection(weight_OI)) is PackedProjection
+    assert type(CpuBackend(CpuConfig(native=False)).ops.projection(weight_OI)) is PackedProjection
     assert type(CpuBackend(CpuConfig(pack_weights=False)).ops.projection(weight_OI)) is Projection
     monkeypatch.setattr(cpu, "can_pack", lambda dtype: False)
     assert type(CpuOps().projection(weight_OI)) is Projection

@@ -1,7 +1,8 @@
-"""The CPU backend: plain torch on the host."""
+"""The CPU backend: torch on the host, with native kernels where this machine has a compiler."""
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 from collections.abc import Mapping
@@ -20,6 +21,9 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
+from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
+from spec_sdk_backends.native.library import find
+from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
@@ -36,9 +40,15 @@ class CpuConfig:
         minimum=0,
         means={0: "torch's own choice, one per core"},
     )
+    native: Any = option(
+        "auto",
+        "kernels in C++ for passes of few rows",
+        choices={True: "", False: "", "auto": "where this machine's compiler makes them"},
+    )
     pack_weights: bool = option(
         True,
-        "linear layers in oneDNN's layout: faster; an embedding that is also the output head is held twice",
+        "without native kernels: linear layers in oneDNN's layout, an embedding that is also the output head held "
+        "twice; false: plain torch, no native kernels",
     )
     compile: Any = option(
         "auto",
@@ -75,7 +85,7 @@ class CpuOps(Ops):
 
 
 class CpuBackend(Backend):
-    """Tensors in host memory, the reference operations, linear layers packed for oneDNN."""
+    """Tensors in host memory; native kernels, or the reference operations and linear layers packed for oneDNN."""
 
     name = "cpu"
     Config = CpuConfig
@@ -88,15 +98,29 @@ class CpuBackend(Backend):
         if config.threads:
             torch.set_num_threads(config.threads)
         self._waiting = ThreadWaiting(config.wait)
-        self._ops = CpuOps(config.pack_weights, self._waiting)
+        self._native = choice_of(config.native, "backend.native")
+        if self._native == "true":
+            if not config.pack_weights:
+                raise UserError("backend.native=true: backend.pack_weights=false asks for plain torch; leave one out")
+            if self._no_native_kernels:
+                raise UserError(f"backend.native=true: {self._no_native_kernels}; use backend.native=auto")
 
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
 
-    @property
+    @functools.cached_property
     def ops(self) -> Ops:
-        return self._ops
+        other = CpuOps(self.config.pack_weights, self._waiting)
+        return other if self._no_native_kernels else NativeOps(other)
+
+    @functools.cached_property
+    def _no_native_kernels(self) -> str:
+        """Why there are no native kernels; empty if there are."""
+        if self._native == "false" or not self.config.pack_weights:
+            return "they are turned off"
+        found = find()
+        return found if isinstance(found, str) else ""
 
     def expect(self, tokens: int) -> None:
         super().expect(tokens)
@@ -109,6 +133,9 @@ class CpuBackend(Backend):
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
+        if self._compilation.choice != "true" and not self._no_native_kernels and unknown_block(decoder) is None:
+            self._compilation.eager_because = "the native kernels run whole blocks"
+            return TorchExecutor(NativeDecoder(decoder), self.ops)
         return TorchExecutor(self._compilation.of(decoder), self.ops)
 
     @property
@@ -116,7 +143,11 @@ class CpuBackend(Backend):
         return f"{_processor_name()}, {torch.get_num_threads()} threads"
 
     def describe(self) -> str:
-        return f"{_processor_name()}, {self._waiting.describe()}"
+        machine = f"{_processor_name()}, {self._waiting.describe()}"
+        if not self._no_native_kernels:
+            return f"{machine}, native kernels"
+        wanted = self._native == "auto" and self.config.pack_weights
+        return f"{machine}, no native kernels: {self._no_native_kernels}" if wanted else machine
 
 
 def check_threads(threads: int) -> None:

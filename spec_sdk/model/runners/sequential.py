@@ -18,6 +18,9 @@ class SequentialRunner(BlockRunner):
     capturable = True
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        at_once = decoder.blocks_at_once(h_BNM, work)
+        if at_once is not None:
+            return at_once
         for layer in range(decoder.layers):
             q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
             decoder.write_kv(layer, k_BNGD, v_BNGD, work)

@@ -1,0 +1,72 @@
+"""Which attention the native kernel computes: narrow passes over a cache of float32 or bfloat16.
+
+Legend: g layers, B requests, N rows of a request, H query heads, G KV heads, D head dim, S slots, C capacity.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.types import AttentionSpec
+from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.structures import Cache, Pass, address
+
+MOST_ROWS = 64
+LONGEST_HEAD = 256
+MOST_SHARED = 64
+"""Query heads to a KV head."""
+VECTOR = 16
+
+
+def attends(q_gBNHD: torch.Tensor, k_gSGCD: torch.Tensor) -> bool:
+    """Whether the kernel computes this attention."""
+    _, B, N, H, D = q_gBNHD.shape
+    return (
+        B * N <= MOST_ROWS
+        and q_gBNHD.dtype in DTYPES
+        and q_gBNHD.dtype == k_gSGCD.dtype
+        and knows_heads(H, k_gSGCD.shape[2], D)
+        and k_gSGCD[0, 0, 0].is_contiguous()
+        and not q_gBNHD.requires_grad
+    )
+
+
+def knows_heads(heads: int, shared: int, dim: int) -> bool:
+    """Whether the kernel takes heads of this shape."""
+    return dim % VECTOR == 0 and dim <= LONGEST_HEAD and heads // shared <= MOST_SHARED
+
+
+def attention(q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec) -> torch.Tensor:
+    """What :meth:`spec_sdk.ops.Ops.cached_attention` returns."""
+    g, B, N, H, D = q_gBNHD.shape
+    k_gSGCD, v_gSGCD = cache.layers(first, first + g)
+    storage, of_pass = Cache.of(k_gSGCD, v_gSGCD), Pass.of(cache.inputs)
+    q_gBNHD = _in_rows(q_gBNHD)
+    o_gBNHD = torch.empty((g, B, N, H, D), dtype=q_gBNHD.dtype)
+    for i in range(g):
+        library().spec_attention(
+            DTYPES[q_gBNHD.dtype],
+            H,
+            k_gSGCD.shape[2],
+            D,
+            spec.scale_for(D),
+            spec.softcap or 0.0,
+            spec.window or 0,
+            address(of_pass),
+            address(storage),
+            i,
+            q_gBNHD[i].data_ptr(),
+            q_gBNHD.stride(2),
+            o_gBNHD[i].data_ptr(),
+            torch.get_num_threads(),
+        )
+    return o_gBNHD
+
+
+def _in_rows(q_gBNHD: torch.Tensor) -> torch.Tensor:
+    """The same with a row's heads side by side, and rows one distance apart."""
+    _, B, N, _, D = q_gBNHD.shape
+    _, request, row, head, element = q_gBNHD.stride()
+    regular = head == D and element == 1 and (B == 1 or request == N * row)
+    return q_gBNHD if regular else q_gBNHD.contiguous()

@@ -1,0 +1,165 @@
+"""A decoder whose blocks run natively in narrow passes: consecutive blocks in one call, one stage at a time for runners
+that need the stages.
+
+Both compute the same to the bit. Wide passes, and what takes derivatives, run in torch.
+
+Legend: B requests, N rows of a request, M model dim, H query heads, G KV heads, D head dim, X heads of Q, K and V.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+
+from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
+from spec_sdk.ops.feed_forward import GatedMLP
+from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
+from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.products import NativeProjection
+from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.native.structures import Block, Cache, Pass, Shape, address
+
+
+def unknown_block(decoder: Decoder) -> str | None:
+    """Why the native kernels do not run a decoder's blocks; None if they do."""
+    if type(decoder) is not Decoder:
+        return f"a {type(decoder).__name__} is not run natively"
+    config = decoder.config
+    if decoder.dtype not in DTYPES or not knows_heads(config.num_heads, config.num_kv_heads, config.head_dim):
+        return f"heads of {config.head_dim} in {decoder.dtype} are not"
+    if not decoder.blocks:
+        return "there are no blocks"
+    widths = set()
+    for layer, block in enumerate(decoder.blocks):
+        mlp, spec = block.mlp, decoder.kinds[layer].attention
+        if not isinstance(mlp, GatedMLP) or mlp.activation != "silu":
+            return f"layer {layer} has no MLP with SiLU"
+        if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
+            return f"layer {layer} has norms of its outputs"
+        if spec.softcap is not None:
+            return f"layer {layer} caps its scores"
+        gains = (block.input_norm_M, block.q_norm_D, block.k_norm_D, block.post_norm_M)
+        if any(gain is not None and gain.dtype != decoder.dtype for gain in gains):
+            return f"layer {layer} has gains that are wider than its weights"
+        linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
+        if not all(isinstance(part, NativeProjection | NativeQuantizedProjection) for part in linear):
+            return f"layer {layer} has linear layers of another kind"
+        widths.add(mlp.down.inputs)
+    return None if len(widths) == 1 else "layers have MLPs of different sizes"
+
+
+class NativeDecoder(Decoder):
+    """A decoder of blocks that :func:`unknown_block` has nothing against."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__(
+            decoder.config,
+            decoder.blocks,
+            decoder.embedding,
+            decoder.final_norm_M,
+            decoder.output_head,
+            stack=decoder.stack,
+            sources=decoder.sources,
+        )
+        c, mlp = self.config, self.blocks[0].mlp
+        assert isinstance(mlp, GatedMLP)
+        self._dtype_number = DTYPES[self.dtype]
+        self._most_rows = min(MOST_ROWS, most_rows(self.dtype))
+        self._shape = Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, mlp.down.inputs, c.rms_norm_eps)
+        self._native = (Block * self.layers)(*(self._block(layer) for layer in range(self.layers)))
+
+    def subset(self, layers: Sequence[int]) -> Decoder:
+        return NativeDecoder(super().subset(layers))
+
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor | None:
+        if not self._narrow(h_BNM) or not work.cache.in_place:
+            return None
+        of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
+        rotations = _Rotations(work)
+        ends = sorted({layer for layer in work.taps if 0 < layer < self.layers} | {self.layers})
+        first = 0
+        for end in ends:
+            h_BNM = h_BNM.clone(memory_format=torch.contiguous_format)
+            library().spec_blocks(
+                self._dtype_number,
+                address(self._shape),
+                ctypes.addressof(self._native[first]),
+                first,
+                end - first,
+                address(of_pass),
+                address(cache),
+                h_BNM.data_ptr(),
+                rotations.cosines,
+                rotations.sines,
+                torch.get_num_threads(),
+            )
+            work.record(end, h_BNM)
+            first = end
+        return h_BNM
+
+    def pre_attention(
+        self, layer: int, h_BNM: torch.Tensor, work: Rotations
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if not self._narrow(h_BNM):
+            return super().pre_attention(layer, h_BNM, work)
+        (B, N, _), c = h_BNM.shape, self.config
+        H, G = c.num_heads, c.num_kv_heads
+        h_BNM, rotations = h_BNM.contiguous(), _Rotations(work)
+        qkv_BNXD = h_BNM.new_empty((B, N, H + 2 * G, c.head_dim))
+        library().spec_before(
+            self._dtype_number,
+            address(self._shape),
+            ctypes.addressof(self._native[layer]),
+            B * N,
+            h_BNM.data_ptr(),
+            rotations.cosines,
+            rotations.sines,
+            qkv_BNXD.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return qkv_BNXD[:, :, :H], qkv_BNXD[:, :, H : H + G], qkv_BNXD[:, :, H + G :]
+
+    def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
+        if not self._narrow(h_BNM):
+            return super().post_attention(layer, h_BNM, a_BNM)
+        h_BNM, a_BNM = h_BNM.clone(memory_format=torch.contiguous_format), a_BNM.contiguous()
+        library().spec_after(
+            self._dtype_number,
+            address(self._shape),
+            ctypes.addressof(self._native[layer]),
+            h_BNM.shape[0] * h_BNM.shape[1],
+            h_BNM.data_ptr(),
+            a_BNM.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return h_BNM
+
+    def _narrow(self, h_BNM: torch.Tensor) -> bool:
+        return h_BNM.shape[0] * h_BNM.shape[1] <= self._most_rows and not torch.is_grad_enabled()
+
+    def _block(self, layer: int) -> Block:
+        block, spec = self.blocks[layer], self.kinds[layer].attention
+        mlp = block.mlp
+        assert isinstance(mlp, GatedMLP)
+        linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
+        gains = (block.input_norm_M, block.q_norm_D, block.k_norm_D, block.post_norm_M)
+        return Block(
+            *(part.matrix for part in linear if isinstance(part, NativeProjection | NativeQuantizedProjection)),
+            *(None if gain is None else gain.data_ptr() for gain in gains),
+            spec.scale_for(self.config.head_dim),
+            spec.window or 0,
+            self.rotation_index(layer),
+        )
+
+
+class _Rotations:
+    """The addresses of a pass's cosines and sines [B, N, 1, D], which it keeps alive."""
+
+    def __init__(self, work: Rotations) -> None:
+        self._tensors = [(cos.contiguous(), sin.contiguous()) for cos, sin in work.rotations]
+        places = ctypes.c_void_p * len(self._tensors)
+        self.cosines = places(*(cos.data_ptr() for cos, _ in self._tensors))
+        self.sines = places(*(sin.data_ptr() for _, sin in self._tensors))

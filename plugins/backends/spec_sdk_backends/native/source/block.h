@@ -1,0 +1,180 @@
+// The stages of a decoder block of the Llama kind: RMS norm, fused QKV, norms of Q and K, rotary positions, cache,
+// attention, output projection, gated MLP with SiLU. Between matrices float32 is rounded once to the model's dtype.
+#pragma once
+
+#include "attention.h"
+#include "matrix.h"
+
+extern "C" struct Block {
+    Matrix qkv, output, gate_up, down;
+    const void* input_norm;
+    const void* q_norm;  // null: none
+    const void* k_norm;
+    const void* post_norm;
+    double scale;
+    int64_t window;  // 0: none
+    int64_t rope;    // which rotation
+};
+
+extern "C" struct Shape {
+    int64_t model, heads, kv_heads, dim, mlp;
+    double epsilon;
+};
+
+// What all threads work on. h: [rows, model]; cosines and sines: [rows, D] for every rotation.
+template <class T> struct Work {
+    Shape shape;
+    int64_t rows;
+    T* h;
+    T* qkv;  // [rows, (H + 2G) D]
+    T* attended;  // [rows, H D]
+    T* active;  // [rows, mlp]
+    const T* const* cosines;
+    const T* const* sines;
+    std::vector<Span>* spans;
+    std::vector<float>* sums;
+    Team* team;
+};
+
+// What one thread works on.
+template <class T> struct Own {
+    std::vector<T> normal, shuffled;
+    std::vector<float> sums, y, up;
+
+    Rows<T> rows(const T* x, int64_t stride, int64_t count, const Matrix& matrix) {
+        Rows<T> made{x, stride, count, &shuffled, &sums};
+        made.prepare(matrix);
+        y.resize(MOST_ROWS * BLOCK);
+        return made;
+    }
+};
+
+template <class T> void normalise(const T* x, const T* gain, int64_t size, double epsilon, T* to) {
+    Lanes sum = zeros();
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) sum = fused(load(x + i), load(x + i), sum);
+    if (i < size) sum = fused(load(x + i, int(size - i)), load(x + i, int(size - i)), sum);
+    float factor = 1.0f / std::sqrt(sum_of(sum) / float(size) + float(epsilon));
+    for (i = 0; i < size; i++) to[i] = rounded<T>(to_float(x[i]) * factor * to_float(gain[i]));
+}
+
+// the norm of all rows, which every thread makes for itself
+template <class T> Rows<T> normalised(Own<T>& own, const Work<T>& work, const void* gain, const Matrix& matrix) {
+    int64_t M = work.shape.model;
+    own.normal.resize(work.rows * M);
+    for (int64_t r = 0; r < work.rows; r++)
+        normalise<T>(work.h + r * M, (const T*)gain, M, work.shape.epsilon, own.normal.data() + r * M);
+    return own.rows(own.normal.data(), M, work.rows, matrix);
+}
+
+// this thread's part of the outputs, block by block: ``use(first, count, y)``
+template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* y, Use use) {
+    Team::Part part = Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK);
+    for (int64_t block = part.first; block < part.end; block++) {
+        int64_t first = block * BLOCK, count = std::min<int64_t>(BLOCK, matrix.outputs - first);
+        outputs_of<T>(matrix, rows, first, count, y);
+        use(first, count, y);
+    }
+}
+
+template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
+    Rows<T> rows = normalised(own, work, block.input_norm, block.qkv);
+    int64_t width = block.qkv.outputs;
+    multiply<T>(block.qkv, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y) {
+        for (int64_t r = 0; r < rows.count; r++)
+            for (int64_t c = 0; c < count; c++) work.qkv[r * width + first + c] = rounded<T>(y[r * BLOCK + c]);
+    });
+}
+
+// norms of Q and K, and rotations, head by head in place
+template <class T> void rotate_heads(const Block& block, const Work<T>& work) {
+    const Shape& s = work.shape;
+    int64_t turned = s.heads + s.kv_heads, width = block.qkv.outputs, half = s.dim / 2;
+    Team::Part part = Team::part_of(work.rows * turned);
+    for (int64_t i = part.first; i < part.end; i++) {
+        int64_t r = i / turned, head = i % turned;
+        T* x = work.qkv + r * width + head * s.dim;
+        const void* gain = head < s.heads ? block.q_norm : block.k_norm;
+        if (gain) normalise<T>(x, (const T*)gain, s.dim, s.epsilon, x);
+        const T* cosine = work.cosines[block.rope] + r * s.dim;
+        const T* sine = work.sines[block.rope] + r * s.dim;
+        for (int64_t d = 0; d < half; d++) {
+            float a = to_float(x[d]), b = to_float(x[d + half]);
+            x[d] = rounded<T>(a * to_float(cosine[d]) - b * to_float(sine[d]));
+            x[d + half] = rounded<T>(b * to_float(cosine[d + half]) + a * to_float(sine[d + half]));
+        }
+    }
+}
+
+template <class T> void write_cache(const Block& block, const Work<T>& work, const Cache& cache, int64_t layer,
+                                    const Pass& pass) {
+    const Shape& s = work.shape;
+    int64_t width = block.qkv.outputs, D = s.dim;
+    Team::Part part = Team::part_of(work.rows * s.kv_heads);
+    for (int64_t i = part.first; i < part.end; i++) {
+        int64_t r = i / s.kv_heads, g = i % s.kv_heads, b = r / pass.width, n = r % pass.width;
+        if (n >= pass.live[b]) continue;
+        int64_t to = layer * cache.layer_stride + pass.slot[b] * cache.slot_stride + g * cache.head_stride +
+                     (pass.write_at[b] + n) * D;
+        const T* k = work.qkv + r * width + (s.heads + g) * D;
+        std::memcpy((T*)cache.keys + to, k, D * sizeof(T));
+        std::memcpy((T*)cache.values + to, k + s.kv_heads * D, D * sizeof(T));
+    }
+}
+
+// q: [rows, H, D], rows so far apart; o: [rows, H, D]
+template <class T>
+void attend(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const Cache& cache, int64_t layer,
+            std::vector<Span>& spans, std::vector<float>& sums, Team& team, T* o) {
+    Attention<T> attention(heads, sight, q, q_stride, (const T*)cache.keys + layer * cache.layer_stride,
+                           (const T*)cache.values + layer * cache.layer_stride, cache);
+    int64_t thread = omp_get_thread_num(), size = omp_get_num_threads();
+    for (int64_t item = thread; item < attention.items(); item += size) attention.run(item, spans.data(), sums.data());
+    team.meet();
+    Team::Part part = Team::part_of(sight.pass.requests * sight.pass.width * heads.queries);
+    for (int64_t i = part.first; i < part.end; i++)
+        attention.join(i / heads.queries, i % heads.queries, spans.data(), sums.data(), o + i * heads.dim);
+}
+
+// h += y, each rounded, as separate operations would
+template <class T> void add_rounded(T* h, int64_t stride, int64_t rows, int64_t count, const float* y) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < count; c++) {
+            T& to = h[r * stride + c];
+            to = rounded<T>(to_float(to) + to_float(rounded<T>(y[r * BLOCK + c])));
+        }
+}
+
+// h += output(attended)
+template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
+    int64_t M = work.shape.model, inputs = block.output.inputs;
+    Rows<T> rows = own.rows(work.attended, inputs, work.rows, block.output);
+    multiply<T>(block.output, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y) {
+        add_rounded(work.h + first, M, rows.count, count, y);
+    });
+}
+
+// active = silu(gate) · up, of the norm of h
+template <class T> void activate(const Block& block, const Work<T>& work, Own<T>& own) {
+    int64_t size = work.shape.mlp;
+    Rows<T> rows = normalised(own, work, block.post_norm, block.gate_up);
+    own.up.resize(MOST_ROWS * BLOCK);
+    Team::Part part = Team::part_of((size + BLOCK - 1) / BLOCK);
+    for (int64_t i = part.first; i < part.end; i++) {
+        int64_t first = i * BLOCK, count = std::min<int64_t>(BLOCK, size - first);
+        outputs_of<T>(block.gate_up, rows, first, count, own.y.data());
+        outputs_of<T>(block.gate_up, rows, size + first, count, own.up.data());
+        for (int64_t r = 0; r < rows.count; r++)
+            for (int64_t c = 0; c < count; c++)
+                work.active[r * size + first + c] = rounded<T>(silu(own.y[r * BLOCK + c]) * own.up[r * BLOCK + c]);
+    }
+}
+
+// h += down(active)
+template <class T> void add_mlp(const Block& block, const Work<T>& work, Own<T>& own) {
+    int64_t M = work.shape.model;
+    Rows<T> rows = own.rows(work.active, work.shape.mlp, work.rows, block.down);
+    multiply<T>(block.down, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y) {
+        add_rounded(work.h + first, M, rows.count, count, y);
+    });
+}

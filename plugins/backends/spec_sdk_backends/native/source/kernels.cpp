@@ -1,0 +1,187 @@
+// What Python calls. dtype: 0 float32, 1 bfloat16. Nothing is checked here: the callers know their tensors.
+#include "block.h"
+
+namespace {
+
+template <class T> void product(const Matrix& matrix, const T* x, int64_t stride, int64_t rows, T* y, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        thread_local Own<T> own;
+        for (int64_t at = 0; at < rows; at += MOST_ROWS) {
+            int64_t count = std::min<int64_t>(MOST_ROWS, rows - at);
+            Rows<T> part = own.rows(x + at * stride, stride, count, matrix);
+            multiply<T>(matrix, part, own.y.data(), [&](int64_t first, int64_t width, const float* found) {
+                for (int64_t r = 0; r < count; r++)
+                    for (int64_t c = 0; c < width; c++)
+                        y[(at + r) * matrix.outputs + first + c] = rounded<T>(found[r * BLOCK + c]);
+            });
+        }
+    }
+}
+
+Heads heads_of(const Shape& shape, const Block& block) {
+    return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), 0.0f, block.window};
+}
+
+int64_t spans_of(const Sight& sight) {
+    int64_t most = 1;
+    for (int64_t row = 0; row < sight.pass.requests * sight.pass.width; row++) most = std::max(most, sight.keys(row));
+    return (most + SPAN - 1) / SPAN;
+}
+
+// room for what spans leave, kept from call to call
+struct Room {
+    std::vector<Span> spans;
+    std::vector<float> sums;
+
+    void make(const Sight& sight, int64_t heads, int64_t dim) {
+        size_t parts = size_t(sight.pass.requests * sight.pass.width * heads * spans_of(sight));
+        if (spans.size() < parts) spans.resize(parts);
+        if (sums.size() < parts * dim) sums.resize(parts * dim);
+    }
+};
+
+template <class T>
+void attend_layer(const Heads& heads, const Pass& pass, const T* q, int64_t stride, const Cache& cache, int64_t layer,
+                  T* o, int threads) {
+    thread_local Room kept;
+    Room& room = kept;
+    Sight sight(pass);
+    room.make(sight, heads.queries, heads.dim);
+    Team team;
+#pragma omp parallel num_threads(threads)
+    attend<T>(heads, sight, q, stride, cache, layer, room.spans, room.sums, team, o);
+}
+
+template <class T> struct Buffers {
+    std::vector<T> qkv, attended, active;
+    Room room;
+};
+
+template <class T>
+Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosines, const void* const* sines,
+                Buffers<T>& buffers, Team& team) {
+    buffers.qkv.resize(rows * (shape.heads + 2 * shape.kv_heads) * shape.dim);
+    buffers.attended.resize(rows * shape.heads * shape.dim);
+    buffers.active.resize(rows * shape.mlp);
+    return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(),
+            (const T* const*)cosines, (const T* const*)sines, &buffers.room.spans, &buffers.room.sums, &team};
+}
+
+template <class T>
+void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, const Pass& pass, const Cache& cache,
+            T* h, const void* const* cosines, const void* const* sines, int threads) {
+    thread_local Buffers<T> kept;
+    Buffers<T>& buffers = kept;
+    Sight sight(pass);
+    buffers.room.make(sight, shape.heads, shape.dim);
+    Team team;
+    Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, buffers, team);
+#pragma omp parallel num_threads(threads)
+    {
+        thread_local Own<T> own;
+        for (int64_t i = 0; i < count; i++) {
+            const Block& block = of[i];
+            Heads heads = heads_of(shape, block);
+            project_qkv(block, work, own);
+            team.meet();
+            rotate_heads(block, work);
+            team.meet();
+            write_cache(block, work, cache, first + i, pass);
+            team.meet();
+            attend<T>(heads, sight, work.qkv, block.qkv.outputs, cache, first + i, *work.spans, *work.sums, team,
+                      work.attended);
+            team.meet();
+            add_attention(block, work, own);
+            team.meet();
+            activate(block, work, own);
+            team.meet();
+            add_mlp(block, work, own);
+            team.meet();
+        }
+    }
+}
+
+template <class T>
+void before(const Shape& shape, const Block& block, int64_t rows, T* h, const void* const* cosines,
+            const void* const* sines, T* qkv, int threads) {
+    Team team;
+    Work<T> work{shape, rows, h, qkv, nullptr, nullptr, (const T* const*)cosines, (const T* const*)sines,
+                 nullptr, nullptr, &team};
+#pragma omp parallel num_threads(threads)
+    {
+        thread_local Own<T> own;
+        project_qkv(block, work, own);
+        team.meet();
+        rotate_heads(block, work);
+    }
+}
+
+template <class T>
+void after(const Shape& shape, const Block& block, int64_t rows, T* h, const T* a, int threads) {
+    thread_local std::vector<T> kept;
+    kept.resize(rows * shape.mlp);
+    T* active = kept.data();
+    Team team;
+    Work<T> work{shape, rows, h, nullptr, nullptr, active, nullptr, nullptr, nullptr, nullptr, &team};
+#pragma omp parallel num_threads(threads)
+    {
+        thread_local Own<T> own;
+        Team::Part part = Team::part_of(rows * shape.model);
+        for (int64_t i = part.first; i < part.end; i++) h[i] = rounded<T>(to_float(h[i]) + to_float(a[i]));
+        team.meet();
+        activate(block, work, own);
+        team.meet();
+        add_mlp(block, work, own);
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// y [rows, O] = x Wᵀ + b, rows of x ``stride`` elements apart
+void spec_product(int dtype, const Matrix* matrix, const void* x, int64_t stride, int64_t rows, void* y, int threads) {
+    if (dtype)
+        product<bf16>(*matrix, (const bf16*)x, stride, rows, (bf16*)y, threads);
+    else
+        product<float>(*matrix, (const float*)x, stride, rows, (float*)y, threads);
+}
+
+// o [rows, H, D]: attention of a pass over one layer's cache; rows of q ``stride`` elements apart
+void spec_attention(int dtype, int64_t heads, int64_t kv_heads, int64_t dim, double scale, double cap, int64_t window,
+                    const Pass* pass, const Cache* cache, int64_t layer, const void* q, int64_t stride, void* o,
+                    int threads) {
+    Heads of{heads, kv_heads, dim, float(scale), float(cap), window};
+    if (dtype)
+        attend_layer<bf16>(of, *pass, (const bf16*)q, stride, *cache, layer, (bf16*)o, threads);
+    else
+        attend_layer<float>(of, *pass, (const float*)q, stride, *cache, layer, (float*)o, threads);
+}
+
+// ``count`` blocks from cache layer ``first`` on, h [rows, model] in place
+void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t first, int64_t count, const Pass* pass,
+                 const Cache* cache, void* h, const void* const* cosines, const void* const* sines, int threads) {
+    if (dtype)
+        blocks<bf16>(*shape, blocks_of, first, count, *pass, *cache, (bf16*)h, cosines, sines, threads);
+    else
+        blocks<float>(*shape, blocks_of, first, count, *pass, *cache, (float*)h, cosines, sines, threads);
+}
+
+// qkv [rows, (H + 2G) D] of one block, Q and K normalised and rotated
+void spec_before(int dtype, const Shape* shape, const Block* block, int64_t rows, void* h, const void* const* cosines,
+                 const void* const* sines, void* qkv, int threads) {
+    if (dtype)
+        before<bf16>(*shape, *block, rows, (bf16*)h, cosines, sines, (bf16*)qkv, threads);
+    else
+        before<float>(*shape, *block, rows, (float*)h, cosines, sines, (float*)qkv, threads);
+}
+
+// h [rows, model] in place: the attention output a is added, then the MLP
+void spec_after(int dtype, const Shape* shape, const Block* block, int64_t rows, void* h, const void* a, int threads) {
+    if (dtype)
+        after<bf16>(*shape, *block, rows, (bf16*)h, (const bf16*)a, threads);
+    else
+        after<float>(*shape, *block, rows, (float*)h, (const float*)a, threads);
+}
+}

@@ -1,0 +1,110 @@
+"""What the kernels are given, field by field as ``source/`` declares it. Whoever makes one keeps its tensors alive.
+
+Legend: O outputs, I inputs, B requests, N rows of a request, T tree slots of a request.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Self
+
+import torch
+
+from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.quantized import QuantizedMatrix
+
+_WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
+
+
+def address(structure: ctypes.Structure) -> int:
+    return ctypes.addressof(structure)
+
+
+def _place(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+class Matrix(ctypes.Structure):
+    _fields_ = [
+        ("bits", _WHOLE),
+        ("outputs", _WHOLE),
+        ("inputs", _WHOLE),
+        ("weights", _POINTER),
+        ("scale", _POINTER),
+        ("offset", _POINTER),
+        ("bias", _POINTER),
+    ]
+
+    @classmethod
+    def dense(cls, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> Self:
+        return cls(0, *weight_OI.shape, weight_OI.data_ptr(), None, None, _place(bias_O))
+
+    @classmethod
+    def quantized(cls, matrix: QuantizedMatrix, bias_O: torch.Tensor | None) -> Self:
+        codes, scale, offset = matrix.codes_OC, matrix.scale_OG, matrix.offset_OG
+        sizes = matrix.bits, matrix.outputs, matrix.inputs
+        return cls(*sizes, codes.data_ptr(), scale.data_ptr(), _place(offset), _place(bias_O))
+
+
+class Pass(ctypes.Structure):
+    _fields_ = [
+        *((name, _WHOLE) for name in ("requests", "width", "slots")),
+        *((name, _POINTER) for name in ("slot", "prefix", "write_at", "live", "position", "query_start")),
+        *((name, _POINTER) for name in ("key_start", "key_end", "key_position")),
+        *((name, _WHOLE) for name in ("row_stride", "slot_stride")),
+    ]
+
+    @classmethod
+    def of(cls, inputs: PassInputs) -> Self:
+        tensors = [
+            inputs.slot_B,
+            inputs.prefix_B,
+            inputs.write_at_B,
+            inputs.live_B,
+            inputs.position_BN,
+            inputs.query_start_BN,
+            inputs.key_start_BT,
+            inputs.key_end_BT,
+            inputs.key_position_BT,
+        ]
+        tensors = [tensor.to(torch.int32).contiguous() for tensor in tensors]
+        B, N, T = inputs.batch, inputs.width, inputs.key_start_BT.shape[1]
+        made = cls(B, N, T, *(tensor.data_ptr() for tensor in tensors), N, T)
+        made.tensors = tensors
+        return made
+
+
+class Cache(ctypes.Structure):
+    _fields_ = [
+        ("keys", _POINTER),
+        ("values", _POINTER),
+        ("layer_stride", _WHOLE),
+        ("slot_stride", _WHOLE),
+        ("head_stride", _WHOLE),
+    ]
+
+    @classmethod
+    def of(cls, k_LSGCD: torch.Tensor, v_LSGCD: torch.Tensor) -> Self:
+        return cls(k_LSGCD.data_ptr(), v_LSGCD.data_ptr(), *k_LSGCD.stride()[:3])
+
+    @classmethod
+    def of_pass(cls, cache: PassCache, layers: int) -> Self:
+        return cls.of(*cache.layers(0, layers))
+
+
+class Block(ctypes.Structure):
+    _fields_ = [
+        *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, _POINTER) for name in ("input_norm", "q_norm", "k_norm", "post_norm")),
+        ("scale", ctypes.c_double),
+        ("window", _WHOLE),
+        ("rope", _WHOLE),
+    ]
+
+
+class Shape(ctypes.Structure):
+    _fields_ = [
+        *((name, _WHOLE) for name in ("model", "heads", "kv_heads", "dim", "mlp")),
+        ("epsilon", ctypes.c_double),
+    ]

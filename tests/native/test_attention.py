@@ -1,0 +1,124 @@
+"""Native attention over the cache: against float64 by dense masks, and to the bit the same for a path however it lies.
+
+Legend: L layers, B requests, N rows, H query heads, G KV heads, R = H/G, D head dim, S cache slots, C capacity.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spec_sdk.ops import PLAIN, AttentionSpec
+from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
+from spec_sdk.tree import TreeBuilder
+from spec_sdk_backends.native.attention import MOST_ROWS, attends, attention
+from tests.kernels.dense_attention import (
+    ancestors,
+    chain,
+    dense_attention,
+    depths,
+    ends,
+    in_window,
+    random_tree,
+    star,
+)
+
+L, G, S = 2, 2, 5
+CPU = torch.device("cpu")
+
+
+def tree(slot: int, prefix: int, parents: list[int]) -> tuple[RequestRows, torch.Tensor]:
+    """A closed tree, and what its nodes see."""
+    return RequestRows.tree(slot, prefix, parents, depths(parents), ends(parents)), ancestors(parents, prefix)
+
+
+def growing(slot: int, prefix: int, parents: list[int], queries: int) -> tuple[RequestRows, torch.Tensor]:
+    """A tree in creation order whose youngest nodes ask."""
+    builder = TreeBuilder(7)
+    for node, parent in enumerate(parents):
+        builder.add(parent + 1, node, "chosen")
+    start, end = builder.intervals()
+    old, position = len(parents) - queries, [prefix + depth for depth in depths(parents)]
+    rows = RequestRows(
+        slot, prefix, prefix + old, [1] * queries, position[old:], start[1 + old :], start[1:], end[1:], position
+    )
+    return rows, ancestors(parents, prefix)[old:]
+
+
+BATCHES: dict[str, tuple[PassKind, list[tuple[RequestRows, torch.Tensor]]]] = {
+    "trees": ("tree", [tree(3, 70, random_tree(18, seed=1)), tree(0, 0, star(9)), tree(4, 300, chain(1))]),
+    "plain steps": ("chain", [tree(2, 127, chain(1)), tree(4, 1, chain(1)), tree(1, 128, chain(1))]),
+    "chunks": ("chain", [tree(1, 120, chain(12)), tree(4, 0, chain(5)), tree(0, 7, chain(16))]),
+    "growing": (
+        "growing",
+        [growing(4, 5, [-1, -1, 0, 1, 0, 2, 3], 3), growing(1, 126, [-1] * 4, 4), growing(0, 64, [-1, *range(66)], 1)],
+    ),
+    "one wide tree": ("tree", [tree(1, 250, random_tree(MOST_ROWS, seed=2))]),
+}
+SPECS = [PLAIN, AttentionSpec(window=3), AttentionSpec(scale=0.4, softcap=1.5, window=70)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("R", "D"), [(3, 64), (1, 16), (5, 80), (9, 256)])
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("name", BATCHES)
+def test_dense_float64(name: str, spec: AttentionSpec, R: int, D: int, dtype: torch.dtype) -> None:
+    """Slots out of order, prefixes and trees of their own; columns that nobody may look at hold NaN."""
+    kind, batch = BATCHES[name]
+    requests = [rows for rows, _ in batch]
+    generator = torch.Generator().manual_seed(len(requests))
+    inputs = PassInputs.of(kind, requests, CPU)
+    q_LBNHD = torch.randn(L, inputs.batch, inputs.width, G * R, D, generator=generator).to(dtype)
+    capacity = max(r.prefix + len(r.key_end) for r in requests) + 17
+    stored = [torch.full((L, S, G, capacity, D), float("nan"), dtype=dtype) for _ in range(2)]
+    for r in requests:
+        keys = r.prefix + len(r.key_end)
+        for storage in stored:
+            storage[:, r.slot, :, :keys] = torch.randn(L, G, keys, D, generator=generator).to(dtype)
+    cache = PassCache(stored[0], stored[1], inputs)
+    assert attends(q_LBNHD, stored[0])
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(attention(q_LBNHD, cache, 0, spec))
+    torch.set_num_threads(1)
+    assert torch.equal(*found)
+    for b, (rows, visible_NS) in enumerate(batch):
+        live, keys = len(rows.token), rows.prefix + len(rows.key_end)
+        assert (found[0][:, b, live:] == 0).all()
+        depth_T = [position - rows.prefix for position in rows.key_position]
+        near_NS = in_window(visible_NS, rows.prefix, depth_T, spec.window)
+        k, v = (storage[:, rows.slot, :, :keys] for storage in stored)
+        expected = dense_attention(q_LBNHD[:, b, :live], k, v, near_NS, spec)
+        off = (found[0][:, b, :live].double() - expected).abs()
+        limit = 2**-8 * expected.abs() if dtype == torch.bfloat16 else 1e-5 * expected.abs()
+        assert (off <= limit + (1e-3 if dtype == torch.bfloat16 else 2e-6)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("prefix", [3, 100, 120, 128, 250])
+def test_a_path_gets_the_same_bits_as_tree_or_as_prefix(prefix: int, dtype: torch.dtype) -> None:
+    """The last of a row's keys are nodes of a tree, in the middle of others; or all of them are committed."""
+    H, D, generator = 6, 64, torch.Generator().manual_seed(prefix)
+    parents = random_tree(40, seed=prefix)
+    rows, visible_NS = tree(0, prefix, parents)
+    inputs = PassInputs.of("tree", [rows], CPU)
+    k, v = (torch.randn(1, 1, G, prefix + 40, D, generator=generator).to(dtype) for _ in range(2))
+    q_1BNHD = torch.randn(1, 1, 40, H, D, generator=generator).to(dtype)
+    in_tree = attention(q_1BNHD, PassCache(k, v, inputs), 0, PLAIN)
+    for node in range(40):
+        column = visible_NS[node].nonzero()[:, 0]
+        alone = PassInputs.of("chain", [RequestRows.chain(0, len(column) - 1, [1])], CPU)
+        path = PassCache(k[:, :, :, column].contiguous(), v[:, :, :, column].contiguous(), alone)
+        assert torch.equal(attention(q_1BNHD[:, :, node : node + 1], path, 0, PLAIN)[0, 0, 0], in_tree[0, 0, node])
+
+
+def test_what_it_leaves_to_torch() -> None:
+    k = torch.zeros(1, 1, G, 64, 64)
+    q = torch.zeros(1, 1, 4, 4, 64)
+    assert attends(q, k)
+    assert not attends(torch.zeros(1, 1, MOST_ROWS + 1, 4, 64), k)
+    assert not attends(q, k.to(torch.int8)) and not attends(q.bfloat16(), k)
+    assert not attends(q.half(), k.half()) and not attends(q.double(), k.double())
+    assert not attends(q[..., :40], k[..., :40].contiguous())

@@ -1,0 +1,143 @@
+"""Blocks that run natively compute what torch's do; a row gets the same bits alone, in a tree, and stage by stage."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.executor import PassPlan
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from spec_sdk.testing import check_executor
+from spec_sdk.testing.random_weights import RandomWeights
+from spec_sdk.tree import TokenTree
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
+from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
+from spec_sdk_backends.native.ops import NativeOps
+from tests.support.tiny_checkpoints import VOCABULARY
+from tests.support.tiny_decoder import ModelTensors
+
+CPU = torch.device("cpu")
+TOKENS = torch.randint(3, VOCABULARY, (64,), generator=torch.Generator().manual_seed(5)).tolist()
+KNOWN = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
+"""Heads of 16, which the kernels take."""
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def native(name: str, dtype: torch.dtype) -> NativeDecoder:
+    decoder = load_decoder(ModelTensors(name, 0, **KNOWN), CPU, dtype, NativeOps(CpuOps()))
+    assert unknown_block(decoder) is None
+    return NativeDecoder(decoder)
+
+
+def session(decoder: Decoder, runner: SequentialRunner | None = None) -> Session:
+    return Session(TorchExecutor(decoder, NativeOps(CpuOps())), runner)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "mistral"])
+def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
+    """Prefill and a tree pass; the reference takes the same weights in float64 where rounding decides."""
+    found, expected = native(name, dtype), load_decoder(ModelTensors(name, 0, **KNOWN), CPU, dtype, Ops())
+    logits = []
+    for decoder, ops in ((found, NativeOps(CpuOps())), (expected, Ops())):
+        running = Session(TorchExecutor(decoder, ops))
+        running.prefill(0, TOKENS[:20])
+        logits.append(running.score([0], [TokenTree.chain(TOKENS[20], TOKENS[21:30])])[0].logits_NV.float())
+    limit = 1e-5 if dtype == torch.float32 else 0.04
+    assert (logits[0] - logits[1]).abs().max() <= limit * logits[1].abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["smollm", "qwen3", "mistral"])
+def test_a_tree_and_plain_decoding_agree_to_the_bit(name: str, dtype: torch.dtype) -> None:
+    """Every node of a wide tree has the logits that feeding its path token by token gives."""
+    decoder = native(name, dtype)
+    plain, tree = session(decoder), session(decoder)
+    for running in (plain, tree):
+        running.prefill(0, TOKENS[:20])
+    built = TokenTree.chain(TOKENS[20], TOKENS[21:33])
+    scored = tree.score([0], [built])[0].logits_NV
+    for node in range(13):
+        found = plain.score([0], [TokenTree.chain(TOKENS[20 + node], [])])[0].logits_NV[0]
+        assert torch.equal(found, scored[node]), node
+        plain.feed([0], [[TOKENS[20 + node]]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_branches_agree_to_the_bit(dtype: torch.dtype) -> None:
+    """A node's ancestors lie among other branches in the cache; committed, they lie together."""
+    decoder = native("smollm", dtype)
+    executor, plan = TorchExecutor(decoder, NativeOps(CpuOps())), PassPlan(SequentialRunner())
+    end_N, depth_N, path = [7, 4, 3, 4, 7, 6, 7], [0, 1, 2, 2, 1, 2, 2], [0, 4, 6]
+    results = []
+    for rows in (
+        RequestRows.tree(0, 20, TOKENS[20:27], depth_N, end_N),
+        RequestRows.chain(0, 20, [TOKENS[20 + node] for node in path]),
+    ):
+        cache = executor.new_cache()
+        cache.reserve(1, 64)
+        executor.forward(PassInputs.of("chain", [RequestRows.chain(0, 0, TOKENS[:20])], CPU), cache, plan)
+        kind = "tree" if len(rows.token) == 7 else "chain"
+        results.append(executor.forward(PassInputs.of(kind, [rows], CPU), cache, plan).logits_BNV[0])  # type: ignore[arg-type]
+    assert torch.equal(results[0][path], results[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_stages_agree_with_whole_blocks_to_the_bit(dtype: torch.dtype) -> None:
+    """Runners that call the stages one by one get what one call for all blocks gives; so do hidden states."""
+    whole, staged = native("qwen3", dtype), native("qwen3", dtype)
+    staged.blocks_at_once = types.MethodType(Decoder.blocks_at_once, staged)  # type: ignore[method-assign]
+    requests = [RequestRows.chain(1, 0, TOKENS[:5]), RequestRows.chain(0, 0, TOKENS[5:12])]
+    outputs = []
+    for decoder in (whole, staged):
+        executor = TorchExecutor(decoder, NativeOps(CpuOps()))
+        cache = executor.new_cache()
+        cache.reserve(2, 64)
+        inputs = PassInputs.of("chain", requests, CPU)
+        outputs.append(executor.forward(inputs, cache, PassPlan(SequentialRunner(), taps=(0, 2, 4))))
+        outputs[-1].hidden[9] = torch.cat((cache.k_LSGCD, cache.v_LSGCD))  # type: ignore[index]
+    assert torch.equal(outputs[0].logits_BNV[0, :5], outputs[1].logits_BNV[0, :5])
+    assert torch.equal(outputs[0].logits_BNV[1], outputs[1].logits_BNV[1])
+    assert outputs[0].hidden.keys() == outputs[1].hidden.keys() == {0, 2, 4, 9}
+    for layer in (0, 2, 4):
+        assert torch.equal(outputs[0].hidden[layer][1], outputs[1].hidden[layer][1])
+    assert torch.equal(outputs[0].hidden[9], outputs[1].hidden[9])
+
+
+def test_a_sound_executor() -> None:
+    """Chains, trees, growing trees, batches, padding, commits and cuts, with a layer-parallel runner too."""
+    check_executor(
+        CpuBackend(CpuConfig(native=True)).load,
+        runners=(SequentialRunner, lambda: LayerParallelRunner(LayerParallelConfig())),
+        seeds=(0,),
+    )
+
+
+def test_who_runs_what() -> None:
+    """Known blocks run natively unless compilation is asked for; others keep their stages, on native products."""
+    backend = CpuBackend(CpuConfig(native=True))
+    known = backend.load(ModelTensors("smollm", 0, **KNOWN), torch.float32)
+    assert isinstance(known, TorchExecutor) and type(known.decoder) is NativeDecoder
+    assert type(known.cut([0, 2]).decoder) is NativeDecoder
+    assert backend.compiled["eager_because"] == "the native kernels run whole blocks"
+    gemma = backend.load(ModelTensors("gemma2", 0), torch.float32)
+    assert isinstance(gemma, TorchExecutor) and type(gemma.decoder) is Decoder
+    half = backend.load(ModelTensors("smollm", 0, **KNOWN), torch.float16)
+    assert isinstance(half, TorchExecutor) and type(half.decoder) is Decoder
+
+
+def test_random_weights_are_run_natively() -> None:
+    """The conformance kit's model is one that the kernels know, so that its checks check them."""
+    from spec_sdk.testing.random_weights import TINY
+
+    executor = CpuBackend(CpuConfig(native=True)).load(RandomWeights(TINY, 0), torch.float32)
+    assert isinstance(executor, TorchExecutor) and type(executor.decoder) is NativeDecoder

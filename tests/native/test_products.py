@@ -1,0 +1,138 @@
+"""Native products are linear, and a row's result depends on nothing beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.ops.linear import Projection, ProjectionStack
+from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack, multiply
+from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+
+RNG = torch.Generator().manual_seed(5)
+DTYPES = [torch.float32, torch.bfloat16]
+ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
+"""Half a unit in the last place of the result; sums are in float32."""
+ROWS = [*range(1, 14), 16, 31, 64, 65]
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=RNG)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def quantized(outputs: int, inputs: int, bits: int) -> QuantizedMatrix:
+    groups = inputs // 32
+    if bits == 4:
+        codes = torch.randint(0, 256, (outputs, inputs // 2), generator=RNG).to(torch.uint8)
+        return QuantizedMatrix(codes, random(outputs, groups).half(), random(outputs, groups).half() * 8)
+    codes = torch.randint(-128, 128, (outputs, inputs), generator=RNG).to(torch.int8)
+    return QuantizedMatrix(codes, random(outputs, groups).half())
+
+
+def close(found: torch.Tensor, x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> bool:
+    """Whether ``found`` is x Wᵀ + b in float64, up to one rounding to its dtype and float32 sums."""
+    expected = F.linear(x.double(), weight_OI.double(), None if bias_O is None else bias_O.double())
+    size = F.linear(x.double().abs(), weight_OI.double().abs())
+    off = (found.double() - expected).abs()
+    return bool((off <= ROUNDING[found.dtype] * expected.abs() + 2e-6 * size).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("shape", [(64, 96), (49, 36), (1, 8), (130, 257), (17, 1), (3, 33), (16, 63)], ids=str)
+def test_dense(shape: tuple[int, int], biased: bool, dtype: torch.dtype, threads: int) -> None:
+    """Against float64, for odd sizes too; every row comes out as it does alone."""
+    weight_OI, bias_O = random(*shape).to(dtype), random(shape[0]).to(dtype) if biased else None
+    projection = NativeProjection(weight_OI, bias_O)
+    x_NI = random(max(ROWS), shape[1]).to(dtype)
+    alone = torch.cat([multiply(projection.matrix, row[None]) for row in x_NI])
+    assert close(alone, x_NI, weight_OI, bias_O)
+    for rows in ROWS:
+        assert torch.equal(multiply(projection.matrix, x_NI[:rows]), alone[:rows]), rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
+def test_quantized(shape: tuple[int, int], bits: int, dtype: torch.dtype, threads: int) -> None:
+    """The product is that of the exact weights, row by row the same; odd numbers of groups too."""
+    matrix, bias_O = quantized(*shape, bits), random(shape[0]).to(dtype)
+    projection = NativeQuantizedProjection(matrix, bias_O)
+    x_NI = random(max(ROWS), shape[1]).to(dtype)
+    alone = torch.cat([multiply(projection.matrix, row[None]) for row in x_NI])
+    exact_OGK = matrix._codes().view(shape[0], -1, 32).double() * matrix.scale_OG.double()[..., None]
+    if matrix.offset_OG is not None:
+        exact_OGK += matrix.offset_OG.double()[..., None]
+    weight_OI = exact_OGK.view(shape)
+    expected = F.linear(x_NI.double(), weight_OI, bias_O.double())
+    # scale · Σ code·x and offset · Σ x are rounded each by itself, and may be larger than their sum
+    size = F.linear(x_NI.double().abs(), matrix.scale_OG.double().abs().repeat_interleave(32, 1) * 128)
+    off = (alone.double() - expected).abs()
+    assert (off <= ROUNDING[dtype] * expected.abs() + 2e-6 * size).all()
+    for rows in ROWS:
+        assert torch.equal(multiply(projection.matrix, x_NI[:rows]), alone[:rows]), rows
+    torch.testing.assert_close(projection(x_NI), alone, rtol=0.02, atol=float(size.max()) * 0.01)
+    assert (projection.outputs, projection.inputs, projection.nbytes) == (*shape, matrix.nbytes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_threads_change_nothing(dtype: torch.dtype) -> None:
+    projection, x_NI = NativeProjection(random(333, 160).to(dtype)), random(9, 160).to(dtype)
+    found = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        found.append(projection(x_NI))
+    torch.set_num_threads(1)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_shapes_and_layouts() -> None:
+    """Leading dims stay; rows that are parts of longer ones, and transposed ones, are read as they lie."""
+    weight_OI = random(21, 40)
+    projection = NativeProjection(weight_OI)
+    x = random(2, 3, 80)
+    for part in (x[..., :40], x[:, 1:2, 40:], x[..., ::2], random(40, 6).T):
+        torch.testing.assert_close(projection(part), F.linear(part, weight_OI), rtol=1e-4, atol=1e-4)
+    assert projection(x[:0, :, :40]).shape == (0, 3, 21)
+
+
+def test_weights_are_held_once() -> None:
+    """A tied output head shares its memory with the embedding, and a stack's layers lie in the stack."""
+    weight_OI, weight_LOI = random(30, 20), random(3, 30, 20)
+    assert NativeProjection(weight_OI).weight_OI.data_ptr() == weight_OI.data_ptr()
+    stack = NativeProjectionStack(weight_LOI)
+    assert stack[2].weight_OI.data_ptr() == weight_LOI[2].data_ptr()
+    assert stack.layers(1, 3)[1].weight_OI.data_ptr() == weight_LOI[2].data_ptr()
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_stack_is_its_layers(biased: bool) -> None:
+    weight_LOI, bias_LO = random(4, 10, 6), random(4, 10) if biased else None
+    plain, native = ProjectionStack(weight_LOI, bias_LO), NativeProjectionStack(weight_LOI, bias_LO)
+    for rows in (5, most_rows(torch.float32) + 1):
+        x_gKI = random(2, rows, 6)
+        torch.testing.assert_close(native.layers(1, 3)(x_gKI), plain.layers(1, 3)(x_gKI), rtol=1e-4, atol=1e-4)
+    x_gKI = random(2, 5, 6)
+    assert torch.equal(native.layers(1, 3)(x_gKI)[1], native[2](x_gKI[1]))
+
+
+def test_wide_passes_and_derivatives_are_torchs() -> None:
+    weight_OI = random(9, 7)
+    projection, wide = NativeProjection(weight_OI), random(most_rows(torch.float32) + 1, 7)
+    assert torch.equal(projection(wide), Projection(weight_OI)(wide))
+    x = random(2, 7).requires_grad_()
+    (gradient,) = torch.autograd.grad(projection(x).sum(), x)
+    torch.testing.assert_close(gradient, weight_OI.sum(0).expand(2, -1))
