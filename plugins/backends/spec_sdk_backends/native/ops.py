@@ -37,6 +37,9 @@ class NativeOps(Ops):
             return self.other.projections(weight_LOI, bias_LO)
         return NativeProjectionStack(weight_LOI, bias_LO)
 
+    def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
+        return dtype in DTYPES
+
     def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
         return NativeQuantizedProjection(matrix, bias_O)
 
