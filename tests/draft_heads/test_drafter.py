@@ -36,7 +36,7 @@ from tests.support.tiny_models import TinyModels
 
 MODELS = TinyModels()
 SIZES = HeadSizes()
-LAYERS = {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}
+LAYERS: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}
 """The target has five."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "chain": {},

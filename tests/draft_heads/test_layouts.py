@@ -53,7 +53,7 @@ def refusal(directory: Path, sizes: HeadSizes = SIZES, layers: int = 10, **choic
 
 def test_layouts_are_told_apart(tmp_path: Path) -> None:
     eagle3, eagle1 = eagle3_tensors(SIZES), eagle1_tensors(SIZES, bias=False)
-    more = {"draft_vocab_size": SIZES.W, "norm_before_residual": False}
+    more: dict[str, Any] = {"draft_vocab_size": SIZES.W, "norm_before_residual": False}
     with_ends = {**eagle1, "embed_tokens.weight": torch.randn(96, 48), "lm_head.weight": torch.randn(96, 48)}
     heads = {
         "EAGLE-3": write_eagle3(tmp_path / "eagle3", SIZES),
@@ -111,7 +111,7 @@ def test_numbers_of_target_layers(config: dict[str, Any], taps: tuple[int, ...],
 
 
 def test_numbers_of_layers_that_contradict_each_other(tmp_path: Path) -> None:
-    same = {"eagle_aux_hidden_state_layer_ids": [2, 5, 8]}
+    same: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [2, 5, 8]}
     write_eagle3(tmp_path, SIZES, **same, eagle_config=same)
     assert "[2, 5, 8] at the top, meaning layers [2, 5, 8]" in refusal(tmp_path)
     assert "[3, 6, 9]" in refusal(tmp_path)
@@ -206,15 +206,16 @@ def test_a_narrower_head_needs_its_own_embedding(tmp_path: Path) -> None:
 def test_speculators_that_do_not_say_norm_before_residual_mean_it(tmp_path: Path) -> None:
     """A plain EAGLE-3 file that does not say means the opposite."""
     tensors = eagle3_tensors(SIZES)
+    cases: dict[str, dict[str, Any]] = {
+        "nothing": {},
+        "yes": {"norm_before_residual": True},
+        "no": {"norm_before_residual": False},
+    }
     found = {
         said: logits_of(
             write_head(tmp_path / said, speculators_config(SIZES, "eagle3", draft_vocab_size=SIZES.W, **more), tensors)
         )
-        for said, more in (
-            ("nothing", {}),
-            ("yes", {"norm_before_residual": True}),
-            ("no", {"norm_before_residual": False}),
-        )
+        for said, more in cases.items()
     }
     assert torch.equal(found["nothing"], found["yes"]) and not torch.equal(found["nothing"], found["no"])
     assert torch.equal(found["no"], logits_of(write_eagle3(tmp_path / "plain", SIZES)))

@@ -52,14 +52,14 @@ SPEECH = (
     ),
     Mutant(
         "constraint: the draft model's first row goes without",
-        "plugins/drafters/spec_sdk_drafters/draft_model.py",
+        "plugins/drafters/spec_sdk_drafters/growing.py",
         "root_logits_V = request.process_logits(root_logits_V[None], [()])[0]",
         "root_logits_V = root_logits_V.clone()",
         (f"{PIPELINES}::test_a_constraint_holds_in_target_and_draft",),
     ),
     Mutant(
         "constraint: a path from the node to the root",
-        "plugins/drafters/spec_sdk_drafters/draft_model.py",
+        "plugins/drafters/spec_sdk_drafters/growing.py",
         "paths.append(path[::-1])",
         "paths.append(path)",
         (f"{PIPELINES}::test_a_draft_model_s_paths_lead_from_the_root",),
