@@ -41,9 +41,9 @@ def test_a_head_drafts(cli: Callable[..., Any], own_directory: Path) -> None:
     eagle = ["pipeline=eagle_tree", "drafter.checkpoint=head"]
     shallow = cli(*eagle, *options)
     assert shallow.status == 2 and "reads layers 2, 2, 2 of its target, and model has 5" in shallow.error
-    drafted = cli(*eagle, "drafter.target_layers=[1,3,5]", *options)
+    drafted = cli(*eagle, "drafter.target_layers=[1,3,5]", "output_dir=results", *options)
     assert drafted.status == 0 and drafted.out == plain.out
-    assert "head, EAGLE-3 head" in drafted.err
+    assert '"head, EAGLE-3 head"' in (own_directory / "results" / "metrics.json").read_text()
     shown = cli(*eagle, "drafter.target_layers=[1,3,5]", "task=show_tree", "drafter.method=eagle3", *options)
     assert shown.status == 0, shown.err
     wrong = cli(*eagle, "drafter.target_layers=[1,3,5]", "drafter.method=eagle", *options)

@@ -87,6 +87,17 @@ def test_all_spellings_of_an_eagle_3_head_are_one(tmp_path: Path) -> None:
         assert torch.equal(logits_of(write_head(tmp_path / name, config, tensors)), original), name
 
 
+def test_sglangs_names_of_the_norms_before_fc(tmp_path: Path) -> None:
+    norms = [torch.rand(48) for _ in range(3)]
+    ours = {f"fc_norm.{i}.weight": norm for i, norm in enumerate(norms)}
+    theirs = {f"aux_norm_{part}.weight": norm for part, norm in zip(("low", "mid", "high"), norms, strict=True)}
+    config, tensors = SIZES.config(draft_vocab_size=SIZES.W), eagle3_tensors(SIZES)
+    one = logits_of(write_head(tmp_path / "a", {**config, "fc_norm": True}, {**tensors, **ours}))
+    assert torch.equal(
+        logits_of(write_head(tmp_path / "b", {**config, "use_aux_norm": True}, {**tensors, **theirs})), one
+    )
+
+
 @pytest.mark.parametrize(
     ("config", "taps"),
     [
