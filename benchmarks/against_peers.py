@@ -36,6 +36,8 @@ from spec_sdk.prompts import encode
 
 BETWEEN_TOKENS = 4
 WARM_UP_TOKENS = 16
+LEAST_NEW_TOKENS = 32
+"""A program that drafts may give fewer at once, and its decoding could not be told from its first tokens."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,13 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
     parser.add_argument("--prompts", type=int, default=12, help="how many, evenly over the file's tasks")
     parser.add_argument("--longest", type=int, default=2500, help="characters of a prompt")
-    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=64, help=f"of every answer, at least {LEAST_NEW_TOKENS}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="programs, such as 'spec-sdk *'")
     parser.add_argument("--llama-python", default=sys.executable, help="the Python that has llama-cpp-python")
     parser.add_argument("--transformers-python", default=sys.executable, help="the Python that has transformers")
     parser.add_argument("--output", type=Path, default=RESULTS / "against_peers.json")
     arguments = parser.parse_args(argv)
+    if arguments.new_tokens < LEAST_NEW_TOKENS:
+        parser.error(f"--new-tokens: {arguments.new_tokens} must be at least {LEAST_NEW_TOKENS}")
     try:
         weights = weights_of(arguments.model, KINDS[arguments.dtype])
         prompts = by_task(arguments.file, arguments.prompts, arguments.longest)
