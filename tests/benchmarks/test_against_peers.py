@@ -136,6 +136,20 @@ def test_a_worker_that_fails_says_why_in_one_line() -> None:
         worker.ask([1], 1)
 
 
+def test_a_program_that_ends_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = ECHO.replace(
+        "def answer(prompt, new_tokens, take):",
+        "def answer(prompt, new_tokens, take):\n    if prompt[0] == 9: sys.exit('out of memory')",
+    )
+    with (
+        Worker([sys.executable, "-c", ends], {"MINE": "1"}) as one,
+        Worker([sys.executable, "-c", ECHO], {"MINE": "2"}) as two,
+    ):
+        answers = against_peers.measure({"one": one, "two": two}, [[1, 2, 3], [9, 2, 3]], 3, 1)
+    assert list(answers) == ["two"] and len(answers["two"][0]) == 2
+    assert "left out: one: out of memory" in capsys.readouterr().err
+
+
 def test_turns_give_each_prompt_to_all_and_begin_with_another_program() -> None:
     taken = list(against_peers.turns(["a", "b", "c"], [[1], [2]], 2))
     assert len(taken) == 12 and len({(round_, prompt[0], name) for round_, prompt, name in taken}) == 12
