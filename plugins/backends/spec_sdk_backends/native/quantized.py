@@ -54,4 +54,4 @@ class NativeQuantizedProjection(QuantizedProjection):
             operation = torch.ops.spec_sdk_backends.native_quantized_linear
             y: torch.Tensor = operation(x, held.records_PGC, held.outputs, self.bias_O)
             return y
-        return multiply(self.matrix, x) if is_narrow(x) else super().__call__(x)
+        return multiply(self.matrix, x) if is_narrow(x, held.bits) else super().__call__(x)

@@ -1,8 +1,7 @@
 """Quantised weights of 16 neighbouring outputs side by side, as ``source/quantized.h`` reads them.
 
 Legend: O outputs, I inputs, P blocks of 16 outputs, S the outputs of a block, G groups of 32 inputs, C bytes of a
-group of 16 outputs, L lines of codes, K rows, J inputs of a group; of the inputs of a dword E is number / 2 in 8 bits,
-with two numbers to a byte in 4 bits (E numbers / 4, F number / 2 % 2), and A number % 2.
+group, of one output or of a block, K rows, J inputs of a group.
 """
 
 from __future__ import annotations
@@ -33,13 +32,14 @@ class SideBySide(QuantizedWeights):
         missing = -matrix.outputs % BESIDE
         parts_OGC = [_dwords(matrix)]
         factors = [matrix.scale_OG] if matrix.offset_OG is None else [matrix.scale_OG, matrix.offset_OG]
-        parts_OGC += [factor_OG.contiguous().view(torch.uint8).unflatten(1, (-1, 2)) for factor_OG in factors]
+        parts_OGC += [factor_OG.contiguous().view(torch.uint8).view(matrix.outputs, -1, 2) for factor_OG in factors]
         records = []
         for part_OGC in parts_OGC:
-            part_PSGC = F.pad(part_OGC, (0, 0, 0, 0, 0, missing)).unflatten(0, (-1, BESIDE))
-            step = min(4, part_PSGC.shape[-1])
+            groups, size = part_OGC.shape[1:]
+            step = min(4, size)
+            part = F.pad(part_OGC, (0, 0, 0, 0, 0, missing)).view(-1, BESIDE, groups, size // step, step)
             # [P, G, lines, S, bytes of an output in a line]
-            records.append(part_PSGC.unflatten(3, (-1, step)).permute(0, 2, 3, 1, 4).flatten(2))
+            records.append(part.permute(0, 2, 3, 1, 4).flatten(2))
         return cls(torch.cat(records, 2), matrix.outputs)
 
     @property
@@ -79,8 +79,9 @@ class SideBySide(QuantizedWeights):
         if isinstance(rows, torch.Tensor):
             named = rows.to(torch.int64).contiguous()
             count = len(named)
-            if count and not (0 <= int(named.min()) and int(named.max()) < self.outputs):
-                raise IndexError(f"rows {named.tolist()} of {self.outputs}")
+            least, most = (int(named.min()), int(named.max())) if count else (0, 0)
+            if least < 0 or most >= self.outputs:
+                raise IndexError(f"row {least if least < 0 else most} of {self.outputs}")
         else:
             first, end, step = (rows or slice(None)).indices(self.outputs)
             if step != 1:
@@ -111,7 +112,9 @@ class SideBySide(QuantizedWeights):
 
 def _by_output(part_PGC: torch.Tensor, step: int) -> torch.Tensor:
     """[P, G, C] as [O, G, an output's bytes]."""
-    return part_PGC.unflatten(2, (-1, BESIDE, step)).permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)
+    P, G, size = part_PGC.shape
+    lines = part_PGC.reshape(P, G, size // BESIDE // step, BESIDE, step)
+    return lines.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)
 
 
 def _dwords(matrix: QuantizedMatrix) -> torch.Tensor:
@@ -129,10 +132,10 @@ def _dwords(matrix: QuantizedMatrix) -> torch.Tensor:
 
 def _codes(dwords_OGC: torch.Tensor, bits: int) -> torch.Tensor:
     """The reverse: codes as a :class:`QuantizedMatrix` has them."""
-    O, G, _ = dwords_OGC.shape
+    outputs, G, _ = dwords_OGC.shape
     if bits == 8:
-        signed = dwords_OGC.reshape(O, G, GROUP // 4, 2, 2).transpose(3, 4).reshape(O, -1).view(torch.int8)
+        signed = dwords_OGC.reshape(outputs, G, GROUP // 4, 2, 2).transpose(3, 4).reshape(outputs, -1).view(torch.int8)
         return torch.where(signed < 0, signed ^ 127, signed)
-    pairs = dwords_OGC.reshape(O, G, GROUP // 8, 2, 2).transpose(3, 4)
-    codes_OGJ = torch.stack((pairs & 15, pairs >> 4), 4).reshape(O, G, GROUP)
+    pairs = dwords_OGC.reshape(outputs, G, GROUP // 8, 2, 2).transpose(3, 4)
+    codes_OGJ = torch.stack((pairs & 15, pairs >> 4), 4).reshape(outputs, G, GROUP)
     return (codes_OGJ[..., : GROUP // 2] | codes_OGJ[..., GROUP // 2 :] << 4).flatten(1)

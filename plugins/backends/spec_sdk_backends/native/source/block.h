@@ -67,12 +67,11 @@ template <class T> Rows<T> normalised(Own<T>& own, const Work<T>& work, const vo
     return own.rows(own.normal.data(), M, work.rows, matrix);
 }
 
-// this thread's part of ``outputs``: ``use(first, count)`` for up to WIDTH of them at a time
+// this thread's part of ``outputs``, block by block: ``use(first, count)``
 template <class Use> void share_out(int64_t outputs, Use use) {
     Team::Part part = Team::part_of((outputs + BLOCK - 1) / BLOCK);
-    int64_t end = std::min(part.end * BLOCK, outputs);
-    for (int64_t first = part.first * BLOCK; first < end; first += WIDTH)
-        use(first, std::min<int64_t>(WIDTH, end - first));
+    for (int64_t block = part.first; block < part.end; block++)
+        use(block * BLOCK, std::min<int64_t>(BLOCK, outputs - block * BLOCK));
 }
 
 // this thread's part of the products: ``use(first, count, y)``

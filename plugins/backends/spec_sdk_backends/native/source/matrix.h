@@ -5,10 +5,9 @@
 
 #include "quantized_tiles.h"
 
-constexpr int BLOCK = BESIDE;      // threads share out blocks of so many outputs
-constexpr int WIDTH = 2 * BLOCK;   // outputs that are computed together
-constexpr int Y_STRIDE = WIDTH + BLOCK;
-constexpr int MOST_ROWS = 64;      // rows that are
+constexpr int BLOCK = BESIDE;        // outputs that are computed together
+constexpr int MOST_ROWS = 64;        // rows that are
+constexpr int Y_STRIDE = 2 * BLOCK;  // outputs that do not begin with a block lie in two
 
 extern "C" struct Matrix {
     int64_t bits;  // 4 or 8 of a code; 0 for weights in the dtype of the rows
@@ -33,15 +32,16 @@ template <class T> struct Rows {
     }
 };
 
-// Where y[r * Y_STRIDE + c] = output first + c of row r begins, for up to WIDTH outputs. ``room`` is for MOST_ROWS rows.
+// Where y[r * Y_STRIDE + c] = output first + c of row r begins, for up to BLOCK of them. ``room`` is for MOST_ROWS rows.
 template <class T>
 const float* outputs_of(const Matrix& m, const Rows<T>& rows, int64_t first, int64_t count, float* room) {
     float* y = room;
     if (m.bits) {
-        int64_t block = first / BESIDE, end = (first + count + BESIDE - 1) / BESIDE;
-        quantized_tiles<T>(records_of(m), block, end - block, rows.x, rows.stride, rows.sums->data(), rows.count, y,
-                           Y_STRIDE);
-        y += first % BESIDE;
+        Records records = records_of(m);
+        for (int64_t block = first / BLOCK; block * BLOCK < first + count; block++)
+            quantized_tiles<T>(records, block, rows.x, rows.stride, rows.sums->data(), rows.count,
+                               room + (block - first / BLOCK) * BLOCK, Y_STRIDE);
+        y += first % BLOCK;
     } else {
         const T* weights = (const T*)m.weights;
         for (int64_t at = 0; at < count; at += TILE_OUTPUTS) {

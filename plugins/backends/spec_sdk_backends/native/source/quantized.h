@@ -38,25 +38,37 @@ void sum_groups(const T* x, int64_t stride, int64_t rows, int64_t groups, std::v
         }
 }
 
-// code ``input`` of an output's dword
-inline int code_of(int64_t bits, uint32_t dword, int input) {
-    if (bits == 4) return dword >> (input / 2 * 4 + input % 2 * 16) & 15;
-    int code = int8_t(dword >> (input / 2 * 8 + input % 2 * 16));
-    return code < 0 ? code ^ 127 : code;
+// the codes of a group of one output, whose dwords are 64 bytes apart
+template <int BITS> void decode(const char* dwords, float (&codes)[GROUP]) {
+    constexpr int INPUTS = 32 / BITS;
+    for (int line = 0; line < GROUP / INPUTS; line++) {
+        uint32_t dword;
+        std::memcpy(&dword, dwords + line * 64, 4);
+        for (int i = 0; i < INPUTS; i++) {
+            int32_t code = dword >> (i / 2 * BITS + i % 2 * 16);
+            if (BITS == 8) {
+                code = int32_t(uint32_t(code) << 24) >> 24;
+                code ^= (code >> 31) & 127;
+            } else {
+                code &= 15;
+            }
+            codes[line * INPUTS + i] = float(code);
+        }
+    }
 }
 
 // one row of weights [I] in floating point: scale · code is exact in float32
 template <class T> void expand(const Records& records, int64_t output, T* to) {
-    int64_t block = output / BESIDE, lane = output % BESIDE, codes = records.codes();
-    int inputs = 32 / int(records.bits);
-    for (int64_t g = 0; g < records.groups; g++) {
+    int64_t block = output / BESIDE, lane = output % BESIDE;
+    for (int64_t g = 0; g < records.groups; g++, to += GROUP) {
         const char* record = records.at(block, g);
-        const uint16_t* scales = (const uint16_t*)(record + codes);
-        float scale = half_to_float(scales[lane]), offset = records.offsets ? half_to_float(scales[BESIDE + lane]) : 0.0f;
-        for (int64_t line = 0; line < GROUP / inputs; line++) {
-            uint32_t dword;
-            std::memcpy(&dword, record + line * 64 + lane * 4, 4);
-            for (int i = 0; i < inputs; i++) *to++ = rounded<T>(float(code_of(records.bits, dword, i)) * scale + offset);
-        }
+        const uint16_t* factors = (const uint16_t*)(record + records.codes()) + lane;
+        float scale = half_to_float(factors[0]), offset = records.offsets ? half_to_float(factors[BESIDE]) : 0.0f;
+        float numbers[GROUP];
+        if (records.bits == 4)
+            decode<4>(record + lane * 4, numbers);
+        else
+            decode<8>(record + lane * 4, numbers);
+        for (int i = 0; i < GROUP; i++) to[i] = rounded<T>(numbers[i] * scale + offset);
     }
 }

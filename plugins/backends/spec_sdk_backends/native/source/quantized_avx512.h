@@ -19,8 +19,7 @@ template <> struct Codes<4> {
     struct Tables {
         __m512i numbers = _mm512_load_si512(NUMBERS);
     };
-    static inline __attribute__((always_inline)) void unpack(const char* line, const Tables& t,
-                                                             __m512i (&pairs)[PAIRS]) {
+    static void unpack(const char* line, const Tables& t, __m512i (&pairs)[PAIRS]) {
         __m512i codes = _mm512_loadu_si512(line);
         for (int k = 0; k < PAIRS; k++)
             pairs[k] = _mm512_permutexvar_epi16(_mm512_srli_epi32(codes, 4 * k), t.numbers);
@@ -49,8 +48,7 @@ template <> struct Codes<8> {
         __m512i low0 = _mm512_load_si512(HALVES.low), low1 = _mm512_load_si512(HALVES.low + 64);
         __m512i high0 = _mm512_load_si512(HALVES.high), high1 = _mm512_load_si512(HALVES.high + 64);
     };
-    static inline __attribute__((always_inline)) void unpack(const char* line, const Tables& t,
-                                                             __m512i (&pairs)[PAIRS]) {
+    static void unpack(const char* line, const Tables& t, __m512i (&pairs)[PAIRS]) {
         __m512i codes = _mm512_loadu_si512(line);
         __m512i low = _mm512_permutex2var_epi8(t.low0, codes, t.low1);
         __m512i high = _mm512_permutex2var_epi8(t.high0, codes, t.high1);
@@ -62,86 +60,73 @@ template <> struct Codes<8> {
     }
 };
 
-// the sum over a group of 16 outputs, with rows of T
+// the sum over a group, pair by pair of inputs, with rows of T
 template <class T> struct GroupSum {
+    struct Weights {
+        Lanes even, odd;
+        explicit Weights(__m512i pairs)
+            : even(_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))),
+              odd(_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(int(0xFFFF0000))))) {}
+    };
     Lanes even, odd;
     void start(float x) { even = all(x), odd = zeros(); }
-    static void spread(__m512i pair, Lanes (&w)[2]) {
-        w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
-        w[1] = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(int(0xFFFF0000))));
-    }
-    void add(const Lanes (&w)[2], const T* x) {
-        even = fused(w[0], all(to_float(x[0])), even);
-        odd = fused(w[1], all(to_float(x[1])), odd);
+    void add(const Weights& w, const T* x) {
+        even = fused(w.even, all(to_float(x[0])), even);
+        odd = fused(w.odd, all(to_float(x[1])), odd);
     }
     Lanes sum() const { return _mm512_add_ps(even, odd); }
 };
 
 #if defined(__AVX512BF16__)
 template <> struct GroupSum<bf16> {
-    Lanes all_inputs;
-    void start(float x) { all_inputs = all(x); }
-    static void spread(__m512i pair, Lanes (&w)[2]) { w[0] = _mm512_castsi512_ps(pair); }
-    void add(const Lanes (&w)[2], const bf16* x) {
-        int both;
-        std::memcpy(&both, x, 4);
-        all_inputs = _mm512_dpbf16_ps(all_inputs, (__m512bh)_mm512_castps_si512(w[0]), (__m512bh)_mm512_set1_epi32(both));
+    struct Weights {
+        __m512bh both;
+        explicit Weights(__m512i pairs) : both((__m512bh)pairs) {}
+    };
+    Lanes both;
+    void start(float x) { both = all(x); }
+    void add(const Weights& w, const bf16* x) {
+        int pair;
+        std::memcpy(&pair, x, sizeof pair);
+        both = _mm512_dpbf16_ps(both, w.both, (__m512bh)_mm512_set1_epi32(pair));
     }
-    Lanes sum() const { return all_inputs; }
+    Lanes sum() const { return both; }
 };
 #endif
 
-// B blocks of outputs, R rows. Meanwhile the next B blocks are fetched.
-template <class T, int BITS, int B, int R>
-void tile_of(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
-             int64_t y_stride, bool fetch) {
-    using C = Codes<BITS>;
-    constexpr int64_t CODES = C::LINES * 64;
-    const typename C::Tables tables;
-    int64_t groups = records.groups, size = records.size(), away = groups * size;
-    const char* record = records.at(block, 0);
-    const char* next = record + (fetch ? B * away : 0);
-    Lanes total[B][R];
-    for (int b = 0; b < B; b++)
-        for (int r = 0; r < R; r++) total[b][r] = zeros();
-    for (int64_t g = 0; g < groups; g++) {
-        if (fetch)
-            for (int64_t i = 0; i < B * size; i += 64) __builtin_prefetch(next + i, 0, 2);
-        next += B * size;
-        GroupSum<T> part[B][R];
-        for (int r = 0; r < R; r++)
-            for (int b = 0; b < B; b++) part[b][r].start(C::BELOW == 0.0f ? 0.0f : C::BELOW * sums[r * groups + g]);
-        const T* inputs = x + g * GROUP;
-        for (int line = 0; line < C::LINES; line++) {
-            __m512i pairs[B][C::PAIRS];
-            for (int b = 0; b < B; b++) C::unpack(record + b * away + line * 64, tables, pairs[b]);
-            for (int k = 0; k < C::PAIRS; k++) {
-                Lanes w[B][2];
-                for (int b = 0; b < B; b++) GroupSum<T>::spread(pairs[b][k], w[b]);
-                for (int r = 0; r < R; r++)
-                    for (int b = 0; b < B; b++) part[b][r].add(w[b], inputs + r * stride + (line * C::PAIRS + k) * 2);
-            }
-        }
-        for (int b = 0; b < B; b++) {
-            const char* factors = record + b * away + CODES;
-            Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)factors));
-            for (int r = 0; r < R; r++) total[b][r] = fused(scale, part[b][r].sum(), total[b][r]);
-            if (records.offsets) {
-                Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(factors + 2 * BESIDE)));
-                for (int r = 0; r < R; r++) total[b][r] = fused(offset, all(sums[r * groups + g]), total[b][r]);
-            }
-        }
-        record += size;
-    }
-    for (int b = 0; b < B; b++)
-        for (int r = 0; r < R; r++) store(y + r * y_stride + b * BESIDE, total[b][r]);
-}
+constexpr int64_t AHEAD_BYTES = 4096;  // between the records that are multiplied and those that are fetched
 
-template <class T, int B, int R>
+// R rows; records behind are fetched meanwhile if ``fetch``
+template <class T, int BITS, int R>
 void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
                     int64_t y_stride, bool fetch) {
-    if (records.bits == 4)
-        tile_of<T, 4, B, R>(records, block, x, stride, sums, y, y_stride, fetch);
-    else
-        tile_of<T, 8, B, R>(records, block, x, stride, sums, y, y_stride, fetch);
+    using C = Codes<BITS>;
+    const typename C::Tables tables;
+    int64_t groups = records.groups, size = records.size();
+    const char* record = records.at(block, 0);
+    Lanes total[R];
+    for (int r = 0; r < R; r++) total[r] = zeros();
+    for (int64_t g = 0; g < groups; g++, record += size) {
+        if (fetch)
+            for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(record + AHEAD_BYTES + i, 0, 2);
+        GroupSum<T> part[R];
+        for (int r = 0; r < R; r++) part[r].start(C::BELOW == 0.0f ? 0.0f : C::BELOW * sums[r * groups + g]);
+        for (int line = 0; line < C::LINES; line++) {
+            __m512i pairs[C::PAIRS];
+            C::unpack(record + line * 64, tables, pairs);
+            for (int k = 0; k < C::PAIRS; k++) {
+                typename GroupSum<T>::Weights weights(pairs[k]);
+                const T* inputs = x + g * GROUP + (line * C::PAIRS + k) * 2;
+                for (int r = 0; r < R; r++) part[r].add(weights, inputs + r * stride);
+            }
+        }
+        const __m256i* factors = (const __m256i*)(record + records.codes());
+        Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors));
+        for (int r = 0; r < R; r++) total[r] = fused(scale, part[r].sum(), total[r]);
+        if (records.offsets) {
+            Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256(factors + 1));
+            for (int r = 0; r < R; r++) total[r] = fused(offset, all(sums[r * groups + g]), total[r]);
+        }
+    }
+    for (int r = 0; r < R; r++) store(y + r * y_stride, total[r]);
 }

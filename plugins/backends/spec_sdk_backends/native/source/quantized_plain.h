@@ -28,8 +28,8 @@ inline Outputs halves_to_floats(const char* from) {
 }
 
 template <class T, int BITS, int R>
-void tile_of(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
-             int64_t y_stride) {
+void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
+                    int64_t y_stride, bool) {
     constexpr int INPUTS = 32 / BITS;
     Outputs total[R];
     for (int r = 0; r < R; r++) total[r] = Outputs{};
@@ -55,15 +55,4 @@ void tile_of(const Records& records, int64_t block, const T* x, int64_t stride, 
         }
     }
     for (int r = 0; r < R; r++) std::memcpy(y + r * y_stride, &total[r], sizeof total[r]);
-}
-
-template <class T, int B, int R>
-void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
-                    int64_t y_stride, bool) {
-    for (int b = 0; b < B; b++) {
-        if (records.bits == 4)
-            tile_of<T, 4, R>(records, block + b, x, stride, sums, y + b * BESIDE, y_stride);
-        else
-            tile_of<T, 8, R>(records, block + b, x, stride, sums, y + b * BESIDE, y_stride);
-    }
 }
