@@ -39,7 +39,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def quantized(outputs: int, inputs: int, bits: int, offsets: bool) -> QuantizedMatrix:
+def quantized(outputs: int, inputs: int, bits: int, offsets: bool = True) -> QuantizedMatrix:
     groups = inputs // 32
     offset_OG = random(outputs, groups).half() * 8 if offsets else None
     if bits == 4:
