@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 
 import pytest
 import torch
 
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.executor import PassPlan
 from spec_sdk.model.load_decoder import load_decoder
@@ -15,6 +18,7 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.testing import check_executor
 from spec_sdk.testing.random_weights import RandomWeights
@@ -22,7 +26,7 @@ from spec_sdk.tree import TokenTree
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
 from spec_sdk_backends.native.ops import NativeOps
-from tests.support.tiny_checkpoints import VOCABULARY
+from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 from tests.support.tiny_decoder import ModelTensors
 
 CPU = torch.device("cpu")
@@ -70,6 +74,35 @@ def test_a_tree_and_plain_decoding_agree_to_the_bit(name: str, dtype: torch.dtyp
         found = plain.score([0], [TokenTree.chain(TOKENS[20 + node], [])])[0].logits_NV[0]
         assert torch.equal(found, scored[node]), node
         plain.feed([0], [[TOKENS[20 + node]]])
+
+
+@pytest.mark.parametrize("size", [96, 40])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_blocks_in_few_bits(dtype: torch.dtype, bits: int, size: int, tmp_path: Path) -> None:
+    """Prefill and a tree are those of the dequantised weights; tree and plain decoding agree to the bit.
+
+    A gate of 40 outputs ends, and the rows of ``up`` begin, amid 16 that lie side by side.
+    """
+    write_checkpoint(tmp_path, "qwen3", **KNOWN, head_dim=16, intermediate_size=size)
+    chosen = ChosenWeights(open_checkpoint(str(tmp_path)), f"int{bits}", lambda bits: True)
+    decoder = NativeDecoder(load_decoder(chosen, CPU, dtype, NativeOps(CpuOps())))
+    mlp = decoder.blocks[0].mlp
+    assert isinstance(mlp, GatedMLP) and mlp.gate_up.quantized is not None
+    assert (mlp.down.quantized is None) == (size == 40)
+    plain, tree = session(decoder), session(decoder)
+    for running in (plain, tree):
+        running.prefill(0, TOKENS[:20])
+    scored = tree.score([0], [TokenTree.chain(TOKENS[20], TOKENS[21:30])])[0].logits_NV
+    for node in range(10):
+        found = plain.score([0], [TokenTree.chain(TOKENS[20 + node], [])])[0].logits_NV[0]
+        assert torch.equal(found, scored[node]), node
+        plain.feed([0], [[TOKENS[20 + node]]])
+    expected = Session(TorchExecutor(load_decoder(chosen, CPU, dtype, Ops()), Ops()))
+    expected.prefill(0, TOKENS[:20])
+    logits_NV = expected.score([0], [TokenTree.chain(TOKENS[20], TOKENS[21:30])])[0].logits_NV
+    limit = 1e-5 if dtype == torch.float32 else 0.04
+    assert (scored.float() - logits_NV.float()).abs().max() <= limit * logits_NV.float().abs().max()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
