@@ -22,6 +22,7 @@ from spec_sdk.tree import TokenTree
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
 from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors
 
@@ -117,7 +118,11 @@ def test_a_sound_executor() -> None:
     """Chains, trees, growing trees, batches, padding, commits and cuts, with a layer-parallel runner too."""
     check_executor(
         CpuBackend(CpuConfig(native=True)).load,
-        runners=(SequentialRunner, lambda: LayerParallelRunner(LayerParallelConfig())),
+        runners=(
+            SequentialRunner,
+            lambda: LayerParallelRunner(LayerParallelConfig()),
+            lambda: LayerSkipRunner(LayerSkipConfig()),
+        ),
         seeds=(0,),
     )
 

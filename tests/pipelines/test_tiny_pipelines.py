@@ -14,7 +14,15 @@ from spec_sdk.registry import Registry
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
-LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree"]
+LOSSLESS = [
+    "sd_chain",
+    "prompt_lookup",
+    "easyspec_chain",
+    "easyspec_tree",
+    "specinfer_tree",
+    "layer_skip_chain",
+    "layer_skip_tree",
+]
 RELAXED = ["alspec", "alspec_easyspec_tree"]
 PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
 NEW_TOKENS = 24
@@ -61,7 +69,7 @@ def test_greedy_tokens_are_those_of_plain_decoding(name: str, backend: str, chec
 
 
 @backends
-@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_tree"])
+@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_tree", "layer_skip_tree"])
 def test_greedy_tokens_of_a_mixture_of_experts(name: str, backend: str, experts: Path) -> None:
     assert_as_plain_decoding(name, backend, experts)
 
