@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, PassInputs, PassOutput, Policy, Request, SamplingParams
+from spec_sdk.contracts import Budget, Drafter, PassInputs, PassOutput, Policy, Request, RequestState, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import UserError
 from spec_sdk.model.decoder import Decoder, ForwardPass
@@ -22,6 +22,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.parallel.spread_session import SpreadSession
 from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_drafter
@@ -35,6 +36,7 @@ from spec_sdk_verifiers.multi_step import MultiStep
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 from tests.support.tiny_models import TinyModels
+from tests.support.tiny_ranks import ranks_at
 
 LAYERS = tiny_decoder("smollm", 0).layers
 GREEDY, DRAWN = SamplingParams(), SamplingParams(temperature=1.0)
@@ -279,6 +281,39 @@ def test_members_of_one_tree(members: list[dict[str, Any]]) -> None:
     assert answer(drafter)[0] == answer(NoDraft(None, TinyModels()))[0]
 
 
+def started(target: Session, prompt: list[int], slot: int, sampling: SamplingParams = GREEDY) -> RequestState:
+    """A request whose prompt the target has been fed."""
+    state = request_for(prompt, ReferenceSampler(None, sampling), slot, slot=slot)
+    state.target = target
+    target.prefill(slot, prompt[:-1])
+    return state
+
+
+def test_requests_of_one_step_have_budgets_of_their_own() -> None:
+    target, drafter = target_session(), drafter_of(width=2)
+    states = [started(target, [5, 9, slot + 3], slot) for slot in range(3)]
+    budgets = [Budget(1), Budget(4, 6), Budget(3)]
+    trees = drafter.propose([state.view for state in states], budgets)
+    assert [tree.depth for tree in trees] == [1, 4, 3] and trees[1].size <= 6
+    for state, budget, tree in zip(states, budgets, trees, strict=True):
+        assert drafter.propose([state.view], [budget])[0].token_N == tree.token_N
+
+
+def test_a_penalty_holds_at_every_node() -> None:
+    """A greedy chain is the choices of the penalised logits; with all layers, those of the target itself."""
+    target, drafter = target_session(), drafter_of(skip=[])
+    state = started(target, [5, 6, 7, 5, 6], 0, SamplingParams(repetition_penalty=3.0))
+    (tree,) = drafter.propose([state.view], [Budget(5)])
+    tokens, plain = list(state.tokens), target_session()
+    for node in range(1, tree.size):
+        plain.open(0, tokens, keep=False)
+        logits_1V = state.sampler.penalise(plain.feed([0], [tokens])[0][None], tokens, [()])
+        tokens.append(int(logits_1V.argmax()))
+        assert tree.token_N[node] == tokens[-1]
+    (free,) = drafter.propose([started(target, [5, 6, 7, 5, 6], 1).view], [Budget(5)])
+    assert free.token_N != tree.token_N
+
+
 def test_what_is_said_of_it() -> None:
     drafter = drafter_of(layers=4)
     assert drafter.draft_name == f"tiny target itself, 4 of {LAYERS} layers"
@@ -331,9 +366,12 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_several_processes_are_refused() -> None:
-    models: Any = TinyModels()
+    models, two = TinyModels(), ranks_at(0, 2)
+    models.ranks = two
     plugin: Any
     plugin, config = Registry.discover().configure("drafter", {"name": "layer_skip"})
-    models.ranks = type("Two", (), {"size": 2})()
     with pytest.raises(UserError, match=r"drafter 'layer_skip': it drafts in the target's own cache, which is spread"):
         plugin(config, models)
+    session = SpreadSession(TorchExecutor(tiny_decoder("smollm", 0), Ops()), None, two, 0)
+    with pytest.raises(UserError, match="a model that several processes share does not draft for itself"):
+        session.draft([0], [TreeBuilder(3)], [1], runner_of())
