@@ -301,17 +301,21 @@ def test_requests_of_one_step_have_budgets_of_their_own() -> None:
 
 def test_a_penalty_holds_at_every_node() -> None:
     """A greedy chain is the choices of the penalised logits; with all layers, those of the target itself."""
-    target, drafter = target_session(), drafter_of(skip=[])
-    state = started(target, [5, 6, 7, 5, 6], 0, SamplingParams(repetition_penalty=3.0))
-    (tree,) = drafter.propose([state.view], [Budget(5)])
-    tokens, plain = list(state.tokens), target_session()
-    for node in range(1, tree.size):
-        plain.open(0, tokens, keep=False)
-        logits_1V = state.sampler.penalise(plain.feed([0], [tokens])[0][None], tokens, [()])
-        tokens.append(int(logits_1V.argmax()))
-        assert tree.token_N[node] == tokens[-1]
-    (free,) = drafter.propose([started(target, [5, 6, 7, 5, 6], 1).view], [Budget(5)])
-    assert free.token_N != tree.token_N
+    drafter, plain, choose, changed = drafter_of(skip=[]), target_session(), random.Random(1), set[int]()
+    for _ in range(6):
+        prompt = [choose.randrange(VOCABULARY) for _ in range(40)]
+        state = started(target_session(), prompt, 0, SamplingParams(repetition_penalty=3.0))
+        (tree,) = drafter.propose([state.view], [Budget(3)])
+        tokens = list(prompt)
+        for node in range(1, tree.size):
+            plain.open(0, tokens, keep=False)
+            logits_1V = plain.feed([0], [tokens])[0][None]
+            unpenalised = int(logits_1V.argmax())
+            tokens.append(int(state.sampler.penalise(logits_1V, tokens, [()]).argmax()))
+            assert tree.token_N[node] == tokens[-1]
+            if unpenalised != tokens[-1]:
+                changed.add(node)
+    assert changed == {1, 2, 3}
 
 
 def test_what_is_said_of_it() -> None:
