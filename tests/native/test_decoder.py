@@ -22,10 +22,11 @@ from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.testing import check_executor
 from spec_sdk.testing.random_weights import RandomWeights
-from spec_sdk.tree import TokenTree
+from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
 from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 from tests.support.tiny_decoder import ModelTensors
 
@@ -146,11 +147,64 @@ def test_stages_agree_with_whole_blocks_to_the_bit(dtype: torch.dtype) -> None:
     assert torch.equal(outputs[0].hidden[9], outputs[1].hidden[9])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_runs_of_blocks_agree_with_their_stages_to_the_bit(dtype: torch.dtype) -> None:
+    """A runner that leaves blocks out makes a call for every run of those that are left."""
+    whole, staged = native("qwen3", dtype), native("qwen3", dtype)
+    staged.blocks_at_once = types.MethodType(Decoder.blocks_at_once, staged)  # type: ignore[method-assign]
+    runner = LayerSkipRunner(LayerSkipConfig(skip=[1]))
+    runner.prepare(4)
+    results = []
+    for decoder in (whole, staged):
+        executor = TorchExecutor(decoder, NativeOps(CpuOps()))
+        cache = executor.new_cache()
+        cache.reserve(1, 64)
+        inputs = PassInputs.of("chain", [RequestRows.chain(0, 0, TOKENS[:7])], CPU)
+        output = executor.forward(inputs, cache, PassPlan(runner, taps=(1, 2, 3)))
+        results.append([output.logits_BNV, *(output.hidden[layer] for layer in (1, 2, 3)), cache.k_LSGCD])
+    for found, expected in zip(*results, strict=True):
+        assert torch.equal(found, expected)
+    assert torch.equal(results[0][1], results[0][2]) and not torch.equal(results[0][2], results[0][3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_drafting_in_the_targets_cache_changes_no_bit(dtype: torch.dtype) -> None:
+    """Trees scored after drafting passes over the same cache, against the same tokens one by one without any."""
+    decoder = native("smollm", dtype)
+    plain, drafting = session(decoder), session(decoder)
+    runner = LayerSkipRunner(LayerSkipConfig(skip=[1, 2]))
+    runner.prepare(4)
+    for running in (plain, drafting):
+        running.prefill(0, TOKENS[:20])
+    done = 20
+    while done < 40:
+        tree = TreeBuilder(TOKENS[done])
+        drafting.draft([0], [tree], [1], runner)
+        for i in range(4):
+            tree.add(tree.add(0, (TOKENS[done + 1] + i) % VOCABULARY, "chosen"), TOKENS[done + 2], "chosen")
+            drafting.draft([0], [tree], [2], runner)
+        built = tree.build()
+        scored_NV = drafting.score([0], [built.tree])[0].logits_NV
+        # creation slots 0, 1 and 2 are the text's own tokens
+        path = [built.preorder[slot] for slot in range(3)]
+        for node in path:
+            found_V = plain.score([0], [TokenTree.root_only(TOKENS[done])])[0].logits_NV[0]
+            assert torch.equal(found_V, scored_NV[node])
+            plain.feed([0], [[TOKENS[done]]])
+            done += 1
+        drafting.commit([0], [path])
+    assert drafting.tokens() == plain.tokens()
+
+
 def test_a_sound_executor() -> None:
     """Chains, trees, growing trees, batches, padding, commits and cuts, with a layer-parallel runner too."""
     check_executor(
         CpuBackend(CpuConfig(native=True)).load,
-        runners=(SequentialRunner, lambda: LayerParallelRunner(LayerParallelConfig())),
+        runners=(
+            SequentialRunner,
+            lambda: LayerParallelRunner(LayerParallelConfig()),
+            lambda: LayerSkipRunner(LayerSkipConfig()),
+        ),
         seeds=(0,),
     )
 
