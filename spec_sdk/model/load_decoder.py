@@ -9,6 +9,7 @@ import torch
 
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.attention_stack import AttentionStack
+from spec_sdk.model.borrowed_weights import BorrowingModel
 from spec_sdk.model.config import Experts
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.load_whisper import load_whisper
@@ -30,7 +31,8 @@ def load_decoder(
     """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up; ``ops`` decides how they lie.
 
     Matrices that the source has in few bits (:meth:`TensorSource.quantized`) stay so, fused ones where all their parts
-    have the same bits. An embedding that is loaded already is used in place of the checkpoint's.
+    have the same bits. An embedding that is loaded already is used in place of the checkpoint's, and so are embedding
+    and output head of a target that lends them.
 
     The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`. As plain matrices no
     weight is ever held twice.
@@ -64,8 +66,10 @@ def load_decoder(
         )
         for i in range(config.num_layers)
     ]
-    embedding = embedding or weights.embedding()
-    return Decoder(config, blocks, embedding, weights.read("final_norm"), weights.head(embedding), stack=stack)
+    lent = source if isinstance(source, BorrowingModel) else None
+    embedding = embedding or (lent and lent.embedding) or weights.embedding()
+    head = (lent and lent.head) or weights.head(embedding)
+    return Decoder(config, blocks, embedding, weights.read("final_norm"), head, stack=stack)
 
 
 def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts:
