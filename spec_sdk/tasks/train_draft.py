@@ -39,7 +39,7 @@ class TrainDraftConfig:
         means={None: "none, only task.prompts"},
     )
     temperature: float = option(0.0, "of the answers to train on", minimum=0, maximum=2, means={0.0: "greedy"})
-    prompt_temperature: float = option(1.0, "of the prompts that the target writes", minimum=0, maximum=2)
+    prompt_temperature: float = option(0.8, "of the prompts that the target writes", minimum=0, maximum=2)
     prompt_tokens: int = option(64, "that the target adds to an opening, at most", minimum=1)
     answer_tokens: int = option(256, "of an answer, at most", minimum=2)
     batch: int = option(32, "answers that are written at a time", minimum=1)

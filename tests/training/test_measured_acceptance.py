@@ -1,0 +1,43 @@
+"""What is counted along an answer against what the definitions say of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from spec_sdk.training.measured_acceptance import tally_of
+
+
+def test_greedy_cycles() -> None:
+    # drafted, drafted, miss | drafted and the end
+    tally = tally_of([True, True, False, True], [1.0] * 4, True, 2)
+    assert (tally.tokens, tally.matches, tally.chain_tokens, tally.cycles) == (4, 3, 4, 2)
+    tally = tally_of([True] * 7, [1.0] * 7, True, 3)
+    assert (tally.chain_tokens, tally.cycles) == (7, 2)
+    tally = tally_of([False] * 5, [1.0] * 5, True, 3)
+    assert (tally.chain_tokens, tally.cycles) == (5, 5)
+
+
+def test_sampled_chains_have_the_expected_length() -> None:
+    """Σ Π min(p, q) by enumeration, against the mean over texts that p sampled; p and q depend on the token before."""
+    p = {0: (0.7, 0.2, 0.1), 1: (0.1, 0.6, 0.3), 2: (0.3, 0.3, 0.4)}
+    q = {0: (0.5, 0.1, 0.4), 1: (0.3, 0.3, 0.4), 2: (0.2, 0.7, 0.1)}
+    expected = 1.0
+    for length in (1, 2, 3):
+        for text in itertools.product(range(3), repeat=length):
+            before = (0, *text)
+            expected += math.prod(min(p[a][b], q[a][b]) for a, b in itertools.pairwise(before))
+    chance, total, texts = random.Random(0), 0.0, 40_000
+    for _ in range(texts):
+        before, ratios = 0, []
+        for _ in range(3):
+            (token,) = chance.choices(range(3), p[before])
+            ratios.append(min(1.0, q[before][token] / p[before][token]))
+            before = token
+        tally = tally_of([False] * 3, ratios, False, 3)
+        assert tally.sampled_cycles == 1
+        total += tally.sampled_tokens
+    assert total / texts == pytest.approx(expected, abs=0.02)
