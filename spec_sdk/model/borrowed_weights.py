@@ -1,7 +1,10 @@
 """A draft model that has no embedding, or no output head, of its own: it takes them from the target.
 
 Which ones config.json says: ``"weights_of_target": ["embedding", "head"]``, roles of the architecture's table of
-weights. With a tied head the embedding is all there is to take.
+weights. With a tied head the embedding is all there is to take. A tensor ``draft_vocabulary`` in the files names the
+tokens that it can draft, the only rows of the output head that it has.
+
+Legend: V vocabulary, R tokens that can be drafted.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from spec_sdk.ops.quantized import QuantizedMatrix
 
 KEY = "weights_of_target"
 ROLES = ("embedding", "head")
+VOCABULARY = "draft_vocabulary"
+"""Name of the tensor [R], int32."""
 
 
 def borrowed_names(values: Mapping[str, Any], table: WeightTable, where: str) -> frozenset[str]:
@@ -39,19 +44,35 @@ def borrowed_names(values: Mapping[str, Any], table: WeightTable, where: str) ->
     return frozenset(table.name(role) for role in listed if role in table)
 
 
+def check_vocabulary(token_R: torch.Tensor, vocabulary: int, where: str) -> torch.Tensor:
+    """The tokens that a draft model can draft, as int64. Raises UserError unless they are increasing ids below V."""
+    ids_R = token_R.long()
+    if token_R.dim() != 1 or token_R.is_floating_point() or not len(ids_R) or not bool((ids_R.diff() > 0).all()):
+        raise UserError(f"{where}: {VOCABULARY} is no list of increasing token ids")
+    if int(ids_R[0]) < 0 or int(ids_R[-1]) >= vocabulary:
+        raise UserError(f"{where}: {VOCABULARY} names token {int(ids_R[-1])}, and there are {vocabulary}")
+    return ids_R
+
+
 class BorrowingModel:
     """A draft model with the target's tensors in the place of those that it lacks.
 
     ``own``: its checkpoint. ``borrowed``: names of the tensors that ``lender``, the target's checkpoint, has.
     ``loaded``: the target in memory, whose ``embedding`` and ``head`` are used as they are where both have the same.
+    ``token_R``: what it can draft; None for all tokens.
 
     Raises UserError for a target whose tensors have other shapes.
     """
 
     def __init__(
-        self, own: ModelSource, borrowed: frozenset[str], lender: ModelSource, loaded: Decoder | None = None
+        self,
+        own: ModelSource,
+        borrowed: frozenset[str],
+        lender: ModelSource,
+        loaded: Decoder | None = None,
+        token_R: torch.Tensor | None = None,
     ) -> None:
-        self.name, self.config = own.name, own.config
+        self.name, self.config, self.token_R = own.name, own.config, token_R
         self._own, self._borrowed, self._lender = own, borrowed, lender
         self._loaded = loaded
         table, theirs = weights_of(own.config), weights_of(lender.config)
@@ -70,6 +91,7 @@ class BorrowingModel:
         takes = {table.entry(name).row.role for name in borrowed}
         same_head = "head" in takes if "head" in table else "embedding" in takes and "head" not in theirs
         self.embedding: Embedding | None = loaded.embedding if loaded and "embedding" in takes else None
+        same_head = same_head and token_R is None
         self.head: Projection | None = loaded.output_head if loaded and same_head else None
 
     @property
@@ -77,7 +99,7 @@ class BorrowingModel:
         return self._own.tokenizer
 
     def within(self, context: int) -> BorrowingModel:
-        return BorrowingModel(self._own.within(context), self._borrowed, self._lender, self._loaded)
+        return BorrowingModel(self._own.within(context), self._borrowed, self._lender, self._loaded, self.token_R)
 
     def names(self) -> frozenset[str]:
         return self._own.names() | self._borrowed

@@ -12,7 +12,7 @@ import torch
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded
 from spec_sdk.model.architectures import read_config, weights_of
-from spec_sdk.model.borrowed_weights import borrowed_names
+from spec_sdk.model.borrowed_weights import VOCABULARY, borrowed_names, check_vocabulary
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.packed_weights import WeightStore
@@ -40,8 +40,9 @@ class Checkpoint:
     """A model on disk in Hugging Face layout. Every tensor's name, shape and dtype is checked here, from the headers.
 
     ``name`` is a short label for reports, ``reference`` what the user gave, ``directory`` where the files are.
-    ``borrowed``: tensors of the model that are not in the files, since a draft model takes them from its target. Raises
-    UserError for a checkpoint that is incomplete, damaged, or of a model that the decoder cannot run.
+    ``borrowed``: tensors of the model that are not in the files, since a draft model takes them from its target.
+    ``draft_vocabulary``: the tokens that such a one can draft, None for all. Raises UserError for a checkpoint that is
+    incomplete, damaged, or of a model that the decoder cannot run.
     """
 
     def __init__(self, directory: Path, reference: str, name: str) -> None:
@@ -61,6 +62,10 @@ class Checkpoint:
         hints = {table.name("head"): _NO_HEAD} if "head" in table else {}
         check_shapes(shapes, self._store.shapes, store.where, hints)
         self._store.check_floating(shapes)
+        self.draft_vocabulary: torch.Tensor | None = None
+        if self.borrowed and VOCABULARY in store.shapes:
+            token_R = store.tensor(VOCABULARY)
+            self.draft_vocabulary = check_vocabulary(token_R, self.config.vocab_size, store.where)
         self._names = frozenset(shapes)
         if not (directory / TOKENIZER_NAME).is_file():
             # the same complaint as when loading it, but before minutes of loading weights

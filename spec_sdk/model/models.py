@@ -155,15 +155,14 @@ class Models:
             source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
         chosen = ChosenWeights(source, self._weights, lambda bits: self.ops.fast_in_bits(bits, self.dtype))
         served = chosen if self._context is None else chosen.within(self._context)
-        borrowed = source.borrowed if isinstance(source, Checkpoint) else frozenset()
-        if not borrowed:
+        if not isinstance(source, Checkpoint) or not source.borrowed:
             return served
         if lender is None:
             raise UserError(
-                f"model.target: {source.name} has no {' or '.join(sorted(borrowed))} of its own: it is a draft model; "
-                "use it as model.draft"
+                f"model.target: {source.name} has no {' or '.join(sorted(source.borrowed))} of its own: it is a draft "
+                "model; use it as model.draft"
             )
-        return BorrowingModel(served, borrowed, lender, self._lent_by_target())
+        return BorrowingModel(served, source.borrowed, lender, self._lent_by_target(), source.draft_vocabulary)
 
     def _lent_by_target(self) -> Decoder | None:
         """The target in memory, if what it holds of embedding and head is whole and a decoder in torch."""

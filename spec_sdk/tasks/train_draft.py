@@ -50,6 +50,9 @@ class TrainDraftConfig:
     layers: Any = option(6, "of the target that the draft model begins with: a number, evenly spread, or a list")
     mlp_size: int | None = option(None, "units kept of each MLP, those of the largest weights", minimum=1)
     kv_heads: int | None = option(None, "KV heads kept of each layer, with their query heads", minimum=1)
+    vocabulary: int | None = option(
+        None, "tokens that can be drafted, the most probable ones of the data", minimum=16, means={None: "all"}
+    )
     steps: int = option(2000, "of the optimiser", minimum=1)
     batch_tokens: int = option(4096, "of prompts and answers in a step", minimum=1)
     width: int = option(512, "tokens of a packed row; longer samples are cut off", minimum=2)
@@ -69,7 +72,7 @@ class TrainDraftConfig:
     stored: str = option(
         "int8",
         "the weights in the directory",
-        choices={"int8": "8 bits", "bfloat16": "", "float32": ""},
+        choices={"int8": "8 bits", "int4": "4 bits", "bfloat16": "", "float32": ""},
     )
     whole: bool = option(
         False, "embedding and output head in the directory too; false: they are the target's, which lends them"
@@ -137,6 +140,10 @@ class TrainDraft(Task):
             )
         if config.batch_tokens < config.width:
             raise UserError(f"task.batch_tokens: {config.batch_tokens} must be {config.width} (task.width) or more")
+        if config.vocabulary is not None and config.whole:
+            raise UserError(
+                "task.vocabulary: a draft model of fewer tokens takes its head from the target; whole=false"
+            )
         if config.warmup >= config.steps and config.warmup:
             raise UserError(f"task.warmup: {config.warmup} must be below task.steps={config.steps}")
         files = [config.prompts] if isinstance(config.prompts, str) else config.prompts or []

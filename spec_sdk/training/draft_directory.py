@@ -15,18 +15,19 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_json
 from spec_sdk.model.architectures import read_config
-from spec_sdk.model.borrowed_weights import KEY
+from spec_sdk.model.borrowed_weights import KEY, VOCABULARY
 from spec_sdk.model.checkpoint import Checkpoint
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
-from spec_sdk.model.stored_matrices import CODES, SCALE
+from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
 from spec_sdk.ops.quantized import GROUP
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk.training.draft_shape import DraftShape
 from spec_sdk.training.sample_shards import save_whole
 from spec_sdk.training.trainable import TrainableDraft
 
+BITS = {"int8": 8, "int4": 4}
 STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -70,17 +71,21 @@ def write_draft(
 ) -> int:
     """Write config, weights and the target's tokenizer files; return the bytes of the weights. Raises OSError.
 
-    ``stored``: ``int8``, matrices in 8 bits with a scale for every 32 of a row, or one of :data:`STORED`.
+    ``stored``: one of :data:`BITS`, matrices with a scale for every 32 of a row, or of :data:`STORED`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, torch.Tensor] = {}
     ends = () if KEY in settings else model.end_tensors()
     for name, tensor in (*model.tensors(), *ends):
-        if stored == "int8" and tensor.dim() == 2 and tensor.shape[1] % GROUP == 0:
-            matrix = quantize(tensor.cpu(), 8)
+        if stored in BITS and tensor.dim() == 2 and tensor.shape[1] % GROUP == 0:
+            matrix = quantize(tensor.cpu(), BITS[stored])
             tensors[name + CODES], tensors[name + SCALE] = matrix.codes_OC, matrix.scale_OG
+            if matrix.offset_OG is not None:
+                tensors[name + OFFSET] = matrix.offset_OG
         else:
             tensors[name] = tensor.cpu().to(STORED.get(stored, torch.bfloat16)).contiguous()
+    if model.token_R is not None:
+        tensors[VOCABULARY] = model.token_R.cpu().int()
     save_whole(directory / SINGLE_NAME, tensors, {"format": "pt"})
     for name in TOKENIZER_FILES:
         if (target.directory / name).is_file():

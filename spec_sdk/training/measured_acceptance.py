@@ -78,12 +78,12 @@ def measure(
         losses, matches, ratios = [], [], []
         for first in range(0, batch.labels, CHUNK):
             part = slice(first, first + CHUNK)
-            logit_aV = model.logits(state_AM[part])
-            losses.append(divergence(logit_aV, batch.top_id_AK[part], batch.top_logprob_AK[part]))
-            next_a1 = batch.next_A[part, None]
+            logit_aV = model.logits(state_AM[part]).float()
+            losses.append(divergence(logit_aV, model.places(batch.top_id_AK[part]), batch.top_logprob_AK[part]))
+            next_a1 = model.places(batch.next_A[part, None])
             matches.append(logit_aV.argmax(-1) == next_a1[:, 0])
-            logprob_a = (logit_aV.gather(1, next_a1) - logit_aV.logsumexp(-1, keepdim=True))[:, 0]
-            ratios.append((logprob_a - batch.logprob_A[part]).clamp(max=0).exp())
+            logprob_a = (logit_aV.gather(1, next_a1.clamp(min=0)) - logit_aV.logsumexp(-1, keepdim=True))[:, 0]
+            ratios.append((logprob_a - batch.logprob_A[part]).clamp(max=0).exp() * (next_a1[:, 0] >= 0))
         whole = [torch.cat(parts).cpu() for parts in (losses, matches, ratios)]
         values = [torch.split(value, list(batch.lengths)) for value in whole]
         for sample, loss_a, match_a, ratio_a in zip(row, *values, strict=True):

@@ -1,6 +1,6 @@
 """Samples of different lengths in rows of one length: several in a row, none seeing the others.
 
-Legend: R rows, N positions of a row, A labelled positions of a batch, K labels of a position.
+Legend: B rows, N positions of a row, A labelled positions of a batch, K labels of a position.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from spec_sdk.training.samples import Sample
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Rows of samples. ``sample_RN``: which of the row's samples a token is of, -1 for padding.
+    """Rows of samples. ``sample_BN``: which of the row's samples a token is of, -1 for padding.
 
     ``labelled_A``: flat positions (row · N + position) whose next token is one of an answer, sample after sample;
     ``next_A`` is that token, and the other labels what the target held of it (:class:`Sample`). ``lengths``: how many
     of them each sample has.
     """
 
-    token_RN: torch.Tensor
-    position_RN: torch.Tensor
-    sample_RN: torch.Tensor
+    token_BN: torch.Tensor
+    position_BN: torch.Tensor
+    sample_BN: torch.Tensor
     labelled_A: torch.Tensor
     next_A: torch.Tensor
     top_id_AK: torch.Tensor
@@ -66,8 +66,8 @@ def pack(rows: Sequence[Sequence[Sample]], width: int) -> PackedBatch:
 
     The last token of an answer predicts nothing, and is left out.
     """
-    token_RN = torch.zeros(len(rows), width, dtype=torch.long)
-    position_RN, sample_RN = torch.zeros_like(token_RN), torch.full_like(token_RN, -1)
+    token_BN = torch.zeros(len(rows), width, dtype=torch.long)
+    position_BN, sample_BN = torch.zeros_like(token_BN), torch.full_like(token_BN, -1)
     labelled, following, lengths = [], [], []
     labels: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     for r, row in enumerate(rows):
@@ -75,9 +75,9 @@ def pack(rows: Sequence[Sequence[Sample]], width: int) -> PackedBatch:
         for number, sample in enumerate(row):
             tokens = [*sample.prompt, *sample.answer[:-1]][: width - at]
             end = at + len(tokens)
-            token_RN[r, at:end] = torch.tensor(tokens)
-            position_RN[r, at:end] = torch.arange(len(tokens))
-            sample_RN[r, at:end] = number
+            token_BN[r, at:end] = torch.tensor(tokens)
+            position_BN[r, at:end] = torch.arange(len(tokens))
+            sample_BN[r, at:end] = number
             first = at + len(sample.prompt) - 1
             count = max(0, end - first)
             labelled.append(torch.arange(first, first + count) + r * width)
@@ -87,9 +87,9 @@ def pack(rows: Sequence[Sequence[Sample]], width: int) -> PackedBatch:
             at = end
     top_id_AK, top_logprob_AK, logprob_A = (torch.cat(parts) for parts in zip(*labels, strict=True))
     return PackedBatch(
-        token_RN,
-        position_RN,
-        sample_RN,
+        token_BN,
+        position_BN,
+        sample_BN,
         torch.cat(labelled),
         torch.cat(following),
         top_id_AK.long(),

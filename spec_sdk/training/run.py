@@ -25,6 +25,7 @@ from spec_sdk.training.answering import AnswerWriter
 from spec_sdk.training.curve_plot import can_plot, curve_svg
 from spec_sdk.training.draft_directory import draft_settings, write_draft
 from spec_sdk.training.draft_shape import DraftShape, chosen_layers
+from spec_sdk.training.frequent_tokens import frequent_tokens
 from spec_sdk.training.model_card import file_size, model_card
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
@@ -52,6 +53,7 @@ _TRAINING_OPTIONS = (
     "seed",
     "mlp_size",
     "kv_heads",
+    "vocabulary",
     "steps",
     "batch_tokens",
     "width",
@@ -152,7 +154,8 @@ class TrainingRun:
             raise UserError(f"task.data: {self._shards.directory} has no answers to train on; use more task.tokens")
         device = self._backend.device
         source = ChosenWeights(self._target, "dense", lambda bits: False)
-        model = TrainableDraft(source, self._shape, device, self._precision())
+        token_R = frequent_tokens(samples, config.vocabulary, self._target.config.vocab_size)
+        model = TrainableDraft(source, self._shape, device, self._precision(), token_R)
         training = Training(
             model,
             samples,
@@ -182,6 +185,7 @@ class TrainingRun:
             "layers of the target": str(list(self._shape.layers)),
             "parameters of its own": f"{parameters / 1e6:.1f} M, {size} as {config.stored}",
             "embedding and output head": "its own" if config.whole else "the target's",
+            "tokens that it can draft": "all" if model.token_R is None else str(len(model.token_R)),
             "steps": f"{config.steps} of {config.batch_tokens} tokens, learning rate {config.learning_rate:g}",
             "answers": "greedy" if config.temperature == 0 else f"at temperature {config.temperature:g}",
         }

@@ -1,7 +1,7 @@
 """A draft model whose weights can be trained: the stages of the decoder that will run it, on parameters.
 
-Legend: R rows, N positions of a row, M model dim, H query heads, G KV heads, D head dim, V vocabulary, A labelled
-positions.
+Legend: B rows, N positions of a row, M model dim, H query heads, G KV heads, D head dim, V vocabulary, R tokens
+that can be drafted, A labelled positions.
 """
 
 from __future__ import annotations
@@ -28,11 +28,16 @@ class TrainableDraft(nn.Module):
     """A draft model cut out of ``target``, its weights in float32. Embedding and output head are the target's, and
     stay so.
 
-    ``precision``: of matrix products, bfloat16 or float32.
+    ``precision``: of matrix products, bfloat16 or float32. ``token_R``: the tokens that it can draft, None for all.
     """
 
     def __init__(
-        self, target: TensorSource, shape: DraftShape, device: torch.device, precision: torch.dtype = torch.float32
+        self,
+        target: TensorSource,
+        shape: DraftShape,
+        device: torch.device,
+        precision: torch.dtype = torch.float32,
+        token_R: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.config = shape.config(target.config)
@@ -51,7 +56,13 @@ class TrainableDraft(nn.Module):
         self.weights["final_norm"] = nn.Parameter(read("final_norm").to(device))
         embedding_VM = read("embedding").to(device)
         head_VM = read("head").to(device) if "head" in theirs else embedding_VM
-        self._head_VM = head_VM.to(precision)
+        self.token_R = token_R
+        self._place_V = torch.arange(len(head_VM), device=device)
+        if token_R is not None:
+            token_R = token_R.to(device)
+            self._place_V = torch.full_like(self._place_V, -1).index_copy_(0, token_R, self._place_V[: len(token_R)])
+            head_VM = head_VM[token_R]
+        self._head_RM = head_VM.to(precision)
         self._autocast = functools.partial(
             torch.autocast, device.type, torch.bfloat16, enabled=precision == torch.bfloat16
         )
@@ -60,14 +71,18 @@ class TrainableDraft(nn.Module):
     def forward(self, batch: PackedBatch) -> torch.Tensor:
         """States [A, M] that :meth:`logits` takes, at the labelled positions of ``batch``."""
         with self._autocast():
-            h_RNM = self._decoder().states(batch)
-        return h_RNM.flatten(0, 1)[batch.labelled_A].float()
+            h_BNM = self._decoder().states(batch)
+        return h_BNM.flatten(0, 1)[batch.labelled_A].float()
 
     def logits(self, state_AM: torch.Tensor) -> torch.Tensor:
-        """[A, V] float32, soft-capped if the model is."""
-        logit_AV = F.linear(state_AM.to(self._head_VM.dtype), self._head_VM).float()
+        """[A, R] of the tokens that it can draft, in the precision of the model, soft-capped if it is."""
+        logit_AR = F.linear(state_AM.to(self._head_RM.dtype), self._head_RM)
         cap = self.config.logit_softcap
-        return logit_AV if cap is None else torch.tanh(logit_AV / cap) * cap
+        return logit_AR if cap is None else torch.tanh(logit_AR / cap) * cap
+
+    def places(self, token: torch.Tensor) -> torch.Tensor:
+        """Where these tokens stand among the R that it can draft; -1 for one that it cannot."""
+        return self._place_V[token]
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The trained weights under their Hugging Face names, as a checkpoint stores them."""
@@ -81,11 +96,11 @@ class TrainableDraft(nn.Module):
         """The target's embedding, and its output head if it is another matrix, under their names."""
         yield self._table.name("embedding"), self._embedding.weight_VM
         if "head" in self._table:
-            yield self._table.name("head"), self._head_VM
+            yield self._table.name("head"), self._head_RM
 
     def _decoder(self) -> PackedDecoder:
         blocks = [self._block(layer) for layer in range(self.config.num_layers)]
-        head = Projection(self._head_VM)
+        head = Projection(self._head_RM)
         return PackedDecoder(self.config, blocks, self._embedding, self.weights["final_norm"], head)
 
     def _block(self, layer: int) -> BlockWeights:
@@ -115,32 +130,32 @@ class PackedDecoder(Decoder):
     """A decoder that reads packed rows at once, without a cache."""
 
     def states(self, batch: PackedBatch) -> torch.Tensor:
-        """What the output head is given [R, N, M]: hidden states after the final norm."""
-        longest = batch.token_RN.shape[1]
-        work = Rotations([table.at(batch.position_RN, longest) for table in self._rotary])
-        mask = functools.cache(functools.partial(packed_mask, batch.sample_RN))
-        h_RNM = self.embed(batch.token_RN)
+        """What the output head is given [B, N, M]: hidden states after the final norm."""
+        longest = batch.token_BN.shape[1]
+        work = Rotations([table.at(batch.position_BN, longest) for table in self._rotary])
+        mask = functools.cache(functools.partial(packed_mask, batch.sample_BN))
+        h_BNM = self.embed(batch.token_BN)
         for layer, kind in enumerate(self.kinds):
-            q_RNHD, k_RNGD, v_RNGD = self.pre_attention(layer, h_RNM, work)
-            o_RHND = F.scaled_dot_product_attention(
-                q_RNHD.to(v_RNGD.dtype).transpose(1, 2),
-                k_RNGD.to(v_RNGD.dtype).transpose(1, 2),
-                v_RNGD.transpose(1, 2),
+            q_BNHD, k_BNGD, v_BNGD = self.pre_attention(layer, h_BNM, work)
+            o_BHND = F.scaled_dot_product_attention(
+                q_BNHD.to(v_BNGD.dtype).transpose(1, 2),
+                k_BNGD.to(v_BNGD.dtype).transpose(1, 2),
+                v_BNGD.transpose(1, 2),
                 attn_mask=mask(kind.attention.window),
                 scale=kind.attention.scale,
                 enable_gqa=True,
             )
-            h_RNM = self.post_attention(layer, h_RNM, self.project(layer, o_RHND.transpose(1, 2)))
-        return self._norm(h_RNM, self.final_norm_M)
+            h_BNM = self.post_attention(layer, h_BNM, self.project(layer, o_BHND.transpose(1, 2)))
+        return self._norm(h_BNM, self.final_norm_M)
 
 
-def packed_mask(sample_RN: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Who sees whom [R, 1, N, N]: the earlier tokens of one's own sample, of a window's length if there is one."""
-    place_N = torch.arange(sample_RN.shape[1], device=sample_RN.device)
+def packed_mask(sample_BN: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Who sees whom [B, 1, N, N]: the earlier tokens of one's own sample, of a window's length if there is one."""
+    place_N = torch.arange(sample_BN.shape[1], device=sample_BN.device)
     distance_NN = place_N[:, None] - place_N
     seen_NN = (distance_NN >= 0) & (distance_NN < (window or len(place_N)))
-    same_RNN = sample_RN[:, :, None] == sample_RN[:, None]
-    return (same_RNN & seen_NN)[:, None]
+    same_BNN = sample_BN[:, :, None] == sample_BN[:, None]
+    return (same_BNN & seen_NN)[:, None]
 
 
 def parameters_in_order(model: TrainableDraft) -> Sequence[tuple[str, nn.Parameter]]:

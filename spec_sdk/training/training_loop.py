@@ -134,10 +134,11 @@ class Training:
                 if self.progress.step >= self.plan.schedule.steps:
                     return
                 whole = [[self._seen[i] for i in row] for row in rows]
-                labels = pack(whole, self.plan.width).labels
                 # a rank without a row of its own computes the first one, for nothing
                 mine = whole[self.ranks.rank :: self.ranks.size]
-                yield pack(mine or whole[:1], self.plan.width).to(self.device), labels if mine else 0
+                batch = pack(mine or whole[:1], self.plan.width)
+                labels = batch.labels if self.ranks.size == 1 else pack(whole, self.plan.width).labels
+                yield batch.to(self.device), labels if mine else 0
             done += len(steps)
 
     def _step(self, batch: PackedBatch, labels: int) -> float:
@@ -148,7 +149,8 @@ class Training:
         # derivatives are averaged over ranks, and the loss is a mean over all ranks' labels
         scale = self.ranks.size / labels if labels else 0.0
         state_AM = self._shared(batch)
-        total = backward_in_chunks(state_AM, self.model.logits, batch.top_id_AK, batch.top_logprob_AK, scale)
+        top_id_AK = self.model.places(batch.top_id_AK)
+        total = backward_in_chunks(state_AM, self.model.logits, top_id_AK, batch.top_logprob_AK, scale)
         parameters = [parameter for _, parameter in self._parameters]
         torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip)
         self._optimizer.step()

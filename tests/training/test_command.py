@@ -15,7 +15,7 @@ from tests.training.conftest import QUICK
 def test_a_draft_model_learns_its_target_s_language(cli: Callable[..., Any], place: Path) -> None:
     # sampled answers: greedy ones of a random model soon repeat themselves
     longer = ("task.tokens=6000", "task.steps=60", "task.evaluate_every=30", "task.temperature=1", "task.labels=64")
-    done = cli(*QUICK, *longer, "task.learning_rate=0.003")
+    done = cli(*QUICK, *longer, "task.learning_rate=0.003", "task.vocabulary=300", "task.stored=int4")
     assert done.status == 0, done.err
     assert done.out == "model.draft=draft\n"
     kept = json.loads((place / "draft" / "training.json").read_text())
@@ -61,6 +61,7 @@ def test_answers_without_openings_end_with_the_prompts(cli: Callable[..., Any], 
         (["task.output=null"], "task.output: name the directory"),
         (["task.layers=4"], "task.layers: 4 must be between 1 and 3"),
         (["task.layers=[2,1]"], "task.layers: [2, 1] must be a number of layers, or increasing layers"),
+        (["task.vocabulary=64", "task.whole=true"], "task.vocabulary: a draft model of fewer tokens"),
         (["task.layers=some"], "task.layers: 'some' must be"),
         (["task.mlp_size=999"], "task.mlp_size: 999 is more than the target's 80"),
         (["task.kv_heads=3"], "task.kv_heads: 3 is more than the target's 2"),
