@@ -59,7 +59,7 @@ class BorrowingModel:
 
     ``own``: its checkpoint. ``borrowed``: names of the tensors that ``lender``, the target's checkpoint, has.
     ``loaded``: the target in memory, whose ``embedding`` and ``head`` are used as they are where both have the same.
-    ``token_R``: what it can draft; None for all tokens.
+    ``token_R``: what it can draft; None for all tokens. Its head is then made of rows of the lent tensor.
 
     Raises UserError for a target whose tensors have other shapes.
     """
@@ -91,7 +91,6 @@ class BorrowingModel:
         takes = {table.entry(name).row.role for name in borrowed}
         same_head = "head" in takes if "head" in table else "embedding" in takes and "head" not in theirs
         self.embedding: Embedding | None = loaded.embedding if loaded and "embedding" in takes else None
-        same_head = same_head and token_R is None
         self.head: Projection | None = loaded.output_head if loaded and same_head else None
 
     @property

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -27,15 +27,13 @@ from spec_sdk.training.draft_directory import draft_settings, write_draft
 from spec_sdk.training.draft_shape import DraftShape, chosen_layers
 from spec_sdk.training.frequent_tokens import frequent_tokens
 from spec_sdk.training.model_card import file_size, model_card
+from spec_sdk.training.options import TrainDraftConfig
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
 from spec_sdk.training.samples import Sample
 from spec_sdk.training.target_fingerprint import fingerprint, vocabulary_fingerprint
 from spec_sdk.training.trainable import TrainableDraft
 from spec_sdk.training.training_loop import TELL_EVERY_S, Schedule, Training, TrainingPlan, duration
-
-if TYPE_CHECKING:
-    from spec_sdk.tasks.train_draft import TrainDraftConfig
 
 CURVE, PLOT, CARD = "training.json", "training.svg", "README.md"
 _DATA_OPTIONS = (

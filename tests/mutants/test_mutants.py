@@ -23,6 +23,7 @@ from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_t
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.speech import SPEECH
+from tests.mutants.training import TRAINING
 from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
 
@@ -40,6 +41,7 @@ LISTS = (
     QUANTISED,
     WAITING,
     ADAPTING,
+    TRAINING,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

@@ -74,6 +74,19 @@ def test_embedding_and_head_are_the_target_s_very_memory(tmp_path: Path, name: s
     torch.testing.assert_close(logits_one_by_one(draft, one), expected, atol=1e-3, rtol=1e-3)
 
 
+def test_a_head_of_its_own_beside_the_target_s_embedding(tmp_path: Path) -> None:
+    written(tmp_path, "llama2", "float32", False)
+    draft, own_VM = tmp_path / "draft", torch.randn(VOCABULARY, 48)
+    save_file({**load_file(draft / "model.safetensors"), "lm_head.weight": own_VM}, draft / "model.safetensors")
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**config, "weights_of_target": ["embedding"]}))
+    loaded = models(tmp_path)
+    executor, whole = loaded.draft().executor, loaded.target.executor
+    assert isinstance(executor, TorchExecutor) and isinstance(whole, TorchExecutor)
+    assert torch.equal(executor.decoder.output_head.weight_OI, own_VM)
+    assert executor.decoder.embedding is whole.decoder.embedding
+
+
 def test_a_backend_that_loads_by_itself_reads_the_target_s_tensors(tmp_path: Path) -> None:
     written(tmp_path, "llama2", "float32", False)
     loaded = models(tmp_path)
