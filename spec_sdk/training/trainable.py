@@ -105,8 +105,8 @@ class TrainableDraft(nn.Module):
 
     def _block(self, layer: int) -> BlockWeights:
         def one(role: str) -> torch.Tensor | None:
-            name = f"{role}_{layer}"
-            return self.weights.get(name)
+            parameter: torch.Tensor | None = self.weights.get(f"{role}_{layer}")
+            return parameter
 
         def projection(*roles: str) -> Projection:
             biases = [self.weights[f"{role}_bias_{layer}"] for role in roles if f"{role}_bias_{layer}" in self.weights]

@@ -120,7 +120,12 @@ def test_transformers_reads_a_whole_one(tmp_path: Path, name: str, stored: str) 
 @pytest.mark.parametrize("name", ["smollm", "llama2"])
 @pytest.mark.parametrize("weights", ["dense", "int8"])
 def test_a_draft_model_of_fewer_tokens(tmp_path: Path, name: str, weights: str) -> None:
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     token_R = torch.tensor([3, 4, 5, 17, 40, 41, 60, 95])
     shape = DraftShape([0, 3])
     target = written(tmp_path, name, "float32", False, shape, token_R, **sizes)
@@ -152,7 +157,12 @@ def test_the_tokens_that_are_kept_are_the_most_probable_ones() -> None:
 
 def test_eight_bits_are_kept_and_near(tmp_path: Path) -> None:
     # rows of whole groups of 32
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     target = written(tmp_path, "smollm", "int8", False, DraftShape([0, 4]), **sizes)
     checkpoint, table = open_checkpoint(str(tmp_path / "draft")), "model.layers.1.mlp.down_proj.weight"
     matrix = checkpoint.quantized(table)

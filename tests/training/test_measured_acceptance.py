@@ -28,8 +28,8 @@ def test_sampled_chains_have_the_expected_length() -> None:
     expected = 1.0
     for length in (1, 2, 3):
         for text in itertools.product(range(3), repeat=length):
-            before = (0, *text)
-            expected += math.prod(min(p[a][b], q[a][b]) for a, b in itertools.pairwise(before))
+            pairs = itertools.pairwise((0, *text))
+            expected += math.prod(min(p[a][b], q[a][b]) for a, b in pairs)
     chance, total, texts = random.Random(0), 0.0, 40_000
     for _ in range(texts):
         before, ratios = 0, []
