@@ -17,6 +17,8 @@ from spec_sdk.training.teacher_labels import LabelRecorder
 PLACE = "SPECSDKUSERTEXT"
 """Stands for the user's text while a chat template is rendered. Plain letters: no template changes them."""
 
+MOST_LEFT_OUT = 200
+
 
 @dataclass
 class Job:
@@ -53,6 +55,15 @@ class AnswerWriter:
         self._engine = replace(self.pipeline, verifier=self._labels).new_engine(self.slots)
         self._jobs: dict[int, Job] = {}
         self._before, self._after = _around_user_text(self.pipeline, self.chat)
+        self._in_a_row = 0
+        openings = [text for texts in self.plan.openings.values() for text in texts]
+        around = max((len(self._encoded(self._before + text + self._after)) for text in openings), default=0)
+        needed = around + self.prompt_tokens + self.answer_tokens
+        if openings and needed > self.longest:
+            raise UserError(
+                f"task.answer_tokens: with task.prompt_tokens and the longest opening samples have up to {needed} "
+                f"tokens, and {self.longest} is the most (task.width, and the target's context)"
+            )
 
     def samples(self, done: Collection[int]) -> Iterator[Sample]:
         """All samples of the plan that are not ``done``, each as soon as it is answered. Raises what the target does.
@@ -102,7 +113,14 @@ class AnswerWriter:
     def _answer(self, planned: Planned, prompt: list[int]) -> None:
         if not prompt or len(prompt) + self.answer_tokens > self.longest:
             self.left_out += 1
+            self._in_a_row += 1
+            if planned.prompt is None and self._in_a_row == MOST_LEFT_OUT:
+                raise UserError(
+                    f"task.openings: the target ended {MOST_LEFT_OUT} prompts in a row where they began, or wrote more "
+                    "than there is room for; use other openings, or task.prompts"
+                )
             return
+        self._in_a_row = 0
         self._add(planned, prompt, True, self.answer_tokens, SamplingParams(temperature=planned.temperature))
 
     def _add(self, planned: Planned, prompt: list[int], answering: bool, most: int, sampling: SamplingParams) -> None:

@@ -35,7 +35,7 @@ class TrainDraftConfig:
     prompt_temperature: float = option(0.8, "of the prompts that the target writes", minimum=0, maximum=2)
     prompt_tokens: int = option(64, "that the target adds to an opening, at most", minimum=1)
     answer_tokens: int = option(256, "of an answer, at most", minimum=2)
-    batch: int = option(32, "answers that are written at a time", minimum=1)
+    batch: int = option(40, "answers that are written at a time", minimum=1)
     labels: int = option(16, "of the target's most probable tokens kept for each token", minimum=1)
     held_out: float = option(0.04, "share of the answers that only measure", minimum=0, below=1)
     shard_tokens: int = option(16_384, "answer tokens in a file of the data: what a killed run loses", minimum=1)

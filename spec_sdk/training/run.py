@@ -80,9 +80,10 @@ class TrainingRun:
     ) -> None:
         self._config, self._plan, self._tell = config, plan, tell
         self._output, self._work = output, work
-        # nothing is drafted while the target answers
+        # nothing is drafted while the target answers, and of many requests at once weights in few bits are slow
+        model = dataclasses.replace(app.model, weights="dense") if app.model.weights == "auto" else app.model
         self._app = dataclasses.replace(
-            app, drafter={"name": "none"}, policy={"name": "fixed"}, predictor={"name": "none"}
+            app, model=model, drafter={"name": "none"}, policy={"name": "fixed"}, predictor={"name": "none"}
         )
         self._target: Checkpoint = open_checkpoint(app.model.target)
         layers = chosen_layers(config.layers, self._target.config.num_layers)

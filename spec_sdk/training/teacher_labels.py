@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.ops import host_reads
 from spec_sdk.tree import TokenTree
 
 
@@ -51,11 +52,11 @@ class LabelRecorder(Verifier):
         logit_BV = torch.stack([logits[i][0] for i in kept]).float()
         total_B1 = logit_BV.logsumexp(-1, keepdim=True)
         top = logit_BV.topk(min(self._top, logit_BV.shape[-1]), dim=-1)
-        logprob_BK, id_BK = (top.values - total_B1).cpu(), top.indices.cpu()
         verdicts = self.inner.verify(trees, logits, requests)
         chosen = [verdict.next_token if isinstance(verdict := verdicts[i], Verdict) else 0 for i in kept]
         chosen_B1 = torch.tensor(chosen, device=logit_BV.device)[:, None]
-        own_B = (logit_BV.gather(1, chosen_B1) - total_B1)[:, 0].cpu()
+        own_B1 = logit_BV.gather(1, chosen_B1) - total_B1
+        id_BK, logprob_BK, own_B1 = host_reads.read(top.indices, top.values - total_B1, own_B1)
         for row, i in enumerate(kept):
-            self._rows[requests[i].id].append((id_BK[row], logprob_BK[row], own_B[row]))
+            self._rows[requests[i].id].append((id_BK[row], logprob_BK[row], own_B1[row, 0]))
         return verdicts

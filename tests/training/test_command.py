@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spec_sdk.model.tokenizer import Tokenizer
 from tests.training.conftest import QUICK
 
 
@@ -55,6 +56,14 @@ def test_answers_without_openings_end_with_the_prompts(cli: Callable[..., Any], 
     assert again.status == 0 and "of 4 answers" in again.err
 
 
+def test_a_target_that_writes_no_prompts_is_no_endless_run(
+    cli: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: "")
+    done = cli(*QUICK, "task.prompt_tokens=1", "task.batch=20")
+    assert done.status == 2 and "ended 200 prompts in a row where they began" in done.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -70,9 +79,10 @@ def test_answers_without_openings_end_with_the_prompts(cli: Callable[..., Any], 
         (["task.openings=null"], "task.openings: without them and without task.prompts"),
         (["task.prompts=gone.jsonl"], "task.prompts: gone.jsonl does not exist"),
         (["task.prompts=3"], "task.prompts: 3 must be a file"),
-        (["task.batch_tokens=64"], "task.batch_tokens: 64 must be 128 (task.width) or more"),
+        (["task.batch_tokens=64"], "task.batch_tokens: 64 must be 160 (task.width) or more"),
         (["task.warmup=16"], "task.warmup: 16 must be below task.steps=16"),
         (["task.work=draft/work"], "task.work: draft/work lies in task.output=draft"),
+        (["task.answer_tokens=120"], "task.answer_tokens: with task.prompt_tokens and the longest opening"),
         (["task.only=train"], "task.data: draft-training/data has no answers to train on"),
         (["task.onyl=train"], "task.onyl: unknown option"),
         (["task.only=trian"], "did you mean 'train'?"),
