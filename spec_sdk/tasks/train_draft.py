@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
@@ -82,14 +83,22 @@ class TrainDraft(Task):
             )
         if config.warmup >= config.steps and config.warmup:
             raise UserError(f"task.warmup: {config.warmup} must be below task.steps={config.steps}")
-        files = [config.prompts] if isinstance(config.prompts, str) else config.prompts or []
-        if not isinstance(files, list) or not all(isinstance(name, str) and name.strip() for name in files):
-            raise UserError(f"task.prompts: {config.prompts!r} must be a file or a list of files")
-        if not files and config.openings is None:
+        texts, only_held_out = (
+            read_texts(_file_names(files, f"task.{name}"), f"task.{name}")
+            for name, files in (("prompts", config.prompts), ("held_out_prompts", config.held_out_prompts))
+        )
+        if not texts and config.openings is None:
             raise UserError("task.openings: without them and without task.prompts there is nothing to answer")
         openings = {} if config.openings is None else read_openings(config.openings, "task.openings")
-        texts = read_texts(files, "task.prompts")
-        return SamplePlan(texts, openings, config.seed, config.held_out, config.temperature)
+        return SamplePlan(only_held_out, texts, openings, config.seed, config.held_out, config.temperature)
+
+
+def _file_names(files: Any, option: str) -> list[str]:
+    """One name or a list of them. Raises UserError, naming ``option``, for anything else."""
+    names = [files] if isinstance(files, str) else files or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise UserError(f"{option}: {files!r} must be a file or a list of files")
+    return names
 
 
 def say(line: str) -> None:

@@ -26,6 +26,9 @@ class TrainDraftConfig:
     )
     tokens: int = option(300_000, "of answers, at least, unless prompts run out", minimum=1)
     prompts: Any = option(None, "a file of prompts or a list of them, text or .jsonl", means={None: "no files"})
+    held_out_prompts: Any = option(
+        None, "the same, of which the answers only measure, all of them", means={None: "no files"}
+    )
     openings: str | None = option(
         SHIPPED_OPENINGS,
         "a YAML file, kind: [beginnings of prompts], which the target goes on from; many_kinds comes with spec-sdk",
@@ -37,7 +40,7 @@ class TrainDraftConfig:
     answer_tokens: int = option(256, "of an answer, at most", minimum=2)
     batch: int = option(40, "answers that are written at a time", minimum=1)
     labels: int = option(16, "of the target's most probable tokens kept for each token", minimum=1)
-    held_out: float = option(0.04, "share of the answers that only measure", minimum=0, below=1)
+    held_out: float = option(0.04, "share of the other answers that only measure", minimum=0, below=1)
     shard_tokens: int = option(16_384, "answer tokens in a file of the data: what a killed run loses", minimum=1)
     seed: int = option(0, "of prompts, answers and the order of training", minimum=0, maximum=2**31 - 1)
     layers: Any = option(6, "of the target that the draft model begins with: a number, evenly spread, or a list")

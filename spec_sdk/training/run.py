@@ -46,6 +46,7 @@ _DATA_OPTIONS = (
     "held_out",
     "openings",
     "prompts",
+    "held_out_prompts",
 )
 _TRAINING_OPTIONS = (
     "seed",
@@ -211,7 +212,7 @@ class TrainingRun:
             "target": self._target.name,
             "target_fingerprint": self._target_print,
             "vocabulary_fingerprint": vocabulary_fingerprint(self._target),
-            "openings_used": {kind: list(texts) for kind, texts in self._plan.openings.items()},
+            "prompts_fingerprint": self._plan.fingerprint,
             **options,
         }
 

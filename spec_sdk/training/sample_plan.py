@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +24,13 @@ _OPENINGS = {SHIPPED_OPENINGS: Path(__file__).parents[1] / "data" / "openings.ya
 class SamplePlan:
     """Sample ``i`` of a data set, for any i: it depends on ``seed`` and i alone, so that a run can go on anywhere.
 
-    ``texts``: kind and text of the prompts of files. ``openings``: kind → beginnings of prompts; empty for none.
-    ``held_out``: share of samples that are not trained on. Half of those are answered at temperature 1, the others
-    greedily; what is trained on is answered at ``temperature``.
+    ``only_held_out``, ``texts``: kind and text of the prompts of files, the first of which are never trained on.
+    ``openings``: kind → beginnings of prompts; empty for none. ``held_out``: share of the others that is not trained
+    on. Half of all held-out samples are answered at temperature 1, the others greedily; what is trained on is answered
+    at ``temperature``.
     """
 
+    only_held_out: Sequence[tuple[str, str]]
     texts: Sequence[tuple[str, str]]
     openings: Mapping[str, Sequence[str]]
     seed: int
@@ -36,14 +40,22 @@ class SamplePlan:
     @property
     def samples(self) -> int | None:
         """How many there are; None for as many as anybody wants."""
-        return None if self.openings else len(self.texts)
+        return None if self.openings else len(self.only_held_out) + len(self.texts)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all prompts of files and beginnings of prompts, in a few digits."""
+        given = [list(self.only_held_out), list(self.texts), sorted(self.openings.items())]
+        return hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
 
     def __getitem__(self, number: int) -> Planned:
         chance = random.Random(f"{self.seed}:{number}")
+        given = [*self.only_held_out, *self.texts]
         held_out, sampled = chance.random() < self.held_out, chance.random() < 0.5
+        held_out = held_out or number < len(self.only_held_out)
         temperature = float(sampled) if held_out else self.temperature
-        if number < len(self.texts):
-            kind, text = self.texts[number]
+        if number < len(given):
+            kind, text = given[number]
             return Planned(number, kind, text, "", held_out, temperature)
         kind = chance.choice(sorted(self.openings))
         return Planned(number, kind, None, chance.choice(self.openings[kind]), held_out, temperature)

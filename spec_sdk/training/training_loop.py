@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,13 +169,17 @@ class Training:
 
 
 def evaluation_rows(samples: Sequence[Sample], plan: TrainingPlan) -> list[list[Sample]]:
-    """The held-out samples, as many as evaluations read, in rows: greedy and sampled answers in turn."""
-    greedy = [sample for sample in samples if sample.held_out and sample.temperature == 0]
-    sampled = [sample for sample in samples if sample.held_out and sample.temperature != 0]
+    """The held-out samples, as many as evaluations read, in rows: of every kind about as many, half of them greedy."""
     chosen: list[Sample] = []
-    for group in (greedy, sampled):
-        tokens = 0
+    for greedy in (True, False):
+        group = [sample for sample in samples if sample.held_out and (sample.temperature == 0) == greedy]
+        seen: Counter[str] = Counter()
+        turns = []
         for sample in group:
+            turns.append((seen[sample.kind], sample.number))
+            seen[sample.kind] += 1
+        tokens = 0
+        for _, sample in sorted(zip(turns, group, strict=True), key=lambda pair: pair[0]):
             if tokens < plan.evaluation_tokens / 2:
                 chosen.append(sample)
                 tokens += len(sample.answer)

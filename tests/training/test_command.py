@@ -51,6 +51,10 @@ def test_answers_without_openings_end_with_the_prompts(cli: Callable[..., Any], 
     assert done.status == 0 and "there are no more prompts" in done.err
     manifest = json.loads((place / "draft-training" / "data" / "manifest.json").read_text())
     assert manifest["samples"] == 4 and manifest["kinds"] == {"few": 4}
+    held_out = cli(*QUICK, *options, "task.held_out_prompts=few.jsonl", "task.held_out=0", "task.data=other")
+    assert held_out.status == 0
+    manifest = json.loads((place / "other" / "manifest.json").read_text())
+    assert (manifest["samples"], manifest["held_out"]) == (8, 4)
     # what is there is not answered again
     again = cli(*QUICK, *options)
     assert again.status == 0 and "of 4 answers" in again.err
@@ -78,6 +82,7 @@ def test_a_target_that_writes_no_prompts_is_no_endless_run(
         (["task.openings=bad.yaml"], "task.openings: bad.yaml, code: must be a list of texts"),
         (["task.openings=null"], "task.openings: without them and without task.prompts"),
         (["task.prompts=gone.jsonl"], "task.prompts: gone.jsonl does not exist"),
+        (["task.held_out_prompts=[1]"], "task.held_out_prompts: [1] must be a file or a list of files"),
         (["task.prompts=3"], "task.prompts: 3 must be a file"),
         (["task.batch_tokens=64"], "task.batch_tokens: 64 must be 160 (task.width) or more"),
         (["task.warmup=16"], "task.warmup: 16 must be below task.steps=16"),
