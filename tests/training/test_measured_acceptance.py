@@ -59,7 +59,7 @@ def test_a_greedy_run_counts_what_was_measured(tmp_path: Path, tiny_target: Path
     engine = Engine.from_pipeline("sd_chain", target=tiny_target, draft=tmp_path / "draft", overrides=overrides)
     prompts = [engine.tokenizer.encode(text) for text in ("Why is the sky", "A dog and a cat", "What", "Write it")]
     answers = engine.generate(prompts, max_new_tokens=45, ignore_eos=True)
-    samples = []
+    samples: list[Sample] = []
     for prompt, answer in zip(prompts, answers, strict=True):
         labels = torch.zeros(45, 1, dtype=torch.int32), torch.zeros(45, 1), torch.zeros(45)
         samples.append(Sample(len(samples), "greedy", True, 0.0, prompt, answer.tokens, *labels))
