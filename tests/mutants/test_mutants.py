@@ -24,6 +24,7 @@ from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.self_drafting import SELF_DRAFTING
 from tests.mutants.speech import SPEECH
+from tests.mutants.training import TRAINING
 from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
 
@@ -42,6 +43,7 @@ LISTS = (
     QUANTISED,
     WAITING,
     ADAPTING,
+    TRAINING,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
