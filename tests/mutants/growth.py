@@ -8,7 +8,8 @@ STATIC = "plugins/growth/spec_sdk_growth/static.py"
 LEVELS = "plugins/growth/spec_sdk_growth/most_probable.py"
 DYNAMIC = "plugins/growth/spec_sdk_growth/dynamic.py"
 DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
-GROWING = "plugins/drafters/spec_sdk_drafters/growing.py"
+BASE = "plugins/drafters/spec_sdk_drafters/growing.py"
+GROWING = "plugins/drafters/spec_sdk_drafters/growing_draft.py"
 MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
 PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
@@ -242,14 +243,14 @@ GROWTH = (
     ),
     Mutant(
         "draft model: every tree has the first request's depth",
-        GROWING,
+        BASE,
         "self.growth.grow(tree, root_logits_V, depths[i],",
         "self.growth.grow(tree, root_logits_V, depths[0],",
         (TOGETHER,),
     ),
     Mutant(
         "draft model: every tree has the first request's node budget",
-        GROWING,
+        BASE,
         "budgets[i].nodes)",
         "budgets[0].nodes)",
         (TOGETHER,),
@@ -270,7 +271,7 @@ GROWTH = (
     ),
     Mutant(
         "draft model: the trees come in the order in which they were closed",
-        GROWING,
+        BASE,
         "drafts[i].closed if i in drafts",
         "[*drafts.values()][-1 - i].closed if i in drafts",
         (SHARED_PASSES,),

@@ -15,7 +15,7 @@ from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.growing import GROWTHS, GrowingDrafter
 
-RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec)"
+RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec); layer_skip, without some layers"
 
 
 @dataclass
