@@ -1,5 +1,8 @@
 """From how many rows on torch's own product is faster than the native kernel: measured once on a machine, and kept.
 
+Torch needs the weights in rows, so that putting them there is part of its time. It is faster where its library has
+instructions that the native kernels lack, such as AMX.
+
 Legend: N rows, O outputs, I inputs.
 """
 
@@ -19,10 +22,13 @@ import torch.nn.functional as F
 from spec_sdk.files import write_json
 from spec_sdk.model.source_cache import cache_root
 from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.structures import Matrix, address
 
-ROWS = (64, 128, 256, 512)
+ROWS = (64, 256, 1024)
 """Sizes of passes that are compared. Up to the first the native kernel is used without asking, since trees are such."""
+ANY = 1 << 40
+"""As many rows as there may be: torch was not faster with any of these."""
 SIZE = (1536, 768)
 MATRICES = 4
 TIMES = 5
@@ -36,7 +42,7 @@ def most_rows(dtype: torch.dtype) -> int:
     path = _place(dtype)
     with contextlib.suppress(OSError, ValueError, TypeError):
         kept = int(json.loads(path.read_text(encoding="utf-8")))
-        if kept in ROWS:
+        if kept in (*ROWS, ANY):
             return kept
     found = measure(dtype)
     with contextlib.suppress(OSError):
@@ -47,32 +53,33 @@ def most_rows(dtype: torch.dtype) -> int:
 
 def measure(dtype: torch.dtype) -> int:
     """The same, measured now."""
-    weights = [torch.randn(SIZE).to(dtype) for _ in range(MATRICES)]
+    outputs, inputs = SIZE
+    weights = [to_panels(torch.randn(SIZE).to(dtype)) for _ in range(MATRICES)]
     best = ROWS[0]
     for rows in ROWS[1:]:
-        x_NI, y_NO = torch.randn(rows, SIZE[1]).to(dtype), torch.empty(rows, SIZE[0], dtype=dtype)
+        x_NI, y_NO = torch.randn(rows, inputs).to(dtype), torch.empty(rows, outputs, dtype=dtype)
 
         def native(x_NI: torch.Tensor = x_NI, y_NO: torch.Tensor = y_NO) -> None:
-            for weight_OI in weights:
-                matrix = Matrix.dense(weight_OI, None)
+            for panels in weights:
+                matrix = Matrix.dense(panels, outputs, inputs, None)
                 library().spec_product(
                     DTYPES[dtype],
                     address(matrix),
                     x_NI.data_ptr(),
-                    SIZE[1],
+                    inputs,
                     x_NI.shape[0],
                     y_NO.data_ptr(),
                     torch.get_num_threads(),
                 )
 
         def plain(x_NI: torch.Tensor = x_NI) -> None:
-            for weight_OI in weights:
-                F.linear(x_NI, weight_OI)
+            for panels in weights:
+                F.linear(x_NI, from_panels(panels, outputs, inputs))
 
         if _seconds(native) > MARGIN * _seconds(plain):
-            break
+            return best
         best = rows
-    return best
+    return ANY
 
 
 def _seconds(call: Callable[[], None]) -> float:

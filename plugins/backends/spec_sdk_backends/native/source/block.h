@@ -40,11 +40,12 @@ template <class T> struct Work {
 template <class T> struct Own {
     std::vector<T> normal, shuffled;
     std::vector<float> sums, y, up;
+    std::vector<typename Packed<T>::Input> packed;
 
     Rows<T> rows(const T* x, int64_t stride, int64_t count, const Matrix& matrix) {
-        Rows<T> made{x, stride, count, &shuffled, &sums};
+        Rows<T> made{x, stride, count, &shuffled, &sums, &packed};
         made.prepare(matrix);
-        y.resize(MOST_ROWS * BLOCK);
+        y.resize(count * PANEL * MOST_PANELS);
         return made;
     }
 };
@@ -69,12 +70,7 @@ template <class T> Rows<T> normalised(Own<T>& own, const Work<T>& work, const vo
 
 // this thread's part of the outputs, block by block: ``use(first, count, y)``
 template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* y, Use use) {
-    Team::Part part = Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK);
-    for (int64_t block = part.first; block < part.end; block++) {
-        int64_t first = block * BLOCK, count = std::min<int64_t>(BLOCK, matrix.outputs - first);
-        outputs_of<T>(matrix, rows, first, count, y);
-        use(first, count, y);
-    }
+    multiply<T>(matrix, rows, Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK), y, use);
 }
 
 template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
@@ -154,19 +150,33 @@ template <class T> void add_attention(const Block& block, const Work<T>& work, O
     });
 }
 
-// active = silu(gate) · up, of the norm of h
+// active = silu(gate) · up, of the norm of h. A dense matrix has whole panels of gates.
 template <class T> void activate(const Block& block, const Work<T>& work, Own<T>& own) {
     int64_t size = work.shape.mlp;
     Rows<T> rows = normalised(own, work, block.post_norm, block.gate_up);
-    own.up.resize(MOST_ROWS * BLOCK);
     Team::Part part = Team::part_of((size + BLOCK - 1) / BLOCK);
+    auto use = [&](int64_t first, const float* gate, const float* up) {
+        int64_t count = std::min<int64_t>(BLOCK, size - first);
+        for (int64_t r = 0; r < rows.count; r++)
+            for (int64_t c = 0; c < count; c++)
+                work.active[r * size + first + c] = rounded<T>(silu(gate[r * BLOCK + c]) * up[r * BLOCK + c]);
+    };
+    if (!block.gate_up.bits) {
+        // gates and the numbers that they multiply by turns
+        auto panel = [&](int64_t i) { return part.first + i / 2 + i % 2 * (size / PANEL); };
+        dense_outputs<T>(block.gate_up, rows.packed, 2 * (part.end - part.first), panel, own.y.data(),
+                         [&](int64_t i, int64_t n, const float* y) {
+                             for (int64_t b = 0; b < n; b += 2)
+                                 use(panel(i + b) * PANEL, y + b * rows.count * PANEL, y + (b + 1) * rows.count * PANEL);
+                         });
+        return;
+    }
+    own.up.resize(rows.count * BLOCK);
     for (int64_t i = part.first; i < part.end; i++) {
         int64_t first = i * BLOCK, count = std::min<int64_t>(BLOCK, size - first);
         outputs_of<T>(block.gate_up, rows, first, count, own.y.data());
         outputs_of<T>(block.gate_up, rows, size + first, count, own.up.data());
-        for (int64_t r = 0; r < rows.count; r++)
-            for (int64_t c = 0; c < count; c++)
-                work.active[r * size + first + c] = rounded<T>(silu(own.y[r * BLOCK + c]) * own.up[r * BLOCK + c]);
+        use(first, own.y.data(), own.up.data());
     }
 }
 

@@ -19,6 +19,8 @@ using Lanes = __m512;
 constexpr int LANES = 16;
 constexpr int TILE_ROWS = 4;
 constexpr int STREAM_ROWS = 8;
+constexpr int PANEL_ROWS = 12;
+constexpr int FEW_ROWS = 6;
 
 inline __mmask16 first_lanes(int count) { return __mmask16((1u << count) - 1); }
 inline Lanes zeros() { return _mm512_setzero_ps(); }
@@ -70,6 +72,8 @@ typedef float Lanes __attribute__((vector_size(32)));
 constexpr int LANES = 8;
 constexpr int TILE_ROWS = 2;
 constexpr int STREAM_ROWS = 4;
+constexpr int PANEL_ROWS = 4;
+constexpr int FEW_ROWS = 1;
 
 inline Lanes zeros() { return Lanes{}; }
 inline Lanes all(float x) { return Lanes{} + x; }
