@@ -1,4 +1,4 @@
-"""Weights in panels of 16 outputs, step by step of their inputs, as ``source/panels.h`` reads them: a step has 64 bytes.
+"""Weights in panels of 16 outputs, step by step of their inputs, as ``source/panels.h`` reads them.
 
 What fills up the last panel and the last step are zeros.
 
