@@ -12,6 +12,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native import products
 from spec_sdk_backends.native.ops import NativeOps
@@ -112,6 +113,13 @@ def test_shapes_and_layouts() -> None:
     for part in (x[..., :40], x[:, 1:2, 40:], x[..., ::2], random(40, 6).T):
         torch.testing.assert_close(projection(part), F.linear(part, weight_OI), rtol=1e-4, atol=1e-4)
     assert projection(x[:0, :, :40]).shape == (0, 3, 21)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_other_dtypes_are_torchs(bits: int) -> None:
+    matrix = quantized(20, 64, bits)
+    x = random(3, 64).half()
+    assert torch.equal(NativeQuantizedProjection(matrix)(x), QuantizedProjection(matrix)(x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

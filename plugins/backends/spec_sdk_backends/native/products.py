@@ -75,7 +75,7 @@ def is_native(x: torch.Tensor) -> bool:
     """Whether the native kernel multiplies ``x`` [..., I] with dense weights: no derivative is asked for, and torch
     with weights that are put in rows for the call is not faster.
     """
-    return not x.requires_grad and x.numel() <= most_rows(x.dtype) * x.shape[-1]
+    return x.dtype in DTYPES and not x.requires_grad and x.numel() <= most_rows(x.dtype) * x.shape[-1]
 
 
 def is_narrow(x: torch.Tensor) -> bool:
