@@ -9,6 +9,7 @@
 #include "lanes.h"
 
 constexpr int GROUP = 32;
+constexpr int AHEAD = 4;  // tiles between the weights that are multiplied and those that are fetched
 
 template <class T> constexpr bool shuffled_rows = false;
 #if WITH_AVX512 && defined(__AVX512BF16__)
