@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized import QuantizedWeights
 
 
 class Projection:
@@ -22,7 +22,7 @@ class Projection:
     ``quantized``: the weights in few bits, where they are kept so.
     """
 
-    quantized: QuantizedMatrix | None = None
+    quantized: QuantizedWeights | None = None
     gives_rows: bool = False
     """Whether single rows are to be had (:meth:`rows`), so that an embedding of the same weights keeps no copy."""
 

@@ -23,6 +23,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "easyspec_chain": (),
     "easyspec_tree": (),
     "specinfer_tree": ("policy.max_nodes=9",),
+    "layer_skip_chain": (),
+    "layer_skip_tree": ("drafter.layers=5",),
     "alspec": SMALL,
     "alspec_easyspec_tree": SMALL,
 }

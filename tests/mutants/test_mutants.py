@@ -22,7 +22,9 @@ from tests.mutants.quantised import QUANTISED
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
+from tests.mutants.self_drafting import SELF_DRAFTING
 from tests.mutants.speech import SPEECH
+from tests.mutants.training import TRAINING
 from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
 
@@ -31,6 +33,7 @@ LISTS = (
     VERIFIERS,
     SAMPLERS,
     GROWTH,
+    SELF_DRAFTING,
     SCHEDULING,
     MODEL,
     LAYER_KINDS,
@@ -40,6 +43,7 @@ LISTS = (
     QUANTISED,
     WAITING,
     ADAPTING,
+    TRAINING,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

@@ -10,8 +10,10 @@ from spec_sdk.hookspecs import hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.draft_model import DraftModelDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
+    from spec_sdk_drafters.layer_skip import LayerSkipDrafter
     from spec_sdk_drafters.merged import MergedDrafter
     from spec_sdk_drafters.no_draft import NoDraft
     from spec_sdk_drafters.prompt_lookup import PromptLookup
+    from spec_sdk_drafters.skipped_layers import LayerSkipRunner
 
-    return [NoDraft, DraftModelDrafter, EasySpecDrafter, PromptLookup, MergedDrafter]
+    return [NoDraft, DraftModelDrafter, EasySpecDrafter, LayerSkipDrafter, PromptLookup, MergedDrafter, LayerSkipRunner]

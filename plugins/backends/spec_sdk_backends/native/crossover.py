@@ -1,6 +1,6 @@
 """From how many rows on torch's own product is faster than the native kernel: measured once on a machine, and kept.
 
-Torch needs the weights in rows, so that putting them there is part of its time. It is faster where its library has
+Torch needs dense weights in rows, so that putting them there is part of its time. It is faster where its library has
 instructions that the native kernels lack, such as AMX.
 
 Legend: N rows, O outputs, I inputs.
@@ -21,11 +21,14 @@ import torch.nn.functional as F
 
 from spec_sdk.files import write_json
 from spec_sdk.model.source_cache import cache_root
+from spec_sdk.ops.quantized_linear import expanded_linear
+from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.panels import from_panels, to_panels
+from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Matrix, address
 
-ROWS = (64, 256, 1024)
+ROWS = (64, 128, 256, 512, 1024)
 """Sizes of passes that are compared. Up to the first the native kernel is used without asking, since trees are such."""
 ANY = 1 << 40
 """As many rows as there may be: torch was not faster with any of these."""
@@ -37,60 +40,74 @@ MARGIN = 1.1
 
 
 @functools.cache
-def most_rows(dtype: torch.dtype) -> int:
-    """The most rows that the native kernel multiplies."""
-    path = _place(dtype)
+def most_rows(dtype: torch.dtype, bits: int = 0) -> int:
+    """The most rows that the native kernel multiplies with dense weights, or with those of so many bits."""
+    path = _place(dtype, bits)
     with contextlib.suppress(OSError, ValueError, TypeError):
         kept = int(json.loads(path.read_text(encoding="utf-8")))
         if kept in (*ROWS, ANY):
             return kept
-    found = measure(dtype)
+    found = measure(dtype, bits)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, found)
     return found
 
 
-def measure(dtype: torch.dtype) -> int:
+def measure(dtype: torch.dtype, bits: int = 0) -> int:
     """The same, measured now."""
-    outputs, inputs = SIZE
-    weights = [to_panels(torch.randn(SIZE).to(dtype)) for _ in range(MATRICES)]
+    native, plain = _dense(dtype) if bits == 0 else _quantized(bits)
     best = ROWS[0]
     for rows in ROWS[1:]:
-        x_NI, y_NO = torch.randn(rows, inputs).to(dtype), torch.empty(rows, outputs, dtype=dtype)
-
-        def native(x_NI: torch.Tensor = x_NI, y_NO: torch.Tensor = y_NO) -> None:
-            for panels in weights:
-                matrix = Matrix.dense(panels, outputs, inputs, None)
-                library().spec_product(
-                    DTYPES[dtype],
-                    address(matrix),
-                    x_NI.data_ptr(),
-                    inputs,
-                    x_NI.shape[0],
-                    y_NO.data_ptr(),
-                    torch.get_num_threads(),
-                )
-
-        def plain(x_NI: torch.Tensor = x_NI) -> None:
-            for panels in weights:
-                F.linear(x_NI, from_panels(panels, outputs, inputs))
-
-        if _seconds(native) > MARGIN * _seconds(plain):
+        x_NI, y_NO = torch.randn(rows, SIZE[1]).to(dtype), torch.empty(rows, SIZE[0], dtype=dtype)
+        if _seconds(native, x_NI, y_NO) > MARGIN * _seconds(plain, x_NI, y_NO):
             return best
         best = rows
-    return ANY
+    # expanding codes costs ever less beside more rows
+    return best if bits else ANY
 
 
-def _seconds(call: Callable[[], None]) -> float:
+Product = Callable[[torch.Tensor, torch.Tensor], object]
+"""Of rows x [N, I] with some matrices, into y [N, O] or a new tensor."""
+
+
+def _dense(dtype: torch.dtype) -> tuple[Product, Product]:
+    weights = [to_panels(torch.randn(SIZE).to(dtype)) for _ in range(MATRICES)]
+    matrices = [Matrix.dense(panels, *SIZE, None) for panels in weights]
+    return _native(matrices), lambda x_NI, y_NO: [F.linear(x_NI, from_panels(panels, *SIZE)) for panels in weights]
+
+
+def _quantized(bits: int) -> tuple[Product, Product]:
+    weights = [SideBySide.of(quantize(torch.randn(SIZE), bits)) for _ in range(MATRICES)]
+    matrices = [weight.matrix(None) for weight in weights]
+    return _native(matrices), lambda x_NI, y_NO: [expanded_linear(x_NI, weight, None) for weight in weights]
+
+
+def _native(matrices: list[Matrix]) -> Product:
+    def product(x_NI: torch.Tensor, y_NO: torch.Tensor) -> None:
+        for matrix in matrices:
+            library().spec_product(
+                DTYPES[x_NI.dtype],
+                address(matrix),
+                x_NI.data_ptr(),
+                x_NI.stride(0),
+                x_NI.shape[0],
+                y_NO.data_ptr(),
+                torch.get_num_threads(),
+            )
+
+    return product
+
+
+def _seconds(call: Product, x_NI: torch.Tensor, y_NO: torch.Tensor) -> float:
     taken = []
     for _ in range(TIMES):
         start = time.perf_counter()
-        call()
+        call(x_NI, y_NO)
         taken.append(time.perf_counter() - start)
     return min(taken)
 
 
-def _place(dtype: torch.dtype) -> Path:
-    facts = f"{library()._name} {torch.__version__} {dtype} {torch.get_num_threads()} {ROWS} {SIZE}"
+def _place(dtype: torch.dtype, bits: int) -> Path:
+    facts = f"{library()._name} {torch.__version__} {dtype} {bits} {torch.get_num_threads()} {ROWS} {SIZE}"
     return cache_root() / "native" / f"rows-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"

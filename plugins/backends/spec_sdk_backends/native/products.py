@@ -20,9 +20,6 @@ from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.panels import from_panels, rows_of_panels, to_panels
 from spec_sdk_backends.native.structures import Matrix, address
 
-MOST_QUANTIZED = 512
-"""Rows that weights in few bits are unpacked for again and again, rather than expanded once for all."""
-
 
 def multiply(matrix: Matrix, x: torch.Tensor) -> torch.Tensor:
     """x [..., I] times the matrix: [..., O], by the native kernel."""
@@ -71,16 +68,11 @@ def is_stand_in(tensor: torch.Tensor) -> bool:
     return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
-def is_native(x: torch.Tensor) -> bool:
-    """Whether the native kernel multiplies ``x`` [..., I] with dense weights: no derivative is asked for, and torch
-    with weights that are put in rows for the call is not faster.
+def is_narrow(x: torch.Tensor, bits: int = 0) -> bool:
+    """Whether the native kernel multiplies ``x`` [..., I] with dense weights, or those of so many bits: no derivative
+    is asked for, and torch with weights that are put in rows, or expanded, for the call is not faster.
     """
-    return x.dtype in DTYPES and not x.requires_grad and x.numel() <= most_rows(x.dtype) * x.shape[-1]
-
-
-def is_narrow(x: torch.Tensor) -> bool:
-    """The same with weights in few bits."""
-    return is_native(x) and x.numel() <= MOST_QUANTIZED * x.shape[-1]
+    return x.dtype in DTYPES and not x.requires_grad and x.numel() <= most_rows(x.dtype, bits) * x.shape[-1]
 
 
 class NativeProjection(Projection):
@@ -127,7 +119,7 @@ class NativeProjection(Projection):
             operation = torch.ops.spec_sdk_backends.native_linear
             y: torch.Tensor = operation(x, self._weight_OI, self._outputs, self.bias_O)
             return y
-        return multiply(self.matrix, x) if is_native(x) else F.linear(x, self.weight_OI, self.bias_O)
+        return multiply(self.matrix, x) if is_narrow(x) else F.linear(x, self.weight_OI, self.bias_O)
 
 
 class NativeProjectionStack(ProjectionStack):
@@ -151,7 +143,7 @@ class NativeProjectionStack(ProjectionStack):
         return made
 
     def __call__(self, x_gKI: torch.Tensor) -> torch.Tensor:
-        if not is_native(x_gKI[0]):
+        if not is_narrow(x_gKI[0]):
             return torch.stack([self[layer](x_KI) for layer, x_KI in enumerate(x_gKI)])
         g, K, _ = x_gKI.shape
         x_gKI = x_gKI.contiguous()

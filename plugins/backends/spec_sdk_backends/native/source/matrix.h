@@ -1,32 +1,34 @@
-// Products of rows with a matrix of weights [O, I]: dense, in panels, or quantised, whose rows lie one after the other.
+// Products of rows with a matrix of weights [O, I]: dense, in panels, or quantised, in records.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
 #include "panels.h"
-#include "quantized.h"
+#include "quantized_tiles.h"
 #include "team.h"
 
 constexpr int BLOCK = PANEL;   // outputs that are computed together
 constexpr int MOST_ROWS = 64;  // rows that are
+constexpr int Y_STRIDE = 2 * BLOCK;  // quantised outputs that do not begin with a block lie in two
+static_assert(BLOCK == BESIDE, "blocks of both kinds are shared out alike");
 
 extern "C" struct Matrix {
     int64_t bits;  // 4 or 8 of a code; 0 for panels in the dtype of the rows
+    int64_t offsets;  // whether quantised weights have any
     int64_t outputs;
     int64_t inputs;
-    const void* weights;
-    const uint16_t* scale;   // float16 [O, I / 32]
-    const uint16_t* offset;  // the same, or null
-    const void* bias;        // [O] in the dtype of the rows, or null
+    const void* weights;  // panels, or records
+    const void* bias;     // [O] in the dtype of the rows, or null
 };
+
+inline Records records_of(const Matrix& m) { return {m.bits, m.offsets, m.inputs / GROUP, (const char*)m.weights}; }
 
 // Rows [N, I] as a matrix takes them. Each thread makes its own.
 template <class T> struct Rows {
     const T* x;
     int64_t stride;
     int64_t count;
-    std::vector<T>* shuffled;
     std::vector<float>* sums;
     std::vector<typename Packed<T>::Input>* storage;
     Packed<T> packed;
@@ -37,28 +39,29 @@ template <class T> struct Rows {
             packed = {storage->data(), count, steps_of<T>(matrix.inputs)};
             for (int64_t tile = 0; tile < packed.tiles(); tile++) packed.pack(tile, x, stride, matrix.inputs);
         }
-        if (matrix.bits == 4) shuffle_rows<T>(x, stride, count, matrix.inputs, *shuffled);
-        if (matrix.bits && matrix.offset) sum_groups<T>(x, stride, count, matrix.inputs, *sums);
+        if (matrix.bits) sum_groups<T>(x, stride, count, matrix.inputs / GROUP, *sums);
     }
 };
 
-template <class T> void add_bias(const Matrix& m, int64_t first, int64_t count, int64_t rows, float* y) {
+template <class T>
+void add_bias(const Matrix& m, int64_t first, int64_t count, int64_t rows, float* y, int64_t stride) {
     if (!m.bias) return;
     const T* bias = (const T*)m.bias + first;
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < count; c++) y[r * BLOCK + c] += to_float(bias[c]);
+        for (int64_t c = 0; c < count; c++) y[r * stride + c] += to_float(bias[c]);
 }
 
-// y[r * BLOCK + c] = output first + c of row r, for up to BLOCK outputs of a quantised matrix; y has room for whole
-// tiles
-template <class T> void outputs_of(const Matrix& m, const Rows<T>& rows, int64_t first, int64_t count, float* y) {
-    for (int64_t at = 0; at < count; at += TILE_OUTPUTS) {
-        int64_t row[TILE_OUTPUTS];
-        for (int c = 0; c < TILE_OUTPUTS; c++) row[c] = first + (at + c < count ? at + c : count - 1);
-        quantized_tiles<T>(m.bits, m.weights, m.scale, m.offset, row, m.inputs, rows.x, rows.stride,
-                           rows.shuffled->data(), rows.sums->data(), rows.count, y + at, BLOCK);
-    }
-    add_bias<T>(m, first, count, rows.count, y);
+// Where y[r * Y_STRIDE + c] = output first + c of row r begins, for up to BLOCK of a quantised matrix. ``room`` is for
+// all rows.
+template <class T>
+const float* outputs_of(const Matrix& m, const Rows<T>& rows, int64_t first, int64_t count, float* room) {
+    Records records = records_of(m);
+    for (int64_t block = first / BLOCK; block * BLOCK < first + count; block++)
+        quantized_tiles<T>(records, block, rows.x, rows.stride, rows.sums->data(), rows.count,
+                           room + (block - first / BLOCK) * BLOCK, Y_STRIDE);
+    float* y = room + first % BLOCK;
+    add_bias<T>(m, first, count, rows.count, y, Y_STRIDE);
+    return y;
 }
 
 // ``use(i, n, y)`` for n panels of a dense matrix from number i on, of ``count`` whose numbers there are ``panel(i)``;
@@ -69,21 +72,21 @@ void dense_outputs(const Matrix& m, const Packed<T>& x, int64_t count, Number pa
     each_panel<T>(count, x, place, y, [&](int64_t i, int64_t n, float* found) {
         for (int64_t b = 0; b < n; b++) {
             int64_t first = panel(i + b) * PANEL;
-            add_bias<T>(m, first, std::min<int64_t>(PANEL, m.outputs - first), x.count, found + b * x.count * PANEL);
+            add_bias<T>(m, first, std::min<int64_t>(PANEL, m.outputs - first), x.count, found + b * x.count * PANEL,
+                        PANEL);
         }
         use(i, n, found);
     });
 }
 
-// the outputs of blocks ``part`` of BLOCK: ``use(first, count, y)``, y[r * BLOCK + c] as above
+// the outputs of blocks ``part`` of BLOCK: ``use(first, count, y, stride)``, y[r * stride + c] as above
 template <class T, class Use>
 void multiply(const Matrix& matrix, const Rows<T>& rows, Team::Part part, float* y, Use use) {
     auto width = [&](int64_t first) { return std::min<int64_t>(BLOCK, matrix.outputs - first); };
     if (matrix.bits) {
         for (int64_t block = part.first; block < part.end; block++) {
             int64_t first = block * BLOCK;
-            outputs_of<T>(matrix, rows, first, width(first), y);
-            use(first, width(first), y);
+            use(first, width(first), outputs_of<T>(matrix, rows, first, width(first), y), int64_t(Y_STRIDE));
         }
         return;
     }
@@ -91,7 +94,7 @@ void multiply(const Matrix& matrix, const Rows<T>& rows, Team::Part part, float*
     dense_outputs<T>(matrix, rows.packed, part.end - part.first, panel, y, [&](int64_t i, int64_t n, const float* found) {
         for (int64_t b = 0; b < n; b++) {
             int64_t first = (part.first + i + b) * PANEL;
-            use(first, width(first), found + b * rows.count * PANEL);
+            use(first, width(first), found + b * rows.count * PANEL, int64_t(PANEL));
         }
     });
 }
