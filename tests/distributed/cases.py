@@ -42,6 +42,8 @@ PIPELINES = {
     "easyspec_tree": ["pipeline=easyspec_tree", "drafter.size=3"],
     "easyspec_kept": ["pipeline=easyspec_tree", "drafter.size=3", "drafter.calibrate=false"],
     "specinfer_tree": ["pipeline=specinfer_tree"],
+    # its head is on the leader alone, and reads states that all ranks have
+    "eagle_tree": ["pipeline=eagle_tree", "drafter.checkpoint=HEAD", "drafter.method=eagle"],
 }
 
 SMALL = ["predictor.size=2"]
