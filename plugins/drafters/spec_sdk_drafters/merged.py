@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
+from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
 from spec_sdk.registry import Registry
@@ -43,6 +43,7 @@ class MergedDrafter(Drafter):
         super().__init__(config, models)
         self.members = [_member(i, node, models) for i, node in enumerate(config.members)]
         self.taps = tuple(sorted({layer for member in self.members for layer in member.taps}))
+        self.target_top_k = max(member.target_top_k for member in self.members)
         sessions = [member.draft_session for member in self.members if member.draft_session is not None]
         self.draft_session = sessions[0] if len(sessions) == 1 else None
         names = [member.draft_name for member in self.members if member.draft_name is not None]
@@ -70,6 +71,11 @@ class MergedDrafter(Drafter):
             merge(own) if own else TokenTree.root_only(request.pending_token)
             for request, own in zip(requests, trees, strict=True)
         ]
+
+    def observe_scores(self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]) -> None:
+        for member in self.members:
+            if member.target_top_k:
+                member.observe_scores(requests, trees, [top.first(member.target_top_k) for top in tops])
 
     def observe(
         self,
