@@ -41,7 +41,7 @@ class MergedDrafter(Drafter):
 
     def __init__(self, config: MergedConfig, models: Models) -> None:
         super().__init__(config, models)
-        self.members = [_member(i, node, models) for i, node in enumerate(config.members)]
+        self.members = [member_of(node, f"drafter.members[{i}]", models) for i, node in enumerate(config.members)]
         self.taps = tuple(sorted({layer for member in self.members for layer in member.taps}))
         self.target_top_k = max(member.target_top_k for member in self.members)
         sessions = [member.draft_session for member in self.members if member.draft_session is not None]
@@ -113,8 +113,8 @@ def merge(trees: Sequence[TokenTree]) -> TokenTree:
     return merged.build().tree
 
 
-def _member(index: int, node: Mapping[str, Any], models: Models) -> Drafter:
-    where = f"drafter.members[{index}]"
+def member_of(node: Mapping[str, Any], where: str, models: Models) -> Drafter:
+    """The drafter that an option, named as ``where``, describes. Raises UserError."""
     if not isinstance(node.get("name"), str):
         raise UserError(f"{where}: it has no name; write it as {{name: prompt_lookup, option: value}}")
     make: Any
