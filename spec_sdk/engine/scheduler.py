@@ -10,6 +10,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -344,7 +345,7 @@ class Scheduler:
             request = active.view
             # the last of the remaining tokens is always the target's own, so drafting it would be wasted
             room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1
-            budgets.append(Budget(max(0, min(budget.depth, budget.nodes - 1, room)), budget.nodes))
+            budgets.append(replace(budget, depth=max(0, min(budget.depth, budget.nodes - 1, room))))
         return budgets
 
     def _finished(self, request: Request) -> str | None:

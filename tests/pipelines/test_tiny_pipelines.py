@@ -14,7 +14,7 @@ from spec_sdk.registry import Registry
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
-LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree"]
+LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree", "suffix", "token_recycling", "mixed"]
 RELAXED = ["alspec", "alspec_easyspec_tree"]
 PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
 NEW_TOKENS = 24

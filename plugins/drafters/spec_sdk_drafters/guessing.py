@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,10 +12,10 @@ from spec_sdk.contracts import Budget, TopTokens
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.guess_source import GuessSource
 
-FURTHER_WEIGHT = 0.4
+FURTHER_WEIGHT = 0.25
 """What the log odds of a further source count for: less than 1, since sources mostly know the same."""
-FURTHER_OFFSET = 0.9
-"""What a further source adds whatever it says, so that one that says nothing new (log odds of -2.25) changes nothing."""
+FURTHER_OFFSET = 0.6
+"""What a further source adds whatever it says, so that one that says nothing new (log odds of -2.4) changes nothing."""
 
 Places = list[Any]
 """The place in each source."""
@@ -65,7 +66,8 @@ class Guesser:
         A path's probability is the product of its guesses' probabilities: the expected number of accepted tokens is the
         sum over all nodes, and a node is never better than its parent, so the best nodes are a tree.
         """
-        tree = TreeBuilder(root, budget.nodes)
+        tree, probabilities = TreeBuilder(root, budget.nodes), list[float]()
+        least = max(min_probability, least_price(budget.node_costs))
         # of two equally probable ones the one that was found first
         offers: list[tuple[float, int, int, int, Places]] = []
         found = 0
@@ -73,7 +75,7 @@ class Guesser:
         def offer(node: int, places: Places, joint: float) -> None:
             nonlocal found
             for token, probability in self._guesses(places):
-                if joint * probability >= min_probability:
+                if joint * probability >= least:
                     found += 1
                     heapq.heappush(offers, (-joint * probability, found, node, token, places))
 
@@ -81,10 +83,12 @@ class Guesser:
         while offers and tree.room:
             negative, _, parent, token, places = heapq.heappop(offers)
             node = tree.add(parent, token, "chosen", drafter=drafter)
+            probabilities.append(-negative)
             if tree.depth[node] < budget.depth and tree.room:
                 after = [source.after(place, token) for source, place in zip(self.sources, places, strict=True)]
                 offer(node, after, -negative)
-        return tree
+        size = 1 + worthwhile(probabilities, budget.node_costs)
+        return tree if size == tree.size else first_nodes(tree, size)
 
     def _guesses(self, places: Places) -> Iterator[tuple[int, float]]:
         """Every token that some source guesses, and how probably it is right."""
@@ -108,3 +112,30 @@ class Guesser:
         for source in self.sources:
             source.extend(tokens)
         self.taken_in += len(tokens)
+
+
+def least_price(node_costs: Sequence[float]) -> float:
+    """What a further node costs where it costs least: one of a smaller probability makes no tree better."""
+    return min((after - before for before, after in itertools.pairwise(node_costs)), default=0.0)
+
+
+def worthwhile(probabilities: Sequence[float], node_costs: Sequence[float]) -> int:
+    """How many of a tree's nodes, the best first, to keep for the largest expected gain in tokens."""
+    if not node_costs:
+        return len(probabilities)
+    best = kept = 0
+    gain = most = 0.0
+    for probability, cost in zip(probabilities, node_costs[1:], strict=False):
+        kept += 1
+        gain += probability
+        if gain - cost > most:
+            best, most = kept, gain - cost
+    return best
+
+
+def first_nodes(tree: TreeBuilder, size: int) -> TreeBuilder:
+    """The tree of the ``size`` nodes that were added first, all of them chosen."""
+    kept = TreeBuilder(tree.root, tree.max_nodes)
+    for node in range(1, size):
+        kept.add(tree.parent[node], tree.token[node], "chosen", drafter=tree.draws[tree.parent[node]][0].drafter)
+    return kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens, option
@@ -72,7 +72,7 @@ class MixedDrafter(RetrievalDrafter):
         asked = self._unsure(requests)
         # half of the nodes at most: the model gets the others, fixed before it draws
         own = [
-            Budget(budget.depth, 1 + (budget.nodes - 1) // 2) if i in asked else budget
+            replace(budget, nodes=1 + (budget.nodes - 1) // 2) if i in asked else budget
             for i, budget in enumerate(budgets)
         ]
         trees = super().propose(requests, own)

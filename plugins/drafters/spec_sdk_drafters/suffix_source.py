@@ -10,7 +10,7 @@ from spec_sdk_drafters.suffix_automaton import Cursor, SuffixAutomaton
 
 LONGEST = 24
 """Tokens of the longest run that is looked up."""
-CONTEXTS = 4
+CONTEXTS = 3
 """Runs of different lengths that are asked for their followers; more make guesses that are hardly ever right."""
 RAREST = 0.05
 """A token that followed less often than this share is not guessed."""
