@@ -14,10 +14,13 @@ from spec_sdk.registry import Registry
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
-LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree", "suffix", "token_recycling", "mixed"]
+RETRIEVAL = ["suffix", "token_recycling", "mixed"]
+LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree", *RETRIEVAL]
 RELAXED = ["alspec", "alspec_easyspec_tree"]
 PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
 NEW_TOKENS = 24
+ALWAYS_DRAFTS = ("policy=fixed", "policy.depth=4", "policy.max_nodes=9", "drafter.min_probability=0.01")
+"""In the place of a policy that looks at times."""
 
 backends = pytest.mark.parametrize(
     "backend",
@@ -50,7 +53,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pipeline(name: str, backend: str, checkpoint: Path, *overrides: str) -> Pipeline:
-    settings = settings_of(f"pipeline={name}", f"backend={backend}", f"model.target={checkpoint}", *overrides)
+    fixed = ALWAYS_DRAFTS if name in RETRIEVAL else ()
+    settings = settings_of(f"pipeline={name}", f"backend={backend}", f"model.target={checkpoint}", *fixed, *overrides)
     return build_pipeline(settings, Registry.discover())
 
 
