@@ -190,6 +190,17 @@ def test_answers_are_looked_up_again_where_they_are_kept(keep: bool) -> None:
     assert proposed(drafter, [9, 20], Budget(3)) == proposed(drafter, [7, 6], Budget(3)) == set()
 
 
+def test_a_kept_answer_ends_where_it_ended() -> None:
+    drafter = drafter_of("suffix", keep_across_prompts=True, min_probability=0.0)
+    for answer in ([1, 2, 3], [4, 5, 6]):
+        asked = request([20])
+        drafter.start([asked.view])
+        asked.tokens += answer
+        drafter.observe([asked.view], [answer])
+        drafter.finish([asked.view])
+    assert proposed(drafter, [9, 2], Budget(5)) == {(3,)}
+
+
 def test_no_more_answers_are_kept_than_asked_for() -> None:
     kept = KeptAnswers(100)
     for number in range(200):

@@ -19,6 +19,7 @@ from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.model import MODEL
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.quantised import QUANTISED
+from tests.mutants.retrieval import RETRIEVAL
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
@@ -40,6 +41,7 @@ LISTS = (
     QUANTISED,
     WAITING,
     ADAPTING,
+    RETRIEVAL,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
