@@ -2,8 +2,8 @@
 
     python -m benchmarks.drafters --drafters prompt_lookup suffix mixed "mixed drafter.successors=0" --prompts 12
 
-A drafter is a pipeline, and options after it. All share the target that plain decoding uses. Every prompt is answered by
-all of them, one after the other, in another order each time; figures are medians over a task's prompts. Writes
+A drafter is a pipeline, and options after it. All share the target that plain decoding uses. Every prompt is answered
+by all of them, one after the other, in another order each time; figures are medians over a task's prompts. Writes
 results/drafters.json: per temperature, drafter and task.
 """
 
@@ -111,7 +111,9 @@ def show(temperature: float, figures: dict[str, Any]) -> None:
     tasks = list(figures[VANILLA])
     print(f"{'':34}" + "".join(f"{task[:12]:>14}" for task in tasks) + "   nodes  draft ms  verify ms  equal")
     for drafter, of in figures.items():
-        cells = "".join(f"{of[task]['pooled_mean_accepted_tokens']:>7.2f} ({of[task]['speedup']:.2f})" for task in tasks)
+        cells = "".join(
+            f"{of[task]['pooled_mean_accepted_tokens']:>7.2f} ({of[task]['speedup']:.2f})" for task in tasks
+        )
         every = of["all"]
         print(
             f"{drafter[:33]:34}{cells}{every['nodes_per_cycle']:8.1f}{every['draft_ms_per_cycle']:10.2f}"

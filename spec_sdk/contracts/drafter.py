@@ -82,7 +82,9 @@ class Drafter(Plugin, ABC):
         ``path_hidden``: per request, layer → states [N, M] of the committed path's nodes, the root first.
         """
 
-    def observe_scores(self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]) -> None:
+    def observe_scores(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]
+    ) -> None:
         """What the target thinks most probable after every node of the trees that it scored, rejected ones included.
 
         Called before :meth:`observe` in every step, plain ones too, with ``target_top_k`` tokens of each node. Record

@@ -56,7 +56,7 @@ class BreakEvenConfig:
 class BreakEvenPolicy(Policy):
     """Tells the drafter what nodes cost; pauses while drafting does not pay. For drafters with probabilities of nodes.
 
-    A drafter that takes no notice of :attr:`Budget.node_costs` grows the largest tree that is granted: use ``adaptive``.
+    One that takes no notice of :attr:`Budget.node_costs` grows the largest tree that is granted: use ``adaptive``.
     """
 
     name = "break_even"

@@ -132,9 +132,7 @@ def test_several_matches_are_merged_longest_run_and_latest_first() -> None:
 def test_where_the_budget_is_a_chain_several_matches_are_todays_chain() -> None:
     text = [1, 2, 3, 9, 2, 4, 1, 2, 5, 6, 1, 2]
     for depth in (1, 2, 3):
-        chain, tree = (
-            proposed(drafter_of("prompt_lookup", matches=m), text, Budget(depth, depth + 1)) for m in (1, 8)
-        )
+        chain, tree = (proposed(drafter_of("prompt_lookup", matches=m), text, Budget(depth, depth + 1)) for m in (1, 8))
         assert chain == tree and len(chain) == depth
 
 
@@ -236,7 +234,9 @@ def test_recycling_drafts_what_the_target_thought_likely_after_the_last_token() 
     assert paths(drafter.propose([asked.view], [Budget(3, 9)])[0]) == set()
     tree = TokenTree.chain(1, [2, 3])
     asked.tokens += [2, 4, 1]
-    drafter.observe_scores([asked.view], [tree], [top([(2, 0.9), (7, 0.1)], [(4, 0.8), (3, 0.1)], [(9, 0.5), (8, 0.4)])])
+    drafter.observe_scores(
+        [asked.view], [tree], [top([(2, 0.9), (7, 0.1)], [(4, 0.8), (3, 0.1)], [(9, 0.5), (8, 0.4)])]
+    )
     drafter.observe([asked.view], [[2, 4, 1]])
     found = paths(drafter.propose([asked.view], [Budget(2, 9)])[0])
     assert found == {(2,), (7,), (2, 4), (2, 3)}
@@ -332,9 +332,9 @@ def test_rates_are_discounted_counts_drawn_towards_the_prior() -> None:
     outcomes = [True, True, False, True]
     for right in outcomes:
         rates.observe("a", right)
-    tried = sum(FORGET**i for i in range(4))
-    right = sum(FORGET ** (3 - i) * outcome for i, outcome in enumerate(outcomes))
-    assert rates.rate("a") == pytest.approx((right + PRIOR_WEIGHT * 0.25) / (tried + PRIOR_WEIGHT))
+    tried = math.fsum(FORGET**i for i in range(4))
+    counted = math.fsum(FORGET ** (3 - i) * outcome for i, outcome in enumerate(outcomes))
+    assert rates.rate("a") == pytest.approx((counted + PRIOR_WEIGHT * 0.25) / (tried + PRIOR_WEIGHT))
     assert rates.rate("b") == 0.25
     assert rates.log_odds("b") == pytest.approx(math.log(1 / 3))
 
@@ -346,6 +346,12 @@ class Fixed(GuessSource):
         self._guesses = {token: probability for token, probability in guesses.items()}
         self._other = other
         self.rates = AcceptanceRates(lambda kind: kind)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def record(self, tree: TokenTree, top: TopTokens, path: Sequence[int]) -> None:
+        pass
 
     def end(self) -> None:
         return None
@@ -433,7 +439,9 @@ def test_the_model_is_asked_only_where_guesses_are_unsure() -> None:
         drafter.start(views)
         trees = drafter.propose(views, [Budget(4, 9)] * 2)
         asked = {
-            i for i, tree in enumerate(trees) if any(d.drafter == "draft_model" for draws in tree.draws_N for d in draws)
+            i
+            for i, tree in enumerate(trees)
+            if any(d.drafter == "draft_model" for draws in tree.draws_N for d in draws)
         }
         assert asked == expected
         assert drafter.draft_name == "tiny draft"

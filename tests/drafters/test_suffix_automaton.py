@@ -43,7 +43,7 @@ def test_runs_and_followers_are_those_that_counting_finds(alphabet: int, longest
             end = automaton.end()
             assert end.length == longest_known(text, text, longest, followed=True)
             for run in automaton.shorter(end):
-                found = {f.token: (f.count, f.latest) for f in automaton.followers(run.state)}
+                found = {f.token: (f.occurrences, f.latest) for f in automaton.followers(run.state)}
                 expected = followers(text, text[len(text) - run.length :])
                 assert found == expected
                 assert {f.of for f in automaton.followers(run.state)} == {sum(count for count, _ in expected.values())}
@@ -54,7 +54,7 @@ def test_runs_and_followers_are_those_that_counting_finds(alphabet: int, longest
                 cursor = automaton.advance(cursor, path[-1])
                 assert cursor.length == longest_known(text, path, longest, followed=False)
                 if cursor.length:
-                    found = {f.token: (f.count, f.latest) for f in automaton.followers(cursor.state)}
+                    found = {f.token: (f.occurrences, f.latest) for f in automaton.followers(cursor.state)}
                     assert found == followers(text, path[len(path) - cursor.length :])
 
 

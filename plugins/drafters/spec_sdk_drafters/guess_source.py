@@ -17,11 +17,16 @@ class GuessSource(ABC):
     rates: AcceptanceRates
     """How often its guesses are right, by kind."""
 
+    @abstractmethod
     def extend(self, tokens: Sequence[int]) -> None:
         """The text goes on with ``tokens``."""
 
+    @abstractmethod
     def record(self, tree: TokenTree, top: TopTokens, path: Sequence[int]) -> None:
-        """The target scored ``tree``; the nodes of ``path``, the root first, were accepted. :meth:`extend` was called."""
+        """The target scored ``tree``; the nodes of ``path``, the root first, were accepted.
+
+        :meth:`extend` was called with what that gave.
+        """
 
     @abstractmethod
     def end(self) -> Any:
@@ -49,5 +54,6 @@ class Sources(ABC):
     def new(self) -> GuessSource:
         """The source of a request that begins."""
 
+    @abstractmethod
     def keep(self, answer: Sequence[int]) -> None:
         """A request has ended with this answer."""

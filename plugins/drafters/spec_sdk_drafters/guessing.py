@@ -1,4 +1,4 @@
-"""One request's guesses from several sources: how probable each is, the tree of the best, and learning from the text."""
+"""One request's guesses from several sources: how probable they are, the tree of the best, learning from the text."""
 
 from __future__ import annotations
 
@@ -123,10 +123,8 @@ def worthwhile(probabilities: Sequence[float], node_costs: Sequence[float]) -> i
     """How many of a tree's nodes, the best first, to keep for the largest expected gain in tokens."""
     if not node_costs:
         return len(probabilities)
-    best = kept = 0
-    gain = most = 0.0
-    for probability, cost in zip(probabilities, node_costs[1:], strict=False):
-        kept += 1
+    best, gain, most = 0, 0.0, 0.0
+    for kept, (probability, cost) in enumerate(zip(probabilities, node_costs[1:], strict=False), start=1):
         gain += probability
         if gain - cost > most:
             best, most = kept, gain - cost

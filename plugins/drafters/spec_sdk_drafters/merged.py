@@ -72,7 +72,9 @@ class MergedDrafter(Drafter):
             for request, own in zip(requests, trees, strict=True)
         ]
 
-    def observe_scores(self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]) -> None:
+    def observe_scores(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]
+    ) -> None:
         for member in self.members:
             if member.target_top_k:
                 member.observe_scores(requests, trees, [top.first(member.target_top_k) for top in tops])

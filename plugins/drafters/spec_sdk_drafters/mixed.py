@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens, option
-from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
 from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.guess_source import Sources
@@ -37,7 +36,7 @@ class MixedConfig(SuffixConfig):
 
 
 class MixedDrafter(RetrievalDrafter):
-    """Drafts the most probable guesses of a suffix automaton and token recycling, and asks a model where they are unsure.
+    """Drafts the best guesses of a suffix automaton and token recycling, and asks a model where they are unsure.
 
     Whether the model is asked, and for how large a tree, depends on the text alone. All of its draws are in the tree:
     so a rejected draw tells the verifier what it told the model, and the distribution of the output stays.
@@ -85,7 +84,9 @@ class MixedDrafter(RetrievalDrafter):
             trees[i] = merge([tree, trees[i]])
         return trees
 
-    def observe_scores(self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]) -> None:
+    def observe_scores(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]
+    ) -> None:
         count = self.model.target_top_k if self.model is not None else 0
         if self.model is not None and count:
             started = [i for i, request in enumerate(requests) if request.slot in self._asked]

@@ -18,7 +18,9 @@ class PromptLookupConfig:
 
     max_ngram: int = option(3, "longest run of tokens looked up; longer matches are preferred", minimum=1)
     min_ngram: int = option(1, "shortest", minimum=1)
-    matches: int = option(1, "earlier occurrences that are followed, each a path of a tree", minimum=1, means={1: "a chain"})
+    matches: int = option(
+        1, "earlier occurrences that are followed, each a path of a tree", minimum=1, means={1: "a chain"}
+    )
 
     def __post_init__(self) -> None:
         if self.min_ngram > self.max_ngram:

@@ -88,6 +88,9 @@ class RecyclingSources(Sources):
     def new(self) -> RecyclingSource:
         return RecyclingSource(*self._kept or (AcceptanceRates(prior), RecyclingTable()))
 
+    def keep(self, answer: Sequence[int]) -> None:
+        """The table has all of it."""
+
 
 def prior(kind: tuple[int, int] | str) -> float:
     """The rate of a kind of guess before any was seen."""

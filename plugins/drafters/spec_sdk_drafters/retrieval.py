@@ -49,7 +49,9 @@ class RetrievalDrafter(Drafter):
         guesser = self._guessers[request.slot]
         return guesser.grow(request.pending_token, budget, self.config.min_probability, self.name).build().tree
 
-    def observe_scores(self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]) -> None:
+    def observe_scores(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]
+    ) -> None:
         for request, tree, top in zip(requests, trees, tops, strict=True):
             self._guessers[request.slot].record(tree, top, request.tokens)
 

@@ -1,7 +1,7 @@
 """A suffix automaton that grows token by token: where the last tokens of a text occurred before, and what followed.
 
-Every state stands for the runs of tokens that end at the same places (Blumer et al. 1985); adding a token takes constant
-time on average, whatever the alphabet. Here a state also counts those places, for runs of at most ``longest`` tokens.
+Every state stands for the runs of tokens that end at the same places (Blumer et al. 1985); adding a token takes
+constant time on average. Here a state also counts those places, for runs of at most ``longest`` tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Follower(NamedTuple):
     """A token that followed a run: how often, where it did last, and how often the run was followed by anything."""
 
     token: int
-    count: int
+    occurrences: int
     latest: int
     of: int
 

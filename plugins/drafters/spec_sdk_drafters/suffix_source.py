@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from spec_sdk.contracts import TopTokens
+from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.acceptance_rates import AcceptanceRates
 from spec_sdk_drafters.guess_source import GuessSource, Sources
 from spec_sdk_drafters.suffix_automaton import Cursor, SuffixAutomaton
@@ -63,6 +65,9 @@ class SuffixSource(GuessSource):
         if self._kept is not None:
             self._recent = [*self._recent, *tokens][-LONGEST:]
 
+    def record(self, tree: TokenTree, top: TopTokens, path: Sequence[int]) -> None:
+        """What the target thought is nothing to it."""
+
     def end(self) -> list[tuple[SuffixAutomaton, Cursor]]:
         places = [(self._own, self._own.end())]
         for automaton in self._kept.automata if self._kept is not None else ():
@@ -83,7 +88,7 @@ class SuffixSource(GuessSource):
         longest = runs[0][1].length if runs else 0
         for automaton, run in runs[:CONTEXTS]:
             for follower in automaton.followers(run.state):
-                token, share = follower.token, follower.count / follower.of
+                token, share = follower.token, follower.occurrences / follower.of
                 if share >= RAREST and token >= 0 and token not in found:
                     found[token] = (_length_class(run.length), _share_class(share, follower.of), run.length < longest)
         return found
