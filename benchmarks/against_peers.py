@@ -36,6 +36,8 @@ from spec_sdk.prompts import encode
 
 BETWEEN_TOKENS = 4
 WARM_UP_TOKENS = 16
+LEAST_NEW_TOKENS = 32
+"""A program that drafts may give fewer at once, and its decoding could not be told from its first tokens."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,13 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
     parser.add_argument("--prompts", type=int, default=12, help="how many, evenly over the file's tasks")
     parser.add_argument("--longest", type=int, default=2500, help="characters of a prompt")
-    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=64, help=f"of every answer, at least {LEAST_NEW_TOKENS}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="programs, such as 'spec-sdk *'")
     parser.add_argument("--llama-python", default=sys.executable, help="the Python that has llama-cpp-python")
     parser.add_argument("--transformers-python", default=sys.executable, help="the Python that has transformers")
     parser.add_argument("--output", type=Path, default=RESULTS / "against_peers.json")
     arguments = parser.parse_args(argv)
+    for option in ("prompts", "rounds"):
+        if getattr(arguments, option) < 1:
+            parser.error(f"--{option}: {getattr(arguments, option)} must be at least 1")
+    if arguments.new_tokens < LEAST_NEW_TOKENS:
+        parser.error(f"--new-tokens: {arguments.new_tokens} must be at least {LEAST_NEW_TOKENS}")
     try:
         weights = weights_of(arguments.model, KINDS[arguments.dtype])
         prompts = by_task(arguments.file, arguments.prompts, arguments.longest)
@@ -76,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             # what a program prepares when it is first used is no part of an answer
             worker.ask(tokens[0], min(WARM_UP_TOKENS, arguments.new_tokens))
         answers = measure(workers, tokens, arguments.new_tokens, arguments.rounds)
-        facts = {name: {**w.facts, "resident_bytes": w.resident_bytes()} for name, w in workers.items()}
+        left = {name: workers[name] for name in answers}
+        facts = {name: {**w.facts, "resident_bytes": w.resident_bytes()} for name, w in left.items()}
     figures, aims = report_of(chosen, answers, [prompt.task for prompt in prompts])
     report = {
         "machine": machine(facts),
@@ -134,14 +142,20 @@ def started(chosen: Sequence[Program], stack: contextlib.ExitStack) -> dict[str,
 def measure(
     workers: dict[str, Worker], prompts: Sequence[Sequence[int]], new_tokens: int, rounds: int
 ) -> dict[str, list[list[Timing]]]:
-    """Every program's answers to all prompts in each round."""
+    """Every program's answers to all prompts in each round, but for those that ended before."""
     answers: dict[str, list[list[Timing]]] = {name: [[] for _ in range(rounds)] for name in workers}
     for turn, (i, prompt, name) in enumerate(turns(list(workers), prompts, rounds)):
         if turn % len(workers) == 0:
             print(f"round {i + 1}: {turn // len(workers) % len(prompts) + 1}/{len(prompts)}", file=sys.stderr)
+        if name not in answers:
+            continue
         between = prompt[0] + 1 if prompt[0] == 0 else prompt[0] - 1
-        workers[name].ask([between] * BETWEEN_TOKENS, 1)
-        answers[name][i].append(workers[name].ask(prompt, new_tokens))
+        try:
+            workers[name].ask([between] * BETWEEN_TOKENS, 1)
+            answers[name][i].append(workers[name].ask(prompt, new_tokens))
+        except NotAvailable as reason:
+            print(f"left out: {name}: {reason}", file=sys.stderr, flush=True)
+            del answers[name]
     return answers
 
 

@@ -47,7 +47,9 @@ def main() -> int:
     parser.add_argument("--without-transformers", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS / "batching.json")
     options = parser.parse_args()
-    pipelines = {name: build(f"pipeline={name}", f"model.dtype={options.dtype}") for name in options.pipelines}
+    # weights as transformers has them
+    common = [f"model.dtype={options.dtype}", "model.weights=dense"]
+    pipelines = {name: build(f"pipeline={name}", *common) for name in options.pipelines}
     first = next(iter(pipelines.values()))
     prompts = [tokens_of(first, p) for p in spread_prompts(options.prompts, options.count, options.longest)]
     rivals = {name: ours(pipeline, options.new_tokens) for name, pipeline in pipelines.items()}

@@ -46,8 +46,12 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "packed_projections.json")
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
-    packed = build("pipeline=vanilla", "backend=cpu", *arguments.overrides)
-    plain = build("pipeline=vanilla", "backend=cpu", "backend.pack_weights=false", *arguments.overrides)
+    packed = build(
+        "pipeline=vanilla", "backend=cpu", "backend.native=false", "model.weights=dense", *arguments.overrides
+    )
+    plain = build(
+        "pipeline=vanilla", "backend=cpu", "backend.pack_weights=false", "model.weights=dense", *arguments.overrides
+    )
     report: dict[str, Any] = {
         "machine": packed.backend.describe(),
         "torch": torch.__version__,

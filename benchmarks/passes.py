@@ -53,7 +53,9 @@ def main() -> int:
     }
     for override in arguments.overrides:
         pipelines = {
-            name: build("pipeline=vanilla", "backend=cpu", "backend.compile=false", option, override)
+            name: build(
+                "pipeline=vanilla", "backend=cpu", "backend.compile=false", "model.weights=dense", option, override
+            )
             for name, option in RIVALS.items()
         }
         report["machine"] = pipelines["native"].backend.describe()

@@ -10,10 +10,12 @@ import gguf
 import numpy as np
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.safetensors_reader import open_directory
 from spec_sdk.model.source_cache import CacheEntry
 from spec_sdk.model.source_directory import locate
 from spec_sdk.model.source_gguf import converted_gguf
-from spec_sdk.model.source_wheel import GGUF_MEMBER, GGUF_SHA256, converted_wheel, download_gguf
+from spec_sdk.model.source_wheel import GGUF_MEMBER, GGUF_SHA256, download_gguf
+from spec_sdk.model.stored_matrices import CODES
 
 KINDS = {"bfloat16": "F16", "float32": "F32"}
 """How llama.cpp is given the weights that others are given in a dtype of torch: bfloat16 is slow there on most CPUs."""
@@ -40,14 +42,18 @@ def weights_of(model: Path | None, kind: str) -> Weights:
     A GGUF file is made into one of ``kind`` (F16, F32) and a directory, in spec-sdk's cache, once. Raises UserError.
     """
     if model is None:
-        file, directory = _default_gguf(), converted_wheel()
+        file = _default_gguf()
     else:
         file = locate(model.resolve(), str(model))
         if file.is_dir():
+            if any(name.endswith(CODES) for name in open_directory(file).shapes):
+                raise UserError(
+                    f"{file}: its weights are in few bits, which transformers cannot read; give the GGUF file"
+                )
             return Weights(file, None, None)
-        directory = converted_gguf(file)
-    four_bit = file if _file_type(file) in _FOUR_BITS else None
-    return Weights(directory, _plain_of(file, kind), four_bit)
+    plain = _plain_of(file, kind)
+    # from the plain file: of a quantized one, transformers would not know the weights, and make up random ones
+    return Weights(converted_gguf(plain), plain, file if _file_type(file) in _FOUR_BITS else None)
 
 
 def _default_gguf() -> Path:

@@ -52,7 +52,7 @@ class Embedding:
 
     def shared_by(self, projection: Projection) -> bool:
         """Whether the weights of a linear layer are this very memory."""
-        return type(projection) is Projection and projection.weight_OI is self._weight_VM
+        return projection.holds(self._weight_VM)
 
 
 class QuantizedEmbedding(Embedding):

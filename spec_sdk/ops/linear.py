@@ -46,6 +46,10 @@ class Projection:
         """Bytes of the weights, which every call reads."""
         return self._weight_OI.numel() * self._weight_OI.element_size()
 
+    def holds(self, weight_OI: torch.Tensor) -> bool:
+        """Whether this tensor, not a copy of it, is what is multiplied with."""
+        return self._weight_OI is weight_OI
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., I] → [..., O]."""
         return F.linear(x, self._weight_OI, self.bias_O)

@@ -43,6 +43,9 @@ class QuantizedProjection(Projection):
     def nbytes(self) -> int:
         return self.quantized.nbytes
 
+    def holds(self, weight_OI: torch.Tensor) -> bool:
+        return False
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         m = self.quantized
         if torch.compiler.is_compiling():

@@ -9,6 +9,9 @@ import torch
 
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 
+AT_ONCE = 1 << 22
+"""Weights that are quantized at a time: what is computed in between takes some 20 bytes for each."""
+
 
 def quantize(weight_OI: torch.Tensor, bits: int) -> QuantizedMatrix:
     """The nearest matrix of 8 bits (symmetric, as Q8_0) or 4 bits (minimum and range of each group, as Q4_1).
@@ -17,8 +20,10 @@ def quantize(weight_OI: torch.Tensor, bits: int) -> QuantizedMatrix:
     """
     if weight_OI.shape[1] % GROUP:
         raise ValueError(f"{weight_OI.shape[1]} inputs are not whole groups of {GROUP}")
-    w_OGK = weight_OI.float().view(weight_OI.shape[0], -1, GROUP)
-    return _in_eight(w_OGK) if bits == 8 else _in_four(w_OGK)
+    of_rows = _in_eight if bits == 8 else _in_four
+    step = max(1, AT_ONCE // max(1, weight_OI.shape[1]))
+    parts = [of_rows(part.float().view(len(part), -1, GROUP)) for part in weight_OI.split(step)]
+    return QuantizedMatrix.below(parts)
 
 
 def _in_eight(w_OGK: torch.Tensor) -> QuantizedMatrix:

@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 import psutil
 import pytest
+from safetensors import safe_open
 
 from benchmarks import against_peers
 from benchmarks.peers.figures import report_of
@@ -18,6 +19,7 @@ from benchmarks.peers.programs import LLAMA, TRANSFORMERS, Interpreters, Program
 from benchmarks.peers.weights import Weights, weights_of, write_plain
 from benchmarks.peers.worker import NotAvailable, Timing, Worker
 from spec_sdk.errors import UserError
+from spec_sdk.model.checkpoint import Checkpoint
 from tests.checkpoints.gguf_files import write_gguf
 from tests.support.text_checkpoints import write_text_checkpoint
 
@@ -51,14 +53,14 @@ def test_installed_peers_answer_and_missing_ones_are_left_out(
     prompts = [{"turns": [f"One {word} and two {word}s and"], "task": task} for word in ("ox", "cow") for task in "ab"]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
     options = [f"--model={tmp_path / 'model'}", f"--file={tmp_path / 'prompts.jsonl'}", "--dtype=float32"]
-    options += ["--prompts=2", "--new-tokens=6", "--rounds=2", f"--output={tmp_path / 'report.json'}"]
+    options += ["--prompts=2", "--new-tokens=32", "--rounds=2", f"--output={tmp_path / 'report.json'}"]
     assert against_peers.main([*options, "--only", "llama.cpp F32", *names]) == 0
     report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
     assert list(report["programs"]) == names
     assert [prompt["task"] for prompt in report["prompts"]] == ["a", "b"]
     for row in report["programs"].values():
-        # end tokens end no answer: 2 rounds of 2 prompts of 6 tokens
-        assert row["new_tokens"] == 24 and len(row["rounds_tokens_per_s"]) == 2
+        # end tokens end no answer: 2 rounds of 2 prompts of 32 tokens
+        assert row["new_tokens"] == 128 and len(row["rounds_tokens_per_s"]) == 2
         assert row["answers_equal_to_plain"] == row["ratios"]["transformers"]["answers_equal"] == 2
         assert 0 < row["first_token_s"]["sum"] < row["seconds"]
         assert set(row["task_tokens_per_s"]) == {"a", "b"}
@@ -134,6 +136,20 @@ def test_a_worker_that_fails_says_why_in_one_line() -> None:
         worker.ask([1], 1)
 
 
+def test_a_program_that_ends_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = ECHO.replace(
+        "def answer(prompt, new_tokens, take):",
+        "def answer(prompt, new_tokens, take):\n    if prompt[0] == 9: sys.exit('out of memory')",
+    )
+    with (
+        Worker([sys.executable, "-c", ends], {"MINE": "1"}) as one,
+        Worker([sys.executable, "-c", ECHO], {"MINE": "2"}) as two,
+    ):
+        answers = against_peers.measure({"one": one, "two": two}, [[1, 2, 3], [9, 2, 3]], 3, 1)
+    assert list(answers) == ["two"] and len(answers["two"][0]) == 2
+    assert "left out: one: out of memory" in capsys.readouterr().err
+
+
 def test_turns_give_each_prompt_to_all_and_begin_with_another_program() -> None:
     taken = list(against_peers.turns(["a", "b", "c"], [[1], [2]], 2))
     assert len(taken) == 12 and len({(round_, prompt[0], name) for round_, prompt, name in taken}) == 12
@@ -156,6 +172,10 @@ def test_the_plain_gguf_file_holds_the_quantised_values(tmp_path: Path, monkeypa
         assert old.name == new.name and np.array_equal(new.data, values.astype(new.data.dtype))
         kinds.add((values.ndim, new.tensor_type.name))
     assert kinds == {(1, "F32"), (2, "F16")}
+    # what transformers reads has every weight under its own name
+    directory = Checkpoint(weights.directory, "", "")
+    with safe_open(weights.directory / "model.safetensors", "pt") as stored:
+        assert set(stored.keys()) >= directory.names()
 
 
 def test_values_that_f16_does_not_hold_are_refused(tmp_path: Path) -> None:

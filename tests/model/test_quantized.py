@@ -73,6 +73,15 @@ def test_weights_too_small_for_float16_become_zero() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
+def test_parts_of_rows_make_the_same(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight_OI = random(10, 96)
+    whole = quantize(weight_OI, bits)
+    monkeypatch.setattr("spec_sdk.ops.quantizing.AT_ONCE", 3 * 96)
+    parts = quantize(weight_OI, bits)
+    assert torch.equal(parts.codes_OC, whole.codes_OC) and torch.equal(parts.scale_OG, whole.scale_OG)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
 def test_parts_of_a_matrix(bits: int) -> None:
     matrix = quantize(random(10, 96), bits)
     whole = matrix.dequantized(torch.float32)

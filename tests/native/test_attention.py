@@ -12,7 +12,10 @@ from spec_sdk.ops import PLAIN, AttentionSpec
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TreeBuilder
+from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native.attention import MOST_ROWS, attends, attention
+from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_backends.thread_waiting import ThreadWaiting
 from tests.kernels.dense_attention import (
     ancestors,
     chain,
@@ -112,6 +115,31 @@ def test_a_path_gets_the_same_bits_as_tree_or_as_prefix(prefix: int, dtype: torc
         alone = PassInputs.of("chain", [RequestRows.chain(0, len(column) - 1, [1])], CPU)
         path = PassCache(k[:, :, :, column].contiguous(), v[:, :, :, column].contiguous(), alone)
         assert torch.equal(attention(q_1BNHD[:, :, node : node + 1], path, 0, PLAIN)[0, 0, 0], in_tree[0, 0, node])
+
+
+def test_threads_that_sleep_at_once_are_woken() -> None:
+    q_1BNHD, k, v = torch.randn(1, 1, 3, 4, 64), *(torch.randn(1, 1, G, 150, 64) for _ in range(2))
+    cache = PassCache(k, v, PassInputs.of("chain", [RequestRows.chain(0, 147, [1, 2, 3])], CPU))
+    alone = attention(q_1BNHD, cache, 0, PLAIN)
+    asleep = ThreadWaiting("sleep", find_runtime=lambda: None)
+    NativeOps(CpuOps(), asleep).before_pass()
+    torch.set_num_threads(4)
+    try:
+        assert all(torch.equal(attention(q_1BNHD, cache, 0, PLAIN), alone) for _ in range(200))
+    finally:
+        torch.set_num_threads(1)
+        NativeOps(CpuOps(), ThreadWaiting("spin", find_runtime=lambda: None)).before_pass()
+
+
+@pytest.mark.parametrize("at", [3, 140])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=str)
+def test_unusable_keys_are_not_hidden(bad: float, at: int) -> None:
+    """torch's attention gives NaN, and the engine an error; a head of zeros would go unseen."""
+    k, v = (torch.randn(1, 1, G, 150, 64) for _ in range(2))
+    k[..., at, :] = bad
+    inputs = PassInputs.of("chain", [RequestRows.chain(0, 149, [1])], CPU)
+    q_1BNHD = torch.rand(1, 1, 1, 4, 64) + 1
+    assert attention(q_1BNHD, PassCache(k, v, inputs), 0, PLAIN).isnan().all()
 
 
 def test_what_it_leaves_to_torch() -> None:

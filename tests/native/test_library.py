@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def process(cache: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", CODE], env=variables, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Look for kernels anew, and again afterwards."""
+    find.cache_clear()
+    yield
+    find.cache_clear()
+
+
 def test_there_is_one_openmp_runtime() -> None:
     assert not isinstance(find(), str)
     assert len(openmp_runtimes()) == 1
@@ -49,56 +58,67 @@ def test_two_processes_compile_at_once_and_a_third_needs_no_compiler(tmp_path: P
 
 
 def test_without_a_compiler_packed_weights_stay_and_the_machine_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None
 ) -> None:
     monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    find.cache_clear()
-    try:
-        reason = find()
-        assert reason == "there is no C++ compiler (g++ or clang++, or what CXX names)"
-        backend = CpuBackend(CpuConfig())
-        assert backend.describe().endswith(f", no native kernels: {reason}")
-        if can_pack(torch.float32):
-            assert type(backend.ops.projection(torch.eye(8))) is PackedProjection
-        with pytest.raises(UserError, match="^backend.native=true: there is no C.* compiler .*backend.native=auto$"):
-            CpuBackend(CpuConfig(native=True))
-    finally:
-        find.cache_clear()
+    reason = find()
+    assert reason == "there is no C++ compiler (g++ or clang++, or what CXX names)"
+    backend = CpuBackend(CpuConfig())
+    assert backend.describe().endswith(f", no native kernels: {reason}")
+    if can_pack(torch.float32):
+        assert type(backend.ops.projection(torch.eye(8))) is PackedProjection
+    with pytest.raises(UserError, match="^backend.native=true: there is no C.* compiler .*backend.native=auto$"):
+        CpuBackend(CpuConfig(native=True))
+
+
+FAILING = "cat >/dev/null; echo 'error: no such flag' >&2; exit 1"
+
+
+def program(path: Path, script: str) -> str:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
 
 
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
         ("exit 3", "failed with status 3: no message"),
-        ("[ $1 = --version ] || { echo 'error: no such flag' >&2; exit 1; }", "status 1: error: no such flag"),
+        (FAILING, "status 1: error: no such flag"),
+        ("sleep 9", "not done"),
     ],
 )
 def test_a_compiler_that_fails_is_quoted(
-    script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None
 ) -> None:
-    compiler = tmp_path / "cxx"
-    compiler.write_text(f"#!/bin/sh\n{script}\n")
-    compiler.chmod(0o755)
     monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("CXX", str(compiler))
-    find.cache_clear()
-    try:
-        found = find()
-        assert isinstance(found, str) and reason in found
-    finally:
-        find.cache_clear()
+    monkeypatch.setenv("CXX", program(tmp_path / "cxx", script))
+    monkeypatch.setattr(library, "_compilers", lambda: [os.environ["CXX"]])
+    monkeypatch.setattr(library, "LONGEST", 1)
+    found = find()
+    assert isinstance(found, str) and reason in found
 
 
-def test_a_library_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_compiler_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
+    """clang++ makes a library that lacks a runtime; or what CXX names is no compiler."""
+    monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", program(tmp_path / "cxx", FAILING))
+    assert not isinstance(find(), str)
+
+
+def test_a_cache_that_is_out_of_reach_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "file" / "cache"))
+    found = find()
+    assert isinstance(found, str) and "where they would be kept: " in found
+
+
+def test_a_library_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
     monkeypatch.setattr(library, "_works", lambda loaded: False)
-    find.cache_clear()
-    try:
-        found = find()
-        assert isinstance(found, str) and "does not compute what it should" in found
-    finally:
-        find.cache_clear()
+    found = find()
+    assert isinstance(found, str) and "does not compute what it should" in found
 
 
 def test_the_option() -> None:

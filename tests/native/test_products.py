@@ -8,11 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack, multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.packed_projections import PackedProjection
 
 RNG = torch.Generator().manual_seed(5)
 DTYPES = [torch.float32, torch.bfloat16]
@@ -107,6 +110,20 @@ def test_shapes_and_layouts() -> None:
     for part in (x[..., :40], x[:, 1:2, 40:], x[..., ::2], random(40, 6).T):
         torch.testing.assert_close(projection(part), F.linear(part, weight_OI), rtol=1e-4, atol=1e-4)
     assert projection(x[:0, :, :40]).shape == (0, 3, 21)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_other_dtypes_are_torchs(bits: int) -> None:
+    matrix = quantized(20, 64, bits)
+    x = random(3, 64).half()
+    assert torch.equal(NativeQuantizedProjection(matrix)(x), QuantizedProjection(matrix)(x))
+
+
+def test_a_tied_head_is_the_embedding() -> None:
+    embedding = Embedding(random(20, 64))
+    assert embedding.shared_by(NativeProjection(embedding.weight_VM))
+    assert not embedding.shared_by(NativeProjection(embedding.weight_VM.clone()))
+    assert not embedding.shared_by(PackedProjection(embedding.weight_VM))
 
 
 def test_weights_are_held_once() -> None:

@@ -37,7 +37,9 @@ class AccelerateConfig:
     threads: int = option(
         0, "per process on the CPU", minimum=0, means={0: "the machine's cores shared among its processes"}
     )
-    pack_weights: bool = option(True, "on the CPU: linear layers in oneDNN's layout, which is faster")
+    pack_weights: bool = option(
+        True, "on the CPU: native kernels, or linear layers in oneDNN's layout; false: plain torch"
+    )
     wait: str = option("auto", "on the CPU: how threads wait for one another", choices=CHOICES)
     pin: bool = option(False, "keep each process on as many CPU cores of its own as it has threads")
     timeout: float = option(

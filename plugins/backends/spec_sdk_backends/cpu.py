@@ -112,7 +112,7 @@ class CpuBackend(Backend):
     @functools.cached_property
     def ops(self) -> Ops:
         other = CpuOps(self.config.pack_weights, self._waiting)
-        return other if self._no_native_kernels else NativeOps(other)
+        return other if self._no_native_kernels else NativeOps(other, self._waiting)
 
     @functools.cached_property
     def _no_native_kernels(self) -> str:

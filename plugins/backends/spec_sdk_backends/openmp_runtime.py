@@ -28,6 +28,8 @@ def usable_cpus() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
+MOST_ADDED = 32
+"""Threads that are made to have others sleep. libgomp ends the process where the system refuses one."""
 CPUS_AT_START = usable_cpus()
 """Before this process may be pinned to some of them: libgomp counts them once, too."""
 
@@ -51,7 +53,8 @@ class GnuRuntime(Runtime):
     manages with how many CPUs there are. Up to these a thread spins 300,000 times before it sleeps, some milliseconds;
     beyond them 100 times (config/linux/wait.h, ``do_spin``; env.c, ``gomp_throttled_spin_count_var``). So a helper
     thread opens a parallel region of its own: the threads that it is given for it stay with it, asleep, and count
-    (team.c). When it ends they do, and the others spin again.
+    (team.c). When it ends they do, and the others spin again. Where that would take more than :data:`MOST_ADDED`, for
+    few threads on a machine of many cores, they go on spinning.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -68,6 +71,8 @@ class GnuRuntime(Runtime):
     def wait(self, asleep: bool) -> None:
         with self._lock:
             adding = max(0, CPUS_AT_START + 1 - torch.get_num_threads()) if asleep else 0
+            if adding > MOST_ADDED:
+                adding = 0
             if adding == self._added:
                 return
             if self._helper is not None:

@@ -25,6 +25,8 @@ CHOICES = {
 """Of the option ``wait``."""
 ENVIRONMENT = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """How a user says it to any OpenMP program. The runtimes read them when torch is loaded."""
+ASLEEP = ("passive", "0")
+"""What it is set to where threads shall sleep at once."""
 LOOK_S = 0.5
 """Seconds between two looks at who uses the cores."""
 FIRST_LOOK_S = 0.1
@@ -77,6 +79,8 @@ class ThreadWaiting:
         self.asleep = choice != "spin"
         self.changes = 0
         self._chosen_by = next((f"{name}={environment[name]}" for name in ENVIRONMENT if environment.get(name)), None)
+        if self._chosen_by is not None:
+            self.asleep = self._chosen_by.partition("=")[2].lower() in ASLEEP
         self._runtime = None if self._chosen_by else find_runtime()
         self._read, self._threads, self._clock = read, threads, clock
         self._granted = granted()

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,20 @@ def _obtain() -> ctypes.CDLL:
     runtimes = openmp_runtimes()
     if len(runtimes) != 1:
         raise NoNativeKernels(f"torch's OpenMP runtime is not found: {', '.join(runtimes) or 'none'} in this process")
-    path = _kept(runtimes[0])
+    try:
+        directory = cache_root() / "native"
+        path = directory / f"{_name(runtimes[0])}.so"
+        if not path.is_file():
+            directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=directory, prefix=".compiling-") as work:
+                os.replace(_compiled(Path(work), runtimes), path)
+    except (OSError, RuntimeError) as error:
+        # a directory that may not be read or written, or no home
+        raise NoNativeKernels(f"where they would be kept: {error}") from error
+    return _load(path, runtimes)
+
+
+def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
@@ -81,28 +95,24 @@ def _obtain() -> ctypes.CDLL:
     return loaded
 
 
-def _kept(runtime: str) -> Path:
-    """The file of the library, compiled now if it is not there. A kept one needs no compiler."""
-    directory, name = cache_root() / "native", _name(runtime)
-    compiler = next((found for found in map(shutil.which, _compilers()) if found), None)
-    if compiler is None:
-        kept = sorted(directory.glob(f"{name}-*.so"))
-        if not kept:
-            raise NoNativeKernels("there is no C++ compiler (g++ or clang++, or what CXX names)")
-        return kept[0]
-    path = directory / f"{name}-{_version(compiler)}.so"
-    if not path.is_file():
+def _compiled(work: Path, runtimes: list[str]) -> Path:
+    """What the first compiler made that makes a library that works."""
+    compilers = [found for found in map(shutil.which, _compilers()) if found]
+    if not compilers:
+        raise NoNativeKernels("there is no C++ compiler (g++ or clang++, or what CXX names)")
+    failed = []
+    for i, compiler in enumerate(compilers):
+        made, start = work / f"{i}.so", time.perf_counter()
+        print(f"compiling the native kernels with {compiler}, once on this machine", file=sys.stderr)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=directory, prefix=".compiling-") as work:
-                made, start = Path(work) / path.name, time.perf_counter()
-                _compile(compiler, made, runtime)
-                os.replace(made, path)
-            seconds = time.perf_counter() - start
-            print(f"compiled the native kernels in {seconds:.0f} s; kept in {directory}", file=sys.stderr)
-        except OSError as error:
-            raise NoNativeKernels(f"{directory}: {error.strerror or error}") from error
-    return path
+            _compile(compiler, made, runtimes[0])
+            _load(made, runtimes)
+        except NoNativeKernels as error:
+            failed.append(str(error))
+        else:
+            print(f"compiled in {time.perf_counter() - start:.0f} s, kept in {work.parent}", file=sys.stderr)
+            return made
+    raise NoNativeKernels("; ".join(failed))
 
 
 def _compilers() -> list[str]:
@@ -116,10 +126,6 @@ def _name(runtime: str) -> str:
     return hashlib.sha256(b"\0".join([*texts, *(fact.encode() for fact in facts)])).hexdigest()[:24]
 
 
-def _version(compiler: str) -> str:
-    return hashlib.sha256(f"{compiler} {_run([compiler, '--version'])}".encode()).hexdigest()[:8]
-
-
 def _compile(compiler: str, path: Path, runtime: str) -> None:
     # in two steps: a compiler that links with -fopenmp adds a runtime of its own
     part = path.with_suffix(".o")
@@ -127,16 +133,22 @@ def _compile(compiler: str, path: Path, runtime: str) -> None:
     _run([compiler, "-shared", str(part), runtime, "-o", str(path)])
 
 
-def _run(command: list[str]) -> str:
+def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        # a session of its own: a compiler's driver leaves its helpers behind when it is killed
+        run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    except OSError as error:
         raise NoNativeKernels(f"{command[0]}: {error}") from error
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    with run:
+        try:
+            messages = run.communicate(timeout=LONGEST)[1]
+        except subprocess.TimeoutExpired as error:
+            os.killpg(run.pid, signal.SIGKILL)
+            raise NoNativeKernels(f"{command[0]}: not done after {LONGEST} seconds") from error
+    if run.returncode:
+        lines = [line.strip() for line in messages.splitlines() if line.strip()]
         first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
-        raise NoNativeKernels(f"{command[0]} failed with status {done.returncode}: {first}")
-    return done.stdout
+        raise NoNativeKernels(f"{command[0]} failed with status {run.returncode}: {first}")
 
 
 def _declare(loaded: Any) -> None:
@@ -152,6 +164,8 @@ def _declare(loaded: Any) -> None:
         function = getattr(loaded, f"spec_{name}")
         function.argtypes = [short, *types, short]
         function.restype = None
+    loaded.spec_wait.argtypes = [short]
+    loaded.spec_wait.restype = None
 
 
 def _works(loaded: Any) -> bool:

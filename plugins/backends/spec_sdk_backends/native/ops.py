@@ -13,19 +13,31 @@ from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.types import PLAIN, AttentionSpec
 from spec_sdk_backends.native.attention import attends, attention
-from spec_sdk_backends.native.library import DTYPES
+from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.thread_waiting import ThreadWaiting
+
+SPINS = {False: 20_000, True: 100}
+"""How often a thread looks for the others before it sleeps, by whether threads shall sleep: for some tenths of a
+millisecond, or as often as libgomp's then do.
+"""
 
 
 class NativeOps(Ops):
-    """Linear layers and attention of narrow passes by the native kernels; ``other`` keeps dtypes that they lack."""
+    """Linear layers and attention of narrow passes by the native kernels; ``other`` keeps dtypes that they lack.
 
-    def __init__(self, other: Ops) -> None:
+    ``waiting``: how threads wait within a call; without it, as the process was told last.
+    """
+
+    def __init__(self, other: Ops, waiting: ThreadWaiting | None = None) -> None:
         self.other = other
+        self._waiting = waiting
 
     def before_pass(self) -> None:
         self.other.before_pass()
+        if self._waiting is not None:
+            library().spec_wait(SPINS[self._waiting.asleep])
 
     def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
         if weight_OI.dtype not in DTYPES:

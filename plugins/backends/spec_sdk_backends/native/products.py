@@ -63,8 +63,8 @@ def is_stand_in(tensor: torch.Tensor) -> bool:
 
 
 def is_narrow(x: torch.Tensor) -> bool:
-    """Whether the native kernel multiplies ``x`` [..., I]: few rows, and no derivative is asked for."""
-    return not x.requires_grad and x.numel() <= most_rows(x.dtype) * x.shape[-1]
+    """Whether the native kernel multiplies ``x`` [..., I]: few rows in its dtypes, and no derivative is asked for."""
+    return x.dtype in DTYPES and not x.requires_grad and x.numel() <= most_rows(x.dtype) * x.shape[-1]
 
 
 class NativeProjection(Projection):

@@ -119,7 +119,7 @@ template <class T> class Attention {
             }
     }
 
-    // all spans of one query head of a row: o [D]; 0 for padding
+    // all spans of one query head of a row: o [D]; 0 for padding, NaN where a score is NaN or infinite
     void join(int64_t row, int64_t h, const Span* spans, const float* sums, T* o) const {
         int64_t D = _heads.dim, count = (_sight.keys(row) + SPAN - 1) / SPAN;
         int64_t from = (row * _heads.queries + h) * _spans;
@@ -132,7 +132,7 @@ template <class T> class Attention {
             const float* part = sums + (from + s) * D;
             for (int64_t d = 0; d < D; d++) joined[d] += share * part[d];
         }
-        for (int64_t d = 0; d < D; d++) o[d] = rounded<T>(total > 0 ? joined[d] / total : 0.0f);
+        for (int64_t d = 0; d < D; d++) o[d] = rounded<T>(total == 0 ? 0.0f : joined[d] / total);
     }
 
     static constexpr int MOST_DIM = 256;

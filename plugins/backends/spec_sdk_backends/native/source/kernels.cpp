@@ -140,6 +140,9 @@ void after(const Shape& shape, const Block& block, int64_t rows, T* h, const T* 
 
 extern "C" {
 
+// how often a thread that waits for others looks for them before it sleeps
+void spec_wait(int turns) { spins.store(turns, std::memory_order_relaxed); }
+
 // y [rows, O] = x Wᵀ + b, rows of x ``stride`` elements apart
 void spec_product(int dtype, const Matrix* matrix, const void* x, int64_t stride, int64_t rows, void* y, int threads) {
     if (dtype)

@@ -1,11 +1,20 @@
-// The threads of one call: they meet by spinning, however torch's threads wait between calls.
+// The threads of one call: one that waits for the others looks for them for a while, then sleeps.
 #pragma once
 
 #include <omp.h>
 #include <sched.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
+
+// how often a waiting thread looks before it sleeps
+inline std::atomic<int> spins{20000};
 
 class Team {
   public:
@@ -16,16 +25,18 @@ class Team {
         int round = _round.load(std::memory_order_relaxed);
         if (_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
             _arrived.store(0, std::memory_order_relaxed);
-            _round.store(round + 1, std::memory_order_release);
+            // in one order with what a sleeper does: either it is seen here, or it sees the new round
+            _round.store(round + 1);
+            if (_sleepers.load()) wake();
             return;
         }
-        for (int turn = 0; _round.load(std::memory_order_acquire) == round; turn++) {
-            // a thread that others keep from its core must get it back
-            if (turn < SPINS)
-                pause();
-            else
-                sched_yield();
+        for (int turn = spins.load(std::memory_order_relaxed); turn > 0; turn--) {
+            if (_round.load(std::memory_order_acquire) != round) return;
+            pause();
         }
+        _sleepers.fetch_add(1);
+        while (_round.load() == round) sleep(round);
+        _sleepers.fetch_sub(1);
     }
 
     struct Part {
@@ -39,7 +50,17 @@ class Team {
     }
 
   private:
-    static constexpr int SPINS = 20000;
+#if defined(__linux__)
+    static_assert(sizeof(std::atomic<int>) == sizeof(int), "a futex is an int");
+
+    void sleep(int round) { syscall(SYS_futex, &_round, FUTEX_WAIT_PRIVATE, round, nullptr, nullptr, 0); }
+
+    void wake() { syscall(SYS_futex, &_round, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
+#else
+    void sleep(int) { sched_yield(); }
+
+    void wake() {}
+#endif
 
     static void pause() {
 #if defined(__x86_64__)
@@ -51,4 +72,5 @@ class Team {
 
     alignas(64) std::atomic<int> _arrived{0};
     alignas(64) std::atomic<int> _round{0};
+    alignas(64) std::atomic<int> _sleepers{0};
 };
