@@ -211,3 +211,11 @@ def test_layers_that_see_all_keys_are_predicted_where_the_others_are_left_out(tm
     tokens_of(hits, PROMPT, NEW_TOKENS, ignore_eos=True, emit=events.append)
     predicted = [event["attention"]["hit"] for event in events if event["event"] == "cycle"]
     assert predicted and all(hit == [None] * 5 + [True, None] for hit in predicted)
+
+
+@pytest.mark.parametrize("drafter", ["token_recycling", "mixed"])
+def test_speculation_on_attention_beside_a_drafter_that_wants_top_tokens(drafter: str, checkpoint: Path) -> None:
+    options = ("predictor.size=2", "attention_verifier.threshold=0", f"drafter={drafter}", "policy.depth=3")
+    speculating = pipeline("alspec", "cpu", checkpoint, *options, "policy.max_nodes=7")
+    expected = tokens_of(speculating.vanilla(), PROMPT, NEW_TOKENS, ignore_eos=True)
+    assert tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True) == expected
