@@ -23,6 +23,10 @@ PLAIN_SAMPLES = 3
 """Plain steps timed before the first draft: the very first may include a warm-up."""
 PRICED_AGAIN = 8
 """Cycles after which prices are worked out anew."""
+UNMEASURED = 0.3
+"""What a node is taken to cost, in plain steps, before any pass over several was timed: dear, so that only sure guesses
+are tried first.
+"""
 FORGET = 0.9
 """What a cycle counts for one cycle later in the run's speed."""
 
@@ -34,7 +38,7 @@ class BreakEvenConfig:
     max: int = option(12, "deepest draft, in tokens along one path", minimum=1)
     max_nodes: int = option(32, "most nodes of a cycle's tree, the root included", minimum=2)
     patience: float = option(
-        2.0, "lost time, in plain steps, after which drafting pauses; what it gained before counts for as much", above=0
+        1.0, "lost time, in plain steps, after which drafting pauses; what it gained before counts for as much", above=0
     )
     retry: int = option(
         16,
@@ -68,7 +72,7 @@ class BreakEvenPolicy(Policy):
         self._times = StageTimes()
         self._gained = 0.0
         self._tokens = self._seconds = 0.0
-        self._failures = self._pause = self._since_plain = self._since_priced = 0
+        self._failures = self._pause = self._since_plain = self._since_priced = self._wider_passes = 0
         self._prices: tuple[float, ...] = ()
 
     def for_request(self) -> BreakEvenPolicy:
@@ -96,6 +100,7 @@ class BreakEvenPolicy(Policy):
         verify_s = event["verify_s"] + event["recover_s"]
         times.add_verify(nodes, verify_s)
         self._since_plain = self._since_plain + 1 if nodes > 1 else 0
+        self._wider_passes += nodes > 1
         if not event["budget"]:
             self._pause -= 1
         else:
@@ -121,5 +126,7 @@ class BreakEvenPolicy(Policy):
         prices = [0.0]
         for nodes in range(2, self.config.max_nodes + 1):
             # a measured curve may dip where it is flat: a wider pass is never taken to cost less
-            prices.append(max(prices[-1], (times.verify(nodes) - plain) / token_s))
+            known = times.has_curve or self._wider_passes
+            costs_s = times.verify(nodes) - plain if known else UNMEASURED * (nodes - 1) * plain
+            prices.append(max(prices[-1], costs_s / token_s))
         self._prices = tuple(prices)

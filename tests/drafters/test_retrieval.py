@@ -129,6 +129,17 @@ def test_several_matches_are_merged_longest_run_and_latest_first() -> None:
     assert proposed(drafter_of("prompt_lookup", matches=9, min_ngram=2), text, budget) == three
 
 
+def test_where_nodes_are_few_the_latest_match_has_them() -> None:
+    text = [1, 2, 3, 9, 4, 1, 2, 5, 7, 8, 1, 2]
+    assert proposed(drafter_of("prompt_lookup", matches=2), text, Budget(3, 4)) == {(5,), (5, 7), (5, 7, 8)}
+    assert proposed(drafter_of("prompt_lookup", matches=2), text, Budget(2, 4)) == {(5,), (5, 7), (3,)}
+
+
+def test_a_match_that_goes_on_like_another_is_no_second_path() -> None:
+    text = [1, 2, 7, 8, 9, 1, 2, 3, 4, 6, 1, 2, 3, 4, 5, 1, 2]
+    assert proposed(drafter_of("prompt_lookup", matches=2), text, Budget(2, 9)) == {(3,), (3, 4), (7,), (7, 8)}
+
+
 def test_where_the_budget_is_a_chain_several_matches_are_todays_chain() -> None:
     text = [1, 2, 3, 9, 2, 4, 1, 2, 5, 6, 1, 2]
     for depth in (1, 2, 3):
@@ -148,6 +159,12 @@ def test_the_suffix_drafter_counts() -> None:
     text = [1, 2, 3, 5, 9, 1, 2, 3, 5, 8, 1, 2, 4, 6, 1, 2, 3, 5, 7, 1, 2]
     assert proposed(drafter_of("suffix"), text, Budget(2, 3)) == {(3,), (3, 5)}
     assert {(3,), (4,)} <= proposed(drafter_of("suffix", min_probability=0), text, Budget(1, 9))
+
+
+def test_a_longer_run_is_believed_before_a_shorter_one() -> None:
+    text = [1, 2, 3, 4, 9, 3, 5, 8, 3, 5, 7, 3, 5, 6, 1, 2, 3]
+    assert proposed(drafter_of("suffix"), text, Budget(1, 2)) == {(4,)}
+    assert (5,) in proposed(drafter_of("suffix", min_probability=0), text, Budget(1, 3))
 
 
 def test_what_is_less_probable_is_not_drafted() -> None:

@@ -54,14 +54,14 @@ RETRIEVAL = (
         LOOKUP,
         "for position in reversed(self._follows.get(tuple(tokens[-n:]), ())):",
         "for position in self._follows.get(tuple(tokens[-n:]), ()):",
-        (MATCHES,),
+        (f"{OF_DRAFTERS}::test_where_nodes_are_few_the_latest_match_has_them",),
     ),
     Mutant(
         "prompt lookup: a match that adds nothing counts",
         LOOKUP,
         "paths += tree.size > before",
         "paths += 1",
-        (MATCHES,),
+        (f"{OF_DRAFTERS}::test_a_match_that_goes_on_like_another_is_no_second_path",),
     ),
     Mutant(
         "prompt lookup: a match before the root",
@@ -82,7 +82,7 @@ RETRIEVAL = (
         SUFFIX,
         "runs.sort(key=lambda item: -item[1].length)",
         "runs.sort(key=lambda item: item[1].length)",
-        (f"{OF_DRAFTERS}::test_the_suffix_drafter_counts", OF_DRAFTERS),
+        (f"{OF_DRAFTERS}::test_a_longer_run_is_believed_before_a_shorter_one",),
     ),
     Mutant(
         "suffix: kept answers are never dropped",
@@ -201,10 +201,10 @@ RETRIEVAL = (
         (f"{OF_DRAFTERS}::test_the_scheduler_gives_the_target_s_top_tokens_of_every_node_and_request",),
     ),
     Mutant(
-        "break_even: a wider pass may be priced below a narrower one",
+        "break_even: prices are per node, not of the tree",
         POLICY,
-        "prices.append(max(prices[-1], (times.verify(nodes) - plain) / token_s))",
-        "prices.append((times.verify(nodes) - plain) / token_s / nodes)",
+        "prices.append(max(prices[-1], costs_s / token_s))",
+        "prices.append(max(prices[-1], costs_s / token_s / nodes))",
         (f"{OF_POLICY}::test_prices_are_those_of_the_cost_curve",),
     ),
     Mutant(

@@ -10,6 +10,7 @@ import pytest
 
 from spec_sdk.contracts import Budget, CostCurve, SamplingParams
 from spec_sdk.policy import BreakEvenConfig, BreakEvenPolicy
+from spec_sdk.policy.break_even import UNMEASURED
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from tests.policies.worlds import FLAT, STEEP, WORLDS, Known
 
@@ -42,6 +43,8 @@ def warm(**options: Any) -> BreakEvenPolicy:
 def test_it_begins_with_plain_steps_and_then_grants_everything_at_a_price() -> None:
     budget = warm(max=6, max_nodes=9).budget(REQUEST)
     assert (budget.depth, budget.nodes) == (6, 9)
+    # nothing was measured: dear
+    assert budget.node_costs[4] == pytest.approx(4 * UNMEASURED)
     assert budget.node_costs[0] == 0 and len(budget.node_costs) == 9
     assert list(budget.node_costs) == sorted(budget.node_costs)
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
-PRIOR_WEIGHT = 30.0
+PRIOR_WEIGHT = 12.0
 """What the prior rate of a kind counts as, in guesses."""
-FORGET = 0.995
+FORGET = 0.99
 """What a guess is worth one guess of its kind later."""
 LEAST = 0.001
 """No rate is taken to be nearer to 0 or 1."""

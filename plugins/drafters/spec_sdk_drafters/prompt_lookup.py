@@ -11,6 +11,9 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
 from spec_sdk.tree import TokenTree, TreeBuilder
 
+OCCURRENCES = 4
+"""Of each n-gram so many times ``matches`` occurrences are kept, the latest: many go on alike."""
+
 
 @dataclass
 class PromptLookupConfig:
@@ -92,7 +95,7 @@ class _Index:
             for n in range(self._config.min_ngram, min(self._config.max_ngram, end) + 1):
                 ngram = tuple(tokens[end - n : end])
                 if ngram not in self._follows:
-                    self._follows[ngram] = deque(maxlen=self._config.matches)
+                    self._follows[ngram] = deque(maxlen=OCCURRENCES * self._config.matches)
                 self._follows[ngram].append(end)
         self._indexed = max(self._indexed, len(tokens) - 1)
 
