@@ -27,6 +27,8 @@ UNMEASURED = 0.3
 """What a node is taken to cost, in plain steps, before any pass over several was timed: dear, so that only sure guesses
 are tried first.
 """
+GAINS_KEPT = 4
+"""Gains that are set against later losses, in ``patience``."""
 FORGET = 0.9
 """What a cycle counts for one cycle later in the run's speed."""
 
@@ -38,7 +40,9 @@ class BreakEvenConfig:
     max: int = option(12, "deepest draft, in tokens along one path", minimum=1)
     max_nodes: int = option(32, "most nodes of a cycle's tree, the root included", minimum=2)
     patience: float = option(
-        1.0, "lost time, in plain steps, after which drafting pauses; what it gained before counts for as much", above=0
+        1.0,
+        "lost time, in plain steps, after which drafting pauses; earlier gains of up to four times as much make up for it",
+        above=0,
     )
     retry: int = option(
         16,
@@ -112,9 +116,9 @@ class BreakEvenPolicy(Policy):
     def _book(self, new: int, seconds: float) -> None:
         plain = self._times.plain.mean
         self._tokens, self._seconds = FORGET * self._tokens + new, FORGET * self._seconds + seconds
-        most = self.config.patience * plain
-        self._gained = min(self._gained + new * plain - seconds, most)
-        if self._gained < -most:
+        most_s = self.config.patience * plain
+        self._gained = min(self._gained + new * plain - seconds, GAINS_KEPT * most_s)
+        if self._gained < -most_s:
             self._pause = min(self.config.retry << self._failures, LONGEST_WAIT)
             self._failures, self._gained = min(self._failures + 1, 16), 0.0
 
