@@ -36,7 +36,7 @@ class StagedFile:
         """Finish it and rename it to ``path``. Raises OSError."""
         self.finish()
         assert self._staged is not None
-        os.chmod(self._staged, 0o666 & ~_umask())
+        os.chmod(self._staged, 0o666 & ~umask())
         os.replace(self._staged, self.path)
         self._staged = None
 
@@ -94,7 +94,8 @@ def remove_empty(directories: Sequence[Path]) -> None:
             directory.rmdir()
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The permissions that this process's new files do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

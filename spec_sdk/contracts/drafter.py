@@ -43,6 +43,9 @@ class Drafter(Plugin, ABC):
     more than one."""
     branches: bool = False
     """Whether its trees may branch. A verifier that takes chains only is refused beside such a drafter."""
+    catches_up: bool = True
+    """Whether drafting takes longer the more committed tokens there are that it has not seen: those of the prompt, or
+    that were decoded plainly. Not so where it drafts in the target's own cache."""
     every_rank: bool = False
     """With several processes: whether it must be made on all of them, since its sessions are spread over them
     (:meth:`Models.session`). Otherwise it is made and asked on the leader alone."""

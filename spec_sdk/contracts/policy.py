@@ -19,6 +19,12 @@ class CostSource(Protocol):
         """About how many tokens the run will make; None where nobody knows."""
 
     @property
+    def catches_up(self) -> bool:
+        """Whether the run's drafter must catch up with the tokens that it was not asked about: see
+        :attr:`Drafter.catches_up`.
+        """
+
+    @property
     def unavailable(self) -> str | None:
         """Why passes cannot be measured here; None if they can."""
 

@@ -12,6 +12,7 @@ import torch
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded
 from spec_sdk.model.architectures import read_config, weights_of
+from spec_sdk.model.borrowed_weights import VOCABULARY, borrowed_names, check_vocabulary
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.packed_weights import WeightStore
@@ -38,8 +39,10 @@ _NO_HEAD = " (config.json says tie_word_embeddings=false, so the head needs weig
 class Checkpoint:
     """A model on disk in Hugging Face layout. Every tensor's name, shape and dtype is checked here, from the headers.
 
-    ``name`` is a short label for reports, ``reference`` what the user gave, ``directory`` where the files are. Raises
-    UserError for a checkpoint that is incomplete, damaged, or of a model that the decoder cannot run.
+    ``name`` is a short label for reports, ``reference`` what the user gave, ``directory`` where the files are.
+    ``borrowed``: tensors of the model that are not in the files, since a draft model takes them from its target.
+    ``draft_vocabulary``: the tokens that such a one can draft, None for all. Raises UserError for a checkpoint that is
+    incomplete, damaged, or of a model that the decoder cannot run.
     """
 
     def __init__(self, directory: Path, reference: str, name: str) -> None:
@@ -49,14 +52,20 @@ class Checkpoint:
         path = directory / "config.json"
         if not path.is_file():
             raise UserError(f"{directory}: has no config.json")
-        self.config = read_config(read_json_object(path), str(path))
+        values = read_json_object(path)
+        self.config = read_config(values, str(path))
         table = weights_of(self.config)
-        shapes = table.shapes
+        self.borrowed = borrowed_names(values, table, str(path))
+        shapes = {name: shape for name, shape in table.shapes.items() if name not in self.borrowed}
         store = StoredMatrices(open_directory(directory))
         self._store = WeightStore(store, table)
         hints = {table.name("head"): _NO_HEAD} if "head" in table else {}
         check_shapes(shapes, self._store.shapes, store.where, hints)
         self._store.check_floating(shapes)
+        self.draft_vocabulary: torch.Tensor | None = None
+        if self.borrowed and VOCABULARY in store.shapes:
+            token_R = store.tensor(VOCABULARY)
+            self.draft_vocabulary = check_vocabulary(token_R, self.config.vocab_size, store.where)
         self._names = frozenset(shapes)
         if not (directory / TOKENIZER_NAME).is_file():
             # the same complaint as when loading it, but before minutes of loading weights
@@ -74,7 +83,7 @@ class Checkpoint:
         return served
 
     def names(self) -> frozenset[str]:
-        """Hugging Face names of the tensors that make up the model; anything else in the files is left out."""
+        """Hugging Face names of the model's tensors in the files; anything else in them is left out."""
         return self._names
 
     def tensor(self, name: str) -> torch.Tensor:

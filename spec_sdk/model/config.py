@@ -163,6 +163,8 @@ class ModelConfig:
     def of_layers(self, layers: Sequence[int]) -> ModelConfig:
         """The configuration of the model made of only these of its layers, in this order."""
         windows = tuple(self.windows[layer] for layer in layers) if self.windows else ()
+        if not any(windows):
+            windows = ()
         experts = self.experts
         if experts is not None:
             sparse = tuple(i for i, layer in enumerate(layers) if layer in experts.layers)

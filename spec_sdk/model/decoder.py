@@ -240,8 +240,9 @@ class Decoder:
         logits_BNV, cap = self.output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
         return logits_BNV if cap is None else torch.tanh(logits_BNV / cap) * cap
 
-    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor | None:
-        """All blocks in order: hidden states [B, N, M] into the first → out of the last one, recorded where asked for.
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
+        """Blocks ``first`` … ``end - 1``: hidden states [B, N, M] into the first → out of the last one, recorded where
+        asked for.
 
         None, and nothing done, where a decoder has no quicker way than its stages one after the other.
         """

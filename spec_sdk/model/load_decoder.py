@@ -9,6 +9,7 @@ import torch
 
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.attention_stack import AttentionStack
+from spec_sdk.model.borrowed_weights import BorrowingModel
 from spec_sdk.model.config import Experts
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.load_whisper import load_whisper
@@ -18,6 +19,7 @@ from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
 
 
 def load_decoder(
@@ -30,7 +32,8 @@ def load_decoder(
     """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up; ``ops`` decides how they lie.
 
     Matrices that the source has in few bits (:meth:`TensorSource.quantized`) stay so, fused ones where all their parts
-    have the same bits. An embedding that is loaded already is used in place of the checkpoint's.
+    have the same bits. An embedding that is loaded already is used in place of the checkpoint's, and so are embedding
+    and output head of a target that lends them.
 
     The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`. As plain matrices no
     weight is ever held twice.
@@ -64,8 +67,13 @@ def load_decoder(
         )
         for i in range(config.num_layers)
     ]
-    embedding = embedding or weights.embedding()
-    return Decoder(config, blocks, embedding, weights.read("final_norm"), weights.head(embedding), stack=stack)
+    lent = source if isinstance(source, BorrowingModel) else None
+    embedding = embedding or (lent and lent.embedding) or weights.embedding()
+    if lent is not None and lent.token_R is not None:
+        head: Projection = weights.reduced_head(lent.token_R)
+    else:
+        head = (lent and lent.head) or weights.head(embedding)
+    return Decoder(config, blocks, embedding, weights.read("final_norm"), head, stack=stack)
 
 
 def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts:
@@ -122,6 +130,16 @@ class _Weights:
             return embedding.tied_head(self._ops)
         matrix = self._quantized(("head",))
         return self._ops.projection(self.read("head")) if matrix is None else self._ops.quantized_projection(matrix)
+
+    def reduced_head(self, token_R: torch.Tensor) -> Projection:
+        """The output head over these tokens alone, a copy of its rows."""
+        role = "head" if "head" in self else "embedding"
+        matrix, vocabulary = self._quantized((role,)), self._source.config.vocab_size
+        if matrix is None:
+            head = self._ops.projection(self.read(role)[token_R.to(self._device)])
+        else:
+            head = self._ops.quantized_projection(matrix.rows(token_R.to(self._device)))
+        return ReducedVocabularyHead(head, token_R.to(self._device), vocabulary)
 
     def projection(self, layer: int, *roles: str, bias_O: torch.Tensor | None = None, expert: int = 0) -> Projection:
         """A layer's linear layers of one input, one below the other."""

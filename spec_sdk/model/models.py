@@ -13,7 +13,8 @@ import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import BlockRunner
-from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.borrowed_weights import BorrowingModel
+from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
@@ -146,17 +147,31 @@ class Models:
         self.spread.append(session)
         return session
 
-    def _open(self, reference: str) -> ModelSource:
+    def _open(self, reference: str, lender: ModelSource | None = None) -> ModelSource:
+        """A checkpoint, its matrices in the bits of the run. Draft models may take tensors from the ``lender``."""
         source: ModelSource | None = self._given.get(reference)
         if source is None:
             # the leader first, since opening may download and convert, and shows its progress
             source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
         chosen = ChosenWeights(source, self._weights, lambda bits: self.ops.fast_in_bits(bits, self.dtype))
-        return chosen if self._context is None else chosen.within(self._context)
+        served = chosen if self._context is None else chosen.within(self._context)
+        if not isinstance(source, Checkpoint) or not source.borrowed:
+            return served
+        if lender is None:
+            raise UserError(
+                f"model.target: {source.name} has no {' or '.join(sorted(source.borrowed))} of its own: it is a draft "
+                "model; use it as model.draft"
+            )
+        return BorrowingModel(served, source.borrowed, lender, self._lent_by_target(), source.draft_vocabulary)
+
+    def _lent_by_target(self) -> Decoder | None:
+        """The target in memory, if what it holds of embedding and head is whole and a decoder in torch."""
+        executor = self.target.executor
+        return executor.decoder if self.ranks.size == 1 and isinstance(executor, TorchExecutor) else None
 
     def _load(self, reference: str, checkpoint: ModelSource | None = None) -> Model:
         if reference not in self._loaded:
-            checkpoint = checkpoint or self._open(reference)
+            checkpoint = checkpoint or self._open(reference, self._target_checkpoint)
             executor = self._with_cache(self.load(checkpoint, self.dtype))
             self._loaded[reference] = Model(checkpoint.name, executor, checkpoint.tokenizer)
         return self._loaded[reference]

@@ -184,6 +184,24 @@ class Session:
         self._fed.update((slot, tree.token[1:]) for slot, tree in zip(slots, trees, strict=True))
         return [output.logits_BNV[0] for output in outputs]
 
+    def draft(
+        self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner
+    ) -> list[torch.Tensor]:
+        """Feed each tree's ``new_nodes`` youngest nodes with another runner; return their logits [K, V].
+
+        For a model that drafts for itself. Roots come after the committed tokens, as in :meth:`score`, and are the
+        first to be fed; node i of the builder lies in row i after the prefix, so earlier nodes must have been fed in
+        order. Nothing is committed: what the runner leaves in the cache is behind the prefix, where no later pass looks
+        before it has written there itself.
+        """
+        requests = [
+            RequestRows.growing(
+                slot, self.length(slot), tree.token, tree.depth, *tree.intervals(), new, root_committed=False
+            )
+            for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
+        ]
+        return [output.logits_BNV[0] for output in self._run("growing", requests, self._plan(runner))]
+
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Keep these rows of each slot's last pass or tree (offsets from its prefix) and drop the others."""
         self._commit(slots, paths)

@@ -158,7 +158,7 @@ class TensorParallelDecoder(Decoder):
     def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks, group: Ranks, ops: Ops) -> None:
         head = shard.output_head
         if head.outputs == vocabulary and head.quantized is not None:
-            head = ops.quantized_projection(quantized_head_rows(head.quantized, ranks.rank, ranks.size))
+            head = ops.quantized_projection(quantized_head_rows(head.quantized.plain(), ranks.rank, ranks.size))
         elif head.outputs == vocabulary:
             head = ops.projection(head_rows(head.weight_OI, ranks.rank, ranks.size))
         super().__init__(shard.config, shard.blocks, shard.embedding, shard.final_norm_M, head)

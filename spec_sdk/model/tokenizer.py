@@ -79,9 +79,17 @@ class Tokenizer:
         BOS is there exactly once if the template writes it or the model wants it before any text. Raises UserError
         without a template, or if the template refuses the messages.
         """
+        return self.encode_rendered(self.render(messages))
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The text of a conversation that :meth:`chat` encodes, but for BOS. Raises UserError as it does."""
         if self._template is None:
             raise UserError(f"{self._where.parent}: this model has no chat template")
-        return self._with_bos(self.encode(self._template.render(messages), add_special_tokens=False))
+        return self._template.render(messages)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Ids of a text that a chat template wrote, or of the beginning of one."""
+        return self._with_bos(self.encode(text, add_special_tokens=False))
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         if self._add_bos and self._bos_id is not None and ids[:1] != [self._bos_id]:

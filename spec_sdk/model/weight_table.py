@@ -7,7 +7,7 @@ parallelism. Shapes are [rows, columns], as torch's linear layers store them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -160,6 +160,11 @@ class WeightTable:
 
     def __contains__(self, role: str) -> bool:
         return role in self._rows
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """Those that any layer of the model has, in the order of the table."""
+        return tuple(self._rows)
 
     def name(self, role: str, layer: int = 0, expert: int = 0) -> str:
         """The Hugging Face name; ``layer`` and ``expert`` say nothing for a weight that is not one of each.

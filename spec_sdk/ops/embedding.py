@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from spec_sdk.ops.attention import Ops
 from spec_sdk.ops.linear import Projection
-from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized import QuantizedWeights
 
 
 class Embedding:
@@ -58,7 +58,9 @@ class Embedding:
 class QuantizedEmbedding(Embedding):
     """The same for a matrix in few bits: rows are expanded to ``dtype`` as they are looked up."""
 
-    def __init__(self, matrix: QuantizedMatrix, dtype: torch.dtype) -> None:
+    matrix: QuantizedWeights
+
+    def __init__(self, matrix: QuantizedWeights, dtype: torch.dtype) -> None:
         self.matrix = matrix
         self._dtype = dtype
 
@@ -84,10 +86,13 @@ class QuantizedEmbedding(Embedding):
 
     def __call__(self, token_BN: torch.Tensor) -> torch.Tensor:
         token_K = token_BN.flatten().long()
-        return self.matrix.rows(token_K).dequantized(self._dtype).view(*token_BN.shape, -1)
+        return self.matrix.dequantized(self._dtype, token_K).view(*token_BN.shape, -1)
 
     def tied_head(self, ops: Ops) -> Projection:
-        return ops.quantized_projection(self.matrix)
+        head = ops.quantized_projection(self.matrix.plain())
+        # the backend's layout serves both, so that the matrix is in memory once
+        self.matrix = head.quantized or self.matrix
+        return head
 
     def shared_by(self, projection: Projection) -> bool:
         return projection.quantized is self.matrix

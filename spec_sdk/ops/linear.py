@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized import QuantizedWeights
 
 
 class Projection:
@@ -22,7 +22,7 @@ class Projection:
     ``quantized``: the weights in few bits, where they are kept so.
     """
 
-    quantized: QuantizedMatrix | None = None
+    quantized: QuantizedWeights | None = None
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> None:
         self._weight_OI = weight_OI

@@ -68,21 +68,24 @@ class RequestRows:
         start_N: Sequence[int],
         end_N: Sequence[int],
         new: int,
+        root_committed: bool = True,
     ) -> RequestRows:
-        """The ``new`` youngest nodes of a tree in creation order, whose root is the last committed token.
+        """The ``new`` youngest nodes of a tree in creation order.
 
-        Node i lies in row ``i - 1`` after the prefix, so earlier nodes must have been fed in order.
+        The root is the last committed token, and node i lies in row ``i - 1`` after the prefix; or, where it is not
+        committed, the root comes after the prefix, and node i lies in row i. Earlier nodes must have been fed in order.
         """
-        position = [prefix - 1 + depth for depth in depth_N[1:]]
+        first = 1 if root_committed else 0
+        position = [prefix - first + depth for depth in depth_N[first:]]
         return RequestRows(
             slot=slot,
             prefix=prefix,
-            write_at=prefix + len(token_N) - 1 - new,
+            write_at=prefix + len(position) - new,
             token=token_N[-new:],
             position=position[-new:],
             query_start=start_N[-new:],
-            key_start=start_N[1:],
-            key_end=end_N[1:],
+            key_start=start_N[first:],
+            key_end=end_N[first:],
             key_position=position,
         )
 

@@ -5,6 +5,7 @@ Legend: O outputs, I inputs, C bytes of codes in a row, G groups of a row, K inp
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,45 @@ GROUP = 32
 """Neighbouring inputs of a row that share a scale, as in GGUF's Q4_0, Q4_1 and Q8_0."""
 
 
+class QuantizedWeights(ABC):
+    """Weights [O, I] in few bits, in whatever layout a backend multiplies fastest."""
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Bits of a code: 4 or 8."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes in memory, scales and offsets included."""
+
+    @abstractmethod
+    def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
+        """The weights [O, I], or some rows of them: computed in float32, then rounded to ``dtype``.
+
+        ``rows``: a slice of neighbours, or integers [K]. Raises IndexError for rows that there are not.
+        """
+
+    @abstractmethod
+    def plain(self) -> QuantizedMatrix:
+        """The same codes, scales and offsets, row by row."""
+
+
 @dataclass(frozen=True, eq=False)
-class QuantizedMatrix:
+class QuantizedMatrix(QuantizedWeights):
     """Weights [O, I] = scale · code + offset, scale and offset of each group of 32 inputs.
 
     ``codes_OC``: int8 [O, I], or uint8 [O, I / 2] of codes 0 … 15: byte j of a group's 16 holds code j in its low half
@@ -40,7 +78,6 @@ class QuantizedMatrix:
 
     @property
     def bits(self) -> int:
-        """Bits of a code: 4 or 8."""
         return 4 if self.codes_OC.dtype == torch.uint8 else 8
 
     @property
@@ -57,15 +94,18 @@ class QuantizedMatrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, scales and offsets included."""
         return sum(part.numel() * part.element_size() for part in self._parts())
 
-    def dequantized(self, dtype: torch.dtype) -> torch.Tensor:
-        """The weights [O, I]: computed in float32, then rounded to ``dtype``."""
+    def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
+        if rows is not None:
+            return self.rows(rows).dequantized(dtype)
         w_OGK = self._codes().mul_(self.scale_OG.float()[..., None])
         if self.offset_OG is not None:
             w_OGK.add_(self.offset_OG.float()[..., None])
         return w_OGK.view(self.outputs, self.inputs).to(dtype)
+
+    def plain(self) -> QuantizedMatrix:
+        return self
 
     def rows(self, which: slice | torch.Tensor) -> QuantizedMatrix:
         """Some rows: a slice in the same memory, or copies of those that integers name."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.ops.linear import Projection
-from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized import QuantizedMatrix, QuantizedWeights
 
 EXPANDED = 1 << 20
 """Weights that are expanded at a time: 4 MiB in float32."""
@@ -20,9 +20,9 @@ EXPANDED = 1 << 20
 class QuantizedProjection(Projection):
     """y = x Wᵀ + b, for weights that stay in few bits. No expanded copy of them is kept."""
 
-    quantized: QuantizedMatrix
+    quantized: QuantizedWeights
 
-    def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> None:
+    def __init__(self, matrix: QuantizedWeights, bias_O: torch.Tensor | None = None) -> None:
         self.quantized = matrix
         self.bias_O = bias_O
 
@@ -48,20 +48,20 @@ class QuantizedProjection(Projection):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         m = self.quantized
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and isinstance(m, QuantizedMatrix):
             # a compiler must not look into it: it would unroll the loop over rows of weights
             y: torch.Tensor = torch.ops.spec_sdk.quantized_linear(x, m.codes_OC, m.scale_OG, m.offset_OG, self.bias_O)
             return y
         return expanded_linear(x, m, self.bias_O)
 
 
-def expanded_linear(x: torch.Tensor, matrix: QuantizedMatrix, bias_O: torch.Tensor | None) -> torch.Tensor:
+def expanded_linear(x: torch.Tensor, matrix: QuantizedWeights, bias_O: torch.Tensor | None) -> torch.Tensor:
     """x [..., I] times the weights, expanded to the dtype of x: [..., O]."""
     step = max(1, EXPANDED // matrix.inputs)
     parts = []
     for first in range(0, matrix.outputs, step):
         rows = slice(first, first + step)
-        parts.append(F.linear(x, matrix.rows(rows).dequantized(x.dtype), None if bias_O is None else bias_O[rows]))
+        parts.append(F.linear(x, matrix.dequantized(x.dtype, rows), None if bias_O is None else bias_O[rows]))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 

@@ -22,7 +22,7 @@ def quantize(weight_OI: torch.Tensor, bits: int) -> QuantizedMatrix:
         raise ValueError(f"{weight_OI.shape[1]} inputs are not whole groups of {GROUP}")
     of_rows = _in_eight if bits == 8 else _in_four
     step = max(1, AT_ONCE // max(1, weight_OI.shape[1]))
-    parts = [of_rows(part.float().view(len(part), -1, GROUP)) for part in weight_OI.split(step)]
+    parts = [of_rows(part.float().view(len(part), -1, GROUP)) for part in torch.split(weight_OI, step)]
     return QuantizedMatrix.below(parts)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Executor
@@ -61,6 +62,12 @@ class SpreadSession(Session):
     def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
         self._announce("grow", list(slots), [[tree.token, tree.parent] for tree in trees], list(new_nodes))
         return super().grow(slots, trees, new_nodes)
+
+    def draft(
+        self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner
+    ) -> list[torch.Tensor]:
+        # a runner is an object: the other ranks have none like it
+        raise UserError("a model that several processes share does not draft for itself; use a draft model")
 
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         self._announce("commit", list(slots), [list(path) for path in paths])

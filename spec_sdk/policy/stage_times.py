@@ -23,7 +23,8 @@ class StageTimes:
 
     A tree is ``depth`` levels of ``width`` nodes. Catching up is feeding the draft model the committed tokens that it
     has not seen: the prompt, if it was not started with the request, or what was decoded plainly since.
-    ``drafts_with_model`` False makes it free until measured. ``silence``: a call in which nothing was proposed.
+    ``drafts_with_model`` False makes it free until measured, ``catches_up`` False altogether. ``silence``: a call in
+    which nothing was proposed.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class StageTimes:
         self._feed = RunningTime()
         self._prefill = RunningTime()
         self.drafts_with_model = True
+        self.catches_up = True
         self._costs: PassCosts | None = None
         self._context = -CONTEXT_STEP
         self._levels_known: dict[tuple[int, int], float] = {}
@@ -114,7 +116,7 @@ class StageTimes:
 
     def catch_up(self, unfed: int) -> float:
         """Feeding ``unfed`` tokens. Unmeasured: half as long as the target's own prefill of so many."""
-        if unfed < CATCH_UP:
+        if unfed < CATCH_UP or not self.catches_up:
             return 0.0
         if self._feed.count:
             return unfed * self._feed.mean
@@ -134,7 +136,7 @@ class StageTimes:
         """A call for a tree, with ``unfed`` tokens not yet fed; ``drafted`` is how deep it came out."""
         if not drafted:
             self.silence.add(seconds)
-        elif unfed < CATCH_UP:
+        elif unfed < CATCH_UP or not self.catches_up:
             if width not in self._draft:
                 self._draft[width] = SizeTimes()
                 self._follow_draft(width, self._draft[width])

@@ -14,6 +14,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.needle import FindNeedles
     from spec_sdk.tasks.plugins import ListPlugins
     from spec_sdk.tasks.show_tree import ShowTree
+    from spec_sdk.tasks.train_draft import TrainDraft
     from spec_sdk.tasks.tune_layers import TuneLayers
 
-    return [EstimateLatency, FindNeedles, Generate, ListPlugins, ShowCostCurve, ShowTree, TuneLayers]
+    return [EstimateLatency, FindNeedles, Generate, ListPlugins, ShowCostCurve, ShowTree, TrainDraft, TuneLayers]

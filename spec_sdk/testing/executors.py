@@ -106,7 +106,7 @@ def check_closed_trees(side: SideBySide) -> None:
 
 
 def check_growing_trees(side: SideBySide) -> None:
-    """Trees that grow in portions of any size, under any of their nodes."""
+    """Trees that grow in portions of any size, under any of their nodes; and such as begin with a root that is fed."""
     side.feed([0], [side.rng.randint(1, 20)])
     for _ in range(3):
         tree = TreeBuilder(side.token())
@@ -115,6 +115,12 @@ def check_growing_trees(side: SideBySide) -> None:
             side.run("growing", [growing_rows(side, 0, tree, new)])
         side.commit([0], [path_of_rows(side.rng, tree)])
         side.feed([0], [2])
+        drafted, new = TreeBuilder(side.token()), 1
+        for _ in range(3):
+            side.run("growing", [growing_rows(side, 0, drafted, new, root_committed=False)])
+            new = grow_tree(side.rng, drafted, side.rng.randint(1, 5), side.vocabulary)
+        # nothing of it is kept, and nothing of it is seen
+        side.feed([0], [1])
 
 
 def check_batches(side: SideBySide) -> None:
@@ -280,9 +286,9 @@ def tree_rows(side: SideBySide, slot: int, tree: TokenTree) -> RequestRows:
     return RequestRows.tree(slot, side.length(slot), tree.token_N, tree.depth_N, tree.end_N)
 
 
-def growing_rows(side: SideBySide, slot: int, tree: TreeBuilder, new: int) -> RequestRows:
-    """The ``new`` youngest nodes of a tree under the slot's last committed token."""
-    return RequestRows.growing(slot, side.length(slot), tree.token, tree.depth, *tree.intervals(), new)
+def growing_rows(side: SideBySide, slot: int, tree: TreeBuilder, new: int, root_committed: bool = True) -> RequestRows:
+    """The ``new`` youngest nodes of a tree whose root is the slot's last committed token, or comes after it."""
+    return RequestRows.growing(slot, side.length(slot), tree.token, tree.depth, *tree.intervals(), new, root_committed)
 
 
 def path_of_rows(rng: random.Random, tree: TreeBuilder) -> list[int]:

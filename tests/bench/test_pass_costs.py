@@ -169,6 +169,8 @@ def test_what_changes_during_a_run_is_no_fact(checkpoint: Path, monkeypatch: pyt
 class Source(CostSource):
     """Counts what is asked of it."""
 
+    catches_up = True
+
     def __init__(self, tokens: int | None, plain_s: float = 0.05, unavailable: str | None = None) -> None:
         self._tokens, self._plain_s, self._unavailable = tokens, plain_s, unavailable
         self.asked: list[str] = []

@@ -13,6 +13,7 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerPara
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
+from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
 from spec_sdk_growth.auto import AutoConfig, AutoGrowth
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_models import TinyModels
@@ -20,6 +21,9 @@ from tests.support.tiny_models import TinyModels
 MAKERS = {
     "chain": lambda: DraftModelDrafter(DraftModelConfig(), TinyModels()),
     "tree": lambda: DraftModelDrafter(DraftModelConfig(growth=AutoGrowth(AutoConfig(width=3))), TinyModels()),
+    "without some layers": lambda: DraftModelDrafter(
+        DraftModelConfig(runner=LayerSkipRunner(LayerSkipConfig(skip=[2]))), TinyModels()
+    ),
     "calibrated": lambda: easyspec(calibrate=True),
     "uncalibrated": lambda: easyspec(calibrate=False),
 }
@@ -58,7 +62,7 @@ def drift_after(name: str, rounds: int, seed: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["chain", "tree", "calibrated"])
+@pytest.mark.parametrize("name", ["chain", "tree", "without some layers", "calibrated"])
 def test_the_cache_equals_a_plain_prefill(name: str, seed: int) -> None:
     assert drift_after(name, 30, seed) < 1e-4
 

@@ -27,6 +27,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "suffix": FIXED,
     "token_recycling": FIXED,
     "mixed": (*FIXED, "drafter.model={name: draft_model}"),
+    "layer_skip_chain": (),
+    "layer_skip_tree": ("drafter.layers=5",),
     "alspec": SMALL,
     "alspec_easyspec_tree": SMALL,
 }

@@ -62,12 +62,14 @@ def run_of(runner: BlockRunner, layers: int) -> Run:
         return grouped([[layer] for layer in range(layers)])
     if name == "layer_parallel":
         return grouped(declaration["groups"])
+    if name == "layer_skip":
+        return without_others(declaration["layers"])
     if name == "attention_speculative":
         predictor = declaration["predictor"]
         if predictor["name"] != "attention_sink":
             raise UserError(f"predictor '{predictor['name']}': backend numpy has attention_sink only")
         return SinkSpeculation(predictor["size"], AttentionRule(declaration["attention_verifier"]))
-    known = ["sequential", "layer_parallel", "attention_speculative"]
+    known = ["sequential", "layer_parallel", "layer_skip", "attention_speculative"]
     raise UserError(f"runner '{name}': backend numpy cannot execute it{did_you_mean(name, known)}")
 
 
@@ -81,6 +83,21 @@ def grouped(groups: list[list[int]]) -> Run:
             for layer, o_nHD in zip(group, attended, strict=True):
                 h_nM = model.post_attention(layer, h_nM, model.project(layer, o_nHD))
                 request.record(layer + 1, h_nM)
+        return h_nM, None
+
+    return run
+
+
+def without_others(kept: list[int]) -> Run:
+    """Only the blocks ``kept``, in order; what would enter another goes on as it is."""
+
+    def run(request: RequestPass, h_nM: Array) -> tuple[Array, None]:
+        model = request.model
+        for layer in range(len(model.layers)):
+            if layer in kept:
+                a_nM = model.project(layer, request.attend(layer, request.queries(layer, h_nM)))
+                h_nM = model.post_attention(layer, h_nM, a_nM)
+            request.record(layer + 1, h_nM)
         return h_nM, None
 
     return run

@@ -22,6 +22,7 @@ from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.testing import check_executor
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
+from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 from tests.executors.numpy_executor import NumpyExecutor, load_numpy
@@ -38,6 +39,7 @@ RUNNERS: tuple[Callable[[], BlockRunner], ...] = (
     SequentialRunner,
     lambda: LayerParallelRunner(LayerParallelConfig(size=2)),
     attention_speculative,
+    lambda: LayerSkipRunner(LayerSkipConfig()),
     lambda: attention_speculative("residual"),
 )
 

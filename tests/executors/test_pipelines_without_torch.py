@@ -38,6 +38,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "easyspec_tree, cut": ("pipeline=easyspec_tree",),
     "easyspec_tree, own draft": ("pipeline=easyspec_tree", "model.draft=DRAFT", "drafter.groups=[[0],[1,2],[3]]"),
     "easyspec_tree, fuzzy cache": ("pipeline=easyspec_tree", "drafter.calibrate=false"),
+    "layer_skip_tree, cut": ("pipeline=layer_skip_tree", "drafter.layers=5"),
     "alspec": ("pipeline=alspec", "error_bounds=true", *SINK, "attention_verifier.threshold=0.3"),
     "alspec, residual, layers": (
         "pipeline=alspec",

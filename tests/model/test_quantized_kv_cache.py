@@ -104,7 +104,7 @@ def test_logits_do_not_depend_on_the_passes_that_tokens_came_in() -> None:
     assert (logits(executor(StaticOps()), 8) - eight).abs().max() < 1e-4 * eight.abs().max()
 
 
-@pytest.mark.parametrize("pipeline", ["easyspec_tree", "prompt_lookup", "alspec"])
+@pytest.mark.parametrize("pipeline", ["easyspec_tree", "prompt_lookup", "layer_skip_tree", "alspec"])
 def test_answers_are_those_of_plain_decoding_with_the_same_cache(pipeline: str, tmp_path: Path) -> None:
     write_text_checkpoint(tmp_path, num_hidden_layers=6)
     options = ["model.kv_cache=int8", "max_new_tokens=24", "ignore_eos=true", "sampling.repetition_penalty=1.2"]

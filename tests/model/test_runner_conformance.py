@@ -16,6 +16,7 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.options import merge_options
 from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk.testing import check_runner
+from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 from tests.support.example_plugin import example
@@ -34,6 +35,14 @@ def test_layer_parallel_runners_conform(fused: bool) -> None:
             lambda: LayerParallelRunner(LayerParallelConfig(groups=[[0], [1, 2], [3], [4]])),
         ],
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"skip": []}, {"skip": [0]}, {"skip": [1, 3]}, {"exit": 1}])
+def test_layer_skip_runners_conform(options: dict[str, Any]) -> None:
+    def skipping(**given: Any) -> Any:
+        return lambda: LayerSkipRunner(merge_options(LayerSkipConfig, given, "drafter", "layer_skip"))
+
+    check_runner(skipping(**options), bad=[skipping(skip=[4]), skipping(exit=5), skipping(skip=[-1])])
 
 
 def test_attention_speculative_runners_conform() -> None:

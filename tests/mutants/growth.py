@@ -8,6 +8,7 @@ STATIC = "plugins/growth/spec_sdk_growth/static.py"
 LEVELS = "plugins/growth/spec_sdk_growth/most_probable.py"
 DYNAMIC = "plugins/growth/spec_sdk_growth/dynamic.py"
 DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
+GROWING = "plugins/drafters/spec_sdk_drafters/growing_draft.py"
 MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
 PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
@@ -174,21 +175,21 @@ GROWTH = (
     ),
     Mutant(
         "draft cache: the accepted rows are one too far",
-        DRAFTER,
+        GROWING,
         "rows.append(child - 1)",
         "rows.append(child)",
         (DRAFT_CACHE,),
     ),
     Mutant(
         "draft cache: rows are kept that were never fed",
-        DRAFTER,
+        GROWING,
         "for i in range(1, self._fed)}",
         "for i in range(1, tree.size)}",
         (DRAFT_CACHE, "tests/losslessness/test_drafters.py"),
     ),
     Mutant(
         "draft cache: accepted tokens are looked up below the root only",
-        DRAFTER,
+        GROWING,
         "            node = child\n",
         "",
         (DRAFT_CACHE,),
@@ -202,7 +203,7 @@ GROWTH = (
     ),
     Mutant(
         "penalised drafts: a path without its own node",
-        DRAFTER,
+        GROWING,
         """                path.append(tree.token[node])
                 node = tree.parent[node]
 """,
@@ -213,7 +214,7 @@ GROWTH = (
     ),
     Mutant(
         "penalised drafts: the penalties of all nodes",
-        DRAFTER,
+        GROWING,
         "                node = tree.parent[node]\n",
         "                node -= 1\n",
         (PENALISED_DRAFTS,),
@@ -227,7 +228,7 @@ GROWTH = (
     ),
     Mutant(
         "draft model: a tree grows on its neighbour's logits",
-        DRAFTER,
+        GROWING,
         "zip(asking, levels, strict=True)",
         "zip(asking, reversed(levels), strict=True)",
         (SHARED_PASSES,),
@@ -262,7 +263,7 @@ GROWTH = (
     ),
     Mutant(
         "draft model: who asks for fewer levels ends the others",
-        DRAFTER,
+        GROWING,
         "while asking:",
         "while asking and len(asking) == len(drafts):",
         (TOGETHER,),

@@ -144,7 +144,7 @@ MODEL = (
     Mutant(
         "session: a growing tree lies one position late",
         INPUTS,
-        "position = [prefix - 1 + depth for depth in",
+        "position = [prefix - first + depth for depth in",
         "position = [prefix + depth for depth in",
         (OF_SESSION,),
     ),
@@ -158,7 +158,7 @@ MODEL = (
     Mutant(
         "session: a growing tree overwrites its older nodes",
         INPUTS,
-        "write_at=prefix + len(token_N) - 1 - new",
+        "write_at=prefix + len(position) - new",
         "write_at=prefix",
         (OF_SESSION,),
     ),

@@ -59,7 +59,7 @@ SPEECH = (
     ),
     Mutant(
         "constraint: a path from the node to the root",
-        "plugins/drafters/spec_sdk_drafters/draft_model.py",
+        "plugins/drafters/spec_sdk_drafters/growing_draft.py",
         "paths.append(path[::-1])",
         "paths.append(path)",
         (f"{PIPELINES}::test_a_draft_model_s_paths_lead_from_the_root",),

@@ -23,7 +23,9 @@ from tests.mutants.retrieval import RETRIEVAL
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
+from tests.mutants.self_drafting import SELF_DRAFTING
 from tests.mutants.speech import SPEECH
+from tests.mutants.training import TRAINING
 from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
 
@@ -32,6 +34,7 @@ LISTS = (
     VERIFIERS,
     SAMPLERS,
     GROWTH,
+    SELF_DRAFTING,
     SCHEDULING,
     MODEL,
     LAYER_KINDS,
@@ -42,6 +45,7 @@ LISTS = (
     WAITING,
     ADAPTING,
     RETRIEVAL,
+    TRAINING,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

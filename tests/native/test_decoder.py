@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 
 import pytest
 import torch
 
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.executor import PassPlan
 from spec_sdk.model.load_decoder import load_decoder
@@ -15,14 +18,16 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.testing import check_executor
 from spec_sdk.testing.random_weights import RandomWeights
-from spec_sdk.tree import TokenTree
+from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
 from spec_sdk_backends.native.ops import NativeOps
-from tests.support.tiny_checkpoints import VOCABULARY
+from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
+from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 from tests.support.tiny_decoder import ModelTensors
 
 CPU = torch.device("cpu")
@@ -72,6 +77,35 @@ def test_a_tree_and_plain_decoding_agree_to_the_bit(name: str, dtype: torch.dtyp
         plain.feed([0], [[TOKENS[20 + node]]])
 
 
+@pytest.mark.parametrize("size", [96, 40])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_blocks_in_few_bits(dtype: torch.dtype, bits: int, size: int, tmp_path: Path) -> None:
+    """Prefill and a tree are those of the dequantised weights; tree and plain decoding agree to the bit.
+
+    A gate of 40 outputs ends, and the rows of ``up`` begin, amid 16 that lie side by side.
+    """
+    write_checkpoint(tmp_path, "qwen3", **KNOWN, head_dim=16, intermediate_size=size)
+    chosen = ChosenWeights(open_checkpoint(str(tmp_path)), f"int{bits}", lambda bits: True)
+    decoder = NativeDecoder(load_decoder(chosen, CPU, dtype, NativeOps(CpuOps())))
+    mlp = decoder.blocks[0].mlp
+    assert isinstance(mlp, GatedMLP) and mlp.gate_up.quantized is not None
+    assert (mlp.down.quantized is None) == (size == 40)
+    plain, tree = session(decoder), session(decoder)
+    for running in (plain, tree):
+        running.prefill(0, TOKENS[:20])
+    scored = tree.score([0], [TokenTree.chain(TOKENS[20], TOKENS[21:30])])[0].logits_NV
+    for node in range(10):
+        found = plain.score([0], [TokenTree.chain(TOKENS[20 + node], [])])[0].logits_NV[0]
+        assert torch.equal(found, scored[node]), node
+        plain.feed([0], [[TOKENS[20 + node]]])
+    expected = Session(TorchExecutor(load_decoder(chosen, CPU, dtype, Ops()), Ops()))
+    expected.prefill(0, TOKENS[:20])
+    logits_NV = expected.score([0], [TokenTree.chain(TOKENS[20], TOKENS[21:30])])[0].logits_NV
+    limit = 1e-5 if dtype == torch.float32 else 0.04
+    assert (scored.float() - logits_NV.float()).abs().max() <= limit * logits_NV.float().abs().max()
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_branches_agree_to_the_bit(dtype: torch.dtype) -> None:
     """A node's ancestors lie among other branches in the cache; committed, they lie together."""
@@ -113,11 +147,64 @@ def test_stages_agree_with_whole_blocks_to_the_bit(dtype: torch.dtype) -> None:
     assert torch.equal(outputs[0].hidden[9], outputs[1].hidden[9])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_runs_of_blocks_agree_with_their_stages_to_the_bit(dtype: torch.dtype) -> None:
+    """A runner that leaves blocks out makes a call for every run of those that are left."""
+    whole, staged = native("qwen3", dtype), native("qwen3", dtype)
+    staged.blocks_at_once = types.MethodType(Decoder.blocks_at_once, staged)  # type: ignore[method-assign]
+    runner = LayerSkipRunner(LayerSkipConfig(skip=[1]))
+    runner.prepare(4)
+    results = []
+    for decoder in (whole, staged):
+        executor = TorchExecutor(decoder, NativeOps(CpuOps()))
+        cache = executor.new_cache()
+        cache.reserve(1, 64)
+        inputs = PassInputs.of("chain", [RequestRows.chain(0, 0, TOKENS[:7])], CPU)
+        output = executor.forward(inputs, cache, PassPlan(runner, taps=(1, 2, 3)))
+        results.append([output.logits_BNV, *(output.hidden[layer] for layer in (1, 2, 3)), cache.k_LSGCD])
+    for found, expected in zip(*results, strict=True):
+        assert torch.equal(found, expected)
+    assert torch.equal(results[0][1], results[0][2]) and not torch.equal(results[0][2], results[0][3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_drafting_in_the_targets_cache_changes_no_bit(dtype: torch.dtype) -> None:
+    """Trees scored after drafting passes over the same cache, against the same tokens one by one without any."""
+    decoder = native("smollm", dtype)
+    plain, drafting = session(decoder), session(decoder)
+    runner = LayerSkipRunner(LayerSkipConfig(skip=[1, 2]))
+    runner.prepare(4)
+    for running in (plain, drafting):
+        running.prefill(0, TOKENS[:20])
+    done = 20
+    while done < 40:
+        tree = TreeBuilder(TOKENS[done])
+        drafting.draft([0], [tree], [1], runner)
+        for i in range(4):
+            tree.add(tree.add(0, (TOKENS[done + 1] + i) % VOCABULARY, "chosen"), TOKENS[done + 2], "chosen")
+            drafting.draft([0], [tree], [2], runner)
+        built = tree.build()
+        scored_NV = drafting.score([0], [built.tree])[0].logits_NV
+        # creation slots 0, 1 and 2 are the text's own tokens
+        path = [built.preorder[slot] for slot in range(3)]
+        for node in path:
+            found_V = plain.score([0], [TokenTree.root_only(TOKENS[done])])[0].logits_NV[0]
+            assert torch.equal(found_V, scored_NV[node])
+            plain.feed([0], [[TOKENS[done]]])
+            done += 1
+        drafting.commit([0], [path])
+    assert drafting.tokens() == plain.tokens()
+
+
 def test_a_sound_executor() -> None:
     """Chains, trees, growing trees, batches, padding, commits and cuts, with a layer-parallel runner too."""
     check_executor(
         CpuBackend(CpuConfig(native=True)).load,
-        runners=(SequentialRunner, lambda: LayerParallelRunner(LayerParallelConfig())),
+        runners=(
+            SequentialRunner,
+            lambda: LayerParallelRunner(LayerParallelConfig()),
+            lambda: LayerSkipRunner(LayerSkipConfig()),
+        ),
         seeds=(0,),
     )
 

@@ -8,13 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.ops.embedding import Embedding
+from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack, multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.packed_projections import PackedProjection
 
 RNG = torch.Generator().manual_seed(5)
@@ -36,13 +39,14 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def quantized(outputs: int, inputs: int, bits: int) -> QuantizedMatrix:
+def quantized(outputs: int, inputs: int, bits: int, offsets: bool = True) -> QuantizedMatrix:
     groups = inputs // 32
+    offset_OG = random(outputs, groups).half() * 8 if offsets else None
     if bits == 4:
         codes = torch.randint(0, 256, (outputs, inputs // 2), generator=RNG).to(torch.uint8)
-        return QuantizedMatrix(codes, random(outputs, groups).half(), random(outputs, groups).half() * 8)
-    codes = torch.randint(-128, 128, (outputs, inputs), generator=RNG).to(torch.int8)
-    return QuantizedMatrix(codes, random(outputs, groups).half())
+    else:
+        codes = torch.randint(-128, 128, (outputs, inputs), generator=RNG).to(torch.int8)
+    return QuantizedMatrix(codes, random(outputs, groups).half(), offset_OG)
 
 
 def close(found: torch.Tensor, x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> bool:
@@ -69,10 +73,11 @@ def test_dense(shape: tuple[int, int], biased: bool, dtype: torch.dtype, threads
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
-def test_quantized(shape: tuple[int, int], bits: int, dtype: torch.dtype, threads: int) -> None:
+def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torch.dtype, threads: int) -> None:
     """The product is that of the exact weights, row by row the same; odd numbers of groups too."""
-    matrix, bias_O = quantized(*shape, bits), random(shape[0]).to(dtype)
+    matrix, bias_O = quantized(*shape, bits, offsets), random(shape[0]).to(dtype)
     projection = NativeQuantizedProjection(matrix, bias_O)
     x_NI = random(max(ROWS), shape[1]).to(dtype)
     alone = torch.cat([multiply(projection.matrix, row[None]) for row in x_NI])
@@ -88,7 +93,53 @@ def test_quantized(shape: tuple[int, int], bits: int, dtype: torch.dtype, thread
     for rows in ROWS:
         assert torch.equal(multiply(projection.matrix, x_NI[:rows]), alone[:rows]), rows
     torch.testing.assert_close(projection(x_NI), alone, rtol=0.02, atol=float(size.max()) * 0.01)
-    assert (projection.outputs, projection.inputs, projection.nbytes) == (*shape, matrix.nbytes)
+    # whole blocks of 16 outputs are kept
+    kept = matrix.padded(-(-shape[0] // 16) * 16)
+    assert (projection.outputs, projection.inputs, projection.nbytes) == (*shape, kept.nbytes)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_wide_passes_multiply_with_expanded_weights(bits: int, dtype: torch.dtype) -> None:
+    """So do those of dtypes that the kernels lack."""
+    projection = NativeQuantizedProjection(quantized(33, 64, bits, True))
+    rows = 3 if dtype == torch.float16 else most_rows(dtype, bits) + 1
+    x_NI = random(rows, 64).to(dtype)
+    assert torch.equal(projection(x_NI), F.linear(x_NI, projection.weight_OI.to(dtype)))
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64)], ids=str)
+def test_side_by_side_is_the_same_matrix(shape: tuple[int, int], bits: int, offsets: bool) -> None:
+    matrix = quantized(*shape, bits, offsets)
+    held = SideBySide.of(matrix)
+    assert (held.bits, held.outputs, held.inputs, held.offsets) == (bits, *shape, offsets)
+    plain = held.plain()
+    assert torch.equal(plain.codes_OC, matrix.codes_OC) and torch.equal(plain.scale_OG, matrix.scale_OG)
+    assert plain.offset_OG is None or (matrix.offset_OG is not None and torch.equal(plain.offset_OG, matrix.offset_OG))
+    some = torch.tensor([shape[0] - 1, 0, 0, shape[0] // 2])
+    for dtype in (*DTYPES, torch.float16):
+        assert held.dequantized(dtype, some[:0]).shape == (0, shape[1])
+        for rows in (None, slice(shape[0] // 3, shape[0]), some):
+            assert torch.equal(held.dequantized(dtype, rows), matrix.dequantized(dtype, rows))
+    for wrong in (torch.tensor([shape[0]]), torch.tensor([0, -1])):
+        with pytest.raises(IndexError, match=f"of {shape[0]}$"):
+            held.dequantized(torch.float32, wrong)
+
+
+def test_a_tied_head_in_few_bits_is_the_embedding() -> None:
+    """Tokens are looked up in the head's own memory, and the other layout is let go."""
+    matrix = quantized(50, 64, 8, False)
+    embedding = QuantizedEmbedding(matrix, torch.bfloat16)
+    head = embedding.tied_head(NativeOps(Ops()))
+    assert embedding.shared_by(head) and isinstance(embedding.matrix, SideBySide)
+    assert embedding.nbytes == head.nbytes == matrix.padded(64).nbytes
+    assert (embedding.width, embedding.dtype, embedding.device) == (64, torch.bfloat16, torch.device("cpu"))
+    token_BN = torch.tensor([[0, 49, 7], [7, 31, 16]])
+    assert torch.equal(embedding(token_BN), F.embedding(token_BN, matrix.dequantized(torch.bfloat16)))
+    assert torch.equal(embedding.weight_VM, matrix.dequantized(torch.bfloat16))
+    assert head.quantized is not None and torch.equal(head.quantized.plain().codes_OC, matrix.codes_OC)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -15,7 +15,16 @@ from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
 RETRIEVAL = ["suffix", "token_recycling", "mixed"]
-LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree", *RETRIEVAL]
+LOSSLESS = [
+    "sd_chain",
+    "prompt_lookup",
+    "easyspec_chain",
+    "easyspec_tree",
+    "specinfer_tree",
+    "layer_skip_chain",
+    "layer_skip_tree",
+    *RETRIEVAL,
+]
 RELAXED = ["alspec", "alspec_easyspec_tree"]
 PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
 NEW_TOKENS = 24
@@ -64,8 +73,22 @@ def test_greedy_tokens_are_those_of_plain_decoding(name: str, backend: str, chec
     assert_as_plain_decoding(name, backend, checkpoint)
 
 
+def test_drafting_passes_of_a_target_that_speculates_on_attention(checkpoint: Path) -> None:
+    """At a threshold of 0 nothing is taken from a prediction: the tokens are plain decoding's, and the target's passes
+    alone are predicted and measured.
+    """
+    options = ("drafter=layer_skip", "drafter.width=2", "predictor.size=2", "attention_verifier.threshold=0")
+    expected = tokens_of(pipeline("vanilla", "cpu", checkpoint), PROMPT, NEW_TOKENS, ignore_eos=True)
+    events: list[dict[str, Any]] = []
+    speculating = pipeline("alspec", "cpu", checkpoint, *options)
+    assert tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True, emit=events.append) == expected
+    cycles = [event for event in events if event["event"] == "cycle"]
+    assert sum(cycle["accepted"] for cycle in cycles) > 0
+    assert all(len(cycle["attention"]["hit"]) == 9 for cycle in cycles)
+
+
 @backends
-@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_tree"])
+@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_tree", "layer_skip_tree"])
 def test_greedy_tokens_of_a_mixture_of_experts(name: str, backend: str, experts: Path) -> None:
     assert_as_plain_decoding(name, backend, experts)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spec_sdk.errors import UserError
 from spec_sdk.policy import AdaptiveConfig, AdaptivePolicy
 from tests.policies.machine import Machine, Played, Rate, alternating, play, steady, switching
+from tests.policies.worlds import Known
 from tests.support.configured import plugin_of
 
 SMALL_DRAFT = Machine(draft_per_token=0.1, verify_per_token=0.02, feed=0.002, prefill=0.01, noise=0.1)
@@ -168,3 +169,16 @@ def test_the_same_times_give_the_same_budgets() -> None:
 def test_bad_options(options: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
         plugin_of("policy", "adaptive", **options)
+
+
+def test_a_drafter_without_a_cache_of_its_own_is_tried_behind_a_long_prompt() -> None:
+    """There is nothing to catch up with, however long the prompt; a draft model's prefill would not pay any more."""
+    machine = Machine(draft_per_token=0.3, verify_per_token=0.03, feed=1e-9, prefill=0.066)
+    found = {}
+    for catches_up in (True, False):
+        source = Known(None)
+        source.catches_up = catches_up
+        policy = AdaptivePolicy(AdaptiveConfig())
+        policy.prepare(source, branches=False)
+        found[catches_up] = play(machine, policy, [steady(0.9)], 60, prompt=1000)
+    assert not any(found[True].budgets) and found[False].ratio > 1.05

@@ -57,6 +57,7 @@ WORLDS = {
 class Known:
     """A cost source that has the curves of a machine already; ``None`` has nothing."""
 
+    catches_up = True
     expected_tokens = None
     unavailable = None
 

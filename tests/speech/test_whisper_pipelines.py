@@ -30,6 +30,7 @@ LOSSLESS = {
     "easyspec_chain": (),
     "easyspec_tree": (),
     "specinfer_tree": ("policy.max_nodes=9",),
+    "layer_skip_tree": (),
 }
 
 
@@ -126,6 +127,7 @@ def answers(engine: TokenEngine, requests: Mapping[int, dict[str, Any]]) -> dict
         ("prompt_lookup", ()),
         ("easyspec_tree", ()),
         ("easyspec_tree", ("sampling.temperature=0.8",)),
+        ("layer_skip_tree", ("drafter.layers=5", "sampling.temperature=0.8")),
     ],
 )
 def test_sounds_in_one_batch_are_answered_as_alone(

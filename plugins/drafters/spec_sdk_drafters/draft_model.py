@@ -1,6 +1,6 @@
 """Drafting with a smaller model.
 
-Legend: K nodes of a level, V vocabulary.
+Legend: V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import BlockRunner, Budget, Drafter, Growing, Growth, Hidden, Request, option
+from spec_sdk.contracts import BlockRunner, Budget, Drafter, Growth, Hidden, Request, option
 from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_drafters.growing_draft import GrowingDraft, grow_together
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
     "auto: beam, or, where children are drawn, width paths that part at the root"
 )
-RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec)"
+RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec); layer_skip, without some layers"
 
 
 @dataclass
@@ -57,7 +58,7 @@ class DraftModelDrafter(Drafter):
         self.every_rank = self.runner.spreads and models.ranks.size > 1
         self.session = self.draft_session = models.session(model, self.runner, spread=self.every_rank)
         self.vocabulary = models.target.executor.vocabulary
-        self._drafts: dict[int, _Draft] = {}
+        self._drafts: dict[int, GrowingDraft] = {}
 
     @property
     def _holds_plain_kv(self) -> bool:
@@ -82,23 +83,14 @@ class DraftModelDrafter(Drafter):
         able = [i for i, depth in enumerate(depths) if depth >= 1]
         slots = [requests[i].slot for i in able]
         unfed = [requests[i].tokens[self.session.length(requests[i].slot) :] for i in able]
-        drafts: dict[int, _Draft] = {}
+        drafts: dict[int, GrowingDraft] = {}
         for i, logits_V in zip(able, self.session.feed(slots, unfed) if able else [], strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
             root_logits_V = align_vocabulary(logits_V, self.vocabulary)
             root_logits_V = request.process_logits(root_logits_V[None], [()])[0]
             growing = self.growth.grow(tree, root_logits_V, depths[i], request, self.name)
-            self._drafts[request.slot] = drafts[i] = _Draft(request, tree, growing)
-        asking = [draft for draft in drafts.values() if draft.advance(None)]
-        while asking:
-            # a level of every tree in one pass
-            slots, trees = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
-            levels = self.session.grow(slots, trees, [draft.asked for draft in asking])
-            asking = [
-                draft
-                for draft, logits_KV in zip(asking, levels, strict=True)
-                if draft.advance(align_vocabulary(logits_KV, self.vocabulary))
-            ]
+            self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing)
+        grow_together(list(drafts.values()), self._feed)
         return [
             drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
             for i, request in enumerate(requests)
@@ -107,6 +99,11 @@ class DraftModelDrafter(Drafter):
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
+
+    def _feed(self, drafts: Sequence[GrowingDraft]) -> list[torch.Tensor]:
+        slots, trees = [draft.request.slot for draft in drafts], [draft.tree for draft in drafts]
+        levels = self.session.grow(slots, trees, [draft.asked for draft in drafts])
+        return [align_vocabulary(logits_KV, self.vocabulary) for logits_KV in levels]
 
     def _keep_accepted(self, requests: Sequence[Request]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""
@@ -118,55 +115,3 @@ class DraftModelDrafter(Drafter):
                 paths.append(draft.accepted(request.tokens[self.session.length(request.slot) : -1]))
         if slots:
             self.session.commit(slots, paths)
-
-
-class _Draft:
-    """One request's tree while it grows, and until it is known what of it was accepted."""
-
-    def __init__(self, request: Request, tree: TreeBuilder, growing: Growing) -> None:
-        self.request = request
-        self.tree = tree
-        self.asked = 0
-        self.closed: TokenTree
-        self._growing = growing
-        self._fed = 1
-
-    def advance(self, logits_KV: torch.Tensor | None) -> bool:
-        """Go on with the logits that were asked for; whether more are asked for. If not, the tree is closed."""
-        try:
-            if logits_KV is None:
-                self.asked = next(self._growing)
-            else:
-                self._fed = self.tree.size
-                self.asked = self._growing.send(self._penalised(logits_KV))
-        except StopIteration as done:
-            self.closed = done.value
-            return False
-        return True
-
-    def accepted(self, tokens: Sequence[int]) -> list[int]:
-        """The rows of the fed nodes that ``tokens``, which follow the root, lead through."""
-        tree = self.tree
-        children = {(tree.parent[i], tree.token[i]): i for i in range(1, self._fed)}
-        node, rows = 0, list[int]()
-        for token in tokens:
-            child = children.get((node, token))
-            if child is None:
-                break
-            node = child
-            rows.append(child - 1)
-        return rows
-
-    def _penalised(self, logits_KV: torch.Tensor) -> torch.Tensor:
-        """Penalty and constraint on the logits of the tree's youngest nodes, each with the tokens of its own path."""
-        request, tree = self.request, self.tree
-        if not request.changes_logits:
-            return logits_KV
-        paths = []
-        for node in range(tree.size - logits_KV.shape[0], tree.size):
-            path = []
-            while node:
-                path.append(tree.token[node])
-                node = tree.parent[node]
-            paths.append(path[::-1])
-        return request.process_logits(logits_KV, paths)

@@ -49,6 +49,7 @@ class MergedDrafter(Drafter):
         names = [member.draft_name for member in self.members if member.draft_name is not None]
         self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None
+        self.catches_up = any(member.catches_up for member in self.members)
         self.every_rank = any(member.every_rank for member in self.members)
 
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:

@@ -18,10 +18,13 @@ import torch.nn.functional as F
 
 from spec_sdk.files import write_json
 from spec_sdk.model.source_cache import cache_root
+from spec_sdk.ops.quantized_linear import expanded_linear
+from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Matrix, address
 
-ROWS = (64, 128, 256, 512)
+ROWS = (64, 128, 256, 512, 1024)
 """Sizes of passes that are compared. Up to the first the native kernel is used without asking, since trees are such."""
 SIZE = (1536, 768)
 MATRICES = 4
@@ -31,59 +34,73 @@ MARGIN = 1.1
 
 
 @functools.cache
-def most_rows(dtype: torch.dtype) -> int:
-    """The most rows that the native kernel multiplies."""
-    path = _place(dtype)
+def most_rows(dtype: torch.dtype, bits: int = 0) -> int:
+    """The most rows that the native kernel multiplies with dense weights, or with those of so many bits."""
+    path = _place(dtype, bits)
     with contextlib.suppress(OSError, ValueError, TypeError):
         kept = int(json.loads(path.read_text(encoding="utf-8")))
         if kept in ROWS:
             return kept
-    found = measure(dtype)
+    found = measure(dtype, bits)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, found)
     return found
 
 
-def measure(dtype: torch.dtype) -> int:
+def measure(dtype: torch.dtype, bits: int = 0) -> int:
     """The same, measured now."""
-    weights = [torch.randn(SIZE).to(dtype) for _ in range(MATRICES)]
+    native, plain = _dense(dtype) if bits == 0 else _quantized(bits)
     best = ROWS[0]
     for rows in ROWS[1:]:
         x_NI, y_NO = torch.randn(rows, SIZE[1]).to(dtype), torch.empty(rows, SIZE[0], dtype=dtype)
-
-        def native(x_NI: torch.Tensor = x_NI, y_NO: torch.Tensor = y_NO) -> None:
-            for weight_OI in weights:
-                matrix = Matrix.dense(weight_OI, None)
-                library().spec_product(
-                    DTYPES[dtype],
-                    address(matrix),
-                    x_NI.data_ptr(),
-                    SIZE[1],
-                    x_NI.shape[0],
-                    y_NO.data_ptr(),
-                    torch.get_num_threads(),
-                )
-
-        def plain(x_NI: torch.Tensor = x_NI) -> None:
-            for weight_OI in weights:
-                F.linear(x_NI, weight_OI)
-
-        if _seconds(native) > MARGIN * _seconds(plain):
+        if _seconds(native, x_NI, y_NO) > MARGIN * _seconds(plain, x_NI, y_NO):
             break
         best = rows
     return best
 
 
-def _seconds(call: Callable[[], None]) -> float:
+Product = Callable[[torch.Tensor, torch.Tensor], object]
+"""Of rows x [N, I] with some matrices, into y [N, O] or a new tensor."""
+
+
+def _dense(dtype: torch.dtype) -> tuple[Product, Product]:
+    weights = [torch.randn(SIZE).to(dtype) for _ in range(MATRICES)]
+    matrices = [Matrix.dense(weight_OI, None) for weight_OI in weights]
+    return _native(matrices), lambda x_NI, y_NO: [F.linear(x_NI, weight_OI) for weight_OI in weights]
+
+
+def _quantized(bits: int) -> tuple[Product, Product]:
+    weights = [SideBySide.of(quantize(torch.randn(SIZE), bits)) for _ in range(MATRICES)]
+    matrices = [weight.matrix(None) for weight in weights]
+    return _native(matrices), lambda x_NI, y_NO: [expanded_linear(x_NI, weight, None) for weight in weights]
+
+
+def _native(matrices: list[Matrix]) -> Product:
+    def product(x_NI: torch.Tensor, y_NO: torch.Tensor) -> None:
+        for matrix in matrices:
+            library().spec_product(
+                DTYPES[x_NI.dtype],
+                address(matrix),
+                x_NI.data_ptr(),
+                x_NI.stride(0),
+                x_NI.shape[0],
+                y_NO.data_ptr(),
+                torch.get_num_threads(),
+            )
+
+    return product
+
+
+def _seconds(call: Product, x_NI: torch.Tensor, y_NO: torch.Tensor) -> float:
     taken = []
     for _ in range(TIMES):
         start = time.perf_counter()
-        call()
+        call(x_NI, y_NO)
         taken.append(time.perf_counter() - start)
     return min(taken)
 
 
-def _place(dtype: torch.dtype) -> Path:
-    facts = f"{library()._name} {torch.__version__} {dtype} {torch.get_num_threads()} {ROWS} {SIZE}"
+def _place(dtype: torch.dtype, bits: int) -> Path:
+    facts = f"{library()._name} {torch.__version__} {dtype} {bits} {torch.get_num_threads()} {ROWS} {SIZE}"
     return cache_root() / "native" / f"rows-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"

@@ -74,21 +74,19 @@ class NativeDecoder(Decoder):
     def subset(self, layers: Sequence[int]) -> Decoder:
         return NativeDecoder(super().subset(layers))
 
-    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor | None:
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if not self._narrow(h_BNM) or not work.cache.in_place:
             return None
         of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
         rotations = _Rotations(work)
-        ends = sorted({layer for layer in work.taps if 0 < layer < self.layers} | {self.layers})
-        first = 0
-        for end in ends:
+        for stop in sorted({layer for layer in work.taps if first < layer < end} | {end}):
             h_BNM = h_BNM.clone(memory_format=torch.contiguous_format)
             library().spec_blocks(
                 self._dtype_number,
                 address(self._shape),
                 ctypes.addressof(self._native[first]),
                 first,
-                end - first,
+                stop - first,
                 address(of_pass),
                 address(cache),
                 h_BNM.data_ptr(),
@@ -96,8 +94,8 @@ class NativeDecoder(Decoder):
                 rotations.sines,
                 torch.get_num_threads(),
             )
-            work.record(end, h_BNM)
-            first = end
+            work.record(stop, h_BNM)
+            first = stop
         return h_BNM
 
     def pre_attention(

@@ -155,6 +155,7 @@ def _declare(loaded: Any) -> None:
     whole, number, pointer, short = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_int
     arguments: dict[str, list[Any]] = {
         "product": [pointer, pointer, whole, whole, pointer],
+        "expand": [pointer, pointer, whole, whole, pointer],
         "attention": [whole, whole, whole, number, number, whole, pointer, pointer, whole, pointer, whole, pointer],
         "blocks": [pointer, pointer, whole, whole, pointer, pointer, pointer, pointer, pointer],
         "before": [pointer, pointer, whole, pointer, pointer, pointer, pointer],

@@ -62,9 +62,9 @@ def is_stand_in(tensor: torch.Tensor) -> bool:
     return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
-def is_narrow(x: torch.Tensor) -> bool:
+def is_narrow(x: torch.Tensor, bits: int = 0) -> bool:
     """Whether the native kernel multiplies ``x`` [..., I]: few rows in its dtypes, and no derivative is asked for."""
-    return x.dtype in DTYPES and not x.requires_grad and x.numel() <= most_rows(x.dtype) * x.shape[-1]
+    return x.dtype in DTYPES and not x.requires_grad and x.numel() <= most_rows(x.dtype, bits) * x.shape[-1]
 
 
 class NativeProjection(Projection):

@@ -2,7 +2,7 @@
 
 Nothing is rounded but the sums, in float32: a product is that of the exact weights scale · code + offset.
 
-Legend: I inputs, O outputs.
+Legend: I inputs, O outputs, P blocks of 16 outputs, G groups of inputs, C bytes of a group of a block.
 """
 
 from __future__ import annotations
@@ -14,50 +14,44 @@ import torch
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.products import is_narrow, is_stand_in, multiply
+from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Matrix
 
 
 def native_quantized_linear(
-    x: torch.Tensor,
-    codes_OC: torch.Tensor,
-    scale_OG: torch.Tensor,
-    offset_OG: torch.Tensor | None,
-    bias_O: torch.Tensor | None,
+    x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, bias_O: torch.Tensor | None
 ) -> torch.Tensor:
     """x [..., I] times quantised weights: [..., O]."""
-    return multiply(Matrix.quantized(QuantizedMatrix(codes_OC, scale_OG, offset_OG), bias_O), x)
+    return multiply(SideBySide(records_PGC, outputs).matrix(bias_O), x)
 
 
-def _shape(
-    x: torch.Tensor,
-    codes_OC: torch.Tensor,
-    scale_OG: torch.Tensor,
-    offset_OG: torch.Tensor | None,
-    bias_O: torch.Tensor | None,
-) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], codes_OC.shape[0])
+def _shape(x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, *others: Any) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], outputs)
 
 
 _OPERATIONS: Any = torch.library.Library("spec_sdk_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
-_OPERATIONS.define(
-    "native_quantized_linear(Tensor x, Tensor codes, Tensor scale, Tensor? offset, Tensor? bias) -> Tensor"
-)
+_OPERATIONS.define("native_quantized_linear(Tensor x, Tensor records, int outputs, Tensor? bias) -> Tensor")
 _OPERATIONS.impl("native_quantized_linear", native_quantized_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("spec_sdk_backends::native_quantized_linear", _shape, lib=_OPERATIONS)
 
 
 class NativeQuantizedProjection(QuantizedProjection):
-    """One quantised matrix. Wide passes multiply with weights that are expanded for the call."""
+    """One quantised matrix, held once and in the kernels' layout. Wide passes multiply with expanded weights."""
+
+    quantized: SideBySide
+
+    def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> None:
+        super().__init__(SideBySide.of(matrix), None if bias_O is None else bias_O.contiguous())
 
     @property
     def matrix(self) -> Matrix:
         """The matrix for a kernel, as long as this projection lives."""
-        return Matrix.quantized(self.quantized, self.bias_O)
+        return self.quantized.matrix(self.bias_O)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         held = self.quantized
-        if is_stand_in(held.codes_OC):
+        if is_stand_in(held.records_PGC):
             operation = torch.ops.spec_sdk_backends.native_quantized_linear
-            y: torch.Tensor = operation(x, held.codes_OC, held.scale_OG, held.offset_OG, self.bias_O)
+            y: torch.Tensor = operation(x, held.records_PGC, held.outputs, self.bias_O)
             return y
-        return multiply(self.matrix, x) if is_narrow(x) else super().__call__(x)
+        return multiply(self.matrix, x) if is_narrow(x, held.bits) else super().__call__(x)

@@ -12,7 +12,6 @@ import torch
 
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
-from spec_sdk.ops.quantized import QuantizedMatrix
 
 _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
@@ -28,23 +27,22 @@ def _place(tensor: torch.Tensor | None) -> int | None:
 class Matrix(ctypes.Structure):
     _fields_ = [
         ("bits", _WHOLE),
+        ("offsets", _WHOLE),
         ("outputs", _WHOLE),
         ("inputs", _WHOLE),
         ("weights", _POINTER),
-        ("scale", _POINTER),
-        ("offset", _POINTER),
         ("bias", _POINTER),
     ]
 
     @classmethod
     def dense(cls, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> Self:
-        return cls(0, *weight_OI.shape, weight_OI.data_ptr(), None, None, _place(bias_O))
+        return cls(0, 0, *weight_OI.shape, weight_OI.data_ptr(), _place(bias_O))
 
     @classmethod
-    def quantized(cls, matrix: QuantizedMatrix, bias_O: torch.Tensor | None) -> Self:
-        codes, scale, offset = matrix.codes_OC, matrix.scale_OG, matrix.offset_OG
-        sizes = matrix.bits, matrix.outputs, matrix.inputs
-        return cls(*sizes, codes.data_ptr(), scale.data_ptr(), _place(offset), _place(bias_O))
+    def quantized(
+        cls, records: torch.Tensor, bits: int, offsets: bool, outputs: int, inputs: int, bias_O: torch.Tensor | None
+    ) -> Self:
+        return cls(bits, offsets, outputs, inputs, records.data_ptr(), _place(bias_O))
 
 
 class Pass(ctypes.Structure):

@@ -38,13 +38,13 @@ template <class T> struct Work {
 
 // What one thread works on.
 template <class T> struct Own {
-    std::vector<T> normal, shuffled;
+    std::vector<T> normal;
     std::vector<float> sums, y, up;
 
     Rows<T> rows(const T* x, int64_t stride, int64_t count, const Matrix& matrix) {
-        Rows<T> made{x, stride, count, &shuffled, &sums};
+        Rows<T> made{x, stride, count, &sums};
         made.prepare(matrix);
-        y.resize(MOST_ROWS * BLOCK);
+        y.resize(MOST_ROWS * Y_STRIDE);
         return made;
     }
 };
@@ -67,14 +67,18 @@ template <class T> Rows<T> normalised(Own<T>& own, const Work<T>& work, const vo
     return own.rows(own.normal.data(), M, work.rows, matrix);
 }
 
-// this thread's part of the outputs, block by block: ``use(first, count, y)``
-template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* y, Use use) {
-    Team::Part part = Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK);
-    for (int64_t block = part.first; block < part.end; block++) {
-        int64_t first = block * BLOCK, count = std::min<int64_t>(BLOCK, matrix.outputs - first);
-        outputs_of<T>(matrix, rows, first, count, y);
-        use(first, count, y);
-    }
+// this thread's part of ``outputs``, block by block: ``use(first, count)``
+template <class Use> void share_out(int64_t outputs, Use use) {
+    Team::Part part = Team::part_of((outputs + BLOCK - 1) / BLOCK);
+    for (int64_t block = part.first; block < part.end; block++)
+        use(block * BLOCK, std::min<int64_t>(BLOCK, outputs - block * BLOCK));
+}
+
+// this thread's part of the products: ``use(first, count, y)``
+template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* room, Use use) {
+    share_out(matrix.outputs, [&](int64_t first, int64_t count) {
+        use(first, count, outputs_of<T>(matrix, rows, first, count, room));
+    });
 }
 
 template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
@@ -82,7 +86,7 @@ template <class T> void project_qkv(const Block& block, const Work<T>& work, Own
     int64_t width = block.qkv.outputs;
     multiply<T>(block.qkv, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y) {
         for (int64_t r = 0; r < rows.count; r++)
-            for (int64_t c = 0; c < count; c++) work.qkv[r * width + first + c] = rounded<T>(y[r * BLOCK + c]);
+            for (int64_t c = 0; c < count; c++) work.qkv[r * width + first + c] = rounded<T>(y[r * Y_STRIDE + c]);
     });
 }
 
@@ -141,7 +145,7 @@ template <class T> void add_rounded(T* h, int64_t stride, int64_t rows, int64_t 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < count; c++) {
             T& to = h[r * stride + c];
-            to = rounded<T>(to_float(to) + to_float(rounded<T>(y[r * BLOCK + c])));
+            to = rounded<T>(to_float(to) + to_float(rounded<T>(y[r * Y_STRIDE + c])));
         }
 }
 
@@ -158,16 +162,14 @@ template <class T> void add_attention(const Block& block, const Work<T>& work, O
 template <class T> void activate(const Block& block, const Work<T>& work, Own<T>& own) {
     int64_t size = work.shape.mlp;
     Rows<T> rows = normalised(own, work, block.post_norm, block.gate_up);
-    own.up.resize(MOST_ROWS * BLOCK);
-    Team::Part part = Team::part_of((size + BLOCK - 1) / BLOCK);
-    for (int64_t i = part.first; i < part.end; i++) {
-        int64_t first = i * BLOCK, count = std::min<int64_t>(BLOCK, size - first);
-        outputs_of<T>(block.gate_up, rows, first, count, own.y.data());
-        outputs_of<T>(block.gate_up, rows, size + first, count, own.up.data());
+    own.up.resize(MOST_ROWS * Y_STRIDE);
+    share_out(size, [&](int64_t first, int64_t count) {
+        const float* gate = outputs_of<T>(block.gate_up, rows, first, count, own.y.data());
+        const float* up = outputs_of<T>(block.gate_up, rows, size + first, count, own.up.data());
         for (int64_t r = 0; r < rows.count; r++)
             for (int64_t c = 0; c < count; c++)
-                work.active[r * size + first + c] = rounded<T>(silu(own.y[r * BLOCK + c]) * own.up[r * BLOCK + c]);
-    }
+                work.active[r * size + first + c] = rounded<T>(silu(gate[r * Y_STRIDE + c]) * up[r * Y_STRIDE + c]);
+    });
 }
 
 // h += down(active)

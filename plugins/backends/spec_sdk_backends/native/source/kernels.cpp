@@ -13,9 +13,21 @@ template <class T> void product(const Matrix& matrix, const T* x, int64_t stride
             multiply<T>(matrix, part, own.y.data(), [&](int64_t first, int64_t width, const float* found) {
                 for (int64_t r = 0; r < count; r++)
                     for (int64_t c = 0; c < width; c++)
-                        y[(at + r) * matrix.outputs + first + c] = rounded<T>(found[r * BLOCK + c]);
+                        y[(at + r) * matrix.outputs + first + c] = rounded<T>(found[r * Y_STRIDE + c]);
             });
         }
+    }
+}
+
+// Rows ``row`` of weights, or all up to ``count``, in floating point
+template <class T> void expand_rows(const Matrix& matrix, const int64_t* row, int64_t first, int64_t count, T* to,
+                                    int threads) {
+    Records records = records_of(matrix);
+#pragma omp parallel num_threads(threads)
+    {
+        Team::Part part = Team::part_of(count);
+        for (int64_t i = part.first; i < part.end; i++)
+            expand<T>(records, row ? row[i] : first + i, to + i * matrix.inputs);
     }
 }
 
@@ -149,6 +161,15 @@ void spec_product(int dtype, const Matrix* matrix, const void* x, int64_t stride
         product<bf16>(*matrix, (const bf16*)x, stride, rows, (bf16*)y, threads);
     else
         product<float>(*matrix, (const float*)x, stride, rows, (float*)y, threads);
+}
+
+// to [count, I]: weights of the quantised rows that ``row`` names, or of those from ``first`` on if it is null
+void spec_expand(int dtype, const Matrix* matrix, const int64_t* row, int64_t first, int64_t count, void* to,
+                 int threads) {
+    if (dtype)
+        expand_rows<bf16>(*matrix, row, first, count, (bf16*)to, threads);
+    else
+        expand_rows<float>(*matrix, row, first, count, (float*)to, threads);
 }
 
 // o [rows, H, D]: attention of a pass over one layer's cache; rows of q ``stride`` elements apart

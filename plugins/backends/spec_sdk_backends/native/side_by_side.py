@@ -1,0 +1,141 @@
+"""Quantised weights of 16 neighbouring outputs side by side, as ``source/quantized.h`` reads them.
+
+Legend: O outputs, I inputs, P blocks of 16 outputs, S the outputs of a block, G groups of 32 inputs, C bytes of a
+group, of one output or of a block, K rows, J inputs of a group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, QuantizedWeights
+from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.structures import Matrix, address
+
+BESIDE = 16
+"""Outputs of a block."""
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide(QuantizedWeights):
+    """A :class:`QuantizedMatrix` in the layout of the native kernels: ``records_PGC``, uint8, of so many outputs."""
+
+    records_PGC: torch.Tensor
+    _outputs: int
+
+    @classmethod
+    def of(cls, matrix: QuantizedMatrix) -> Self:
+        missing = -matrix.outputs % BESIDE
+        parts_OGC = [_dwords(matrix)]
+        factors = [matrix.scale_OG] if matrix.offset_OG is None else [matrix.scale_OG, matrix.offset_OG]
+        parts_OGC += [factor_OG.contiguous().view(torch.uint8).view(matrix.outputs, -1, 2) for factor_OG in factors]
+        records = []
+        for part_OGC in parts_OGC:
+            groups, size = part_OGC.shape[1:]
+            step = min(4, size)
+            part = F.pad(part_OGC, (0, 0, 0, 0, 0, missing)).view(-1, BESIDE, groups, size // step, step)
+            # [P, G, lines, S, bytes of an output in a line]
+            records.append(part.permute(0, 2, 3, 1, 4).flatten(2))
+        return cls(torch.cat(records, 2), matrix.outputs)
+
+    @property
+    def bits(self) -> int:
+        # scales and offsets are fewer bytes than 4 more bits would be
+        return 8 if self.records_PGC.shape[2] >= GROUP * BESIDE else 4
+
+    @property
+    def offsets(self) -> bool:
+        """Whether there are any."""
+        return self.records_PGC.shape[2] > (GROUP * self.bits // 8 + 2) * BESIDE
+
+    @property
+    def outputs(self) -> int:
+        return self._outputs
+
+    @property
+    def inputs(self) -> int:
+        return self.records_PGC.shape[1] * GROUP
+
+    @property
+    def device(self) -> torch.device:
+        return self.records_PGC.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.records_PGC.numel()
+
+    def matrix(self, bias_O: torch.Tensor | None) -> Matrix:
+        """For a kernel, as long as both live."""
+        return Matrix.quantized(self.records_PGC, self.bits, self.offsets, self.outputs, self.inputs, bias_O)
+
+    def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
+        if dtype not in DTYPES:
+            return self.dequantized(torch.float32, rows).to(dtype)
+        first, named = 0, None
+        if isinstance(rows, torch.Tensor):
+            named = rows.to(torch.int64).contiguous()
+            count = len(named)
+            least, most = (int(named.min()), int(named.max())) if count else (0, 0)
+            if least < 0 or most >= self.outputs:
+                raise IndexError(f"row {least if least < 0 else most} of {self.outputs}")
+        else:
+            first, end, step = (rows or slice(None)).indices(self.outputs)
+            if step != 1:
+                raise IndexError(f"every {step}th row: rows must be neighbours")
+            count = max(0, end - first)
+        matrix, to_KI = self.matrix(None), torch.empty(count, self.inputs, dtype=dtype)
+        library().spec_expand(
+            DTYPES[dtype],
+            address(matrix),
+            None if named is None else named.data_ptr(),
+            first,
+            count,
+            to_KI.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return to_KI
+
+    def plain(self) -> QuantizedMatrix:
+        size = GROUP * self.bits // 8
+        ends = [size * BESIDE, (size + 2) * BESIDE]
+        codes, scale, *offset = self.records_PGC.tensor_split(ends, 2)
+        dwords_OGC = _by_output(codes, 4)[: self.outputs]
+        factors = [_by_output(part, 2)[: self.outputs].contiguous() for part in (scale, *offset) if part.numel()]
+        return QuantizedMatrix(
+            _codes(dwords_OGC, self.bits), *(factor.view(torch.float16).squeeze(2) for factor in factors)
+        )
+
+
+def _by_output(part_PGC: torch.Tensor, step: int) -> torch.Tensor:
+    """[P, G, C] as [O, G, an output's bytes]."""
+    P, G, size = part_PGC.shape
+    lines = part_PGC.reshape(P, G, size // BESIDE // step, BESIDE, step)
+    return lines.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)
+
+
+def _dwords(matrix: QuantizedMatrix) -> torch.Tensor:
+    """Codes [O, G, an output's bytes of all lines], in the order of inputs that a dword has."""
+    codes_OC, G = matrix.codes_OC, matrix.inputs // GROUP
+    if matrix.bits == 8:
+        # sign and |code + 1/2|
+        signed = torch.where(codes_OC < 0, codes_OC ^ 127, codes_OC).view(torch.uint8)
+        return signed.view(-1, G, GROUP // 4, 2, 2).transpose(3, 4).flatten(2)
+    halves = codes_OC.view(-1, G, GROUP // 2)
+    codes = torch.cat((halves & 15, halves >> 4), 2).view(-1, G, GROUP // 8, 2, 2, 2)
+    low, high = codes[..., 0, :], codes[..., 1, :]
+    return (low | high << 4).transpose(3, 4).flatten(2)
+
+
+def _codes(dwords_OGC: torch.Tensor, bits: int) -> torch.Tensor:
+    """The reverse: codes as a :class:`QuantizedMatrix` has them."""
+    outputs, G, _ = dwords_OGC.shape
+    if bits == 8:
+        signed = dwords_OGC.reshape(outputs, G, GROUP // 4, 2, 2).transpose(3, 4).reshape(outputs, -1).view(torch.int8)
+        return torch.where(signed < 0, signed ^ 127, signed)
+    pairs = dwords_OGC.reshape(outputs, G, GROUP // 8, 2, 2).transpose(3, 4)
+    codes_OGJ = torch.stack((pairs & 15, pairs >> 4), 4).reshape(outputs, G, GROUP)
+    return (codes_OGJ[..., : GROUP // 2] | codes_OGJ[..., GROUP // 2 :] << 4).flatten(1)

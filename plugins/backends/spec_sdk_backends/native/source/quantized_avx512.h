@@ -1,0 +1,132 @@
+// Tiles of quantised products for AVX-512: codes become bfloat16 by looking them up in registers.
+#pragma once
+
+#include "quantized.h"
+
+constexpr int QUANTIZED_ROWS = 8;
+
+// Lines of codes as vectors of pairs: an output's dword holds inputs 2n and 2n + 1 in bfloat16.
+template <int BITS> struct Codes;
+
+template <> struct Codes<4> {
+    static constexpr int LINES = 4, PAIRS = 4;
+    static constexpr float BELOW = 0.0f;  // what has to be added to each looked up number
+    // 0 … 15 twice: bit 4 of an index belongs to the next code
+    alignas(64) static constexpr uint16_t NUMBERS[32] = {
+        0x0000, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0, 0x4100, 0x4110, 0x4120,
+        0x4130, 0x4140, 0x4150, 0x4160, 0x4170, 0x0000, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0,
+        0x40C0, 0x40E0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
+    struct Tables {
+        __m512i numbers = _mm512_load_si512(NUMBERS);
+    };
+    static void unpack(const char* line, const Tables& t, __m512i (&pairs)[PAIRS]) {
+        __m512i codes = _mm512_loadu_si512(line);
+        for (int k = 0; k < PAIRS; k++)
+            pairs[k] = _mm512_permutexvar_epi16(_mm512_srli_epi32(codes, 4 * k), t.numbers);
+    }
+};
+
+struct Halves {
+    // |c + 1/2| of 0 … 127 in bfloat16: first bytes, then last bytes
+    alignas(64) uint8_t low[128], high[128];
+    constexpr Halves() : low(), high() {
+        for (int i = 0; i < 128; i++) {
+            int twice = 2 * i + 1, exponent = 0;
+            while (twice >> (exponent + 1)) exponent++;
+            int bits = (exponent + 126) << 7 | ((twice << (7 - exponent)) & 127);
+            low[i] = uint8_t(bits & 255);
+            high[i] = uint8_t(bits >> 8);
+        }
+    }
+};
+
+template <> struct Codes<8> {
+    static constexpr int LINES = 8, PAIRS = 2;
+    static constexpr float BELOW = -0.5f;
+    static constexpr Halves HALVES{};
+    struct Tables {
+        __m512i low0 = _mm512_load_si512(HALVES.low), low1 = _mm512_load_si512(HALVES.low + 64);
+        __m512i high0 = _mm512_load_si512(HALVES.high), high1 = _mm512_load_si512(HALVES.high + 64);
+    };
+    static void unpack(const char* line, const Tables& t, __m512i (&pairs)[PAIRS]) {
+        __m512i codes = _mm512_loadu_si512(line);
+        __m512i low = _mm512_permutex2var_epi8(t.low0, codes, t.low1);
+        __m512i high = _mm512_permutex2var_epi8(t.high0, codes, t.high1);
+        // high | (codes & sign)
+        high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(char(0x80)), 0xF8);
+        // words of a low and a high byte: (low & 0x00FF) | high << 8, low >> 8 | (high & 0xFF00)
+        pairs[0] = _mm512_ternarylogic_epi32(_mm512_slli_epi16(high, 8), low, _mm512_set1_epi16(0x00FF), 0xF8);
+        pairs[1] = _mm512_ternarylogic_epi32(_mm512_srli_epi16(low, 8), high, _mm512_set1_epi16(short(0xFF00)), 0xF8);
+    }
+};
+
+// the sum over a group, pair by pair of inputs, with rows of T
+template <class T> struct GroupSum {
+    struct Weights {
+        Lanes even, odd;
+        explicit Weights(__m512i pairs)
+            : even(_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))),
+              odd(_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(int(0xFFFF0000))))) {}
+    };
+    Lanes even, odd;
+    void start(float x) { even = all(x), odd = zeros(); }
+    void add(const Weights& w, const T* x) {
+        even = fused(w.even, all(to_float(x[0])), even);
+        odd = fused(w.odd, all(to_float(x[1])), odd);
+    }
+    Lanes sum() const { return _mm512_add_ps(even, odd); }
+};
+
+#if defined(__AVX512BF16__)
+template <> struct GroupSum<bf16> {
+    struct Weights {
+        __m512bh both;
+        explicit Weights(__m512i pairs) : both((__m512bh)pairs) {}
+    };
+    Lanes both;
+    void start(float x) { both = all(x); }
+    void add(const Weights& w, const bf16* x) {
+        int pair;
+        std::memcpy(&pair, x, sizeof pair);
+        both = _mm512_dpbf16_ps(both, w.both, (__m512bh)_mm512_set1_epi32(pair));
+    }
+    Lanes sum() const { return both; }
+};
+#endif
+
+constexpr int64_t AHEAD_BYTES = 4096;  // between the records that are multiplied and those that are fetched
+
+// R rows; records behind are fetched meanwhile if ``fetch``
+template <class T, int BITS, int R>
+void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
+                    int64_t y_stride, bool fetch) {
+    using C = Codes<BITS>;
+    const typename C::Tables tables;
+    int64_t groups = records.groups, size = records.size();
+    const char* record = records.at(block, 0);
+    Lanes total[R];
+    for (int r = 0; r < R; r++) total[r] = zeros();
+    for (int64_t g = 0; g < groups; g++, record += size) {
+        if (fetch)
+            for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(record + AHEAD_BYTES + i, 0, 2);
+        GroupSum<T> part[R];
+        for (int r = 0; r < R; r++) part[r].start(C::BELOW == 0.0f ? 0.0f : C::BELOW * sums[r * groups + g]);
+        for (int line = 0; line < C::LINES; line++) {
+            __m512i pairs[C::PAIRS];
+            C::unpack(record + line * 64, tables, pairs);
+            for (int k = 0; k < C::PAIRS; k++) {
+                typename GroupSum<T>::Weights weights(pairs[k]);
+                const T* inputs = x + g * GROUP + (line * C::PAIRS + k) * 2;
+                for (int r = 0; r < R; r++) part[r].add(weights, inputs + r * stride);
+            }
+        }
+        const __m256i* factors = (const __m256i*)(record + records.codes());
+        Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors));
+        for (int r = 0; r < R; r++) total[r] = fused(scale, part[r].sum(), total[r]);
+        if (records.offsets) {
+            Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256(factors + 1));
+            for (int r = 0; r < R; r++) total[r] = fused(offset, all(sums[r * groups + g]), total[r]);
+        }
+    }
+    for (int r = 0; r < R; r++) store(y + r * y_stride, total[r]);
+}

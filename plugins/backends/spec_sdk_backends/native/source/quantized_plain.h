@@ -1,0 +1,58 @@
+// Tiles of quantised products in vectors that the compiler translates into what there is.
+#pragma once
+
+#include "quantized.h"
+
+constexpr int QUANTIZED_ROWS = 4;
+
+typedef float Outputs __attribute__((vector_size(64)));
+typedef uint32_t Dwords __attribute__((vector_size(64)));
+typedef int32_t Wholes __attribute__((vector_size(64)));
+
+// number ``input`` of the dwords of 16 outputs
+template <int BITS> inline Outputs codes_of(Dwords dwords, int input) {
+    if (BITS == 4)
+        return __builtin_convertvector((Wholes)((dwords >> (input / 2 * 4 + input % 2 * 16)) & 15), Outputs);
+    Wholes codes = (Wholes)(dwords << (24 - (input / 2 * 8 + input % 2 * 16))) >> 24;
+    return __builtin_convertvector(codes ^ ((codes >> 31) & 127), Outputs);
+}
+
+inline Outputs halves_to_floats(const char* from) {
+    Outputs to;
+    for (int o = 0; o < BESIDE; o++) {
+        uint16_t half;
+        std::memcpy(&half, from + 2 * o, 2);
+        to[o] = half_to_float(half);
+    }
+    return to;
+}
+
+template <class T, int BITS, int R>
+void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
+                    int64_t y_stride, bool) {
+    constexpr int INPUTS = 32 / BITS;
+    Outputs total[R];
+    for (int r = 0; r < R; r++) total[r] = Outputs{};
+    for (int64_t g = 0; g < records.groups; g++) {
+        const char* record = records.at(block, g);
+        Outputs part[R];
+        for (int r = 0; r < R; r++) part[r] = Outputs{};
+        for (int line = 0; line < GROUP / INPUTS; line++) {
+            Dwords dwords;
+            std::memcpy(&dwords, record + line * 64, 64);
+            const T* inputs = x + g * GROUP + line * INPUTS;
+            for (int i = 0; i < INPUTS; i++) {
+                Outputs codes = codes_of<BITS>(dwords, i);
+                for (int r = 0; r < R; r++) part[r] = codes * to_float(inputs[r * stride + i]) + part[r];
+            }
+        }
+        const char* factors = record + records.codes();
+        Outputs scale = halves_to_floats(factors);
+        for (int r = 0; r < R; r++) total[r] = scale * part[r] + total[r];
+        if (records.offsets) {
+            Outputs offset = halves_to_floats(factors + 2 * BESIDE);
+            for (int r = 0; r < R; r++) total[r] = offset * sums[r * records.groups + g] + total[r];
+        }
+    }
+    for (int r = 0; r < R; r++) std::memcpy(y + r * y_stride, &total[r], sizeof total[r]);
+}

@@ -1,0 +1,27 @@
+// Products with quantised weights. Each output has a lane of its own, so a sum is in one order in every tile: over the
+// inputs of a group, then scale · Σ code·x and offset · Σ x are added to the groups before. Codes are exact in bfloat16
+// and float32, and rows are taken as they are, so nothing is rounded but the sums, in float32.
+#pragma once
+
+#include "quantized.h"
+
+#if WITH_AVX512 && defined(__AVX512VBMI__)
+#include "quantized_avx512.h"
+#else
+#include "quantized_plain.h"
+#endif
+
+// y[r * y_stride + o] = product of output o of a block with row r
+template <class T>
+void quantized_tiles(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums,
+                     int64_t rows, float* y, int64_t y_stride) {
+    for (int64_t r = 0; r < rows; r += QUANTIZED_ROWS) {
+        int64_t left = rows - r < QUANTIZED_ROWS ? rows - r : QUANTIZED_ROWS;
+        with_count<QUANTIZED_ROWS>(left, [&](auto count) {
+            constexpr int R = decltype(count)::value;
+            const float* of_rows = sums + r * records.groups;
+            auto tile = records.bits == 4 ? quantized_tile<T, 4, R> : quantized_tile<T, 8, R>;
+            tile(records, block, x + r * stride, stride, of_rows, y + r * y_stride, y_stride, r == 0);
+        });
+    }
+}

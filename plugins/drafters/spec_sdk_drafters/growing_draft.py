@@ -1,0 +1,78 @@
+"""Trees that grow together: a level of every request's tree in one pass of whichever model drafts.
+
+Legend: K nodes of a level, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from spec_sdk.contracts import Growing, Request
+from spec_sdk.tree import TokenTree, TreeBuilder
+
+
+class GrowingDraft:
+    """One request's tree while it grows, and until it is known what of it was accepted.
+
+    ``asked``: how many of the tree's youngest nodes are to be fed next. ``closed``: the tree, when it has grown.
+    """
+
+    def __init__(self, request: Request, tree: TreeBuilder, growing: Growing) -> None:
+        self.request = request
+        self.tree = tree
+        self.asked = 0
+        self.closed: TokenTree
+        self._growing = growing
+        self._fed = 1
+
+    def advance(self, logits_KV: torch.Tensor | None) -> bool:
+        """Go on with the logits that were asked for; whether more are asked for. If not, the tree is closed."""
+        try:
+            if logits_KV is None:
+                self.asked = next(self._growing)
+            else:
+                self._fed = self.tree.size
+                self.asked = self._growing.send(self._penalised(logits_KV))
+        except StopIteration as done:
+            self.closed = done.value
+            return False
+        return True
+
+    def accepted(self, tokens: Sequence[int]) -> list[int]:
+        """The rows of the fed nodes that ``tokens``, which follow the root, lead through."""
+        tree = self.tree
+        children = {(tree.parent[i], tree.token[i]): i for i in range(1, self._fed)}
+        node, rows = 0, list[int]()
+        for token in tokens:
+            child = children.get((node, token))
+            if child is None:
+                break
+            node = child
+            rows.append(child - 1)
+        return rows
+
+    def _penalised(self, logits_KV: torch.Tensor) -> torch.Tensor:
+        """Penalty and constraint on the logits of the tree's youngest nodes, each with the tokens of its own path."""
+        request, tree = self.request, self.tree
+        if not request.changes_logits:
+            return logits_KV
+        paths = []
+        for node in range(tree.size - logits_KV.shape[0], tree.size):
+            path = []
+            while node:
+                path.append(tree.token[node])
+                node = tree.parent[node]
+            paths.append(path[::-1])
+        return request.process_logits(logits_KV, paths)
+
+
+def grow_together(
+    drafts: Sequence[GrowingDraft], feed: Callable[[Sequence[GrowingDraft]], Sequence[torch.Tensor]]
+) -> None:
+    """Close the trees of ``drafts``. ``feed``: a pass over the nodes that the given drafts ask for → [K, V] each."""
+    asking = [draft for draft in drafts if draft.advance(None)]
+    while asking:
+        levels = feed(asking)
+        asking = [draft for draft, logits_KV in zip(asking, levels, strict=True) if draft.advance(logits_KV)]

@@ -1,0 +1,87 @@
+"""Self-speculation: the target drafts, some of its layers left out, over its own cache.
+
+Legend: K nodes of a level, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spec_sdk.contracts import BlockRunner, Budget, Drafter, Growth, Request, option
+from spec_sdk.errors import UserError
+from spec_sdk.model.models import Models
+from spec_sdk.model.session import Session
+from spec_sdk.registry import Registry
+from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_drafters.draft_model import GROWTHS, RUNNERS
+from spec_sdk_drafters.growing_draft import GrowingDraft, grow_together
+
+
+@dataclass
+class LayerSkipDrafterConfig:
+    """Options of drafting with the target itself; those of the chosen growth and runner stand beside them."""
+
+    growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
+    runner: Any = option("layer_skip", f"how the target runs while the tree grows: {RUNNERS}")
+
+
+class LayerSkipDrafter(Drafter):
+    """Drafts with the target itself, some layers left out, over the target's own cache (Draft & Verify, LayerSkip).
+
+    A drafting pass reads the K and V of committed tokens, which are the target's, and writes those of drafted tokens
+    behind them. The target's pass over the tree writes all of these anew before it reads them, so nothing that drafting
+    left is ever seen by it. There are no weights, no cache and no prefill beside the target's, and between cycles
+    nothing is kept.
+    """
+
+    name = "layer_skip"
+    Config = LayerSkipDrafterConfig
+    config: LayerSkipDrafterConfig
+    parts = {"growth": "growth", "runner": "runner"}
+    catches_up = False
+
+    def __init__(self, config: LayerSkipDrafterConfig, models: Models) -> None:
+        super().__init__(config, models)
+        if models.ranks.size > 1:
+            raise UserError(
+                f"drafter '{self.name}': it drafts in the target's own cache, which is spread over {models.ranks.size} "
+                "processes here; launch one, or use drafter=draft_model model.draft=cut"
+            )
+        registry = Registry.discover()
+        self.growth: Growth = registry.part("growth", config.growth)
+        self.runner: BlockRunner = registry.part("runner", config.runner)
+        target = models.target
+        self.runner.prepare(target.executor.layers)
+        self.branches = self.growth.branches
+        self.draft_name = f"{target.name} itself, {described(self.runner, target.executor.layers)}"
+        # tells what a level costs; its own cache stays empty
+        self.draft_session = models.session(target, self.runner)
+
+    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        target: Session = requests[0].target
+
+        def feed(drafts: Sequence[GrowingDraft]) -> list[torch.Tensor]:
+            slots, trees = [draft.request.slot for draft in drafts], [draft.tree for draft in drafts]
+            return target.draft(slots, trees, [draft.asked for draft in drafts], self.runner)
+
+        trees = [
+            TreeBuilder(request.pending_token, budget.nodes) for request, budget in zip(requests, budgets, strict=True)
+        ]
+        roots = target.draft([request.slot for request in requests], trees, [1] * len(trees), self.runner)
+        drafts = []
+        for request, tree, budget, logits_1V in zip(requests, trees, budgets, roots, strict=True):
+            root_logits_V = request.process_logits(logits_1V, [()])[0]
+            growing = self.growth.grow(tree, root_logits_V, budget.depth, request, self.name)
+            drafts.append(GrowingDraft(request, tree, growing))
+        grow_together(drafts, feed)
+        return [draft.closed for draft in drafts]
+
+
+def described(runner: BlockRunner, layers: int) -> str:
+    """How the target runs while it drafts, for reports."""
+    kept = runner.declaration().get("layers")
+    return f"runner {runner.name}" if kept is None else f"{len(kept)} of {layers} layers"

@@ -1,0 +1,90 @@
+"""README.md of a trained draft model: what it is for, what it learned from, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spec_sdk.model.checkpoint import Checkpoint
+
+_COLUMNS = {
+    "loss": "loss (nats)",
+    "acceptance_rate": "acceptance rate",
+    "mean_accepted_tokens": "MAT",
+    "mean_accepted_tokens_sampled": "MAT at temperature 1",
+}
+
+
+def model_card(
+    name: str,
+    target: Checkpoint,
+    facts: Mapping[str, str],
+    data: Mapping[str, Any],
+    curve: Sequence[Mapping[str, Any]],
+    depth: int,
+) -> str:
+    """The card, in Markdown. ``facts``: what else there is to tell of the training, a row of a table each."""
+    untrained, trained = curve[0], curve[-1]
+    rows = {"untrained cut": untrained, "trained": trained}
+    kinds = sorted(trained["kinds"])
+    table = [
+        f"| | {' | '.join(_COLUMNS.values())} |",
+        "|---" * (len(_COLUMNS) + 1) + "|",
+        *(f"| {label} | {_cells(point)} |" for label, point in rows.items()),
+        *(f"| {kind} | {_cells(trained['kinds'][kind])} |" for kind in kinds),
+    ]
+    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(data["kinds"].items()))
+    return "\n".join(
+        [
+            f"# {name}",
+            "",
+            f"A draft model for **{target.name}** (`{target.reference}`), trained by `task=train_draft` of spec-sdk on "
+            "the target's own answers.",
+            "",
+            "```",
+            f"python -m spec_sdk pipeline=sd_chain model.target={target.reference} model.draft=DIRECTORY",
+            "```",
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {key} | {value} |" for key, value in facts.items()),
+            f"| data | {data['answer_tokens']} tokens of {data['samples']} answers, {data['held_out']} of them held "
+            f"out; seed {data['seed']} |",
+            f"| samples by kind | {counts} |",
+            "",
+            "## Measured on held-out answers",
+            "",
+            f"{trained['positions']} tokens; chains of {depth} drafted tokens. The acceptance rate is the share of "
+            "greedy tokens that are the draft model's first choice. MAT, mean accepted tokens, counts tokens per pass "
+            "of the target; 1 is plain decoding. Measured before the weights were rounded for storing.",
+            "",
+            *table,
+            "",
+            "## License",
+            "",
+            f"The weights begin as layers of {target.name}, and were trained on what it wrote: its license "
+            f"({license_of(target)}) holds for them too.",
+            "",
+        ]
+    )
+
+
+def license_of(target: Checkpoint) -> str:
+    """What the target's own card says; a pointer to where to look if it has none beside its files."""
+    card = target.directory / "README.md"
+    if card.is_file():
+        for line in card.read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
+            key, _, value = line.partition(":")
+            if key.strip() == "license" and value.strip():
+                return value.strip()
+    return "not stated beside its files; see where the target comes from"
+
+
+def _cells(point: Mapping[str, Any]) -> str:
+    return " | ".join("–" if point[key] is None else f"{point[key]:.3f}" for key in _COLUMNS)
+
+
+def file_size(path: Path) -> str:
+    """For people: 22.5 MB."""
+    return f"{path.stat().st_size / 1e6:.1f} MB"

@@ -1,0 +1,75 @@
+"""The options of ``task=train_draft``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from spec_sdk.config.option import option
+from spec_sdk.training.sample_plan import SHIPPED_OPENINGS
+
+
+@dataclass
+class TrainDraftConfig:
+    """Options of ``task=train_draft``."""
+
+    output: str | None = option(None, "the directory of the draft model, for model.draft")
+    work: str | None = option(
+        None, "the directory of data and of the training's state", means={None: "OUTPUT-training"}
+    )
+    data: str | None = option(None, "the directory of the target's answers", means={None: "WORK/data"})
+    only: str | None = option(
+        None,
+        "one part of the work",
+        choices={"data": "have the target answer", "train": "on answers that are there"},
+        means={None: "both"},
+    )
+    tokens: int = option(300_000, "of answers, at least, unless prompts run out", minimum=1)
+    prompts: Any = option(None, "a file of prompts or a list of them, text or .jsonl", means={None: "no files"})
+    held_out_prompts: Any = option(
+        None, "the same, of which the answers only measure, all of them", means={None: "no files"}
+    )
+    openings: str | None = option(
+        SHIPPED_OPENINGS,
+        "a YAML file, kind: [beginnings of prompts], which the target goes on from; many_kinds comes with spec-sdk",
+        means={None: "none, only task.prompts"},
+    )
+    temperature: float = option(0.0, "of the answers to train on", minimum=0, maximum=2, means={0.0: "greedy"})
+    prompt_temperature: float = option(0.8, "of the prompts that the target writes", minimum=0, maximum=2)
+    prompt_tokens: int = option(64, "that the target adds to an opening, at most", minimum=1)
+    answer_tokens: int = option(256, "of an answer, at most", minimum=2)
+    batch: int = option(40, "answers that are written at a time", minimum=1)
+    labels: int = option(16, "of the target's most probable tokens kept for each token", minimum=1)
+    held_out: float = option(0.04, "share of the other answers that only measure", minimum=0, below=1)
+    shard_tokens: int = option(16_384, "answer tokens in a file of the data: what a killed run loses", minimum=1)
+    seed: int = option(0, "of prompts, answers and the order of training", minimum=0, maximum=2**31 - 1)
+    layers: Any = option(6, "of the target that the draft model begins with: a number, evenly spread, or a list")
+    mlp_size: int | None = option(None, "units kept of each MLP, those of the largest weights", minimum=1)
+    kv_heads: int | None = option(None, "KV heads kept of each layer, with their query heads", minimum=1)
+    vocabulary: int | None = option(
+        None, "tokens that can be drafted, the most probable ones of the data", minimum=16, means={None: "all"}
+    )
+    steps: int = option(2000, "of the optimiser", minimum=1)
+    batch_tokens: int = option(4096, "of prompts and answers in a step", minimum=1)
+    width: int = option(512, "tokens of a packed row; longer samples are cut off", minimum=2)
+    learning_rate: float = option(6e-4, "at its highest", above=0, maximum=1)
+    warmup: int = option(100, "steps until then", minimum=0)
+    weight_decay: float = option(0.01, "of AdamW", minimum=0, maximum=1)
+    clip: float = option(1.0, "largest norm of a step's derivatives", above=0, maximum=1e9)
+    precision: str = option(
+        "auto",
+        "of matrix products while training",
+        choices={"auto": "bfloat16 where the processor multiplies it", "float32": "", "bfloat16": ""},
+    )
+    depth: int = option(5, "drafted tokens of the chains that evaluations measure", minimum=1)
+    evaluate_every: int = option(250, "steps", minimum=1)
+    evaluation_tokens: int = option(8192, "held-out answer tokens that an evaluation reads", minimum=1)
+    save_every: int = option(100, "steps after which the training's state is kept", minimum=1)
+    stored: str = option(
+        "int8",
+        "the weights in the directory",
+        choices={"int8": "8 bits", "int4": "4 bits", "bfloat16": "", "float32": ""},
+    )
+    whole: bool = option(
+        False, "embedding and output head in the directory too; false: they are the target's, which lends them"
+    )

@@ -1,0 +1,68 @@
+"""Samples that see each other, labels in the wrong place, steps made twice, chains that are counted too short."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+TRAINABLE = "spec_sdk/training/trainable.py"
+PACKING = "spec_sdk/training/packing.py"
+LOSS = "spec_sdk/training/distillation.py"
+LOOP = "spec_sdk/training/training_loop.py"
+ACCEPTANCE = "spec_sdk/training/measured_acceptance.py"
+HEAD = "spec_sdk/ops/reduced_vocabulary.py"
+BORROWED = "spec_sdk/model/borrowed_weights.py"
+OF_MODEL = "tests/training/test_trainable.py"
+OF_LOSS = "tests/training/test_distillation.py"
+OF_DIRECTORY = "tests/training/test_draft_directory.py"
+
+TRAINING = (
+    Mutant(
+        "training: a sample sees those before it in its row",
+        TRAINABLE,
+        "(same_BNN & seen_NN)",
+        "(same_BNN | seen_NN)",
+        (OF_MODEL,),
+    ),
+    Mutant(
+        "training: labels stand one place late",
+        PACKING,
+        "first = at + len(sample.prompt) - 1",
+        "first = at + len(sample.prompt)",
+        (OF_MODEL,),
+    ),
+    Mutant(
+        "training: the rest of the distribution has no derivative",
+        LOSS,
+        "(p_A - ratio_A * q_A)",
+        "(p_A - 0 * ratio_A * q_A)",
+        (OF_LOSS,),
+    ),
+    Mutant(
+        "training: a run that goes on begins its epoch anew",
+        LOOP,
+        "steps[max(0, self.progress.step - done) :]",
+        "steps[max(0, 0 * self.progress.step - done) :]",
+        ("tests/training/test_resuming.py::test_a_killed_run_ends_as_one_that_was_not",),
+    ),
+    Mutant(
+        "training: the token after an accepted chain is not counted",
+        ACCEPTANCE,
+        "min(accepted + 1, len(matches) - at)",
+        "min(max(accepted, 1), len(matches) - at)",
+        ("tests/training/test_measured_acceptance.py",),
+    ),
+    Mutant(
+        "draft vocabulary: other tokens have a logit of 0",
+        HEAD,
+        'float("-inf")',
+        "0.0",
+        (OF_DIRECTORY,),
+    ),
+    Mutant(
+        "draft model: its own head gives way to the target's",
+        BORROWED,
+        'same_head = "head" in takes if "head" in table else',
+        'same_head = "embedding" in takes if "head" in table else',
+        (OF_DIRECTORY,),
+    ),
+)

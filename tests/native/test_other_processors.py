@@ -1,0 +1,53 @@
+"""What the sources become for a processor without AVX-512 computes the same weights, row by row alone."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk_backends.native import library, products, side_by_side
+from spec_sdk_backends.native.products import multiply
+from spec_sdk_backends.native.side_by_side import SideBySide
+from tests.native.test_products import DTYPES, quantized, random
+
+
+@pytest.fixture(scope="module")
+def _kernels_for_haswell(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if platform.machine() != "x86_64" or "avx2" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip("this processor does not run programs for Haswell")
+    path = tmp_path_factory.mktemp("kernels") / "haswell.so"
+    flags = [flag for flag in library.FLAGS if flag != "-march=native"] + ["-march=haswell"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "FLAGS", flags)
+        compiler = next(name for name in library._compilers() if shutil.which(name))
+        library._compile(compiler, path, library.openmp_runtimes()[0])
+        loaded = ctypes.CDLL(str(path))
+        library._declare(loaded)
+        assert library._works(loaded)
+        for module in (products, side_by_side):
+            patch.setattr(module, "library", lambda: loaded)
+        yield
+
+
+@pytest.mark.usefixtures("_kernels_for_haswell")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantized(bits: int, dtype: torch.dtype) -> None:
+    matrix, x_NI = quantized(37, 96, bits, True), random(9, 96).to(dtype)
+    held = SideBySide.of(matrix)
+    assert torch.equal(held.dequantized(dtype), matrix.dequantized(dtype))
+    for_kernel = held.matrix(None)
+    alone = torch.cat([multiply(for_kernel, row[None]) for row in x_NI])
+    expected = x_NI.double() @ matrix.dequantized(torch.float64).T
+    # scale · Σ code·x and offset · Σ x are rounded each by itself, and may be larger than their sum
+    size = x_NI.double().abs() @ (matrix.scale_OG.double().abs() * 128).repeat_interleave(32, 1).T
+    rounding = 2**-8 if dtype == torch.bfloat16 else 1e-6
+    assert ((alone.double() - expected).abs() <= rounding * expected.abs() + 2e-6 * size).all()
+    for rows in range(1, 10):
+        assert torch.equal(multiply(for_kernel, x_NI[:rows]), alone[:rows]), rows

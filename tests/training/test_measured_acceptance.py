@@ -1,0 +1,68 @@
+"""What is counted along an answer against what the definitions say of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from spec_sdk import Engine
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.training.draft_directory import draft_settings, write_draft
+from spec_sdk.training.draft_shape import DraftShape
+from spec_sdk.training.measured_acceptance import measure, tally_of
+from spec_sdk.training.samples import Sample
+from spec_sdk.training.trainable import TrainableDraft
+
+
+def test_greedy_cycles() -> None:
+    # drafted, drafted, miss | drafted and the end
+    tally = tally_of([True, True, False, True], [1.0] * 4, True, 2)
+    assert (tally.tokens, tally.matches, tally.chain_tokens, tally.cycles) == (4, 3, 4, 2)
+    tally = tally_of([True] * 7, [1.0] * 7, True, 3)
+    assert (tally.chain_tokens, tally.cycles) == (7, 2)
+    tally = tally_of([False] * 5, [1.0] * 5, True, 3)
+    assert (tally.chain_tokens, tally.cycles) == (5, 5)
+
+
+def test_sampled_chains_have_the_expected_length() -> None:
+    """Σ Π min(p, q) by enumeration, against the mean over texts that p sampled; p and q depend on the token before."""
+    p = {0: (0.7, 0.2, 0.1), 1: (0.1, 0.6, 0.3), 2: (0.3, 0.3, 0.4)}
+    q = {0: (0.5, 0.1, 0.4), 1: (0.3, 0.3, 0.4), 2: (0.2, 0.7, 0.1)}
+    expected = 1.0
+    for length in (1, 2, 3):
+        for text in itertools.product(range(3), repeat=length):
+            pairs = itertools.pairwise((0, *text))
+            expected += math.prod(min(p[a][b], q[a][b]) for a, b in pairs)
+    chance, total, texts = random.Random(0), 0.0, 40_000
+    for _ in range(texts):
+        before, ratios = 0, []
+        for _ in range(3):
+            (token,) = chance.choices(range(3), p[before])
+            ratios.append(min(1.0, q[before][token] / p[before][token]))
+            before = token
+        tally = tally_of([False] * 3, ratios, False, 3)
+        assert tally.sampled_cycles == 1
+        total += tally.sampled_tokens
+    assert total / texts == pytest.approx(expected, abs=0.02)
+
+
+def test_a_greedy_run_counts_what_was_measured(tmp_path: Path, tiny_target: Path) -> None:
+    target, shape, cpu = open_checkpoint(str(tiny_target)), DraftShape([0, 2]), torch.device("cpu")
+    model = TrainableDraft(target, shape, cpu)
+    write_draft(tmp_path / "draft", model, target, draft_settings(target, shape, False), "float32")
+    overrides = ["backend.native=false", "policy=fixed", "policy.depth=3"]
+    engine = Engine.from_pipeline("sd_chain", target=tiny_target, draft=tmp_path / "draft", overrides=overrides)
+    prompts = [engine.tokenizer.encode(text) for text in ("Why is the sky", "A dog and a cat", "What", "Write it")]
+    answers = engine.generate(prompts, max_new_tokens=45, ignore_eos=True)
+    samples: list[Sample] = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        labels = torch.zeros(45, 1, dtype=torch.int32), torch.zeros(45, 1), torch.zeros(45)
+        samples.append(Sample(len(samples), "greedy", True, 0.0, prompt, answer.tokens, *labels))
+    found = measure(model, [samples[:3], samples[3:]], 200, 3, cpu).total
+    assert found.cycles == sum(answer.metrics["steps"] for answer in answers)
+    assert found.chain_tokens == 4 * 45 and 0 < found.matches < found.tokens

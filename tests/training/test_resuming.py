@@ -1,0 +1,86 @@
+"""Killed without warning, then started again: the same data, and the same weights to the bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from spec_sdk.training.sample_shards import read_shard, shard_files
+from spec_sdk.training.samples import Sample
+from tests.training.conftest import QUICK, started
+
+
+def killed_when(place: Path, path: Path, *arguments: str) -> None:
+    """Run a command and kill it as soon as ``path`` is there."""
+    process = started(place, *arguments)
+    deadline = time.monotonic() + 120
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was done before it could be killed"
+
+
+def samples_of(directory: Path) -> dict[int, Sample]:
+    samples = [sample for path in shard_files(directory) for sample in read_shard(path)]
+    found = {sample.number: sample for sample in samples}
+    assert len(found) == len(samples), "a sample was written twice"
+    return found
+
+
+def test_a_killed_run_ends_as_one_that_was_not(cli: Callable[..., Any], place: Path) -> None:
+    assert cli(*QUICK, "task.only=data", "task.data=data").status == 0
+    train = (*QUICK, "task.only=train", "task.data=data")
+    assert cli(*train, "task.output=whole").status == 0
+    killed_when(place, place / "draft-training" / "state.safetensors", *train, "task.steps=16")
+    done = cli(*train)
+    assert done.status == 0 and "training goes on after step" in done.err
+    whole, resumed = (load_file(place / name / "model.safetensors") for name in ("whole", "draft"))
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    states = [load_file(place / f"{name}-training" / "state.safetensors") for name in ("whole", "draft")]
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items() if name != "torch_random")
+    curves = [json.loads((place / name / "training.json").read_text())["curve"] for name in ("whole", "draft")]
+    assert curves[0] == curves[1]
+
+
+def test_a_training_does_not_go_on_with_other_options(cli: Callable[..., Any], place: Path) -> None:
+    assert cli(*QUICK).status == 0
+    other = cli(*QUICK, "task.learning_rate=0.001")
+    assert other.status == 2 and "task.learning_rate: the training kept in" in other.err
+    other = cli(*QUICK, "task.seed=1")
+    assert other.status == 2 and "manifest.json has seed 0, and this run 1" in other.err
+    state = place / "draft-training" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-9])
+    damaged = cli(*QUICK)
+    assert damaged.status == 2 and "is damaged" in damaged.err and "Traceback" not in damaged.err
+
+
+def test_data_goes_on_after_the_last_shard(cli: Callable[..., Any], place: Path) -> None:
+    data = (*QUICK, "task.only=data", "task.tokens=3000")
+    assert cli(*data, "task.output=whole").status == 0
+    killed_when(place, place / "draft-training" / "data" / "shard-00002.safetensors", *data)
+    kept = samples_of(place / "draft-training" / "data")
+    assert 0 < sum(len(sample.answer) for sample in kept.values()) < 3000
+    assert cli(*data).status == 0
+    whole, resumed = (samples_of(place / f"{name}-training" / "data") for name in ("whole", "draft"))
+    assert kept.keys() <= resumed.keys()
+    assert sum(len(sample.answer) for sample in resumed.values()) >= 3000
+    both = whole.keys() & resumed.keys()
+    assert len(both) > 0.7 * len(whole)
+    for number in both:
+        one, other = whole[number], resumed[number]
+        assert (one.prompt, one.answer, one.kind, one.held_out) == (
+            other.prompt,
+            other.answer,
+            other.kind,
+            other.held_out,
+        )
+        assert torch.equal(one.top_id_AK[:, 0], other.top_id_AK[:, 0])
+        torch.testing.assert_close(one.logprob_A, other.logprob_A, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,37 @@
+"""Two processes that have a part of every step's rows learn what one learns from all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.distributed.support import end, start
+from tests.training.conftest import QUICK
+
+
+def test_two_processes_learn_what_one_does(cli: Callable[..., Any], place: Path) -> None:
+    quick = [option for option in QUICK if not option.startswith("backend.")]
+    train = (*quick, "task.only=train", "task.data=data", "task.steps=6", "task.stored=float32")
+    assert cli(*QUICK, "task.only=data", "task.data=data").status == 0
+    assert cli(*train, "backend.threads=1", "task.output=one").status == 0
+    done = end(start(2, ["-m", "spec_sdk", *train, "backend=accelerate", "backend.device=cpu"], place))
+    assert [status for status, _, _ in done] == [0, 0], done
+    assert done[0][1] == "model.draft=draft\n" and done[1][1] == ""
+    one, two = (load_file(place / name / "model.safetensors") for name in ("one", "draft"))
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        assert float((tensor - two[name]).abs().max()) < 2e-4, name
+    curves = [json.loads((place / name / "training.json").read_text())["curve"] for name in ("one", "draft")]
+    for point, other in zip(*curves, strict=True):
+        assert point["loss"] == pytest.approx(other["loss"], rel=1e-2)
+
+
+def test_answers_are_written_by_one_process(place: Path) -> None:
+    done = end(start(2, ["-m", "spec_sdk", *QUICK[:3], "backend=accelerate", "backend.device=cpu"], place))
+    assert [status for status, _, _ in done] == [2, 2]
+    assert done[0][2].startswith("error: task.only: several processes train together and do not answer")
