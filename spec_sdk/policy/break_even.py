@@ -41,7 +41,7 @@ class BreakEvenConfig:
     max_nodes: int = option(32, "most nodes of a cycle's tree, the root included", minimum=2)
     patience: float = option(
         1.0,
-        "lost time, in plain steps, after which drafting pauses; earlier gains, up to four times as much, make up for it",
+        "lost time, in plain steps, after which drafting pauses; earlier gains of up to four times it make up for it",
         above=0,
     )
     retry: int = option(
