@@ -40,7 +40,7 @@ class BreakEvenConfig:
     max: int = option(12, "deepest draft, in tokens along one path", minimum=1)
     max_nodes: int = option(32, "most nodes of a cycle's tree, the root included", minimum=2)
     patience: float = option(
-        1.0,
+        1.5,
         "lost time, in plain steps, after which drafting pauses; earlier gains of up to four times it make up for it",
         above=0,
     )
