@@ -13,12 +13,14 @@ import pytest
 
 from tests.mutants.adapting import ADAPTING
 from tests.mutants.api import API
+from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
 from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.model import MODEL
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.quantised import QUANTISED
+from tests.mutants.retrieval import RETRIEVAL
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
@@ -43,7 +45,9 @@ LISTS = (
     QUANTISED,
     WAITING,
     ADAPTING,
+    RETRIEVAL,
     TRAINING,
+    DRAFT_HEADS,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

@@ -9,11 +9,27 @@ from spec_sdk.hookspecs import hookimpl
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.draft_model import DraftModelDrafter
+    from spec_sdk_drafters.eagle import EagleDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
     from spec_sdk_drafters.layer_skip import LayerSkipDrafter
     from spec_sdk_drafters.merged import MergedDrafter
+    from spec_sdk_drafters.mixed import MixedDrafter
     from spec_sdk_drafters.no_draft import NoDraft
     from spec_sdk_drafters.prompt_lookup import PromptLookup
     from spec_sdk_drafters.skipped_layers import LayerSkipRunner
+    from spec_sdk_drafters.suffix import SuffixDrafter
+    from spec_sdk_drafters.token_recycling import TokenRecyclingDrafter
 
-    return [NoDraft, DraftModelDrafter, EasySpecDrafter, LayerSkipDrafter, PromptLookup, MergedDrafter, LayerSkipRunner]
+    return [
+        NoDraft,
+        DraftModelDrafter,
+        EasySpecDrafter,
+        EagleDrafter,
+        LayerSkipDrafter,
+        PromptLookup,
+        SuffixDrafter,
+        TokenRecyclingDrafter,
+        MixedDrafter,
+        MergedDrafter,
+        LayerSkipRunner,
+    ]
