@@ -55,8 +55,8 @@ DRAFT_HEADS = (
     Mutant(
         "draft vocabulary: d2t is the token itself",
         f"{ROOM}/draft_vocabulary.py",
-        "id_W = torch.arange(len(d2t_W)) + d2t_W.long().cpu()",
-        "id_W = d2t_W.long().cpu()",
+        "token_W = torch.arange(len(d2t_W)) + d2t_W.long().cpu()",
+        "token_W = d2t_W.long().cpu()",
         (f"{LAYOUTS}::test_d2t_is_an_offset",),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""What drafters with a model share: the trees of all their requests grow together, a level of each in one pass.
+"""What drafters with a session of their own share: what was committed is fed, and trees grow behind it.
 
 Legend: K nodes of a level, V vocabulary.
 """

@@ -47,4 +47,4 @@ class Eagle1Head(DraftHead):
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
         """Logits [B, N, V]. The layer's output is a feature, so it is normalized already."""
-        return self.over_target_vocabulary(self.output_head(h_BNM))
+        return self.output_head(h_BNM)

@@ -91,7 +91,7 @@ class Eagle3Head(DraftHead):
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
         """Logits [B, N, V]; a token outside the draft vocabulary has -inf."""
         logits, scale = self.output_head(self._norm(h_BNM, self.final_norm_M)), self.variant.logit_scale
-        return self.over_target_vocabulary(logits if scale == 1.0 else logits * scale)
+        return logits if scale == 1.0 else logits * scale
 
     def _feature_norm(self, h_BNM: torch.Tensor) -> torch.Tensor:
         return super().attention_input(0, h_BNM, Rotations(()))

@@ -3,7 +3,7 @@
 The pair number t is the token t + 1 of a text and the target's hidden states at position t; it lies at position t. In a
 tree a node's feature is what the head itself returned at the node's parent.
 
-Legend: B requests, N rows of a request, M model dim of the head, V target vocabulary.
+Legend: B requests, N rows of a request, M model dim of the head.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass
-from spec_sdk.model.draft_heads.draft_vocabulary import DraftVocabulary
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
@@ -26,7 +25,7 @@ from spec_sdk.ops.pass_inputs import PassInputs
 
 @dataclass(frozen=True)
 class HeadParts:
-    """What every head consists of. ``vocabulary``: None where the output head has a row for every token.
+    """What every head consists of. ``output_head``: over the target's vocabulary, -inf for tokens without a row.
 
     ``taps``: the target layers that it reads, in the order in which its weights take them.
     """
@@ -35,7 +34,6 @@ class HeadParts:
     block: BlockWeights
     embedding: Embedding
     output_head: Projection
-    vocabulary: DraftVocabulary | None
     taps: tuple[int, ...]
 
 
@@ -45,12 +43,6 @@ class DraftHead(Decoder, ABC):
     def __init__(self, parts: HeadParts, final_norm_M: torch.Tensor) -> None:
         super().__init__(parts.config, [parts.block], parts.embedding, final_norm_M, parts.output_head)
         self.taps = parts.taps
-        self.draft_vocabulary = parts.vocabulary
-
-    @property
-    def vocabulary(self) -> int:
-        """Length of the logits: the target's vocabulary."""
-        return self.output_head.outputs if self.draft_vocabulary is None else self.draft_vocabulary.size
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         raise ValueError("a draft head has one layer, of which nothing can be left out")
@@ -66,10 +58,6 @@ class DraftHead(Decoder, ABC):
     def tapped(self, hidden: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """The states of the layers that the head reads, where its weights are."""
         return [hidden[layer].to(device=self.device, dtype=self.dtype) for layer in self.taps]
-
-    def over_target_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits of the head's own output rows, put where the target has these tokens."""
-        return logits if self.draft_vocabulary is None else self.draft_vocabulary.scatter(logits)
 
 
 def fed_features(inputs: PassInputs) -> torch.Tensor:

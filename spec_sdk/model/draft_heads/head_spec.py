@@ -18,7 +18,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.decoder import BlockWeights
-from spec_sdk.model.draft_heads.draft_vocabulary import DraftVocabulary
+from spec_sdk.model.draft_heads.draft_vocabulary import draft_tokens
 from spec_sdk.model.draft_heads.head import DraftHead, HeadParts
 from spec_sdk.model.draft_heads.head_files import HeadTensors
 from spec_sdk.model.llama_like import EXPERT_COUNTS, read_llama_like
@@ -28,6 +28,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
 
 LAYER = "layers.0"
 IGNORED = ("t2d", f"{LAYER}.self_attn.rotary_emb.inv_freq")
@@ -165,9 +166,11 @@ class HeadWeights:
             return target.embedding
         return Embedding(own_VM)
 
-    def vocabulary(self, size: int) -> DraftVocabulary | None:
-        """What ``d2t`` says, of the target's ``size`` tokens."""
+    def output_head(self, target: TargetEnds) -> Projection:
+        """The head's own, over the tokens that ``d2t`` names if it does, or the target's."""
+        own = self.projection("lm_head") if "lm_head.weight" in self.tensors else target.output_head
         d2t_W, t2d_V = self.tensors.tensor_if_any("d2t"), self.tensors.tensor_if_any("t2d")
         if d2t_W is None:
-            return None
-        return DraftVocabulary.from_offsets(d2t_W, t2d_V, size, self.tensors.where).to(self.device)
+            return own
+        token_W = draft_tokens(d2t_W, t2d_V, target.vocabulary, self.tensors.where)
+        return ReducedVocabularyHead(own, token_W.to(self.device), target.vocabulary)

@@ -51,13 +51,11 @@ def load_draft_head(
     required, optional = spec.shapes(len(taps))
     published.tensors.check(required, optional, spec.ignored)
     weights = HeadWeights(published.tensors, device, dtype, ops)
-    has_head = "lm_head.weight" in published.tensors
     parts = HeadParts(
         config=spec.config,
         block=weights.block(weights.read_if_any("layers.0.hidden_norm.weight")),
         embedding=weights.embedding(target),
-        output_head=weights.projection("lm_head") if has_head else target.output_head,
-        vocabulary=weights.vocabulary(target.vocabulary),
+        output_head=weights.output_head(target),
         taps=taps,
     )
     return DraftHeadExecutor(spec.build(weights, parts, target), ops)
