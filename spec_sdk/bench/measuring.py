@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import torch
+
 from spec_sdk.bench.cost_curve import CostCurve
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.executor import Executor, PassPlan
@@ -107,6 +109,13 @@ class PassTimer:
             executor.device,
             rows=executor.rows_of(nodes),
             slots=executor.slots_of(len(rows.key_end)),
+            features_BNM=self._features(executor.rows_of(nodes)),
         )
         executor.forward(inputs, self._cache, self._plan)
         return self._clock.seconds(began, self._clock.mark())
+
+    def _features(self, rows: int) -> torch.Tensor | None:
+        executor = self._executor
+        if not executor.feature_width:
+            return None
+        return torch.zeros(1, rows, executor.feature_width, dtype=executor.dtype, device=executor.device)

@@ -31,7 +31,7 @@ from spec_sdk.model.stored_matrices import StoredMatrices
 from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
 from spec_sdk.ops.quantized import QuantizedMatrix
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_SNAPSHOT = re.compile(r"models--(?:.+--)?(?P<name>.+)")
 _NO_HEAD = " (config.json says tie_word_embeddings=false, so the head needs weights of its own)"
 
@@ -110,11 +110,11 @@ def open_checkpoint(reference: str) -> Checkpoint:
     if not reference.strip():
         raise UserError("the model reference is empty: give a directory, a .gguf file or a Hugging Face hub id")
     path = expanded(reference, "model")
-    if path.exists() or _looks_like_path(reference):
+    if path.exists() or looks_like_path(reference):
         return _open_local(locate(path, reference), reference)
     if reference.lower() in (DEFAULT_ALIAS, DEFAULT_REFERENCE.lower()):
         return Checkpoint(_default_directory(), reference, DEFAULT_NAME)
-    if not _HUB_ID.fullmatch(reference):
+    if not HUB_ID.fullmatch(reference):
         raise UserError(
             f"model '{reference}': no such file or directory, nor a Hugging Face hub id (org/name)"
             f"{did_you_mean(reference.lower(), [DEFAULT_ALIAS])}"
@@ -122,7 +122,8 @@ def open_checkpoint(reference: str) -> Checkpoint:
     return Checkpoint(_hub_directory(reference), reference, reference.split("/")[1])
 
 
-def _looks_like_path(reference: str) -> bool:
+def looks_like_path(reference: str) -> bool:
+    """Whether a reference to what does not exist was meant as a path, not as a hub id."""
     if reference.startswith(("/", "./", "../", "~")) or reference in (".", "..") or reference.count("/") > 1:
         return True
     return Path(reference).suffix in (".gguf", ".safetensors", *PICKLES)

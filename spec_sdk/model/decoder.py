@@ -53,12 +53,12 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One decoder block. ``qkv`` is M → (H + 2G)·D; QK and output norms may be absent.
+    """One decoder block. ``qkv`` is M → (H + 2G)·D; input, QK and output norms may be absent.
 
     ``post_norm_M`` is the norm before the MLP. Gains may be wider than the other weights.
     """
 
-    input_norm_M: torch.Tensor
+    input_norm_M: torch.Tensor | None
     qkv: Projection
     q_norm_D: torch.Tensor | None
     k_norm_D: torch.Tensor | None
@@ -254,7 +254,7 @@ class Decoder:
         """Input norm, QKV projection, QK norm, rotation: q [B, N, H, D], k and v [B, N, G, D]."""
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
-        qkv = w.qkv(self._norm(h_BNM, w.input_norm_M))
+        qkv = w.qkv(self.attention_input(layer, h_BNM, work))
         qkv_BNXD = qkv.view(*qkv.shape[:2], H + 2 * G, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:
@@ -263,6 +263,11 @@ class Decoder:
             qk_BNXD = torch.cat((q_BNHD, k_BNGD), dim=2)
         qk_BNXD = rotate(qk_BNXD, *self.rotation(layer, work))
         return qk_BNXD[:, :, :H], qk_BNXD[:, :, H:], v_BNGD
+
+    def attention_input(self, layer: int, h_BNM: torch.Tensor, work: Rotations) -> torch.Tensor:
+        """What the QKV projection is given: the hidden state under the block's input norm."""
+        gain_M = self.blocks[layer].input_norm_M
+        return h_BNM if gain_M is None else self._norm(h_BNM, gain_M)
 
     def rotation(self, layer: int, work: Rotations) -> Rotation:
         """The cosines and sines of this layer's rotary positions."""

@@ -87,6 +87,8 @@ class Executor(ABC):
     config: ModelConfig
     device: torch.device
     dtype: torch.dtype
+    feature_width: int = 0
+    """Width of the features that every row of a pass is fed besides its token; 0 where it is fed a token only."""
     head_is_collective: bool = False
     """Whether several processes compute the logits together, so that all of them must ask for them."""
 

@@ -13,6 +13,7 @@ from spec_sdk.model.borrowed_weights import BorrowingModel
 from spec_sdk.model.config import Experts
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.load_whisper import load_whisper
+from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
@@ -74,6 +75,15 @@ def load_decoder(
     else:
         head = (lent and lent.head) or weights.head(embedding)
     return Decoder(config, blocks, embedding, weights.read("final_norm"), head, stack=stack)
+
+
+def load_target_ends(source: TensorSource, name: str, device: torch.device, dtype: torch.dtype, ops: Ops) -> TargetEnds:
+    """What draft heads borrow of a target that is not whole in this process, or not in torch."""
+    config, weights = source.config, _Weights(source, device, dtype, ops)
+    embedding = weights.embedding()
+    head = weights.head(embedding)
+    norm_M = weights.read("final_norm")
+    return TargetEnds(name, config.num_layers, head.outputs, embedding, norm_M, config.rms_norm_eps, head)
 
 
 def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts:

@@ -6,8 +6,10 @@ Legend: V vocabulary.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -18,10 +20,14 @@ from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
+from spec_sdk.model.draft_heads.head import DraftHeadExecutor
+from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head
+from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.executor import Executor
-from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.load_decoder import load_decoder, load_target_ends
 from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.session import Session
+from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -29,6 +35,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.parallel.spread_session import SpreadSession
 from spec_sdk.ranks import ALONE, Ranks
 
+AnyExecutor = TypeVar("AnyExecutor", bound=Executor)
 CUT_DRAFT = "cut"
 """The draft reference that means: no model of its own, but a subset of the target's layers."""
 Load = Callable[[TensorSource, torch.dtype], Executor]
@@ -42,6 +49,14 @@ class Model:
     name: str
     executor: Executor
     tokenizer: Tokenizer
+
+
+@dataclass(frozen=True)
+class DraftHeadModel:
+    """A loaded draft head: a label for reports, and what runs it."""
+
+    name: str
+    executor: DraftHeadExecutor
 
 
 class Models:
@@ -87,6 +102,7 @@ class Models:
         self._context = context
         self._weights, self._kv_cache = weights, kv_cache
         self._loaded: dict[str, Model] = {}
+        self._heads: dict[tuple[str, HeadChoices], DraftHeadModel] = {}
         self._target_checkpoint = self._open(target_reference)
         longest = self._target_checkpoint.config.longest_context
         if context is not None and context > longest:
@@ -139,6 +155,31 @@ class Models:
         check_encoders(self.target, model)
         return model
 
+    def draft_head(self, reference: str, choices: HeadChoices) -> DraftHeadModel:
+        """A draft head, by directory or Hugging Face hub id, loaded once for every choice.
+
+        Raises UserError for one that cannot be used with the target.
+        """
+        key = (reference, choices)
+        if key not in self._heads:
+            if self.target.executor.config.encoder is not None:
+                raise UserError(
+                    f"drafter.checkpoint: {self.target.name} has an encoder; draft heads are of text models"
+                )
+            published = open_draft_head(reference)
+            executor = load_draft_head(published, self._ends, choices, self.device, self.dtype, self.ops)
+            self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} head", self._with_cache(executor))
+        return self._heads[key]
+
+    @functools.cached_property
+    def _ends(self) -> TargetEnds:
+        """What heads borrow of the target: shared where it is whole in this process, else loaded."""
+        name, executor = self.target.name, self.target.executor
+        whole = self._whole if self.ranks.size > 1 else getattr(executor, "decoder", None)
+        if isinstance(whole, Decoder):
+            return TargetEnds.of(name, whole)
+        return load_target_ends(self._target_checkpoint, name, self.device, self.dtype, self.ops)
+
     def session(self, model: Model, runner: BlockRunner | None = None, spread: bool = False) -> Session:
         """A new session of ``model``. ``spread``: all ranks have it, and do what the leader's is asked to do."""
         if not spread or self.ranks.size == 1:
@@ -176,7 +217,7 @@ class Models:
             self._loaded[reference] = Model(checkpoint.name, executor, checkpoint.tokenizer)
         return self._loaded[reference]
 
-    def _with_cache(self, executor: Executor) -> Executor:
+    def _with_cache(self, executor: AnyExecutor) -> AnyExecutor:
         if self._kv_cache == "int8":
             executor.keep_cache_in_int8()
         return executor

@@ -3,7 +3,7 @@
 The target is scored through a session, and a draft model drafts through one; what differs is the block runner. A
 session works on host integers; what a pass is given is a value (:class:`~spec_sdk.ops.pass_inputs.PassInputs`).
 
-Legend: B requests, N tokens or tree nodes, K nodes of a level, M model dim, V vocabulary.
+Legend: B requests, N tokens or tree nodes, K nodes of a level, M model dim, F width of features, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
@@ -225,8 +226,17 @@ class Session:
     def _plan(self, runner: BlockRunner, taps: tuple[int, ...] = (), logits: LogitRows = "all") -> PassPlan:
         return PassPlan(runner, taps, logits if self._looks_at_logits else "none")
 
-    def _run(self, kind: PassKind, requests: Sequence[RequestRows], plan: PassPlan) -> list[PassOutput]:
-        """The requests' passes, several in one where they are of about one size; an output of B = 1 for each."""
+    def _run(
+        self,
+        kind: PassKind,
+        requests: Sequence[RequestRows],
+        plan: PassPlan,
+        features: Sequence[torch.Tensor] | None = None,
+    ) -> list[PassOutput]:
+        """The requests' passes, several in one where they are of about one size; an output of B = 1 for each.
+
+        ``features``: of each request [N, F], what its rows are fed besides tokens.
+        """
         for request in requests:
             if (largest := max(request.position)) >= self.context:
                 raise UserError(f"position {largest} lies outside the model's context of {self.context} tokens")
@@ -238,12 +248,14 @@ class Session:
         executor = self.executor
         for group in groups_of_like_size([len(request.token) for request in requests]):
             together = [requests[i] for i in group]
+            rows = executor.rows_of(max(len(request.token) for request in together))
             inputs = PassInputs.of(
                 kind,
                 together,
                 executor.device,
-                rows=executor.rows_of(max(len(request.token) for request in together)),
+                rows=rows,
                 slots=executor.slots_of(max(len(request.key_end) for request in together)),
+                features_BNM=None if features is None else padded([features[i] for i in group], rows),
             )
             output = executor.forward(inputs, self.cache, plan)
             for b, i in enumerate(group):
@@ -259,6 +271,11 @@ def part_of(output: PassOutput, request: int, live: int) -> PassOutput:
         {layer: h_BNM[own, :live] for layer, h_BNM in output.hidden.items()},
         output.reports[own] if output.reports else (),
     )
+
+
+def padded(features: Sequence[torch.Tensor], rows: int) -> torch.Tensor:
+    """Features [N, F] of several requests as [B, rows, F], zero where a request has fewer rows."""
+    return torch.stack([F.pad(own_NF, (0, 0, 0, rows - own_NF.shape[0])) for own_NF in features])
 
 
 def groups_of_like_size(sizes: Sequence[int]) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from spec_sdk.errors import UserError, did_you_mean
@@ -46,9 +47,9 @@ def locate(path: Path, reference: str) -> Path:
     raise UserError(f"{path}: has a config.json but no weights (*.safetensors)")
 
 
-def weights_are_complete(directory: Path) -> bool:
-    """Whether config, tokenizer and every weight file that is listed are there (a partial download lacks some)."""
-    if not all((directory / name).is_file() for name in ("config.json", "tokenizer.json")):
+def weights_are_complete(directory: Path, beside: Sequence[str] = ("config.json", "tokenizer.json")) -> bool:
+    """Whether every weight file that is listed is there, and those ``beside`` (a partial download lacks some)."""
+    if not all((directory / name).is_file() for name in beside):
         return False
     index = directory / INDEX_NAME
     if not index.is_file():

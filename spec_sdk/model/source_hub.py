@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import HfApi, snapshot_download
@@ -23,7 +24,6 @@ from spec_sdk.model.source_directory import PICKLES, weights_are_complete
 from spec_sdk.model.source_progress import interactive, notice
 
 # a checkpoint's top level only: sub-folders hold other formats, consolidated.* a second copy of the weights
-_WANTED = ["*.json", "*.safetensors", "*.jinja"]
 _UNWANTED = ["*/*", "consolidated*"]
 _PROBE_SECONDS = 4
 # huggingface-hub's errors are OSErrors; the HTTP library's own (httpx or httpx2, whichever it uses) are not
@@ -33,44 +33,61 @@ _NETWORK_ERRORS: tuple[type[Exception], ...] = (
 )
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is downloaded of a repository: ``patterns`` of files; whether a directory has all of it; ``weights``, the
+    endings of which one must be there, and the advice where none is.
+    """
+
+    patterns: tuple[str, ...]
+    complete: Callable[[Path], bool]
+    weights: tuple[str, ...] = (".safetensors",)
+    advice: str = "choose a repository with .safetensors files"
+
+
+MODEL = Wanted(("*.json", "*.safetensors", "*.jinja"), weights_are_complete)
+
+
 class HubUnreachable(Exception):
     """No answer from the hub: no network, switched off, or down. The message says which."""
 
 
-def cached_snapshot(repository: str) -> Path | None:
-    """The snapshot in the hub's local cache if its model is complete; no network.
+def cached_snapshot(repository: str, wanted: Wanted = MODEL) -> Path | None:
+    """The snapshot in the hub's local cache if what is wanted of it is complete; no network.
 
     Raises UserError for an id that the hub would not allow.
     """
     try:
+        patterns = list(wanted.patterns)
         path = Path(
-            snapshot_download(repository, local_files_only=True, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+            snapshot_download(repository, local_files_only=True, allow_patterns=patterns, ignore_patterns=_UNWANTED)
         )
     except HFValidationError as error:
         raise UserError(f"'{repository}' is no valid Hugging Face hub id: {_one_line(error)}") from error
     except LocalEntryNotFoundError:
         return None
-    return path if weights_are_complete(path) else None
+    return path if wanted.complete(path) else None
 
 
-def downloaded_snapshot(repository: str) -> Path:
+def downloaded_snapshot(repository: str, wanted: Wanted = MODEL) -> Path:
     """Download what is missing of a repository; progress on stderr.
 
     Raises HubUnreachable within a few seconds if the hub does not answer, and UserError for a repository that does not
-    exist, is not accessible, or has no safetensors.
+    exist, is not accessible, or has no weights of the wanted kind.
     """
-    _check_repository(repository)
+    _check_repository(repository, wanted)
     notice(f"downloading {repository} from the Hugging Face hub")
     try:
         with _bars_only_on_terminals():
-            return Path(snapshot_download(repository, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+            patterns = list(wanted.patterns)
+            return Path(snapshot_download(repository, allow_patterns=patterns, ignore_patterns=_UNWANTED))
     except _NETWORK_ERRORS as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"no space left for {repository} in the hub's cache; free some, or set HF_HOME") from error
         raise HubUnreachable(f"the download broke off: {_one_line(error)}") from error
 
 
-def _check_repository(repository: str) -> None:
+def _check_repository(repository: str, wanted: Wanted) -> None:
     """Ask the hub, once and briefly, whether there is a model to download."""
     try:
         files = {file.rfilename for file in HfApi().model_info(repository, timeout=_PROBE_SECONDS).siblings or ()}
@@ -87,10 +104,10 @@ def _check_repository(repository: str) -> None:
         raise HubUnreachable("offline mode (HF_HUB_OFFLINE)") from error
     except _NETWORK_ERRORS as error:
         raise HubUnreachable(_one_line(error)) from error
-    if not any(name.endswith(".safetensors") for name in files):
+    if not any(name.endswith(wanted.weights) for name in files):
         pickles = sorted(name for name in files if Path(name).suffix in PICKLES)
         what = f"only pickle weights ({pickles[0]}), which are not loaded" if pickles else "no safetensors weights"
-        raise UserError(f"'{repository}' has {what}; choose a repository with .safetensors files")
+        raise UserError(f"'{repository}' has {what}; {wanted.advice}")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from spec_sdk.hookspecs import hookimpl
 
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk.tasks.convert_draft_head import ConvertDraftHead
     from spec_sdk.tasks.cost_curve import ShowCostCurve
     from spec_sdk.tasks.estimate import EstimateLatency
     from spec_sdk.tasks.generate import Generate
@@ -17,4 +18,14 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.train_draft import TrainDraft
     from spec_sdk.tasks.tune_layers import TuneLayers
 
-    return [EstimateLatency, FindNeedles, Generate, ListPlugins, ShowCostCurve, ShowTree, TrainDraft, TuneLayers]
+    return [
+        ConvertDraftHead,
+        EstimateLatency,
+        FindNeedles,
+        Generate,
+        ListPlugins,
+        ShowCostCurve,
+        ShowTree,
+        TrainDraft,
+        TuneLayers,
+    ]

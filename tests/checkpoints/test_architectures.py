@@ -162,6 +162,7 @@ def write_toylm(directory: Path, model_type: str = "toylm") -> None:
 def assert_same_weights(ours: Decoder, theirs: Decoder) -> None:
     assert ours.layers == theirs.layers
     for a, b in zip(ours.blocks, theirs.blocks, strict=True):
+        assert a.input_norm_M is not None and b.input_norm_M is not None
         assert torch.equal(a.input_norm_M, b.input_norm_M) and torch.equal(a.post_norm_M, b.post_norm_M)
         linears = ([block.qkv, block.output, *block.mlp.projections] for block in (a, b))
         for x, y in zip(*linears, strict=True):

@@ -18,8 +18,10 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from spec_sdk.errors import UserError
 from spec_sdk.model import source_hub, source_wheel
 from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.draft_heads.opening import head_directory, open_draft_head
 from tests.checkpoints.gguf_files import write_gguf
 from tests.support.tiny_checkpoints import write_checkpoint
+from tests.support.tiny_heads import HeadSizes, write_eagle3
 
 DEFAULT = source_wheel.DEFAULT_REFERENCE
 
@@ -129,6 +131,31 @@ def test_repositories_without_safetensors_are_refused_before_downloading(monkeyp
     with_files(monkeypatch, "README.md")
     with pytest.raises(UserError, match="no safetensors weights"):
         open_checkpoint("org/model")
+
+
+def test_a_draft_head_has_no_tokenizer(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = cached(hub, "org/head")
+    for path in snapshot.iterdir():
+        path.unlink()
+    write_eagle3(snapshot, HeadSizes())
+    assert open_draft_head("org/head").tensors.where == str(snapshot / "model.safetensors")
+    with pytest.raises(UserError, match="drafter.checkpoint: org/other is not in the hub's local cache, and the Hugg"):
+        open_draft_head("org/other")
+    with_files(monkeypatch, "config.json", "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"only pickle weights .* task=convert_draft_head task.input=org/other task.ou"):
+        open_draft_head("org/other")
+    # which downloads what drafting does not
+    asked: list[list[str]] = []
+
+    def snapshot_download(repository: str, **options: Any) -> str:
+        asked.append(options["allow_patterns"])
+        if options.get("local_files_only"):
+            raise LocalEntryNotFoundError("nothing")
+        return str(snapshot)
+
+    monkeypatch.setattr(source_hub, "snapshot_download", snapshot_download)
+    assert head_directory("org/other", "task.input", pickled=True) == snapshot
+    assert asked == [["*.json", "*.bin", "*.pt"]] * 2
 
 
 def test_only_the_files_of_a_checkpoint_are_downloaded(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from tests.distributed.cases import (
 from tests.distributed.support import work
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
+from tests.support.tiny_heads import HeadSizes, write_eagle1
 
 TREE_STATES = ("mixed", "all_hit", "never")
 SMALL_HEADS = {"num_attention_heads": 6, "num_key_value_heads": 3}
@@ -39,6 +40,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, (architecture, differences) in DECODERS.items():
         write_checkpoint(root / name, architecture, **differences)
     write_checkpoint(root / "target", "smollm", 3, **SMALL_HEADS)
+    write_eagle1(root / "head", HeadSizes())
     return {path.name: path for path in root.iterdir()}
 
 
@@ -48,7 +50,8 @@ def fits(name: str, size: int) -> bool:
 
 
 def overrides(name: str, sampled: bool, checkpoints: dict[str, Path]) -> list[str]:
-    return [*PIPELINES[name], f"model.target={checkpoints['target']}", *(SAMPLED if sampled else [])]
+    options = [option.replace("HEAD", str(checkpoints["head"])) for option in PIPELINES[name]]
+    return [*options, f"model.target={checkpoints['target']}", *(SAMPLED if sampled else [])]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -68,7 +71,7 @@ SIZES = {
 
 RUNS = [(name, False) for name in PIPELINES]
 # what an adaptive policy draws depends on the clock, so only greedy it gives the same tokens twice
-BRIEFLY_SAMPLED = ("easyspec_chain", "easyspec_tree", "specinfer_tree", "merged")
+BRIEFLY_SAMPLED = ("easyspec_chain", "easyspec_tree", "specinfer_tree", "merged", "eagle_tree")
 RUNS += [(name, True) for name in PIPELINES if name != "adaptive" and (FULL or name in BRIEFLY_SAMPLED)]
 
 

@@ -133,7 +133,10 @@ def test_a_fused_matrix_of_different_parts_is_dense(tmp_path: Path) -> None:
     # layers that run at once may be of either kind
     x_KM = torch.randn(3, 64)
     [stack] = mixed.stacks(0, 2)
-    alone = [block.qkv(x_KM * block.input_norm_M) for block in mixed.blocks[:2]]
+    gains = [block.input_norm_M for block in mixed.blocks[:2]]
+    alone = [
+        block.qkv(x_KM * gain_M) for block, gain_M in zip(mixed.blocks[:2], gains, strict=True) if gain_M is not None
+    ]
     torch.testing.assert_close(stack.qkv(x_KM, torch.float32), torch.stack(alone))
 
 

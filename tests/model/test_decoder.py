@@ -125,7 +125,8 @@ def test_gemma_in_bfloat16_is_as_near_as_transformers(tmp_path: Path) -> None:
         exact_NV = reference(torch.tensor([tokens])).logits[0]
         theirs_NV = reference.bfloat16()(torch.tensor([tokens])).logits[0].float()
     decoder = load_decoder(open_checkpoint(str(tmp_path)), CPU, torch.bfloat16)
-    assert decoder.blocks[0].input_norm_M.dtype == torch.float32
+    gain_M = decoder.blocks[0].input_norm_M
+    assert gain_M is not None and gain_M.dtype == torch.float32
     session = Session(TorchExecutor(decoder, Ops()))
     ours_NV = session.score([0], [TokenTree.chain(tokens[0], tokens[1:])])[0].logits_NV.float()
     assert (ours_NV - exact_NV).norm() < 1.2 * (theirs_NV - exact_NV).norm()

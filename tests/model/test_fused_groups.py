@@ -171,6 +171,7 @@ def test_stacked_weights_are_the_layers_own(smollm: Decoder) -> None:
             block, [stack] = decoder.blocks[layer], decoder.stacks(layer, layer + 1)
             assert stack.qkv_projections[0].weight_OI.data_ptr() == block.qkv.weight_OI.data_ptr()
             assert stack.output_projections[0].weight_OI.data_ptr() == block.output.weight_OI.data_ptr()
+            assert block.input_norm_M is not None
             assert stack.input_norm_LM[0].data_ptr() == block.input_norm_M.data_ptr()
             assert torch.equal(stack.qkv_projections[0].weight_OI, block.qkv.weight_OI)
     assert [stack.depth for stack in cut.stacks(0, 4)] == [1, 2, 1]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.mutants.adapting import ADAPTING
 from tests.mutants.api import API
+from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
 from tests.mutants.layer_kinds import LAYER_KINDS
@@ -46,6 +47,7 @@ LISTS = (
     ADAPTING,
     RETRIEVAL,
     TRAINING,
+    DRAFT_HEADS,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

@@ -9,6 +9,7 @@ from spec_sdk.hookspecs import hookimpl
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.draft_model import DraftModelDrafter
+    from spec_sdk_drafters.eagle import EagleDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
     from spec_sdk_drafters.layer_skip import LayerSkipDrafter
     from spec_sdk_drafters.merged import MergedDrafter
@@ -23,6 +24,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         NoDraft,
         DraftModelDrafter,
         EasySpecDrafter,
+        EagleDrafter,
         LayerSkipDrafter,
         PromptLookup,
         SuffixDrafter,

@@ -37,6 +37,8 @@ def unknown_block(decoder: Decoder) -> str | None:
         mlp, spec = block.mlp, decoder.kinds[layer].attention
         if not isinstance(mlp, GatedMLP) or mlp.activation != "silu":
             return f"layer {layer} has no MLP with SiLU"
+        if block.input_norm_M is None:
+            return f"layer {layer} has no input norm"
         if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
             return f"layer {layer} has norms of its outputs"
         if spec.softcap is not None:

@@ -1,0 +1,82 @@
+"""What drafters with a model share: the trees of all their requests grow together, a level of each in one pass.
+
+Legend: K nodes of a level, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from spec_sdk.contracts import Budget, Drafter, Growth, Request
+from spec_sdk.model.models import Models, align_vocabulary
+from spec_sdk.registry import Registry
+from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_drafters.growing_draft import GrowingDraft, grow_together
+
+GROWTHS = (
+    "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
+    "auto: beam, or, where children are drawn, width paths that part at the root"
+)
+
+
+class GrowingSession(Protocol):
+    """What a tree grows in: a session of a draft model or of a draft head."""
+
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
+        """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]."""
+
+
+class GrowingDrafter(Drafter):
+    """Feeds what was committed, then lets a growth expand the trees. Its config has ``growth``, a part.
+
+    A subclass sets ``session`` and says what a root's logits are.
+    """
+
+    session: GrowingSession
+
+    def __init__(self, config: Any, models: Models) -> None:
+        super().__init__(config, models)
+        self.growth: Growth = Registry.discover().part("growth", config.growth)
+        self.branches = self.growth.branches
+        self.vocabulary = models.target.executor.vocabulary
+        self._drafts: dict[int, GrowingDraft] = {}
+
+    @abstractmethod
+    def room(self, request: Request) -> int:
+        """Most levels that may be drafted behind the request's tokens: what the model's context leaves."""
+
+    @abstractmethod
+    def root_logits(self, requests: Sequence[Request]) -> list[torch.Tensor]:
+        """Feed what each request has committed since it was last asked, and return the logits [V] after its last token.
+
+        Called for requests that have room.
+        """
+
+    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        depths = [min(budget.depth, self.room(request)) for request, budget in zip(requests, budgets, strict=True)]
+        able = [i for i, depth in enumerate(depths) if depth >= 1]
+        drafts: dict[int, GrowingDraft] = {}
+        for i, logits_V in zip(able, self.root_logits([requests[i] for i in able]) if able else [], strict=True):
+            request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
+            root_logits_V = align_vocabulary(logits_V, self.vocabulary)
+            root_logits_V = request.process_logits(root_logits_V[None], [()])[0]
+            growing = self.growth.grow(tree, root_logits_V, depths[i], request, self.name)
+            self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing)
+        grow_together(list(drafts.values()), self._feed)
+        return [
+            drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
+            for i, request in enumerate(requests)
+        ]
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._drafts.pop(request.slot, None)
+
+    def _feed(self, drafts: Sequence[GrowingDraft]) -> list[torch.Tensor]:
+        slots, trees = [draft.request.slot for draft in drafts], [draft.tree for draft in drafts]
+        levels = self.session.grow(slots, trees, [draft.asked for draft in drafts])
+        return [align_vocabulary(logits_KV, self.vocabulary) for logits_KV in levels]

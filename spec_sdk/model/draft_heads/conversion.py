@@ -1,0 +1,79 @@
+"""From a head's pickle to safetensors, once: only tensors are read, and no code from the file runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.draft_heads.head_files import HeadFiles
+from spec_sdk.model.draft_heads.layouts import read_head
+from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
+from spec_sdk.model.draft_heads.opening import pickles_in
+from spec_sdk.model.safetensors_reader import SINGLE_NAME
+
+
+def convert_draft_head(source: Path, output: Path) -> PublishedHead:
+    """Write the tensors of ``source``'s pickles, and its config.json, into the new directory ``output``.
+
+    Raises UserError, and leaves nothing behind, for a pickle that holds anything but tensors, for a head of no known
+    layout, and where ``output`` is there already.
+    """
+    if output.exists():
+        raise UserError(f"task.output: {output} is there already; name a directory that is not")
+    if not (source / "config.json").is_file():
+        raise UserError(f"{source}: has no config.json")
+    tensors = _tensors_of(source)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        staged = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}.", suffix=".partial"))
+    except OSError as error:
+        raise UserError(f"task.output: {output}: {error.strerror or error}") from error
+    try:
+        shutil.copyfile(source / "config.json", staged / "config.json")
+        save_file(tensors, staged / SINGLE_NAME, metadata={"format": "pt"})
+        read_head(HeadFiles.open(staged))
+        staged.chmod(0o755)
+        os.replace(staged, output)
+    except OSError as error:
+        raise UserError(f"task.output: {output}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return read_head(HeadFiles.open(output))
+
+
+def _tensors_of(source: Path) -> dict[str, torch.Tensor]:
+    """The tensors of all weight files of a directory, each in memory of its own."""
+    pickles = pickles_in(source)
+    files = [path for path in pickles if path.name.startswith("pytorch_model")] or pickles
+    if not files:
+        raise UserError(f"{source}: has no pickle weights (pytorch_model.bin)")
+    if len(files) > 1 and not all(path.name.startswith("pytorch_model-") for path in files):
+        raise UserError(f"{source}: holds {len(files)} pickles ({', '.join(path.name for path in files)}), leave one")
+    tensors: dict[str, torch.Tensor] = {}
+    for path in files:
+        for name, tensor in _loaded(path).items():
+            if name in tensors:
+                raise UserError(f"{path}: tensor '{name}' is in another of the files too")
+            tensors[name] = tensor.detach().contiguous().clone()
+    return tensors
+
+
+def _loaded(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        # tensors and plain containers only: whatever else a pickle names is refused by torch, not run
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"{path}: is damaged, or holds more than tensors, and is not converted: {reason}") from error
+    if not isinstance(state, dict):
+        raise UserError(f"{path}: holds a {type(state).__name__}, not tensors by name")
+    other = next((name for name, value in state.items() if not isinstance(value, torch.Tensor)), None)
+    if other is not None:
+        raise UserError(f"{path}: '{other}' is a {type(state[other]).__name__}, not a tensor")
+    return {str(name): tensor for name, tensor in state.items()}

@@ -1,0 +1,98 @@
+"""What all draft heads are: a decoder layer that is fed pairs of a token and a feature of the position before it.
+
+The pair number t is the token t + 1 of a text and the target's hidden states at position t; it lies at position t. In a
+tree a node's feature is what the head itself returned at the node's parent.
+
+Legend: B requests, N rows of a request, M model dim of the head, V target vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass
+from spec_sdk.model.draft_heads.draft_vocabulary import DraftVocabulary
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding
+from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.pass_inputs import PassInputs
+
+
+@dataclass(frozen=True)
+class HeadParts:
+    """What every head consists of. ``vocabulary``: None where the output head has a row for every token.
+
+    ``taps``: the target layers that it reads, in the order in which its weights take them.
+    """
+
+    config: ModelConfig
+    block: BlockWeights
+    embedding: Embedding
+    output_head: Projection
+    vocabulary: DraftVocabulary | None
+    taps: tuple[int, ...]
+
+
+class DraftHead(Decoder, ABC):
+    """Weights and arithmetic of a draft head. It holds no state of a request: caches live in sessions."""
+
+    def __init__(self, parts: HeadParts, final_norm_M: torch.Tensor) -> None:
+        super().__init__(parts.config, [parts.block], parts.embedding, final_norm_M, parts.output_head)
+        self.taps = parts.taps
+        self.draft_vocabulary = parts.vocabulary
+
+    @property
+    def vocabulary(self) -> int:
+        """Length of the logits: the target's vocabulary."""
+        return self.output_head.outputs if self.draft_vocabulary is None else self.draft_vocabulary.size
+
+    def subset(self, layers: Sequence[int]) -> Decoder:
+        raise ValueError("a draft head has one layer, of which nothing can be left out")
+
+    @abstractmethod
+    def features(self, hidden: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        """The features [N, M] that target states make, layer → [N, target's model dim]."""
+
+    def recurrent(self, h: torch.Tensor) -> torch.Tensor:
+        """The feature that a row's children are fed, of what left its layer [..., M]."""
+        return h
+
+    def tapped(self, hidden: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+        """The states of the layers that the head reads, where its weights are."""
+        return [hidden[layer].to(device=self.device, dtype=self.dtype) for layer in self.taps]
+
+    def over_target_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits of the head's own output rows, put where the target has these tokens."""
+        return logits if self.draft_vocabulary is None else self.draft_vocabulary.scatter(logits)
+
+
+def fed_features(inputs: PassInputs) -> torch.Tensor:
+    """The features of a pass. Raises ValueError for a pass that has none."""
+    if inputs.features_BNM is None:
+        raise ValueError("a draft head is fed a feature with every token, and this pass has none")
+    return inputs.features_BNM
+
+
+@dataclass
+class HeadPass(ForwardPass):
+    """A pass of a head whose attention also reads the tokens' embeddings, ``embedded_BNM``, normalized."""
+
+    embedded_BNM: torch.Tensor = torch.empty(0)
+
+
+class DraftHeadExecutor(TorchExecutor):
+    """Runs a draft head. Every row of a pass brings a feature."""
+
+    def __init__(self, head: DraftHead, ops: Ops) -> None:
+        super().__init__(head, ops)
+        self.head = head
+        self.feature_width = head.config.hidden_size
+
+    def cut(self, layers: Sequence[int]) -> TorchExecutor:
+        raise ValueError("a draft head has one layer, of which nothing can be left out")

@@ -1,0 +1,58 @@
+"""Heads in the format of the speculators library: config.json names the method and the target."""
+
+from __future__ import annotations
+
+from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.model.config_fields import Fields
+from spec_sdk.model.draft_heads.eagle1_spec import Eagle1Spec
+from spec_sdk.model.draft_heads.head_files import HeadFiles, HeadTensors
+from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, read_layer
+from spec_sdk.model.draft_heads.layouts.eagle3 import eagle3_tensors, read_eagle3
+from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
+
+_KEY = "speculators_model_type"
+_DRAFT_VOCABULARY = 32000
+"""The library's own default of ``draft_vocab_size``."""
+
+
+class SpeculatorsLayout(DraftHeadLayout):
+    title = "speculators"
+
+    def recognises(self, files: HeadFiles) -> bool:
+        return _KEY in files.config.values
+
+    def read(self, files: HeadFiles) -> PublishedHead:
+        config, kind = files.config, files.config.text(_KEY, "")
+        if kind not in ("eagle", "eagle3"):
+            raise UserError(f"{config.where}: {_KEY} is '{kind}'{did_you_mean(kind, ('eagle', 'eagle3'))}")
+        body = config.section("transformer_layer_config")
+        spec: DraftHeadSpec
+        if kind == "eagle":
+            tensors = files.tensors()
+            spec = _eagle(body, config, tensors)
+        else:
+            tensors = eagle3_tensors(files)
+            options = Fields({"draft_vocab_size": _DRAFT_VOCABULARY, **config.values}, config.where)
+            # vLLM's reading of a file that does not say: the library itself writes the key
+            spec = read_eagle3(body, options, tensors, norm_before_residual=True)
+        name = files.directory.resolve().name
+        return PublishedHead(f"{self.title} {kind}", spec, tensors, str(files.directory), name, _target(config))
+
+
+def _eagle(body: Fields, config: Fields, tensors: HeadTensors) -> Eagle1Spec:
+    if config.flag("layernorms", False):
+        raise UserError(f"{config.where}: layernorms is true; only EAGLE heads without further norms are read")
+    bias = config.flag("fusion_bias", False)
+    if bias != ("fc.bias" in tensors):
+        there = "a" if "fc.bias" in tensors else "no"
+        raise UserError(f"{config.where}: fusion_bias is {str(bias).lower()}, and there is {there} tensor 'fc.bias'")
+    layer = read_layer(body, tensors)
+    return Eagle1Spec(layer, layer.vocab_size, layer.hidden_size, fc_bias=bias)
+
+
+def _target(config: Fields) -> str | None:
+    """The model that the head was trained for."""
+    if config.get("speculators_config") is None:
+        return None
+    speculators = config.section("speculators_config")
+    return (speculators.section("verifier").text("name_or_path", "") or None) if speculators.get("verifier") else None

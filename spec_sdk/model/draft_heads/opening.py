@@ -1,0 +1,77 @@
+"""From what a user calls a draft head to its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spec_sdk.errors import UserError
+from spec_sdk.files import expanded
+from spec_sdk.model.checkpoint import HUB_ID, looks_like_path
+from spec_sdk.model.draft_heads.head_files import HeadFiles
+from spec_sdk.model.draft_heads.layouts import read_head
+from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
+from spec_sdk.model.source_directory import PICKLES, weights_are_complete
+
+OPTION = "drafter.checkpoint"
+
+
+def open_draft_head(reference: str) -> PublishedHead:
+    """Open a head by local directory or by Hugging Face hub id; no weights are read yet.
+
+    Raises UserError, one line, for what cannot be found, is no head of a known layout, or is a pickle.
+    """
+    directory = head_directory(reference, OPTION)
+    pickles = pickles_in(directory)
+    if pickles and not weights_are_complete(directory, ("config.json",)):
+        raise UserError(f"{directory}: has only pickle weights ({pickles[0].name}); {conversion_advice(reference)}")
+    return read_head(HeadFiles.open(directory))
+
+
+def pickles_in(directory: Path) -> list[Path]:
+    """The pickle files of a directory."""
+    return sorted(path for path in directory.iterdir() if path.suffix in PICKLES)
+
+
+def conversion_advice(reference: str) -> str:
+    """The command that makes safetensors of a head's pickle."""
+    target = f"{reference.rstrip('/').rsplit('/', 1)[-1]}-safetensors"
+    return (
+        "unpickling could run code from the file, so convert its tensors once: "
+        f"python -m spec_sdk task=convert_draft_head task.input={reference} task.output={target}"
+    )
+
+
+def head_directory(reference: str, option: str, pickled: bool = False) -> Path:
+    """The directory that a head's reference means, downloaded if it is a hub id. ``pickled``: with pickle weights."""
+    if not reference.strip():
+        raise UserError(f"{option}: is empty; name a directory or a Hugging Face hub id")
+    path = expanded(reference, option)
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise UserError(f"{option}: {reference} is a file; name the directory that holds it")
+    if looks_like_path(reference) or not HUB_ID.fullmatch(reference):
+        raise UserError(f"{option}: {reference}: no such directory, nor a Hugging Face hub id (org/name)")
+    return _hub_directory(reference, option, pickled)
+
+
+def _hub_directory(reference: str, option: str, pickled: bool) -> Path:
+    from spec_sdk.model.source_hub import HubUnreachable, Wanted, cached_snapshot, downloaded_snapshot
+
+    wanted = Wanted(
+        patterns=("*.json", *(("*.bin", "*.pt") if pickled else ("*.safetensors",))),
+        complete=(lambda directory: bool(pickles_in(directory)))
+        if pickled
+        else (lambda directory: weights_are_complete(directory, ("config.json",))),
+        weights=(".bin", ".pt") if pickled else (".safetensors",),
+        advice="there is nothing to convert" if pickled else conversion_advice(reference),
+    )
+    found = cached_snapshot(reference, wanted)
+    if found is not None:
+        return found
+    try:
+        return downloaded_snapshot(reference, wanted)
+    except HubUnreachable as error:
+        raise UserError(
+            f"{option}: {reference} is not in the hub's local cache, and the Hugging Face hub does not answer ({error})"
+        ) from error

@@ -1,0 +1,79 @@
+"""A draft head at work on several requests: its cache, and the features of the trees that grow.
+
+The cache's prefix consists of pairs made of the target's own features. Levels of a tree are laid on top of it, fed by
+what the head returned for their parents, and are never committed: the next feed writes over them.
+
+Legend: N pairs, K nodes of a level, T nodes of a tree, M model dim of the head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from spec_sdk.model.draft_heads.head import DraftHeadExecutor
+from spec_sdk.model.executor import PassOutput, PassPlan
+from spec_sdk.model.session import PLAIN, Session
+from spec_sdk.ops.pass_inputs import RequestRows
+from spec_sdk.tree import TreeBuilder
+
+_LAYER = 1
+"""What leaves the head's one layer."""
+
+
+class DraftHeadSession(Session):
+    """Feeds pairs of tokens and features to a head. Its text begins with the request's second token.
+
+    :meth:`grow` is :meth:`Session.grow`: a growth cannot tell it from a draft model.
+    """
+
+    def __init__(self, executor: DraftHeadExecutor) -> None:
+        super().__init__(executor)
+        self.head = executor.head
+        # what each node of a slot's tree feeds its children, in the order of creation
+        self._states_TM: dict[int, torch.Tensor] = {}
+
+    def prefill_pairs(self, slot: int, tokens: Sequence[int], features_NM: torch.Tensor) -> None:
+        """Commit pairs in a plain pass."""
+        self._feed([slot], [tokens], [features_NM], PassPlan(PLAIN, (), "none"))
+
+    def feed_pairs(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Commit each slot's pairs, features [N, M], and return the logits [V] after its last one, a tree's root."""
+        outputs = self._feed(slots, tokens, features, PassPlan(PLAIN, (_LAYER,), "last"))
+        for slot, output in zip(slots, outputs, strict=True):
+            self._states_TM[slot] = self.head.recurrent(output.hidden[_LAYER][0, -1:])
+        return [output.logits_BNV[0, 0] for output in outputs]
+
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
+        """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]. Nothing is committed."""
+        requests = [
+            RequestRows.growing(slot, self.length(slot), tree.token, tree.depth, *tree.intervals(), new)
+            for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
+        ]
+        features = [
+            self._states_TM[slot][torch.tensor(tree.parent[-new:], device=self.head.device)]
+            for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
+        ]
+        outputs = self._run("growing", requests, PassPlan(PLAIN, (_LAYER,)), features)
+        for slot, output in zip(slots, outputs, strict=True):
+            new_KM = self.head.recurrent(output.hidden[_LAYER][0])
+            self._states_TM[slot] = torch.cat((self._states_TM[slot], new_KM))
+        return [output.logits_BNV[0] for output in outputs]
+
+    def forget(self, slot: int) -> None:
+        """A slot's request has ended, or its tree is not needed any more."""
+        self._states_TM.pop(slot, None)
+
+    def _feed(
+        self,
+        slots: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        features: Sequence[torch.Tensor],
+        plan: PassPlan,
+    ) -> list[PassOutput]:
+        outputs = self._run("chain", self._rows(slots, tokens), plan, features)
+        self._keep(slots, tokens)
+        return outputs

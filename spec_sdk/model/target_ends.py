@@ -1,0 +1,51 @@
+"""What a draft head borrows of its target: embedding, final norm and output head.
+
+Legend: M model dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.ops.embedding import Embedding
+from spec_sdk.ops.linear import Projection
+
+
+@dataclass(frozen=True)
+class TargetEnds:
+    """The first and last parts of a target of so many ``layers``. ``vocabulary``: the length of its logits."""
+
+    name: str
+    layers: int
+    vocabulary: int
+    embedding: Embedding
+    final_norm_M: torch.Tensor
+    epsilon: float
+    output_head: Projection
+
+    @staticmethod
+    def of(name: str, decoder: Decoder) -> TargetEnds:
+        """Those of a decoder that is whole in this process; memory is shared."""
+        return TargetEnds(
+            name,
+            decoder.layers,
+            decoder.vocabulary,
+            decoder.embedding,
+            decoder.final_norm_M,
+            decoder.config.rms_norm_eps,
+            decoder.output_head,
+        )
+
+    @property
+    def hidden_size(self) -> int:
+        """M."""
+        return self.embedding.width
+
+    def final_norm(self, h: torch.Tensor) -> torch.Tensor:
+        """The norm before the output head, of states [..., M] that left the last block."""
+        gain_M = self.final_norm_M
+        return F.rms_norm(h.to(gain_M.dtype), gain_M.shape, gain_M, self.epsilon).to(h.dtype)

@@ -1,0 +1,54 @@
+"""Draft heads from the command line: converting one, drafting with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.draft_heads.test_conversion import SIZES, pickled
+from tests.support.tiny_checkpoints import write_checkpoint
+from tests.support.tiny_heads import eagle3_tensors, write_eagle3
+
+
+@pytest.fixture(autouse=True)
+def model(own_directory: Path) -> None:
+    (own_directory / "model").mkdir()
+    write_checkpoint(own_directory / "model")
+
+
+def test_a_pickle_is_converted(cli: Callable[..., Any], own_directory: Path) -> None:
+    pickled(own_directory / "head", eagle3_tensors(SIZES))
+    # what refuses the pickle names the command
+    refused = cli("pipeline=eagle_tree", "model.target=model", "drafter.checkpoint=head", "prompt=a")
+    assert refused.status == 2 and "task=convert_draft_head task.input=head task.output=head-saf" in refused.error
+    done = cli("task=convert_draft_head", "task.input=head", "task.output=converted")
+    assert done.status == 0, done.err
+    assert done.out == "converted: EAGLE-3 head, for a target of hidden size 48 and vocabulary 96\n"
+    again = cli("task=convert_draft_head", "task.input=head", "task.output=converted")
+    assert again.status == 2 and again.error == "task.output: converted is there already; name a directory that is not"
+    assert cli("task=convert_draft_head").error.startswith("task.input: is not given")
+
+
+def test_a_head_drafts(cli: Callable[..., Any], own_directory: Path) -> None:
+    write_eagle3(own_directory / "head", SIZES)
+    options = ["model.target=model", "prompt=a b c d", "max_new_tokens=12", "ignore_eos=true"]
+    plain = cli("pipeline=vanilla", *options)
+    assert plain.status == 0, plain.err
+    # five layers are too few for EAGLE-3's own choice of three
+    eagle = ["pipeline=eagle_tree", "drafter.checkpoint=head"]
+    shallow = cli(*eagle, *options)
+    assert shallow.status == 2 and "reads layers 2, 2, 2 of its target, and model has 5" in shallow.error
+    drafted = cli(*eagle, "drafter.target_layers=[1,3,5]", "output_dir=results", *options)
+    assert drafted.status == 0 and drafted.out == plain.out
+    assert '"head, EAGLE-3 head"' in (own_directory / "results" / "metrics.json").read_text()
+    shown = cli(*eagle, "drafter.target_layers=[1,3,5]", "task=show_tree", "drafter.method=eagle3", *options)
+    assert shown.status == 0, shown.err
+    wrong = cli(*eagle, "drafter.target_layers=[1,3,5]", "drafter.method=eagle", *options)
+    assert wrong.status == 2 and wrong.error.startswith(
+        "drafter.method: eagle is asked for, and head is a head of eagle3"
+    )
+    unnamed = cli("pipeline=eagle_tree", *options)
+    assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'eagle' needs a head")

@@ -1,0 +1,1 @@
+"""Draft heads: published layouts, formulas, the drafter that uses them."""
