@@ -32,7 +32,7 @@ from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
 
-NODES = (1, 2, 4, 8, 16, 32, 64)
+NODES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 RIVALS = {"packed": "backend.native=false", "native": "backend.native=true"}
 TOKENS = [1 + 7 * i % 1000 for i in range(2048)]
 

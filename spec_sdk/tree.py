@@ -199,6 +199,10 @@ class TreeBuilder:
         self.draws[parent].append(Draw(node, kind, q_V, drafter, sequence))
         return node
 
+    def child(self, parent: int, token: int) -> int | None:
+        """The creation index of node ``parent``'s child ``token``; None if it has no such child."""
+        return self._child[parent].get(token)
+
     def next_sequence(self, parent: int) -> int:
         """The least number above those of all sequences of draws without replacement at node ``parent``."""
         return max(self._sequences.get(parent, {}), default=-1) + 1

@@ -26,6 +26,7 @@ from spec_sdk.guarantees import GUARANTEES, Guarantee, weakest
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.top_tokens import TopTokens
 from spec_sdk.ops.types import (
     SPACES,
     Announce,
@@ -79,6 +80,7 @@ __all__ = [
     "SpeculativeAttention",
     "SuppressedTokens",
     "Task",
+    "TopTokens",
     "Verdict",
     "Verifier",
     "option",

@@ -14,6 +14,7 @@ import torch
 from spec_sdk.contracts.request import Budget, Request
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
+from spec_sdk.ops import TopTokens
 from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree
 
@@ -32,6 +33,9 @@ class Drafter(Plugin, ABC):
 
     kind = "drafter"
     taps: tuple[int, ...] = ()
+    target_top_k: int = 0
+    """How many of the target's most probable tokens it wants after each scored node (:meth:`observe_scores`). 0 costs
+    nothing; else a step waits for its device once more."""
     draft_name: str | None = None
     """The draft model's label for reports; None for a drafter without a model."""
     draft_session: Session | None = None
@@ -79,6 +83,15 @@ class Drafter(Plugin, ABC):
         """``committed`` tokens were just appended to each request's tokens. Record only; mend the own cache in propose.
 
         ``path_hidden``: per request, layer → states [N, M] of the committed path's nodes, the root first.
+        """
+
+    def observe_scores(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]
+    ) -> None:
+        """What the target thinks most probable after every node of the trees that it scored, rejected ones included.
+
+        Called before :meth:`observe` in every step, plain ones too, with ``target_top_k`` tokens of each node. Record
+        only.
         """
 
     @classmethod

@@ -25,11 +25,15 @@ LARGEST_TREE = 4096
 class Budget:
     """How much to draft in this step: at most ``depth`` tokens on a path; a depth of 0 is a plain decoding step.
 
-    ``nodes``: most nodes of the tree, the root included: the rows of the target's pass.
+    ``nodes``: most nodes of the tree, the root included: the rows of the target's pass. ``node_costs[n - 1]``: what a
+    tree of n nodes costs beyond a plain step, in the tokens that could be made in that time; never less than that of
+    n - 1. Empty where the policy says nothing. A drafter that knows how probable its nodes are leaves out what is not
+    worth it.
     """
 
     depth: int
     nodes: int = LARGEST_TREE
+    node_costs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

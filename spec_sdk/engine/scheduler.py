@@ -10,6 +10,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.level_ranks import level_ranks, level_sizes
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk.model.step_clock import HostClock, StepClock
-from spec_sdk.ops import host_reads
+from spec_sdk.ops import host_reads, read_tops, top_of
 from spec_sdk.tree import TokenTree
 
 HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
@@ -237,12 +238,18 @@ class Scheduler:
         turns = self._going_on(turns)
         if not turns:
             return turns
+        # before the verdicts, which may be written over the logits; read after them, when the device is done
+        asking, count = [turn for turn in turns if turn.active.drafting], self.drafter.target_top_k
+        tops = [top_of(logits[turn.active.slot], count) for turn in asking] if count else []
         with self._ending([turn.active for turn in turns]):
             verdicts = self._verdicts(turns, [logits[turn.active.slot] for turn in turns])
             for turn, verdict in zip(turns, verdicts, strict=True):
                 with self._ending([turn.active]):
                     turn.verdict = self._checked(verdict, turn)
                     turn.tokens = clip(turn.verdict, turn.active.view)
+            if tops:
+                for turn, top in zip(asking, read_tops(tops), strict=True):
+                    turn.top = top
         return self._going_on(turns)
 
     def _verdicts(self, turns: Sequence[Turn], logits: Sequence[torch.Tensor]) -> Sequence[Verdict | Exception]:
@@ -278,6 +285,9 @@ class Scheduler:
         told = [turn for turn in self._going_on(turns) if turn.active.drafting]
         with self._ending([turn.active for turn in told]):
             if told:
+                tops = [turn.top for turn in told if turn.top is not None]
+                if tops:
+                    self.drafter.observe_scores([turn.active.view for turn in told], [turn.tree for turn in told], tops)
                 hidden = [{layer: h_NM[turn.path] for layer, h_NM in turn.scores.hidden.items()} for turn in told]
                 self.drafter.observe([turn.active.view for turn in told], [turn.tokens for turn in told], hidden)
         return self._going_on(turns)
@@ -335,7 +345,7 @@ class Scheduler:
             request = active.view
             # the last of the remaining tokens is always the target's own, so drafting it would be wasted
             room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1
-            budgets.append(Budget(max(0, min(budget.depth, budget.nodes - 1, room)), budget.nodes))
+            budgets.append(replace(budget, depth=max(0, min(budget.depth, budget.nodes - 1, room))))
         return budgets
 
     def _finished(self, request: Request) -> str | None:

@@ -10,6 +10,7 @@ from spec_sdk.contracts.drafter import Hidden
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.model.session import Scores
+from spec_sdk.ops import TopTokens
 from spec_sdk.tree import TokenTree
 
 Emit = Callable[[dict[str, Any]], None]
@@ -57,6 +58,7 @@ class Turn:
     tree: TokenTree
     scores: Scores = field(init=False)
     verdict: Verdict = field(init=False)
+    top: TopTokens | None = None
     tokens: list[int] = field(default_factory=list)
 
     @property

@@ -13,6 +13,7 @@ from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.residual import accepts, residual, without
 from spec_sdk.ops.rows import Decision, FromLogits, Left, Rows, Uniforms
+from spec_sdk.ops.top_tokens import TopTokens, read_tops, top_of
 from spec_sdk.ops.types import (
     PLAIN,
     SPACES,
@@ -49,11 +50,14 @@ __all__ = [
     "ScoredTree",
     "Space",
     "SpeculativeAttention",
+    "TopTokens",
     "Uniforms",
     "accepts",
     "attempt",
     "read_decisions",
+    "read_tops",
     "relative_error",
     "residual",
+    "top_of",
     "without",
 ]

@@ -23,6 +23,8 @@ class Projection:
     """
 
     quantized: QuantizedWeights | None = None
+    gives_rows: bool = False
+    """Whether single rows are to be had (:meth:`rows`), so that an embedding of the same weights keeps no copy."""
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> None:
         self._weight_OI = weight_OI
@@ -49,6 +51,10 @@ class Projection:
     def holds(self, weight_OI: torch.Tensor) -> bool:
         """Whether this tensor, not a copy of it, is what is multiplied with."""
         return self._weight_OI is weight_OI
+
+    def rows(self, row_K: torch.Tensor) -> torch.Tensor:
+        """These rows of the matrix: [K, I]."""
+        return self._weight_OI[row_K]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., I] → [..., O]."""

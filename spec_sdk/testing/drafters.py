@@ -14,6 +14,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState, SamplingParams
 from spec_sdk.engine.target import Target
+from spec_sdk.ops import TopTokens, read_tops, top_of
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit
 from spec_sdk.testing.trees import check_tree
@@ -42,8 +43,8 @@ def check_drafter(
     slots before. Over ``draws`` seeds: drawn tokens follow the ``q_V`` that their draws declare, draw by draw, and a
     tree of chosen tokens alone depends on no seed.
 
-    ``target`` is needed for a drafter that wants the target's hidden states, or drafts with the target: both are taken
-    from it. Raises ValueError if a drafter with ``taps`` is given none.
+    ``target`` is needed for a drafter that wants the target's hidden states or most probable tokens, or drafts with the
+    target: all are taken from it. Raises ValueError if a drafter with ``taps`` or ``target_top_k`` is given none.
     """
     prompts = prompts or _random_prompts(vocabulary, seed)
     for params in (SamplingParams(), SamplingParams(temperature=1.0), SamplingParams(temperature=0.7, top_p=0.9)):
@@ -83,8 +84,9 @@ class _Service:
     """A drafter at work for an engine that looks at everything it does."""
 
     def __init__(self, drafter: Drafter, vocabulary: int, target: Target | None) -> None:
-        if drafter.taps and target is None:
-            raise ValueError(f"drafter {drafter.name!r} wants the target's hidden states: give check_drafter a target")
+        for wanted, what in ((drafter.taps, "hidden states"), (drafter.target_top_k, "most probable tokens")):
+            if wanted and target is None:
+                raise ValueError(f"drafter {drafter.name!r} wants the target's {what}: give check_drafter a target")
         self.drafter = drafter
         self._vocabulary = vocabulary
         self._target = target
@@ -137,6 +139,7 @@ class _Service:
         accept = [self._accept[state.slot] for state in states]
         paths = [tree.path_to(choose.randrange(tree.size)) for tree, choose in zip(trees, accept, strict=True)]
         hidden: list[Hidden] = [{} for _ in states]
+        tops: list[TopTokens] = []
         if self._target is not None:
             slots = [state.slot for state in states]
             scores = self._target.score(slots, trees, self.drafter.taps)
@@ -144,12 +147,17 @@ class _Service:
                 {layer: h_NM[path] for layer, h_NM in scored.hidden.items()}
                 for scored, path in zip(scores, paths, strict=True)
             ]
+            if count := self.drafter.target_top_k:
+                tops = read_tops([top_of(scored.logits_NV, count) for scored in scores])
             self._target.commit(slots, paths)
         committed = []
         for state, tree, path, choose in zip(states, trees, paths, accept, strict=True):
             committed.append([*(tree.token_N[node] for node in path[1:]), choose.randrange(self._vocabulary)])
             state.tokens.extend(committed[-1])
             state.step += 1
+        if tops:
+            with self._unchanged("observe_scores", states):
+                self.drafter.observe_scores([state.view for state in states], trees, tops)
         with self._unchanged("observe", states):
             self.drafter.observe([state.view for state in states], committed, hidden)
         return trees

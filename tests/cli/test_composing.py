@@ -80,7 +80,7 @@ def test_the_command_line_beats_the_pipeline() -> None:
 
 def test_options_of_a_replaced_plugin_are_forgotten() -> None:
     config = composed("pipeline=easyspec_tree", "drafter=prompt_lookup")
-    assert config["drafter"] == {"name": "prompt_lookup", "max_ngram": 3, "min_ngram": 1}
+    assert config["drafter"] == {"name": "prompt_lookup", "max_ngram": 3, "min_ngram": 1, "matches": 1}
 
 
 def test_options_that_the_new_plugin_has_too_stay() -> None:

@@ -44,6 +44,8 @@ PIPELINES = {
     "specinfer_tree": ["pipeline=specinfer_tree"],
     # its head is on the leader alone, and reads states that all ranks have
     "eagle_tree": ["pipeline=eagle_tree", "drafter.checkpoint=HEAD", "drafter.method=eagle"],
+    # what the drafter learns of the target's logits, the leader alone has
+    "recycling": ["pipeline=token_recycling", "policy=fixed", "policy.depth=4", "policy.max_nodes=7"],
 }
 
 SMALL = ["predictor.size=2"]

@@ -15,6 +15,7 @@ from tests.conftest import FULL
 from tests.support.real_pipelines import settings_of
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 
+FIXED = ("policy=fixed", "policy.depth=4", "policy.max_nodes=9", "drafter.min_probability=0.01")
 SMALL = ("predictor.size=3", "attention_verifier.threshold=0.35")
 PIPELINES: dict[str, tuple[str, ...]] = {
     "vanilla": (),
@@ -23,6 +24,9 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "easyspec_chain": (),
     "easyspec_tree": (),
     "specinfer_tree": ("policy.max_nodes=9",),
+    "suffix": FIXED,
+    "token_recycling": FIXED,
+    "mixed": (*FIXED, "drafter.model={name: draft_model}"),
     "layer_skip_chain": (),
     "layer_skip_tree": ("drafter.layers=5",),
     "alspec": SMALL,

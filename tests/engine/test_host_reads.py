@@ -88,6 +88,14 @@ def test_a_drafter_that_grows_on_the_host_adds_one_per_level(checkpoint: Path) -
     assert {event["drafted"] for event in found} >= {3}
 
 
+def test_a_drafter_that_wants_the_targets_top_tokens_adds_one(checkpoint: Path) -> None:
+    """For all requests of a step together."""
+    fixed = ("policy=fixed", "policy.depth=3", "policy.max_nodes=6")
+    for requests in (1, 4):
+        assert of_a_batch(checkpoint, requests, "pipeline=token_recycling", *fixed) == {2}
+        assert of_a_batch(checkpoint, requests, "pipeline=suffix", *fixed) == {1}
+
+
 def test_measuring_attention_adds_one_per_pass(checkpoint: Path) -> None:
     found = cycles(checkpoint, "pipeline=alspec", "predictor.size=2")
     assert {event["host_reads"] for event in found} == {2}

@@ -23,6 +23,10 @@ from spec_sdk.testing.statistics import cell_of
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
 from spec_sdk_drafters.merged import MergedConfig, MergedDrafter
+from spec_sdk_drafters.mixed import MixedConfig, MixedDrafter
+from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
+from spec_sdk_drafters.suffix import SuffixConfig, SuffixDrafter
+from spec_sdk_drafters.token_recycling import TokenRecyclingConfig, TokenRecyclingDrafter
 from spec_sdk_growth.auto import AutoConfig, AutoGrowth
 from spec_sdk_growth.dynamic import DynamicConfig, DynamicGrowth
 from spec_sdk_growth.static import StaticConfig, StaticGrowth
@@ -78,6 +82,14 @@ def easyspec() -> EasySpecDrafter:
     return EasySpecDrafter(EasySpecConfig(growth=growth, runner=runner), MODELS)
 
 
+def mixed(model: dict[str, Any]) -> MixedDrafter:
+    """It asks the model always, and some guesses coincide with what the model draws."""
+    return MixedDrafter(
+        MixedConfig(model={"name": "draft_model", **model}, model_below=1.0, min_probability=0.0), MODELS
+    )
+
+
+REPEATED = {"children": "with_replacement"}
 DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
     "drawn chain": lambda: DraftModelDrafter(DraftModelConfig(), MODELS),
     "drawn paths": lambda: DraftModelDrafter(DraftModelConfig(growth=AutoGrowth(AutoConfig(width=3))), MODELS),
@@ -87,7 +99,17 @@ DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
     "dynamic": lambda: DraftModelDrafter(DraftModelConfig(growth=DynamicGrowth(DynamicConfig(width=2))), MODELS),
     "easyspec": easyspec,
     "merged": lambda: MergedDrafter(MergedConfig(MEMBERS), MODELS),
+    "lookup tree": lambda: PromptLookup(PromptLookupConfig(matches=4), MODELS),
+    "suffix": lambda: SuffixDrafter(SuffixConfig(min_probability=0.0), MODELS),
+    "mixed, drawn with replacement": lambda: mixed({"growth": "static", "widths": [3, 1], **REPEATED}),
+    "mixed, drawn without replacement": lambda: mixed({"width": 3}),
 }
+LEARNING: Mapping[str, Callable[[], Drafter]] = {
+    **{name: DRAFTERS[name] for name in DRAFTERS if name.startswith(("suffix", "mixed"))},
+    "token recycling": lambda: TokenRecyclingDrafter(TokenRecyclingConfig(min_probability=0.0, successors=3), MODELS),
+    "kept": lambda: MixedDrafter(MixedConfig(min_probability=0.05, keep_across_prompts=True), MODELS),
+}
+"""What they draft depends on what was emitted before, and with ``kept`` on earlier answers too."""
 
 
 def table() -> TableModel:
@@ -130,7 +152,9 @@ def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
 
 
 @pytest.mark.parametrize("sampler_class", [ReferenceSampler, ExactSampler], ids=lambda sampler: sampler.name)
-@pytest.mark.parametrize("name", ["drawn with replacement", "drawn without replacement", "easyspec", "merged"])
+@pytest.mark.parametrize(
+    "name", ["drawn with replacement", "drawn without replacement", "easyspec", "merged", *LEARNING]
+)
 def test_cycles_of_one_drafter(
     name: str, sampler_class: Callable[[Any, SamplingParams], Sampler], scale: Callable[[int, int], int]
 ) -> None:
@@ -140,7 +164,7 @@ def test_cycles_of_one_drafter(
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(
         target,
-        DRAFTERS[name](),
+        {**DRAFTERS, **LEARNING}[name](),
         MultiStep(None),
         sampler,
         PROMPT,

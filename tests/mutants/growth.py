@@ -8,8 +8,8 @@ STATIC = "plugins/growth/spec_sdk_growth/static.py"
 LEVELS = "plugins/growth/spec_sdk_growth/most_probable.py"
 DYNAMIC = "plugins/growth/spec_sdk_growth/dynamic.py"
 DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
-BASE = "plugins/drafters/spec_sdk_drafters/growing.py"
-GROWING = "plugins/drafters/spec_sdk_drafters/growing_draft.py"
+GROWING_DRAFT = "plugins/drafters/spec_sdk_drafters/growing_draft.py"
+GROWING_DRAFTER = "plugins/drafters/spec_sdk_drafters/growing_drafter.py"
 MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
 PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
@@ -176,21 +176,21 @@ GROWTH = (
     ),
     Mutant(
         "draft cache: the accepted rows are one too far",
-        GROWING,
+        GROWING_DRAFT,
         "rows.append(child - 1)",
         "rows.append(child)",
         (DRAFT_CACHE,),
     ),
     Mutant(
         "draft cache: rows are kept that were never fed",
-        GROWING,
+        GROWING_DRAFT,
         "for i in range(1, self._fed)}",
         "for i in range(1, tree.size)}",
         (DRAFT_CACHE, "tests/losslessness/test_drafters.py"),
     ),
     Mutant(
         "draft cache: accepted tokens are looked up below the root only",
-        GROWING,
+        GROWING_DRAFT,
         "            node = child\n",
         "",
         (DRAFT_CACHE,),
@@ -204,7 +204,7 @@ GROWTH = (
     ),
     Mutant(
         "penalised drafts: a path without its own node",
-        GROWING,
+        GROWING_DRAFT,
         """                path.append(tree.token[node])
                 node = tree.parent[node]
 """,
@@ -215,7 +215,7 @@ GROWTH = (
     ),
     Mutant(
         "penalised drafts: the penalties of all nodes",
-        GROWING,
+        GROWING_DRAFT,
         "                node = tree.parent[node]\n",
         "                node -= 1\n",
         (PENALISED_DRAFTS,),
@@ -229,7 +229,7 @@ GROWTH = (
     ),
     Mutant(
         "draft model: a tree grows on its neighbour's logits",
-        GROWING,
+        GROWING_DRAFT,
         "zip(asking, levels, strict=True)",
         "zip(asking, reversed(levels), strict=True)",
         (SHARED_PASSES,),
@@ -243,14 +243,14 @@ GROWTH = (
     ),
     Mutant(
         "draft model: every tree has the first request's depth",
-        BASE,
+        GROWING_DRAFTER,
         "self.growth.grow(tree, root_logits_V, depths[i],",
         "self.growth.grow(tree, root_logits_V, depths[0],",
         (TOGETHER,),
     ),
     Mutant(
         "draft model: every tree has the first request's node budget",
-        BASE,
+        GROWING_DRAFTER,
         "budgets[i].nodes)",
         "budgets[0].nodes)",
         (TOGETHER,),
@@ -264,14 +264,14 @@ GROWTH = (
     ),
     Mutant(
         "draft model: who asks for fewer levels ends the others",
-        GROWING,
+        GROWING_DRAFT,
         "while asking:",
         "while asking and len(asking) == len(drafts):",
         (TOGETHER,),
     ),
     Mutant(
         "draft model: the trees come in the order in which they were closed",
-        BASE,
+        GROWING_DRAFTER,
         "drafts[i].closed if i in drafts",
         "[*drafts.values()][-1 - i].closed if i in drafts",
         (SHARED_PASSES,),

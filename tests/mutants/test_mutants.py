@@ -20,6 +20,7 @@ from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.model import MODEL
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.quantised import QUANTISED
+from tests.mutants.retrieval import RETRIEVAL
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
@@ -44,6 +45,7 @@ LISTS = (
     QUANTISED,
     WAITING,
     ADAPTING,
+    RETRIEVAL,
     TRAINING,
     DRAFT_HEADS,
 )

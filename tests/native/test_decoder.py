@@ -228,3 +228,11 @@ def test_random_weights_are_run_natively() -> None:
 
     executor = CpuBackend(CpuConfig(native=True)).load(RandomWeights(TINY, 0), torch.float32)
     assert isinstance(executor, TorchExecutor) and type(executor.decoder) is NativeDecoder
+
+
+def test_an_mlp_of_broken_panels_is_not_run_natively() -> None:
+    """Gates and what they multiply are computed panel by panel, so both must begin with one."""
+    decoder = load_decoder(
+        ModelTensors("smollm", 0, **KNOWN, intermediate_size=72), CPU, torch.float32, NativeOps(CpuOps())
+    )
+    assert unknown_block(decoder) == "layer 0 has an MLP of 72 dims, which are not whole panels of 16"

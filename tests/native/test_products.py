@@ -13,12 +13,14 @@ from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
+from spec_sdk_backends.cpu import CpuOps
+from spec_sdk_backends.native import products
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_backends.native.panels import to_panels
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack, multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.side_by_side import SideBySide
-from spec_sdk_backends.packed_projections import PackedProjection
 
 RNG = torch.Generator().manual_seed(5)
 DTYPES = [torch.float32, torch.bfloat16]
@@ -170,37 +172,81 @@ def test_other_dtypes_are_torchs(bits: int) -> None:
     assert torch.equal(NativeQuantizedProjection(matrix)(x), QuantizedProjection(matrix)(x))
 
 
-def test_a_tied_head_is_the_embedding() -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_tied_head_holds_the_embedding(dtype: torch.dtype) -> None:
+    """Tokens are looked up in the head's panels, which are then the only copy, however often a head is asked for."""
+    weight_VM, token_BN = random(37, 65).to(dtype), torch.tensor([[0, 36, 15], [16, 16, 31]])
+    embedding = Embedding(weight_VM)
+    head = embedding.tied_head(NativeOps(CpuOps()))
+    assert isinstance(head, NativeProjection) and embedding.shared_by(head)
+    assert embedding.tied_head(NativeOps(CpuOps())) is head
+    assert embedding._weight_VM is None and embedding.nbytes == head.nbytes
+    assert torch.equal(embedding(token_BN), weight_VM[token_BN]) and torch.equal(embedding.weight_VM, weight_VM)
+    assert (embedding.width, embedding.dtype, embedding.device) == (65, dtype, weight_VM.device)
+    assert not embedding.shared_by(NativeProjection(weight_VM))
+
+
+def test_other_heads_leave_the_embedding_its_matrix() -> None:
     embedding = Embedding(random(20, 64))
-    assert embedding.shared_by(NativeProjection(embedding.weight_VM))
-    assert not embedding.shared_by(NativeProjection(embedding.weight_VM.clone()))
-    assert not embedding.shared_by(PackedProjection(embedding.weight_VM))
+    assert embedding.shared_by(embedding.tied_head(Ops()))
+    assert not embedding.shared_by(embedding.tied_head(CpuOps())) and embedding._weight_VM is not None
 
 
-def test_weights_are_held_once() -> None:
-    """A tied output head shares its memory with the embedding, and a stack's layers lie in the stack."""
-    weight_OI, weight_LOI = random(30, 20), random(3, 30, 20)
-    assert NativeProjection(weight_OI).weight_OI.data_ptr() == weight_OI.data_ptr()
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(30, 20), (16, 7), (33, 1)], ids=str)
+def test_panels_are_the_matrix(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Put in panels and back to the bit; filled up with zeros; a stack's layers lie in the stack."""
+    weight_LOI = random(3, *shape).to(dtype)
+    panels = to_panels(weight_LOI)
+    assert panels.shape[-2] * panels.shape[-1] * panels.element_size() == 64
+    assert float(panels.double().sum()) == pytest.approx(float(weight_LOI.double().sum()))
     stack = NativeProjectionStack(weight_LOI)
-    assert stack[2].weight_OI.data_ptr() == weight_LOI[2].data_ptr()
-    assert stack.layers(1, 3)[1].weight_OI.data_ptr() == weight_LOI[2].data_ptr()
+    part = stack.layers(1, 3)
+    for layer in range(2):
+        lone, inside = stack[layer + 1], part[layer]
+        assert torch.equal(lone.weight_OI, weight_LOI[layer + 1]) and (lone.outputs, lone.inputs) == shape
+        assert isinstance(lone, NativeProjection) and isinstance(inside, NativeProjection)
+        assert lone.matrix.weights == inside.matrix.weights
+    assert NativeProjection(weight_LOI[0]).nbytes == panels[0].numel() * panels.element_size()
 
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_stack_is_its_layers(biased: bool) -> None:
     weight_LOI, bias_LO = random(4, 10, 6), random(4, 10) if biased else None
     plain, native = ProjectionStack(weight_LOI, bias_LO), NativeProjectionStack(weight_LOI, bias_LO)
-    for rows in (5, most_rows(torch.float32) + 1):
+    for rows in (5, 65):
         x_gKI = random(2, rows, 6)
         torch.testing.assert_close(native.layers(1, 3)(x_gKI), plain.layers(1, 3)(x_gKI), rtol=1e-4, atol=1e-4)
     x_gKI = random(2, 5, 6)
     assert torch.equal(native.layers(1, 3)(x_gKI)[1], native[2](x_gKI[1]))
 
 
-def test_wide_passes_and_derivatives_are_torchs() -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", [1, 7, 192, 193, 480, 481, 700])
+def test_prompts(rows: int, dtype: torch.dtype, threads: int) -> None:
+    """Many rows are shared out among threads, a few have the outputs shared out: no bit of a row depends on it."""
+    weight_OI, x_NI = random(50, 1100).to(dtype), random(rows, 1100).to(dtype)
+    matrix = (projection := NativeProjection(weight_OI)).matrix
+    found = multiply(matrix, x_NI)
+    assert close(found, x_NI, weight_OI, None)
+    some = [0, rows // 2, rows - 1]
+    assert torch.equal(found[some], torch.cat([multiply(matrix, x_NI[row][None]) for row in some]))
+    assert projection.outputs == 50
+
+
+def test_rows_that_torch_multiplies_faster_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "most_rows", lambda dtype, bits: 64)
+    weight_OI, wide = random(9, 7), random(65, 7)
+    assert torch.equal(NativeProjection(weight_OI)(wide), Projection(weight_OI)(wide))
+    monkeypatch.setattr(products, "multiply", lambda matrix, x: x[:, :1])
+    assert torch.equal(NativeProjection(weight_OI)(wide[:64]), wide[:64, :1])
+
+
+def test_derivatives_are_torchs() -> None:
     weight_OI = random(9, 7)
-    projection, wide = NativeProjection(weight_OI), random(most_rows(torch.float32) + 1, 7)
-    assert torch.equal(projection(wide), Projection(weight_OI)(wide))
     x = random(2, 7).requires_grad_()
-    (gradient,) = torch.autograd.grad(projection(x).sum(), x)
+    (gradient,) = torch.autograd.grad(NativeProjection(weight_OI)(x).sum(), x)
     torch.testing.assert_close(gradient, weight_OI.sum(0).expand(2, -1))
+    x_gKI = random(3, 2, 7).requires_grad_()
+    (gradient,) = torch.autograd.grad(NativeProjectionStack(weight_OI.expand(3, -1, -1))(x_gKI).sum(), x_gKI)
+    torch.testing.assert_close(gradient, weight_OI.sum(0).expand(3, 2, -1))

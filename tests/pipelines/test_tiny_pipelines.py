@@ -14,6 +14,7 @@ from spec_sdk.registry import Registry
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
+RETRIEVAL = ["suffix", "token_recycling", "mixed"]
 LOSSLESS = [
     "sd_chain",
     "prompt_lookup",
@@ -22,10 +23,13 @@ LOSSLESS = [
     "specinfer_tree",
     "layer_skip_chain",
     "layer_skip_tree",
+    *RETRIEVAL,
 ]
 RELAXED = ["alspec", "alspec_easyspec_tree"]
 PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
 NEW_TOKENS = 24
+ALWAYS_DRAFTS = ("policy=fixed", "policy.depth=4", "policy.max_nodes=9", "drafter.min_probability=0.01")
+"""In the place of a policy that looks at times."""
 
 backends = pytest.mark.parametrize(
     "backend",
@@ -58,7 +62,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pipeline(name: str, backend: str, checkpoint: Path, *overrides: str) -> Pipeline:
-    settings = settings_of(f"pipeline={name}", f"backend={backend}", f"model.target={checkpoint}", *overrides)
+    fixed = ALWAYS_DRAFTS if name in RETRIEVAL else ()
+    settings = settings_of(f"pipeline={name}", f"backend={backend}", f"model.target={checkpoint}", *fixed, *overrides)
     return build_pipeline(settings, Registry.discover())
 
 
@@ -229,3 +234,11 @@ def test_layers_that_see_all_keys_are_predicted_where_the_others_are_left_out(tm
     tokens_of(hits, PROMPT, NEW_TOKENS, ignore_eos=True, emit=events.append)
     predicted = [event["attention"]["hit"] for event in events if event["event"] == "cycle"]
     assert predicted and all(hit == [None] * 5 + [True, None] for hit in predicted)
+
+
+@pytest.mark.parametrize("drafter", ["token_recycling", "mixed"])
+def test_speculation_on_attention_beside_a_drafter_that_wants_top_tokens(drafter: str, checkpoint: Path) -> None:
+    options = ("predictor.size=2", "attention_verifier.threshold=0", f"drafter={drafter}", "policy.depth=3")
+    speculating = pipeline("alspec", "cpu", checkpoint, *options, "policy.max_nodes=7")
+    expected = tokens_of(speculating.vanilla(), PROMPT, NEW_TOKENS, ignore_eos=True)
+    assert tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True) == expected

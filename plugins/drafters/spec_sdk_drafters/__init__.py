@@ -13,17 +13,23 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.easyspec import EasySpecDrafter
     from spec_sdk_drafters.layer_skip import LayerSkipDrafter
     from spec_sdk_drafters.merged import MergedDrafter
+    from spec_sdk_drafters.mixed import MixedDrafter
     from spec_sdk_drafters.no_draft import NoDraft
     from spec_sdk_drafters.prompt_lookup import PromptLookup
     from spec_sdk_drafters.skipped_layers import LayerSkipRunner
+    from spec_sdk_drafters.suffix import SuffixDrafter
+    from spec_sdk_drafters.token_recycling import TokenRecyclingDrafter
 
     return [
         NoDraft,
         DraftModelDrafter,
         EasySpecDrafter,
-        LayerSkipDrafter,
         EagleDrafter,
+        LayerSkipDrafter,
         PromptLookup,
+        SuffixDrafter,
+        TokenRecyclingDrafter,
+        MixedDrafter,
         MergedDrafter,
         LayerSkipRunner,
     ]

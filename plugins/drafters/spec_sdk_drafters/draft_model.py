@@ -13,7 +13,7 @@ from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree
-from spec_sdk_drafters.growing import GROWTHS, GrowingDrafter
+from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
 
 RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec); layer_skip, without some layers"
 

@@ -17,7 +17,7 @@ from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import PREFILL_CHUNK
-from spec_sdk_drafters.growing import GROWTHS, GrowingDrafter
+from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
 
 
 @dataclass

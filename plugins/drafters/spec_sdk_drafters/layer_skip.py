@@ -18,8 +18,8 @@ from spec_sdk.model.session import Session
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.draft_model import RUNNERS
-from spec_sdk_drafters.growing import GROWTHS
 from spec_sdk_drafters.growing_draft import GrowingDraft, grow_together
+from spec_sdk_drafters.growing_drafter import GROWTHS
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
+from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
 from spec_sdk.registry import Registry
@@ -41,8 +41,9 @@ class MergedDrafter(Drafter):
 
     def __init__(self, config: MergedConfig, models: Models) -> None:
         super().__init__(config, models)
-        self.members = [_member(i, node, models) for i, node in enumerate(config.members)]
+        self.members = [member_of(node, f"drafter.members[{i}]", models) for i, node in enumerate(config.members)]
         self.taps = tuple(sorted({layer for member in self.members for layer in member.taps}))
+        self.target_top_k = max(member.target_top_k for member in self.members)
         sessions = [member.draft_session for member in self.members if member.draft_session is not None]
         self.draft_session = sessions[0] if len(sessions) == 1 else None
         names = [member.draft_name for member in self.members if member.draft_name is not None]
@@ -71,6 +72,13 @@ class MergedDrafter(Drafter):
             merge(own) if own else TokenTree.root_only(request.pending_token)
             for request, own in zip(requests, trees, strict=True)
         ]
+
+    def observe_scores(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]
+    ) -> None:
+        for member in self.members:
+            if member.target_top_k:
+                member.observe_scores(requests, trees, [top.first(member.target_top_k) for top in tops])
 
     def observe(
         self,
@@ -108,8 +116,8 @@ def merge(trees: Sequence[TokenTree]) -> TokenTree:
     return merged.build().tree
 
 
-def _member(index: int, node: Mapping[str, Any], models: Models) -> Drafter:
-    where = f"drafter.members[{index}]"
+def member_of(node: Mapping[str, Any], where: str, models: Models) -> Drafter:
+    """The drafter that an option, named as ``where``, describes. Raises UserError."""
     if not isinstance(node.get("name"), str):
         raise UserError(f"{where}: it has no name; write it as {{name: prompt_lookup, option: value}}")
     make: Any

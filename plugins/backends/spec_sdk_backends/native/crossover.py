@@ -1,5 +1,8 @@
 """From how many rows on torch's own product is faster than the native kernel: measured once on a machine, and kept.
 
+Torch needs dense weights in rows, so that putting them there is part of its time. It is faster where its library has
+instructions that the native kernels lack, such as AMX.
+
 Legend: N rows, O outputs, I inputs.
 """
 
@@ -21,11 +24,14 @@ from spec_sdk.model.source_cache import cache_root
 from spec_sdk.ops.quantized_linear import expanded_linear
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Matrix, address
 
 ROWS = (64, 128, 256, 512, 1024)
 """Sizes of passes that are compared. Up to the first the native kernel is used without asking, since trees are such."""
+ANY = 1 << 40
+"""As many rows as there may be: torch was not faster with any of these."""
 SIZE = (1536, 768)
 MATRICES = 4
 TIMES = 5
@@ -39,7 +45,7 @@ def most_rows(dtype: torch.dtype, bits: int = 0) -> int:
     path = _place(dtype, bits)
     with contextlib.suppress(OSError, ValueError, TypeError):
         kept = int(json.loads(path.read_text(encoding="utf-8")))
-        if kept in ROWS:
+        if kept in (*ROWS, ANY):
             return kept
     found = measure(dtype, bits)
     with contextlib.suppress(OSError):
@@ -55,9 +61,10 @@ def measure(dtype: torch.dtype, bits: int = 0) -> int:
     for rows in ROWS[1:]:
         x_NI, y_NO = torch.randn(rows, SIZE[1]).to(dtype), torch.empty(rows, SIZE[0], dtype=dtype)
         if _seconds(native, x_NI, y_NO) > MARGIN * _seconds(plain, x_NI, y_NO):
-            break
+            return best
         best = rows
-    return best
+    # expanding codes costs ever less beside more rows
+    return best if bits else ANY
 
 
 Product = Callable[[torch.Tensor, torch.Tensor], object]
@@ -65,9 +72,9 @@ Product = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def _dense(dtype: torch.dtype) -> tuple[Product, Product]:
-    weights = [torch.randn(SIZE).to(dtype) for _ in range(MATRICES)]
-    matrices = [Matrix.dense(weight_OI, None) for weight_OI in weights]
-    return _native(matrices), lambda x_NI, y_NO: [F.linear(x_NI, weight_OI) for weight_OI in weights]
+    weights = [to_panels(torch.randn(SIZE).to(dtype)) for _ in range(MATRICES)]
+    matrices = [Matrix.dense(panels, *SIZE, None) for panels in weights]
+    return _native(matrices), lambda x_NI, y_NO: [F.linear(x_NI, from_panels(panels, *SIZE)) for panels in weights]
 
 
 def _quantized(bits: int) -> tuple[Product, Product]:

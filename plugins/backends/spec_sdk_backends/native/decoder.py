@@ -18,6 +18,7 @@ from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.panels import OUTPUTS
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import Block, Cache, Pass, Shape, address
@@ -49,6 +50,8 @@ def unknown_block(decoder: Decoder) -> str | None:
         linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
         if not all(isinstance(part, NativeProjection | NativeQuantizedProjection) for part in linear):
             return f"layer {layer} has linear layers of another kind"
+        if isinstance(mlp.gate_up, NativeProjection) and mlp.down.inputs % OUTPUTS:
+            return f"layer {layer} has an MLP of {mlp.down.inputs} dims, which are not whole panels of {OUTPUTS}"
         widths.add(mlp.down.inputs)
     return None if len(widths) == 1 else "layers have MLPs of different sizes"
 

@@ -23,6 +23,7 @@ import torch
 
 from spec_sdk.model.compiler import processor
 from spec_sdk.model.source_cache import cache_root
+from spec_sdk_backends.native.panels import to_panels
 from spec_sdk_backends.native.structures import Matrix, address
 
 SOURCE = Path(__file__).parent / "source"
@@ -174,7 +175,8 @@ def _works(loaded: Any) -> bool:
     for dtype, number in DTYPES.items():
         x_NI = torch.arange(3 * 70).remainder(5).to(dtype).view(3, 70)
         w_OI = torch.arange(37 * 70).remainder(7).to(dtype).view(37, 70)
-        matrix = Matrix.dense(w_OI, None)
+        panels = to_panels(w_OI)
+        matrix = Matrix.dense(panels, 37, 70, None)
         for threads in (1, torch.get_num_threads()):
             y_NO = torch.empty((3, 37), dtype=dtype)
             loaded.spec_product(number, address(matrix), x_NI.data_ptr(), 70, 3, y_NO.data_ptr(), threads)

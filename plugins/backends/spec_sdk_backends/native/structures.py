@@ -35,8 +35,9 @@ class Matrix(ctypes.Structure):
     ]
 
     @classmethod
-    def dense(cls, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> Self:
-        return cls(0, 0, *weight_OI.shape, weight_OI.data_ptr(), _place(bias_O))
+    def dense(cls, panels: torch.Tensor, outputs: int, inputs: int, bias_O: torch.Tensor | None) -> Self:
+        """Of weights in panels (``panels.py``)."""
+        return cls(0, 0, outputs, inputs, panels.data_ptr(), _place(bias_O))
 
     @classmethod
     def quantized(

@@ -145,7 +145,9 @@ template <class T> class Attention {
         for (int64_t q = 0; q < queries; q += TILE_ROWS) {
             int64_t rows = std::min<int64_t>(TILE_ROWS, queries - q);
             float found[TILE_ROWS * TILE_OUTPUTS];
-            tiles<T>(w, query + q * D, D, rows, D, found, TILE_OUTPUTS);
+            with_count(rows, [&](auto count) {
+                tile<T, decltype(count)::value>(w, query + q * D, D, D, found, TILE_OUTPUTS);
+            });
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t c = 0; c < count; c++) to[(q + r) * SPAN + c] = found[r * TILE_OUTPUTS + c];
         }

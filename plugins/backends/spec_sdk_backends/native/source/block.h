@@ -40,11 +40,12 @@ template <class T> struct Work {
 template <class T> struct Own {
     std::vector<T> normal;
     std::vector<float> sums, y, up;
+    std::vector<typename Packed<T>::Input> packed;
 
     Rows<T> rows(const T* x, int64_t stride, int64_t count, const Matrix& matrix) {
-        Rows<T> made{x, stride, count, &sums};
+        Rows<T> made{x, stride, count, &sums, &packed};
         made.prepare(matrix);
-        y.resize(MOST_ROWS * Y_STRIDE);
+        y.resize(count * PANEL * MOST_PANELS);
         return made;
     }
 };
@@ -67,26 +68,17 @@ template <class T> Rows<T> normalised(Own<T>& own, const Work<T>& work, const vo
     return own.rows(own.normal.data(), M, work.rows, matrix);
 }
 
-// this thread's part of ``outputs``, block by block: ``use(first, count)``
-template <class Use> void share_out(int64_t outputs, Use use) {
-    Team::Part part = Team::part_of((outputs + BLOCK - 1) / BLOCK);
-    for (int64_t block = part.first; block < part.end; block++)
-        use(block * BLOCK, std::min<int64_t>(BLOCK, outputs - block * BLOCK));
-}
-
-// this thread's part of the products: ``use(first, count, y)``
-template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* room, Use use) {
-    share_out(matrix.outputs, [&](int64_t first, int64_t count) {
-        use(first, count, outputs_of<T>(matrix, rows, first, count, room));
-    });
+// this thread's part of the outputs, block by block: ``use(first, count, y, stride)``
+template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* y, Use use) {
+    multiply<T>(matrix, rows, Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK), y, use);
 }
 
 template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
     Rows<T> rows = normalised(own, work, block.input_norm, block.qkv);
     int64_t width = block.qkv.outputs;
-    multiply<T>(block.qkv, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y) {
+    multiply<T>(block.qkv, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
         for (int64_t r = 0; r < rows.count; r++)
-            for (int64_t c = 0; c < count; c++) work.qkv[r * width + first + c] = rounded<T>(y[r * Y_STRIDE + c]);
+            for (int64_t c = 0; c < count; c++) work.qkv[r * width + first + c] = rounded<T>(y[r * stride + c]);
     });
 }
 
@@ -141,11 +133,12 @@ void attend(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride
 }
 
 // h += y, each rounded, as separate operations would
-template <class T> void add_rounded(T* h, int64_t stride, int64_t rows, int64_t count, const float* y) {
+template <class T>
+void add_rounded(T* h, int64_t h_stride, int64_t rows, int64_t count, const float* y, int64_t stride) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < count; c++) {
-            T& to = h[r * stride + c];
-            to = rounded<T>(to_float(to) + to_float(rounded<T>(y[r * Y_STRIDE + c])));
+            T& to = h[r * h_stride + c];
+            to = rounded<T>(to_float(to) + to_float(rounded<T>(y[r * stride + c])));
         }
 }
 
@@ -153,30 +146,46 @@ template <class T> void add_rounded(T* h, int64_t stride, int64_t rows, int64_t 
 template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
     int64_t M = work.shape.model, inputs = block.output.inputs;
     Rows<T> rows = own.rows(work.attended, inputs, work.rows, block.output);
-    multiply<T>(block.output, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y) {
-        add_rounded(work.h + first, M, rows.count, count, y);
+    multiply<T>(block.output, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
+        add_rounded(work.h + first, M, rows.count, count, y, stride);
     });
 }
 
-// active = silu(gate) · up, of the norm of h
+// active = silu(gate) · up, of the norm of h. A dense matrix has whole panels of gates.
 template <class T> void activate(const Block& block, const Work<T>& work, Own<T>& own) {
     int64_t size = work.shape.mlp;
     Rows<T> rows = normalised(own, work, block.post_norm, block.gate_up);
-    own.up.resize(MOST_ROWS * Y_STRIDE);
-    share_out(size, [&](int64_t first, int64_t count) {
-        const float* gate = outputs_of<T>(block.gate_up, rows, first, count, own.y.data());
-        const float* up = outputs_of<T>(block.gate_up, rows, size + first, count, own.up.data());
+    Team::Part part = Team::part_of((size + BLOCK - 1) / BLOCK);
+    auto use = [&](int64_t first, const float* gate, const float* up, int64_t stride) {
+        int64_t count = std::min<int64_t>(BLOCK, size - first);
         for (int64_t r = 0; r < rows.count; r++)
             for (int64_t c = 0; c < count; c++)
-                work.active[r * size + first + c] = rounded<T>(silu(gate[r * Y_STRIDE + c]) * up[r * Y_STRIDE + c]);
-    });
+                work.active[r * size + first + c] = rounded<T>(silu(gate[r * stride + c]) * up[r * stride + c]);
+    };
+    if (!block.gate_up.bits) {
+        // gates and the numbers that they multiply by turns
+        auto panel = [&](int64_t i) { return part.first + i / 2 + i % 2 * (size / PANEL); };
+        dense_outputs<T>(block.gate_up, rows.packed, 2 * (part.end - part.first), panel, own.y.data(),
+                         [&](int64_t i, int64_t n, const float* y) {
+                             for (int64_t b = 0; b < n; b += 2)
+                                 use(panel(i + b) * PANEL, y + b * rows.count * PANEL, y + (b + 1) * rows.count * PANEL,
+                                     PANEL);
+                         });
+        return;
+    }
+    own.up.resize(rows.count * Y_STRIDE);
+    for (int64_t i = part.first; i < part.end; i++) {
+        int64_t first = i * BLOCK, count = std::min<int64_t>(BLOCK, size - first);
+        const float* gate = outputs_of<T>(block.gate_up, rows, first, count, own.y.data());
+        use(first, gate, outputs_of<T>(block.gate_up, rows, size + first, count, own.up.data()), Y_STRIDE);
+    }
 }
 
 // h += down(active)
 template <class T> void add_mlp(const Block& block, const Work<T>& work, Own<T>& own) {
     int64_t M = work.shape.model;
     Rows<T> rows = own.rows(work.active, work.shape.mlp, work.rows, block.down);
-    multiply<T>(block.down, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y) {
-        add_rounded(work.h + first, M, rows.count, count, y);
+    multiply<T>(block.down, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
+        add_rounded(work.h + first, M, rows.count, count, y, stride);
     });
 }

@@ -19,6 +19,8 @@ using Lanes = __m512;
 constexpr int LANES = 16;
 constexpr int TILE_ROWS = 4;
 constexpr int STREAM_ROWS = 8;
+constexpr int PANEL_ROWS = 12;
+constexpr int FEW_ROWS = 6;
 
 inline __mmask16 first_lanes(int count) { return __mmask16((1u << count) - 1); }
 inline Lanes zeros() { return _mm512_setzero_ps(); }
@@ -70,6 +72,8 @@ typedef float Lanes __attribute__((vector_size(32)));
 constexpr int LANES = 8;
 constexpr int TILE_ROWS = 2;
 constexpr int STREAM_ROWS = 4;
+constexpr int PANEL_ROWS = 4;
+constexpr int FEW_ROWS = 1;
 
 inline Lanes zeros() { return Lanes{}; }
 inline Lanes all(float x) { return Lanes{} + x; }
@@ -133,20 +137,16 @@ template <> struct Products<bf16> {
 };
 #endif
 
-// y[r * y_stride + c] = w[c] · x[r], R rows and 4 outputs. Meanwhile FETCH cache lines a step are fetched from ``next``
-// on, into the second-level cache: into the first, too few can be on their way to keep memory busy.
-template <class T, int R, int FETCH>
-inline const char* tile(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride, int64_t inputs, float* y,
-                        int64_t y_stride, const char* next) {
+// y[r * y_stride + c] = w[c] · x[r], R rows and 4 outputs
+template <class T, int R>
+inline void tile(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride, int64_t inputs, float* y,
+                 int64_t y_stride) {
     using P = Products<T>;
-    constexpr int STEP = P::WIDTH * sizeof(T);
     Lanes sum[TILE_OUTPUTS][R];
     for (int c = 0; c < TILE_OUTPUTS; c++)
         for (int r = 0; r < R; r++) sum[c][r] = zeros();
     int64_t i = 0;
     for (; i + P::WIDTH <= inputs; i += P::WIDTH) {
-        for (int line = 0; line < FETCH; line++) __builtin_prefetch(next + line * STEP, 0, 2);
-        next += FETCH * STEP;
         typename P::Part weights[TILE_OUTPUTS];
         for (int c = 0; c < TILE_OUTPUTS; c++) weights[c] = P::part(w[c] + i);
         for (int r = 0; r < R; r++) {
@@ -161,7 +161,6 @@ inline const char* tile(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x
         }
     }
     sum_lanes<R>(sum, y, y_stride);
-    return next;
 }
 
 // f(the number of rows as a type), for 1 to MOST rows
@@ -173,31 +172,4 @@ template <int MOST = TILE_ROWS, class F> inline void with_count(int64_t rows, F 
         f(Count<MOST>());
     else if constexpr (MOST > 1)
         with_count<MOST - 1>(rows, f);
-}
-
-constexpr int AHEAD = 4;  // tiles between the weights that are multiplied and those that are fetched
-
-// The same for any number of rows. The tile's share of fetching is spread over its groups of rows, so that memory and
-// arithmetic work at the same time.
-template <class T>
-inline void tiles(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride, int64_t rows, int64_t inputs,
-                  float* y, int64_t y_stride) {
-    int64_t groups = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    const char* next = (const char*)(w[0] + AHEAD * TILE_OUTPUTS * inputs);
-    for (int64_t group = 0; group < groups; group++) {
-        const T* rest = x + group * TILE_ROWS * x_stride;
-        float* to = y + group * TILE_ROWS * y_stride;
-        int64_t left = rows - group * TILE_ROWS;
-        with_count(left < TILE_ROWS ? left : TILE_ROWS, [&](auto count) {
-            constexpr int R = decltype(count)::value;
-            if (groups == 1)
-                tile<T, R, 4>(w, rest, x_stride, inputs, to, y_stride, next);
-            else if (groups == 2 || (groups == 3 && group == 0))
-                next = tile<T, R, 2>(w, rest, x_stride, inputs, to, y_stride, next);
-            else if (group < 4)
-                next = tile<T, R, 1>(w, rest, x_stride, inputs, to, y_stride, next);
-            else
-                tile<T, R, 0>(w, rest, x_stride, inputs, to, y_stride, next);
-        });
-    }
 }

@@ -1,20 +1,24 @@
-// Products of rows with a matrix of weights [O, I]: dense, its rows one after the other, or quantised.
+// Products of rows with a matrix of weights [O, I]: dense, in panels, or quantised, in records.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
+#include "panels.h"
 #include "quantized_tiles.h"
+#include "team.h"
 
-constexpr int BLOCK = BESIDE;        // outputs that are computed together
-constexpr int MOST_ROWS = 64;        // rows that are
-constexpr int Y_STRIDE = 2 * BLOCK;  // outputs that do not begin with a block lie in two
+constexpr int BLOCK = PANEL;   // outputs that are computed together
+constexpr int MOST_ROWS = 64;  // rows that are
+constexpr int Y_STRIDE = 2 * BLOCK;  // quantised outputs that do not begin with a block lie in two
+static_assert(BLOCK == BESIDE, "blocks of both kinds are shared out alike");
 
 extern "C" struct Matrix {
-    int64_t bits;  // 4 or 8 of a code; 0 for weights in the dtype of the rows
+    int64_t bits;  // 4 or 8 of a code; 0 for panels in the dtype of the rows
     int64_t offsets;  // whether quantised weights have any
     int64_t outputs;
     int64_t inputs;
-    const void* weights;  // [O, I], or records
+    const void* weights;  // panels, or records
     const void* bias;     // [O] in the dtype of the rows, or null
 };
 
@@ -26,35 +30,71 @@ template <class T> struct Rows {
     int64_t stride;
     int64_t count;
     std::vector<float>* sums;
+    std::vector<typename Packed<T>::Input>* storage;
+    Packed<T> packed;
 
     void prepare(const Matrix& matrix) {
+        if (!matrix.bits) {
+            storage->resize(Packed<T>::size(count, matrix.inputs));
+            packed = {storage->data(), count, steps_of<T>(matrix.inputs)};
+            for (int64_t tile = 0; tile < packed.tiles(); tile++) packed.pack(tile, x, stride, matrix.inputs);
+        }
         if (matrix.bits) sum_groups<T>(x, stride, count, matrix.inputs / GROUP, *sums);
     }
 };
 
-// Where y[r * Y_STRIDE + c] = output first + c of row r begins, for up to BLOCK of them. ``room`` is for MOST_ROWS rows.
+template <class T>
+void add_bias(const Matrix& m, int64_t first, int64_t count, int64_t rows, float* y, int64_t stride) {
+    if (!m.bias) return;
+    const T* bias = (const T*)m.bias + first;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < count; c++) y[r * stride + c] += to_float(bias[c]);
+}
+
+// Where y[r * Y_STRIDE + c] = output first + c of row r begins, for up to BLOCK of a quantised matrix. ``room`` is for
+// all rows.
 template <class T>
 const float* outputs_of(const Matrix& m, const Rows<T>& rows, int64_t first, int64_t count, float* room) {
-    float* y = room;
-    if (m.bits) {
-        Records records = records_of(m);
-        for (int64_t block = first / BLOCK; block * BLOCK < first + count; block++)
-            quantized_tiles<T>(records, block, rows.x, rows.stride, rows.sums->data(), rows.count,
-                               room + (block - first / BLOCK) * BLOCK, Y_STRIDE);
-        y += first % BLOCK;
-    } else {
-        const T* weights = (const T*)m.weights;
-        for (int64_t at = 0; at < count; at += TILE_OUTPUTS) {
-            const T* w[TILE_OUTPUTS];
-            for (int c = 0; c < TILE_OUTPUTS; c++)
-                w[c] = weights + (first + (at + c < count ? at + c : count - 1)) * m.inputs;
-            tiles<T>(w, rows.x, rows.stride, rows.count, m.inputs, y + at, Y_STRIDE);
-        }
-    }
-    if (m.bias) {
-        const T* bias = (const T*)m.bias + first;
-        for (int64_t r = 0; r < rows.count; r++)
-            for (int64_t c = 0; c < count; c++) y[r * Y_STRIDE + c] += to_float(bias[c]);
-    }
+    Records records = records_of(m);
+    for (int64_t block = first / BLOCK; block * BLOCK < first + count; block++)
+        quantized_tiles<T>(records, block, rows.x, rows.stride, rows.sums->data(), rows.count,
+                           room + (block - first / BLOCK) * BLOCK, Y_STRIDE);
+    float* y = room + first % BLOCK;
+    add_bias<T>(m, first, count, rows.count, y, Y_STRIDE);
     return y;
+}
+
+// ``use(i, n, y)`` for n panels of a dense matrix from number i on, of ``count`` whose numbers there are ``panel(i)``;
+// y[(b * rows + r) * PANEL + c] is output c of the b-th of them for row r
+template <class T, class Number, class Use>
+void dense_outputs(const Matrix& m, const Packed<T>& x, int64_t count, Number panel, float* y, Use use) {
+    auto place = [&](int64_t i) { return (const char*)m.weights + panel(i) * x.steps * STEP_BYTES; };
+    each_panel<T>(count, x, place, y, [&](int64_t i, int64_t n, float* found) {
+        for (int64_t b = 0; b < n; b++) {
+            int64_t first = panel(i + b) * PANEL;
+            add_bias<T>(m, first, std::min<int64_t>(PANEL, m.outputs - first), x.count, found + b * x.count * PANEL,
+                        PANEL);
+        }
+        use(i, n, found);
+    });
+}
+
+// the outputs of blocks ``part`` of BLOCK: ``use(first, count, y, stride)``, y[r * stride + c] as above
+template <class T, class Use>
+void multiply(const Matrix& matrix, const Rows<T>& rows, Team::Part part, float* y, Use use) {
+    auto width = [&](int64_t first) { return std::min<int64_t>(BLOCK, matrix.outputs - first); };
+    if (matrix.bits) {
+        for (int64_t block = part.first; block < part.end; block++) {
+            int64_t first = block * BLOCK;
+            use(first, width(first), outputs_of<T>(matrix, rows, first, width(first), y), int64_t(Y_STRIDE));
+        }
+        return;
+    }
+    auto panel = [&](int64_t i) { return part.first + i; };
+    dense_outputs<T>(matrix, rows.packed, part.end - part.first, panel, y, [&](int64_t i, int64_t n, const float* found) {
+        for (int64_t b = 0; b < n; b++) {
+            int64_t first = (part.first + i + b) * PANEL;
+            use(first, width(first), found + b * rows.count * PANEL, int64_t(PANEL));
+        }
+    });
 }

@@ -1,0 +1,36 @@
+"""Weights in panels of 16 outputs, step by step of their inputs, as ``source/panels.h`` reads them.
+
+What fills up the last panel and the last step are zeros.
+
+Legend: O outputs, I inputs, P panels, S steps, C outputs of a panel, D inputs of a step, K rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+OUTPUTS = 16
+BYTES = 4
+"""Of an output's inputs in a step."""
+
+
+def to_panels(weight_xOI: torch.Tensor) -> torch.Tensor:
+    """[..., O, I] → [..., P, S, C, D], a copy."""
+    depth = BYTES // weight_xOI.element_size()
+    outputs, inputs = weight_xOI.shape[-2:]
+    shape = (*weight_xOI.shape[:-2], -(-outputs // OUTPUTS), -(-inputs // depth), OUTPUTS, depth)
+    padded = F.pad(weight_xOI, (0, -inputs % depth, 0, -outputs % OUTPUTS))
+    of_step = padded.view(*shape[:-3], OUTPUTS, -1, depth).transpose(-2, -3)
+    return of_step.contiguous()
+
+
+def from_panels(panels_PSCD: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """[O, I] again, a copy."""
+    P, S, C, D = panels_PSCD.shape
+    return panels_PSCD.transpose(1, 2).reshape(P * C, S * D)[:outputs, :inputs].contiguous()
+
+
+def rows_of_panels(panels_PSCD: torch.Tensor, row_K: torch.Tensor) -> torch.Tensor:
+    """Rows of the matrix, zeros that fill up the last step included: [K, S * D]."""
+    return panels_PSCD[row_K // OUTPUTS, :, row_K % OUTPUTS].flatten(1)

@@ -1,0 +1,139 @@
+"""One request's guesses from several sources: how probable they are, the tree of the best, learning from the text."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from spec_sdk.contracts import Budget, TopTokens
+from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_drafters.guess_source import GuessSource
+
+FURTHER_WEIGHT = 0.25
+"""What the log odds of a further source count for: less than 1, since sources mostly know the same."""
+FURTHER_OFFSET = 0.6
+"""What a further source adds whatever it says, so that one that says nothing new (log odds of -2.4) changes nothing."""
+
+Places = list[Any]
+"""The place in each source."""
+
+
+class Guesser:
+    """Guesses of ``sources`` for one request's text, of which ``taken_in`` tokens are known."""
+
+    def __init__(self, sources: Sequence[GuessSource]) -> None:
+        self.sources = sources
+        self.taken_in = 0
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Go on with the text up to ``tokens`` without learning from it: a prompt."""
+        self._extend(tokens[self.taken_in :])
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Go on with the text up to ``tokens``, which the target has made: which guesses were right?"""
+        for token in tokens[self.taken_in :]:
+            places = self._end()
+            offered = [source.guesses(place) for source, place in zip(self.sources, places, strict=True)]
+            for guess in dict.fromkeys(guess for guesses in offered for guess in guesses):
+                for source, place, guesses in zip(self.sources, places, offered, strict=True):
+                    kind = guesses[guess] if guess in guesses else source.other(place)
+                    source.rates.observe(kind, guess == token)
+            self._extend([token])
+
+    def record(self, tree: TokenTree, top: TopTokens, tokens: Sequence[int]) -> None:
+        """The target scored ``tree``, and the text went on from its root up to ``tokens``: learn from both."""
+        path = [0]
+        for token in tokens[self.taken_in :]:
+            child = next((draw.node for draw in tree.draws_N[path[-1]] if tree.token_N[draw.node] == token), None)
+            if child is None:
+                break
+            path.append(child)
+        # before the sources know what the target thought here
+        self.learn(tokens)
+        for source in self.sources:
+            source.record(tree, top, path)
+
+    def surest(self) -> float:
+        """The probability of the best guess at the text's end; 0 without any."""
+        return max((probability for _, probability in self._guesses(self._end())), default=0.0)
+
+    def grow(self, root: int, budget: Budget, min_probability: float, drafter: str) -> TreeBuilder:
+        """The tree of the paths with the largest probabilities, best first, none of less than ``min_probability``.
+
+        A path's probability is the product of its guesses' probabilities: the expected number of accepted tokens is the
+        sum over all nodes, and a node is never better than its parent, so the best nodes are a tree.
+        """
+        tree, probabilities = TreeBuilder(root, budget.nodes), list[float]()
+        least = max(min_probability, least_price(budget.node_costs))
+        # of two equally probable ones the one that was found first
+        offers: list[tuple[float, int, int, int, Places]] = []
+        found = 0
+
+        def offer(node: int, places: Places, joint: float) -> None:
+            nonlocal found
+            for token, probability in self._guesses(places):
+                if joint * probability >= least:
+                    found += 1
+                    heapq.heappush(offers, (-joint * probability, found, node, token, places))
+
+        offer(0, self._end(), 1.0)
+        while offers and tree.room:
+            negative, _, parent, token, places = heapq.heappop(offers)
+            node = tree.add(parent, token, "chosen", drafter=drafter)
+            probabilities.append(-negative)
+            if tree.depth[node] < budget.depth and tree.room:
+                after = [source.after(place, token) for source, place in zip(self.sources, places, strict=True)]
+                offer(node, after, -negative)
+        size = 1 + worthwhile(probabilities, budget.node_costs)
+        return tree if size == tree.size else first_nodes(tree, size)
+
+    def _guesses(self, places: Places) -> Iterator[tuple[int, float]]:
+        """Every token that some source guesses, and how probably it is right."""
+        offered = [source.guesses(place) for source, place in zip(self.sources, places, strict=True)]
+        if len(offered) == 1:
+            rate = self.sources[0].rates.rate
+            yield from ((token, rate(kind)) for token, kind in offered[0].items())
+            return
+        others = [source.other(place) for source, place in zip(self.sources, places, strict=True)]
+        for token in dict.fromkeys(token for guesses in offered for token in guesses):
+            log_odds = 0.0
+            for i, (source, guesses, other) in enumerate(zip(self.sources, offered, others, strict=True)):
+                own = source.rates.log_odds(guesses.get(token, other))
+                log_odds += FURTHER_WEIGHT * own + FURTHER_OFFSET if i else own
+            yield token, 1 / (1 + math.exp(-log_odds))
+
+    def _end(self) -> Places:
+        return [source.end() for source in self.sources]
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        for source in self.sources:
+            source.extend(tokens)
+        self.taken_in += len(tokens)
+
+
+def least_price(node_costs: Sequence[float]) -> float:
+    """What a further node costs where it costs least: one of a smaller probability makes no tree better."""
+    return min((after - before for before, after in itertools.pairwise(node_costs)), default=0.0)
+
+
+def worthwhile(probabilities: Sequence[float], node_costs: Sequence[float]) -> int:
+    """How many of a tree's nodes, the best first, to keep for the largest expected gain in tokens."""
+    if not node_costs:
+        return len(probabilities)
+    best, gain, most = 0, 0.0, 0.0
+    for kept, (probability, cost) in enumerate(zip(probabilities, node_costs[1:], strict=False), start=1):
+        gain += probability
+        if gain - cost > most:
+            best, most = kept, gain - cost
+    return best
+
+
+def first_nodes(tree: TreeBuilder, size: int) -> TreeBuilder:
+    """The tree of the ``size`` nodes that were added first, all of them chosen."""
+    kept = TreeBuilder(tree.root, tree.max_nodes)
+    for node in range(1, size):
+        kept.add(tree.parent[node], tree.token[node], "chosen", drafter=tree.draws[tree.parent[node]][0].drafter)
+    return kept

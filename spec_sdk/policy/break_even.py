@@ -1,0 +1,136 @@
+"""For drafters that know how probable their guesses are: the price of every node, so that each cycle takes what pays.
+
+The other policies choose a tree's shape from what was accepted on average. A drafter that estimates the probability of
+every node can do better: it is told what a tree of so many nodes costs beyond a plain step, in tokens, and proposes the
+tree with the largest expected gain. Where nothing is worth its price that is the root alone: a plain step.
+
+Prices come from the past alone, so a budget is fixed before any random number of its cycle is drawn, and the
+distribution of the output stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
+from spec_sdk.policy.learned import LONGEST_WAIT
+from spec_sdk.policy.obtained_costs import obtain_costs
+from spec_sdk.policy.stage_times import StageTimes
+
+PLAIN_SAMPLES = 3
+"""Plain steps timed before the first draft: the very first may include a warm-up."""
+PRICED_AGAIN = 8
+"""Cycles after which prices are worked out anew."""
+UNMEASURED = 0.3
+"""What a node is taken to cost, in plain steps, before any pass over several was timed: dear, so that only sure guesses
+are tried first.
+"""
+GAINS_KEPT = 4
+"""Gains that are set against later losses, in ``patience``."""
+FORGET = 0.9
+"""What a cycle counts for one cycle later in the run's speed."""
+
+
+@dataclass
+class BreakEvenConfig:
+    """Options of ``policy=break_even``."""
+
+    max: int = option(12, "deepest draft, in tokens along one path", minimum=1)
+    max_nodes: int = option(32, "most nodes of a cycle's tree, the root included", minimum=2)
+    patience: float = option(
+        1.5,
+        "lost time, in plain steps, after which drafting pauses; earlier gains of up to four times it make up for it",
+        above=0,
+    )
+    retry: int = option(
+        16,
+        f"plain steps of the first pause; doubled each time drafting did not pay, up to {LONGEST_WAIT}",
+        minimum=1,
+    )
+    refresh: int = option(64, "cycles with a draft after which a plain step is timed anew", minimum=1)
+    costs: str = option(
+        "auto",
+        "what wider passes cost on this machine",
+        choices={
+            "auto": "the kept cost curve; without one, measured where the run is long enough, else learned",
+            "measure": "the kept cost curve; without one, measured before the run, in less than 5 s",
+            "learn": "learned from the run's own times",
+        },
+    )
+
+
+class BreakEvenPolicy(Policy):
+    """Tells the drafter what nodes cost; pauses while drafting does not pay. For drafters with probabilities of nodes.
+
+    One that takes no notice of :attr:`Budget.node_costs` grows the largest tree that is granted: use ``adaptive``.
+    """
+
+    name = "break_even"
+    Config = BreakEvenConfig
+    config: BreakEvenConfig
+
+    def __init__(self, config: BreakEvenConfig) -> None:
+        super().__init__(config)
+        self._times = StageTimes()
+        self._gained = 0.0
+        self._tokens = self._seconds = 0.0
+        self._failures = self._pause = self._since_plain = self._since_priced = self._wider_passes = 0
+        self._prices: tuple[float, ...] = ()
+
+    def for_request(self) -> BreakEvenPolicy:
+        # what a node costs, and whether guesses pay, is learned by all requests of a run together
+        return self
+
+    def prepare(self, costs: CostSource, branches: bool) -> None:
+        known = obtain_costs(costs, self.config.costs)
+        if known is not None:
+            self._times.use(known)
+
+    def budget(self, request: Request) -> Budget:
+        if self._times.plain.count < PLAIN_SAMPLES or self._pause > 0 or self._since_plain >= self.config.refresh:
+            return Budget(0)
+        return Budget(self.config.max, self.config.max_nodes, self._prices)
+
+    def observe(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "prefill":
+            # another prompt, another chance
+            self._failures //= 2
+            self._pause = min(self._pause, self.config.retry)
+            return
+        times, nodes, new = self._times, event["tree_nodes"], len(event["tokens"])
+        times.behind(event["prefix"])
+        verify_s = event["verify_s"] + event["recover_s"]
+        times.add_verify(nodes, verify_s)
+        self._since_plain = self._since_plain + 1 if nodes > 1 else 0
+        self._wider_passes += nodes > 1
+        if not event["budget"]:
+            self._pause -= 1
+        else:
+            self._book(new, event["draft_s"] + verify_s)
+        self._since_priced += 1
+        if not self._prices or self._since_priced >= PRICED_AGAIN:
+            self._set_prices()
+
+    def _book(self, new: int, seconds: float) -> None:
+        plain = self._times.plain.mean
+        self._tokens, self._seconds = FORGET * self._tokens + new, FORGET * self._seconds + seconds
+        most_s = self.config.patience * plain
+        self._gained = min(self._gained + new * plain - seconds, GAINS_KEPT * most_s)
+        if self._gained < -most_s:
+            self._pause = min(self.config.retry << self._failures, LONGEST_WAIT)
+            self._failures, self._gained = min(self._failures + 1, 16), 0.0
+
+    def _set_prices(self) -> None:
+        """A second is worth what it makes on average: with drafts, or without them where those make less."""
+        times, self._since_priced = self._times, 0
+        plain = times.plain.mean
+        token_s = min(plain, self._seconds / self._tokens) if self._tokens else plain
+        prices = [0.0]
+        for nodes in range(2, self.config.max_nodes + 1):
+            # a measured curve may dip where it is flat: a wider pass is never taken to cost less
+            known = times.has_curve or self._wider_passes
+            costs_s = times.verify(nodes) - plain if known else UNMEASURED * (nodes - 1) * plain
+            prices.append(max(prices[-1], costs_s / token_s))
+        self._prices = tuple(prices)

@@ -1,0 +1,67 @@
+"""The suffix automaton against counting by hand, in texts of few tokens, where runs repeat in every way."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from spec_sdk_drafters.suffix_automaton import SuffixAutomaton
+
+
+def followers(text: Sequence[int], run: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Token → how often it followed ``run`` in ``text``, and where it did last."""
+    found: dict[int, tuple[int, int]] = {}
+    for start in range(len(text) - len(run)):
+        if list(text[start : start + len(run)]) == list(run):
+            token = text[start + len(run)]
+            found[token] = (found.get(token, (0, 0))[0] + 1, start + len(run))
+    return found
+
+
+def longest_known(text: Sequence[int], path: Sequence[int], longest: int, followed: bool) -> int:
+    """Tokens of the longest run at the end of ``path`` that is in ``text``, followed by something if asked."""
+    for length in range(min(longest, len(path)), 0, -1):
+        run = list(path[len(path) - length :])
+        places = [start for start in range(len(text) - length + 1) if list(text[start : start + length]) == run]
+        if any(start + length < len(text) for start in places) or (places and not followed):
+            return length
+    return 0
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3, 5, 40])
+@pytest.mark.parametrize("alphabet", [1, 2, 3, 4])
+def test_runs_and_followers_are_those_that_counting_finds(alphabet: int, longest: int) -> None:
+    choose = random.Random(alphabet * 100 + longest)
+    for _ in range(12):
+        automaton, text = SuffixAutomaton(longest), list[int]()
+        for _ in range(choose.randint(1, 32)):
+            text.append(choose.randrange(alphabet))
+            automaton.extend(text[-1:])
+            end = automaton.end()
+            assert end.length == longest_known(text, text, longest, followed=True)
+            for run in automaton.shorter(end):
+                found = {f.token: (f.occurrences, f.latest) for f in automaton.followers(run.state)}
+                expected = followers(text, text[len(text) - run.length :])
+                assert found == expected
+                assert {f.of for f in automaton.followers(run.state)} == {sum(count for count, _ in expected.values())}
+            # tokens that may follow, but are not in the text
+            path, cursor = list(text), end
+            for _ in range(4):
+                path.append(choose.randrange(alphabet))
+                cursor = automaton.advance(cursor, path[-1])
+                assert cursor.length == longest_known(text, path, longest, followed=False)
+                if cursor.length:
+                    found = {f.token: (f.occurrences, f.latest) for f in automaton.followers(cursor.state)}
+                    assert found == followers(text, path[len(path) - cursor.length :])
+
+
+def test_one_token_repeated_takes_linear_time() -> None:
+    """Every run of it occurs everywhere, so that counting all of them would take quadratic time."""
+    automaton = SuffixAutomaton(24)
+    began = time.perf_counter()
+    automaton.extend([7] * 50_000)
+    assert time.perf_counter() - began < 20
+    assert automaton.end().length == 24

@@ -1,0 +1,217 @@
+"""Guesses from the wrong place, counted wrongly, or more of them than the budget has room for; draws that are lost."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DRAFTERS = "plugins/drafters/spec_sdk_drafters"
+AUTOMATON = f"{DRAFTERS}/suffix_automaton.py"
+LOOKUP = f"{DRAFTERS}/prompt_lookup.py"
+SUFFIX = f"{DRAFTERS}/suffix_source.py"
+TABLE = f"{DRAFTERS}/recycling_table.py"
+GUESSING = f"{DRAFTERS}/guessing.py"
+RATES = f"{DRAFTERS}/acceptance_rates.py"
+MIXED = f"{DRAFTERS}/mixed.py"
+SCHEDULER = "spec_sdk/engine/scheduler.py"
+POLICY = "spec_sdk/policy/break_even.py"
+OF_AUTOMATON = "tests/drafters/test_suffix_automaton.py::test_runs_and_followers_are_those_that_counting_finds"
+OF_DRAFTERS = "tests/drafters/test_retrieval.py"
+OF_POLICY = "tests/policies/test_break_even.py"
+OUTCOMES = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_a_cycle"
+MATCHES = f"{OF_DRAFTERS}::test_several_matches_are_merged_longest_run_and_latest_first"
+
+RETRIEVAL = (
+    Mutant(
+        "automaton: a split state forgets its count",
+        AUTOMATON,
+        "self._count[short], self._latest[short] = self._count[after], self._latest[after]",
+        "self._latest[short] = self._latest[after]",
+        (OF_AUTOMATON,),
+    ),
+    Mutant(
+        "automaton: counts are of runs one token too short",
+        AUTOMATON,
+        "self._counted.length + 1), self.longest + 1",
+        "self._counted.length + 1), self.longest",
+        (OF_AUTOMATON,),
+    ),
+    Mutant(
+        "automaton: the text's end counts as an occurrence before",
+        AUTOMATON,
+        "while state != ROOT and not self._next[state]:",
+        "while False:",
+        (OF_AUTOMATON,),
+    ),
+    Mutant(
+        "automaton: a token after a path is looked up from its whole text",
+        AUTOMATON,
+        "        state, length = cursor\n        while state != ROOT and token not in self._next[state]:",
+        "        state, length = self.end()\n        while state != ROOT and token not in self._next[state]:",
+        (OF_AUTOMATON,),
+    ),
+    Mutant(
+        "prompt lookup: the earliest occurrence first",
+        LOOKUP,
+        "for position in reversed(self._follows.get(tuple(tokens[-n:]), ())):",
+        "for position in self._follows.get(tuple(tokens[-n:]), ()):",
+        (f"{OF_DRAFTERS}::test_where_nodes_are_few_the_latest_match_has_them",),
+    ),
+    Mutant(
+        "prompt lookup: a match that adds nothing counts",
+        LOOKUP,
+        "paths += tree.size > before",
+        "paths += 1",
+        (f"{OF_DRAFTERS}::test_a_match_that_goes_on_like_another_is_no_second_path",),
+    ),
+    Mutant(
+        "prompt lookup: a match before the root",
+        LOOKUP,
+        "for end in range(self._indexed + 1, len(tokens)):",
+        "for end in range(self._indexed + 1, len(tokens) + 1):",
+        (MATCHES,),
+    ),
+    Mutant(
+        "suffix: a run reaches from one kept answer into the next",
+        SUFFIX,
+        "self.automata[-1].extend([*answer, -1])",
+        "self.automata[-1].extend([*answer])",
+        (f"{OF_DRAFTERS}::test_a_kept_answer_ends_where_it_ended",),
+    ),
+    Mutant(
+        "suffix: shorter runs overrule longer ones",
+        SUFFIX,
+        "runs.sort(key=lambda item: -item[1].length)",
+        "runs.sort(key=lambda item: item[1].length)",
+        (f"{OF_DRAFTERS}::test_a_longer_run_is_believed_before_a_shorter_one",),
+    ),
+    Mutant(
+        "suffix: kept answers are never dropped",
+        SUFFIX,
+        "self.automata = [self.automata[-1], SuffixAutomaton(LONGEST)]",
+        "self.automata = [*self.automata, SuffixAutomaton(LONGEST)]",
+        (f"{OF_DRAFTERS}::test_no_more_answers_are_kept_than_asked_for",),
+    ),
+    Mutant(
+        "recycling: the table is keyed by the parent's token",
+        TABLE,
+        "self.rows[tree.token_N[node]] = tuple(",
+        "self.rows[tree.token_N[max(0, tree.parent_N[node])]] = tuple(",
+        (f"{OF_DRAFTERS}::test_the_table_has_what_the_target_thought_of_every_node",),
+    ),
+    Mutant(
+        "recycling: only the accepted path is kept",
+        TABLE,
+        "for node in [*range(tree.size), *path]:",
+        "for node in path:",
+        (f"{OF_DRAFTERS}::test_the_table_has_what_the_target_thought_of_every_node",),
+    ),
+    Mutant(
+        "recycling: a rejected node overrules the accepted one",
+        TABLE,
+        "for node in [*range(tree.size), *path]:",
+        "for node in [*path, *range(tree.size)]:",
+        (f"{OF_DRAFTERS}::test_the_table_has_what_the_target_thought_of_every_node",),
+    ),
+    Mutant(
+        "recycling: tokens that are ruled out are guessed",
+        TABLE,
+        "if probability > 0 and (",
+        "if (rank == 0) or (",
+        (f"{OF_DRAFTERS}::test_the_table_has_what_the_target_thought_of_every_node",),
+    ),
+    Mutant(
+        "learning after the target's answer is known",
+        GUESSING,
+        """        self.learn(tokens)
+        for source in self.sources:
+            source.record(tree, top, path)
+""",
+        """        for source in self.sources:
+            source.record(tree, top, path)
+        self.learn(tokens)
+""",
+        (f"{OF_DRAFTERS}::test_learning_comes_before_the_target_s_answer_is_known",),
+    ),
+    Mutant(
+        "guesses: a path is as probable as its last token",
+        GUESSING,
+        "heapq.heappush(offers, (-joint * probability, found,",
+        "heapq.heappush(offers, (-probability, found,",
+        (f"{OF_DRAFTERS}::test_the_tree_has_the_most_probable_paths",),
+    ),
+    Mutant(
+        "guesses: a node deeper than the budget",
+        GUESSING,
+        "if tree.depth[node] < budget.depth and tree.room:",
+        "if tree.depth[node] <= budget.depth and tree.room:",
+        (f"{OF_DRAFTERS}::test_the_tree_has_the_most_probable_paths", OF_DRAFTERS),
+    ),
+    Mutant(
+        "guesses: prices are off by one node",
+        GUESSING,
+        "zip(probabilities, node_costs[1:], strict=False)",
+        "zip(probabilities, node_costs, strict=False)",
+        (f"{OF_DRAFTERS}::test_as_many_nodes_as_pay",),
+    ),
+    Mutant(
+        "rates: the prior is not weighed against what was tried",
+        RATES,
+        "known = right / (self._tried.get(kind, 0.0) + PRIOR_WEIGHT)",
+        "known = right / (self._tried.get(kind, 0.0) + PRIOR_WEIGHT + 1)",
+        (f"{OF_DRAFTERS}::test_rates_are_discounted_counts_drawn_towards_the_prior",),
+    ),
+    Mutant(
+        "rates: a guess that was wrong counts as right",
+        GUESSING,
+        "source.rates.observe(kind, guess == token)",
+        "source.rates.observe(kind, guess != token)",
+        (f"{OF_DRAFTERS}::test_a_drafter_learns_which_guesses_are_right",),
+    ),
+    Mutant(
+        "mixed: what the model drew and nobody guessed is left out where there are guesses",
+        MIXED,
+        "            trees[i] = merge([tree, trees[i]])\n",
+        "            trees[i] = merge([tree, trees[i]]) if trees[i].size == 1 else trees[i]\n",
+        (f"{OF_DRAFTERS}::test_no_draw_of_the_model_is_lost",),
+    ),
+    Mutant(
+        "mixed: guesses that the model drew replace its draws",
+        MIXED,
+        "            trees[i] = merge([tree, trees[i]])\n",
+        """            if tree.token_N[1:2] != trees[i].token_N[1:2]:
+                trees[i] = merge([tree, trees[i]])
+""",
+        (
+            f"{OUTCOMES}[mixed, drawn with replacement-5-temperature 1]",
+            f"{OUTCOMES}[mixed, drawn without replacement-5-temperature 1]",
+        ),
+    ),
+    Mutant(
+        "mixed: the model may use up the nodes of the guesses",
+        MIXED,
+        "nodes = [budgets[i].nodes - (trees[i].size - 1) for i in asked]",
+        "nodes = [budgets[i].nodes for i in asked]",
+        (f"{OF_DRAFTERS}::test_no_draw_of_the_model_is_lost", OUTCOMES),
+    ),
+    Mutant(
+        "top tokens of another request",
+        SCHEDULER,
+        "for turn, top in zip(asking, read_tops(tops), strict=True):",
+        "for turn, top in zip(asking, reversed(read_tops(tops)), strict=True):",
+        (f"{OF_DRAFTERS}::test_the_scheduler_gives_the_target_s_top_tokens_of_every_node_and_request",),
+    ),
+    Mutant(
+        "break_even: prices are per node, not of the tree",
+        POLICY,
+        "prices.append(max(prices[-1], costs_s / token_s))",
+        "prices.append(max(prices[-1], costs_s / token_s / nodes))",
+        (f"{OF_POLICY}::test_prices_are_those_of_the_cost_curve",),
+    ),
+    Mutant(
+        "break_even: every pause is as long as the first",
+        POLICY,
+        "self.config.retry << self._failures",
+        "self.config.retry",
+        (f"{OF_POLICY}::test_it_pauses_longer_each_time_drafting_loses_time",),
+    ),
+)

@@ -1,0 +1,133 @@
+"""``break_even`` prices nodes by measured times, and pauses where drafting does not pay."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spec_sdk.contracts import Budget, CostCurve, SamplingParams
+from spec_sdk.policy import BreakEvenConfig, BreakEvenPolicy
+from spec_sdk.policy.break_even import UNMEASURED
+from spec_sdk.testing.defaults import reference_sampler, request_for
+from tests.policies.worlds import FLAT, STEEP, WORLDS, Known
+
+REQUEST = request_for([1], reference_sampler(SamplingParams()), 0).view
+PLAIN_S = 0.02
+
+
+def cycle(budget: int, nodes: int, new: int, verify_s: float, draft_s: float = 0.0) -> dict[str, Any]:
+    return {
+        "event": "cycle",
+        "prefix": 10,
+        "budget": budget,
+        "tree_nodes": nodes,
+        "tokens": [0] * new,
+        "verify_s": verify_s,
+        "recover_s": 0.0,
+        "draft_s": draft_s,
+    }
+
+
+def warm(**options: Any) -> BreakEvenPolicy:
+    """After its first plain steps."""
+    policy = BreakEvenPolicy(BreakEvenConfig(costs="learn", **options))
+    for _ in range(3):
+        assert policy.budget(REQUEST) == Budget(0)
+        policy.observe(cycle(0, 1, 1, PLAIN_S))
+    return policy
+
+
+def test_it_begins_with_plain_steps_and_then_grants_everything_at_a_price() -> None:
+    budget = warm(max=6, max_nodes=9).budget(REQUEST)
+    assert (budget.depth, budget.nodes) == (6, 9)
+    # nothing was measured: dear
+    assert budget.node_costs[4] == pytest.approx(4 * UNMEASURED)
+    assert budget.node_costs[0] == 0 and len(budget.node_costs) == 9
+    assert list(budget.node_costs) == sorted(budget.node_costs)
+
+
+@pytest.mark.parametrize("curve", [FLAT, STEEP])
+def test_prices_are_those_of_the_cost_curve(curve: CostCurve) -> None:
+    policy = BreakEvenPolicy(BreakEvenConfig())
+    policy.prepare(Known(replace(WORLDS["flat curve, good"].machine, curve=curve)), True)
+    for _ in range(16):
+        policy.observe(cycle(0, 1, 1, PLAIN_S))
+    costs = policy.budget(REQUEST).node_costs
+    for nodes in (8, 16, 32):
+        assert costs[nodes - 1] == pytest.approx(curve.at(nodes, 0) - 1, rel=0.05)
+
+
+def test_prices_are_learned_from_the_passes_of_the_run() -> None:
+    policy, times = warm(), {1: 1.0, 3: 1.6, 5: 2.2, 9: 3.4}
+    for _ in range(20):
+        for nodes, passes in times.items():
+            # as many tokens as pay for it, so that a second is worth what it is in plain decoding
+            policy.observe(cycle(4, nodes, 2, 2 * PLAIN_S if nodes == 1 else passes * PLAIN_S))
+            policy.observe(cycle(0, 1, 1, PLAIN_S))
+    learned = policy.budget(REQUEST).node_costs or policy._prices
+    assert learned[8] - learned[4] == pytest.approx(1.2, rel=0.35)
+
+
+def test_where_drafts_make_tokens_fast_a_second_is_worth_more() -> None:
+    policy, fast = warm(), warm()
+    for _ in range(30):
+        policy.observe(cycle(4, 4, 1, PLAIN_S))
+        fast.observe(cycle(4, 4, 3, PLAIN_S * 1.5))
+        policy.observe(cycle(4, 8, 2, PLAIN_S * 2))
+        fast.observe(cycle(4, 8, 4, PLAIN_S * 2))
+    assert fast._prices[7] > 1.5 * policy._prices[7]
+
+
+def test_it_pauses_longer_each_time_drafting_loses_time() -> None:
+    policy, pauses, paused = warm(retry=4, patience=1.0, refresh=10**6), list[int](), 0
+    for _ in range(400):
+        if policy.budget(REQUEST).depth:
+            if paused:
+                pauses.append(paused)
+            paused = 0
+            policy.observe(cycle(4, 5, 1, 1.4 * PLAIN_S))
+        else:
+            paused += 1
+            policy.observe(cycle(0, 1, 1, PLAIN_S))
+    assert pauses[:4] == [4, 8, 16, 32]
+    # another prompt: another chance
+    policy.observe({"event": "prefill"})
+    for _ in range(4):
+        policy.observe(cycle(0, 1, 1, PLAIN_S))
+    assert policy.budget(REQUEST).depth > 0
+
+
+def test_it_goes_on_where_drafting_pays() -> None:
+    """Through strokes of bad luck, since what was gained before makes up for them; it may pause before any gain."""
+    policy, choose, granted = warm(refresh=10**6), random.Random(0), list[bool]()
+    for _ in range(400):
+        granted.append(policy.budget(REQUEST).depth > 0)
+        if granted[-1]:
+            policy.observe(cycle(4, 5, choose.choice((1, 1, 4)), 1.3 * PLAIN_S))
+        else:
+            policy.observe(cycle(0, 1, 1, PLAIN_S))
+    assert sum(granted[:100]) > 60 and all(granted[200:])
+
+
+def test_a_plain_step_is_timed_anew_now_and_then() -> None:
+    policy = warm(refresh=10)
+    plain = []
+    for step in range(44):
+        granted = policy.budget(REQUEST).depth
+        plain += [] if granted else [step]
+        policy.observe(cycle(4, 5, 4, PLAIN_S) if granted else cycle(0, 1, 1, PLAIN_S))
+    assert plain == [10, 21, 32, 43]
+
+
+def test_what_a_cycle_without_a_draft_costs_is_drafting_alone() -> None:
+    """Where nothing is worth its price the tree is the root: a plain step, and timed as one."""
+    policy = warm(patience=1.0)
+    before = policy._times.plain.count
+    for _ in range(5):
+        policy.observe(cycle(4, 1, 1, PLAIN_S, draft_s=0.0005))
+        assert policy.budget(REQUEST).depth
+    assert policy._times.plain.count == before + 5
+    assert policy._gained == pytest.approx(-5 * 0.0005)
