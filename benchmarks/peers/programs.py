@@ -23,7 +23,7 @@ LLAMA_LOOKUP = 2
 LEAST_CONTEXT = 128
 """What llama.cpp's worker needs to find the number of threads."""
 
-OUR_PIPELINES = (("pipeline=vanilla",), ("pipeline=prompt_lookup", "policy=adaptive"), ())
+OUR_PIPELINES = (("pipeline=vanilla",), ("pipeline=prompt_lookup", "policy=adaptive"), ("pipeline=suffix",), ())
 """Without options it is the pipeline of ``python -m spec_sdk``."""
 ENTRY_POINT = "[spec_sdk]\ntasks.answer_requests = benchmarks.peers.our_task:AnswerRequests\n"
 

@@ -193,6 +193,6 @@ def test_ours_are_started_by_the_command_line(tmp_path: Path) -> None:
     weights = Weights(tmp_path, tmp_path / "f16.gguf", tmp_path / "q.gguf")
     every = programs(weights, "bfloat16", Interpreters(), 100, 64, tmp_path)
     ours = [p for p in every if p.name.startswith("spec-sdk")]
-    assert len(ours) == 6 and len({p.name for p in every}) == len(every) == 12
+    assert len(ours) == 8 and len({p.name for p in every}) == len(every) == 14
     assert all(p.command[1:4] == ["-m", "spec_sdk", "task=answer_requests"] for p in ours)
-    assert [p.plain for p in ours] == ["spec-sdk vanilla"] * 3 + ["spec-sdk vanilla 4-bit"] * 3
+    assert [p.plain for p in ours] == ["spec-sdk vanilla"] * 4 + ["spec-sdk vanilla 4-bit"] * 4
