@@ -67,7 +67,7 @@ class LayerSkipRunner(BlockRunner):
             for skipped in range(done, first):
                 work.record(skipped + 1, h_BNM)
             if first < end:
-                h_BNM = SequentialRunner().run(decoder, h_BNM, work, first, end)
+                h_BNM = SequentialRunner(first=first, end=end).run(decoder, h_BNM, work)
             done = end
         return h_BNM
 

@@ -5,6 +5,8 @@ Legend: B requests, N rows of a request, M model dim.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from spec_sdk.model.block_runner import BlockRunner
@@ -12,20 +14,24 @@ from spec_sdk.model.decoder import Decoder, ForwardPass
 
 
 class SequentialRunner(BlockRunner):
-    """Runs every block on the output of the one before. Stateless."""
+    """Runs every block on the output of the one before. Stateless.
+
+    ``first`` and ``end``: for a runner that is made of others, blocks ``first`` … ``end - 1`` alone.
+    """
 
     name = "sequential"
     capturable = True
 
-    def run(
-        self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass, first: int = 0, end: int | None = None
-    ) -> torch.Tensor:
-        """Blocks ``first`` … ``end - 1``, by default all: hidden states [B, N, M] in and out."""
-        end = decoder.layers if end is None else end
-        at_once = decoder.blocks_at_once(h_BNM, work, first, end)
+    def __init__(self, config: Any = None, first: int = 0, end: int | None = None) -> None:
+        super().__init__(config)
+        self.first, self.end = first, end
+
+    def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        end = decoder.layers if self.end is None else self.end
+        at_once = decoder.blocks_at_once(h_BNM, work, self.first, end)
         if at_once is not None:
             return at_once
-        for layer in range(first, end):
+        for layer in range(self.first, end):
             q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
             decoder.write_kv(layer, k_BNGD, v_BNGD, work)
             a_BNM = decoder.project(layer, decoder.attend(layer, q_BNHD, work))
