@@ -123,6 +123,23 @@ def test_head_i_stands_at_depth_i_plus_1(heads: Path) -> None:
             assert tree.token_N[node] in best[tree.depth_N[node] - 1]
 
 
+def test_a_new_request_has_no_state_of_the_slots_last_one(heads: Path) -> None:
+    """One of a single token has nothing to draft from yet; finished or not, the one before it does not matter."""
+    drafter = drafter_of(heads, candidates=1)
+    served = Served(drafter, [4, 8, 15, 16, 23], 3)
+    assert served.cycle(Budget(3)).depth == 3
+    request = request_for([7], ReferenceSampler(None, SamplingParams()), 0)
+    drafter.start([request.view], [target_session().prefill(0, [], drafter.taps)])
+    assert drafter.propose([request.view], [Budget(3)])[0].size == 1
+    drafter.finish([request.view])
+    assert not drafter._last_1M
+
+
+def test_no_more_depth_than_heads(heads: Path) -> None:
+    for depth in (1, 2, 3, 9):
+        assert Served(drafter_of(heads, candidates=1), [4, 8, 15], 3).cycle(Budget(depth)).depth == min(depth, 3)
+
+
 def test_the_repetition_penalty_reaches_every_depth(heads: Path) -> None:
     def tree(penalty: float) -> Any:
         drafter, params = drafter_of(heads, candidates=2), SamplingParams(temperature=1.0, repetition_penalty=penalty)
