@@ -76,7 +76,7 @@ def paths_of(tree: TreeBuilder) -> set[tuple[int, ...]]:
 
 
 def random_positions(seed: int) -> list[Candidates]:
-    choose, positions = random.Random(seed), []
+    choose, positions = random.Random(seed), list[Candidates]()
     for _ in range(choose.randint(1, 4)):
         probabilities = sorted((choose.random() for _ in range(choose.randint(1, 5))), reverse=True)
         tokens = choose.sample(range(20), len(probabilities))
@@ -159,7 +159,7 @@ def test_the_repetition_penalty_reaches_every_depth(heads: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"candidates": 1}, {"max_nodes": 5}])
-def test_conformance(options: dict[str, int], heads: Path) -> None:
+def test_conformance(options: dict[str, Any], heads: Path) -> None:
     check_drafter(
         lambda: drafter_of(heads, **options),
         tiny_checkpoints.VOCABULARY,

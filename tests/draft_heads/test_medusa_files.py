@@ -77,7 +77,7 @@ def test_one_output_head_for_all(tmp_path: Path) -> None:
     tensors, config = medusa_tensors(SIZES), vllm_config(SIZES, original_lm_head=True)
     blocks = {name: tensor for name, tensor in vllm_tensors(tensors).items() if name.startswith("blocks")}
     own_VM = tensors["2.1.weight"]
-    cases = (
+    cases: tuple[tuple[str, dict[str, torch.Tensor], torch.Tensor], ...] = (
         ("none", {}, ENDS.output_head.weight_OI),
         ("shared", {"lm_head.weight": own_VM}, own_VM),
         ("first", {"lm_heads.0.weight": own_VM}, own_VM),
