@@ -31,9 +31,12 @@ from benchmarks.measuring import PROMPTS, RESULTS, build, spread_prompts, write_
 from benchmarks.support import machine
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
 from spec_sdk.prompts import encode
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.cpu import CpuOps
+from spec_sdk_backends.native.library import find
+from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.thread_waiting import CHOICES, ENVIRONMENT, ThreadWaiting
 
 ROWS = (1, 8)
@@ -45,7 +48,8 @@ class Rival:
 
     def __init__(self, choice: str, whole: TorchExecutor, tokens: list[int]) -> None:
         self.waiting = ThreadWaiting(choice)
-        self._ops = CpuOps(waiting=self.waiting)
+        ops = CpuOps(waiting=self.waiting)
+        self._ops: Ops = ops if isinstance(find(), str) else NativeOps(ops, self.waiting)
         self._session = Session(TorchExecutor(whole.decoder, self._ops))
         self._prefix = len(tokens) - 1
         self._session.prefill(0, tokens[:-1])

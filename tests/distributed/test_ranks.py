@@ -141,8 +141,10 @@ def test_a_pipeline_gives_the_tokens_of_one_process(
     events: list[dict[str, Any]] = []
     alone = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i, emit=events.append) for i in range(2)]
     assert done[f"tokens {name} {sampled}"] == alone
-    # where nothing is accepted, nothing that was drafted counts; an adaptive policy may find that drafting never pays
-    assert name in ("vanilla", "adaptive") or sum(event.get("accepted", 0) for event in events) > 0
+    # where nothing is accepted, nothing that was drafted counts; an adaptive policy may find that drafting never pays,
+    # and a random head hardly ever hits the one token of greedy decoding
+    idle = name in ("vanilla", "adaptive") or (name == "eagle_tree" and not sampled)
+    assert idle or sum(event.get("accepted", 0) for event in events) > 0
 
 
 @pytest.mark.parametrize("name", SPECULATION)

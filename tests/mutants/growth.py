@@ -230,8 +230,8 @@ GROWTH = (
     Mutant(
         "draft model: a tree grows on its neighbour's logits",
         GROWING_DRAFT,
-        "zip(asking, levels, strict=True)",
-        "zip(asking, reversed(levels), strict=True)",
+        "zip(drafts, levels, strict=True)",
+        "zip(drafts, reversed(levels), strict=True)",
         (SHARED_PASSES,),
     ),
     Mutant(
@@ -264,7 +264,7 @@ GROWTH = (
     ),
     Mutant(
         "draft model: who asks for fewer levels ends the others",
-        GROWING_DRAFT,
+        GROWING_DRAFTER,
         "while asking:",
         "while asking and len(asking) == len(drafts):",
         (TOGETHER,),

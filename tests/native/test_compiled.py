@@ -42,7 +42,7 @@ def with_quantized_mlps(decoder: Decoder) -> Decoder:
     )
 
 
-@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("quantized", [pytest.param(False, marks=pytest.mark.full), True])
 def test_graphs_call_native_products(quantized: bool) -> None:
     plain = load_decoder(RandomWeights(TINY, 0), torch.device("cpu"), torch.float32, NativeOps(CpuOps()))
     if quantized:

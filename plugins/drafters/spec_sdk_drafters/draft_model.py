@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import BlockRunner, Budget, Hidden, Request, option
+from spec_sdk.contracts import BlockRunner, Hidden, Request, option
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
 from spec_sdk.registry import Registry
-from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
 
 RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec); layer_skip, without some layers"
@@ -67,15 +66,11 @@ class DraftModelDrafter(GrowingDrafter):
     def room(self, request: Request) -> int:
         return self.session.context - len(request.tokens)
 
-    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
-        self._keep_accepted(requests)
-        return super().propose(requests, budgets)
-
     def root_logits(self, requests: Sequence[Request]) -> list[torch.Tensor]:
         unfed = [request.tokens[self.session.length(request.slot) :] for request in requests]
         return self.session.feed([request.slot for request in requests], unfed)
 
-    def _keep_accepted(self, requests: Sequence[Request]) -> None:
+    def before_growing(self, requests: Sequence[Request]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""
         slots, paths = [], []
         for request in requests:

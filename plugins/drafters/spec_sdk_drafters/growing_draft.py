@@ -5,7 +5,7 @@ Legend: K nodes of a level, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -68,11 +68,6 @@ class GrowingDraft:
         return request.process_logits(logits_KV, paths)
 
 
-def grow_together(
-    drafts: Sequence[GrowingDraft], feed: Callable[[Sequence[GrowingDraft]], Sequence[torch.Tensor]]
-) -> None:
-    """Close the trees of ``drafts``. ``feed``: a pass over the nodes that the given drafts ask for → [K, V] each."""
-    asking = [draft for draft in drafts if draft.advance(None)]
-    while asking:
-        levels = feed(asking)
-        asking = [draft for draft, logits_KV in zip(asking, levels, strict=True) if draft.advance(logits_KV)]
+def advanced(drafts: Sequence[GrowingDraft], levels: Sequence[torch.Tensor | None]) -> list[GrowingDraft]:
+    """Let each tree go on with what it asked for, logits [K, V], or None to begin with: those that ask for more."""
+    return [draft for draft, logits_KV in zip(drafts, levels, strict=True) if draft.advance(logits_KV)]

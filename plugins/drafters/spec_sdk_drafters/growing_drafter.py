@@ -15,7 +15,7 @@ from spec_sdk.contracts import Budget, Drafter, Growth, Request
 from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
-from spec_sdk_drafters.growing_draft import GrowingDraft, grow_together
+from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
@@ -45,6 +45,9 @@ class GrowingDrafter(Drafter):
         self.vocabulary = models.target.executor.vocabulary
         self._drafts: dict[int, GrowingDraft] = {}
 
+    def before_growing(self, requests: Sequence[Request]) -> None:
+        """What must be done with the trees of the round before. By default nothing."""
+
     @abstractmethod
     def room(self, request: Request) -> int:
         """Most levels that may be drafted behind the request's tokens: what the model's context leaves."""
@@ -57,6 +60,7 @@ class GrowingDrafter(Drafter):
         """
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        self.before_growing(requests)
         depths = [min(budget.depth, self.room(request)) for request, budget in zip(requests, budgets, strict=True)]
         able = [i for i, depth in enumerate(depths) if depth >= 1]
         drafts: dict[int, GrowingDraft] = {}
@@ -66,7 +70,12 @@ class GrowingDrafter(Drafter):
             root_logits_V = request.process_logits(root_logits_V[None], [()])[0]
             growing = self.growth.grow(tree, root_logits_V, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing)
-        grow_together(list(drafts.values()), self._feed)
+        asking = advanced([*drafts.values()], [None] * len(drafts))
+        while asking:
+            # a level of every tree in one pass
+            slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
+            levels = self.session.grow(slots, grown, [draft.asked for draft in asking])
+            asking = advanced(asking, [align_vocabulary(logits_KV, self.vocabulary) for logits_KV in levels])
         return [
             drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
             for i, request in enumerate(requests)
@@ -75,8 +84,3 @@ class GrowingDrafter(Drafter):
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
-
-    def _feed(self, drafts: Sequence[GrowingDraft]) -> list[torch.Tensor]:
-        slots, trees = [draft.request.slot for draft in drafts], [draft.tree for draft in drafts]
-        levels = self.session.grow(slots, trees, [draft.asked for draft in drafts])
-        return [align_vocabulary(logits_KV, self.vocabulary) for logits_KV in levels]

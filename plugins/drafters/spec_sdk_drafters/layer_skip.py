@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from spec_sdk.contracts import BlockRunner, Budget, Drafter, Growth, Request, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
@@ -18,7 +16,7 @@ from spec_sdk.model.session import Session
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.draft_model import RUNNERS
-from spec_sdk_drafters.growing_draft import GrowingDraft, grow_together
+from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
 from spec_sdk_drafters.growing_drafter import GROWTHS
 
 
@@ -65,10 +63,6 @@ class LayerSkipDrafter(Drafter):
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
         target: Session = requests[0].target
 
-        def feed(drafts: Sequence[GrowingDraft]) -> list[torch.Tensor]:
-            slots, trees = [draft.request.slot for draft in drafts], [draft.tree for draft in drafts]
-            return target.draft(slots, trees, [draft.asked for draft in drafts], self.runner)
-
         trees = [
             TreeBuilder(request.pending_token, budget.nodes) for request, budget in zip(requests, budgets, strict=True)
         ]
@@ -78,7 +72,10 @@ class LayerSkipDrafter(Drafter):
             root_logits_V = request.process_logits(logits_1V, [()])[0]
             growing = self.growth.grow(tree, root_logits_V, budget.depth, request, self.name)
             drafts.append(GrowingDraft(request, tree, growing))
-        grow_together(drafts, feed)
+        asking = advanced(drafts, [None] * len(drafts))
+        while asking:
+            slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
+            asking = advanced(asking, target.draft(slots, grown, [draft.asked for draft in asking], self.runner))
         return [draft.closed for draft in drafts]
 
 

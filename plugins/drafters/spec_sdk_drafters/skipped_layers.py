@@ -15,7 +15,7 @@ from spec_sdk.contracts import BlockRunner, Guarantee, option
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.attention_stack import runs
 from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.runners.sequential import run_blocks
+from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ranks import ALONE, Ranks
 
 AUTO = "auto"
@@ -67,7 +67,7 @@ class LayerSkipRunner(BlockRunner):
             for skipped in range(done, first):
                 work.record(skipped + 1, h_BNM)
             if first < end:
-                h_BNM = run_blocks(decoder, h_BNM, work, first, end)
+                h_BNM = SequentialRunner().run(decoder, h_BNM, work, first, end)
             done = end
         return h_BNM
 
