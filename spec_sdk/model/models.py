@@ -21,7 +21,9 @@ from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
-from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head
+from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
+from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head, load_medusa_heads
+from spec_sdk.model.draft_heads.medusa import MedusaHeads
 from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder, load_target_ends
@@ -57,6 +59,14 @@ class DraftHeadModel:
 
     name: str
     executor: DraftHeadExecutor
+
+
+@dataclass(frozen=True)
+class MedusaModel:
+    """Loaded Medusa heads, with a label for reports."""
+
+    name: str
+    heads: MedusaHeads
 
 
 class Models:
@@ -103,6 +113,7 @@ class Models:
         self._weights, self._kv_cache = weights, kv_cache
         self._loaded: dict[str, Model] = {}
         self._heads: dict[tuple[str, HeadChoices], DraftHeadModel] = {}
+        self._medusa_heads: dict[str, MedusaModel] = {}
         self._target_checkpoint = self._open(target_reference)
         longest = self._target_checkpoint.config.longest_context
         if context is not None and context > longest:
@@ -162,14 +173,26 @@ class Models:
         """
         key = (reference, choices)
         if key not in self._heads:
-            if self.target.executor.config.encoder is not None:
-                raise UserError(
-                    f"drafter.checkpoint: {self.target.name} has an encoder; draft heads are of text models"
-                )
-            published = open_draft_head(reference)
+            published = self._open_head(reference)
             executor = load_draft_head(published, self._ends, choices, self.device, self.dtype, self.ops)
             self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} head", self._with_cache(executor))
         return self._heads[key]
+
+    def medusa_heads(self, reference: str) -> MedusaModel:
+        """Medusa heads, by directory or Hugging Face hub id, loaded once.
+
+        Raises UserError for ones that cannot be used with the target.
+        """
+        if reference not in self._medusa_heads:
+            published = self._open_head(reference)
+            heads = load_medusa_heads(published, self._ends, self.device, self.dtype, self.ops)
+            self._medusa_heads[reference] = MedusaModel(f"{published.name}, {published.layout} heads", heads)
+        return self._medusa_heads[reference]
+
+    def _open_head(self, reference: str) -> PublishedHead:
+        if self.target.executor.config.encoder is not None:
+            raise UserError(f"drafter.checkpoint: {self.target.name} has an encoder; draft heads are of text models")
+        return open_draft_head(reference)
 
     @functools.cached_property
     def _ends(self) -> TargetEnds:

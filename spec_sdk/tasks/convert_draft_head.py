@@ -39,6 +39,6 @@ class ConvertDraftHead(Task):
         spec = (head := convert_draft_head(source, output)).spec
         print(
             f"{output}: {head.layout} head, for a target of hidden size {spec.target_hidden_size} and vocabulary "
-            f"{spec.config.vocab_size}"
+            f"{spec.target_vocabulary}"
         )
         return 0

@@ -11,6 +11,7 @@ import pytest
 from tests.draft_heads.test_conversion import SIZES, pickled
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_heads import eagle3_tensors, write_eagle3
+from tests.support.tiny_medusa import write_medusa
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +53,20 @@ def test_a_head_drafts(cli: Callable[..., Any], own_directory: Path) -> None:
     )
     unnamed = cli("pipeline=eagle_tree", *options)
     assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'eagle' needs a head")
+
+
+def test_medusa_heads_draft(cli: Callable[..., Any], own_directory: Path) -> None:
+    write_medusa(own_directory / "heads", SIZES, base_model_name_or_path="org/model")
+    options = ["model.target=model", "prompt=a b c d", "max_new_tokens=12", "ignore_eos=true"]
+    plain = cli("pipeline=vanilla", *options)
+    assert plain.status == 0, plain.err
+    medusa = ["pipeline=medusa_tree", "drafter.checkpoint=heads", *options]
+    drafted = cli(*medusa, "output_dir=results")
+    assert drafted.status == 0 and drafted.out == plain.out, drafted.err
+    assert '"heads, Medusa heads"' in (own_directory / "results" / "metrics.json").read_text()
+    shown = cli(*medusa, "task=show_tree", "drafter.max_nodes=4", "drafter.candidates=2")
+    assert shown.status == 0, shown.err
+    eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=heads", *options)
+    assert eagle.status == 2 and "heads is a head of medusa (Medusa layout), and this drafter needs" in eagle.error
+    unnamed = cli("pipeline=medusa_tree", *options)
+    assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'medusa' needs heads")

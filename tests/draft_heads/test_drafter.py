@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Hidden, RequestState, SamplingParams
+from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.errors import UserError
@@ -85,7 +85,7 @@ def test_conformance(head: str, options: str, heads: dict[str, Path], scale: Cal
 class Served:
     """A request whose target says after every cycle which path it accepts, at random."""
 
-    def __init__(self, drafter: EagleDrafter, tokens: list[int], seed: int) -> None:
+    def __init__(self, drafter: Drafter, tokens: list[int], seed: int) -> None:
         self.drafter, self.target, self.choose = drafter, target_session(), random.Random(seed)
         self.request = request_for(tokens, ReferenceSampler(None, SamplingParams(temperature=1.0)), seed)
         hidden = self.target.prefill(0, tokens[:-1], drafter.taps)

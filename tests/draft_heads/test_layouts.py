@@ -260,7 +260,7 @@ def test_files_that_contradict_the_method(tmp_path: Path) -> None:
 
 
 def test_other_heads_are_named(tmp_path: Path) -> None:
-    tensors = {"0.0.linear.weight": torch.zeros(48, 48)}
+    tensors = {"layers.0.self_attn.q_proj.weight": torch.zeros(48, 48)}
     write_head(tmp_path / "a", {"architectures": ["DFlashDraftModel"]}, tensors)
     found = refusal(tmp_path / "a")
     assert "DFlashDraftModel" in found and "speculators, EAGLE-3, EAGLE-1/2" in found

@@ -17,6 +17,7 @@ from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
 from tests.mutants.layer_kinds import LAYER_KINDS
+from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.quantised import QUANTISED
@@ -48,6 +49,7 @@ LISTS = (
     RETRIEVAL,
     TRAINING,
     DRAFT_HEADS,
+    MEDUSA,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

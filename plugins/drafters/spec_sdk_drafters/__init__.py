@@ -12,6 +12,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.eagle import EagleDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
     from spec_sdk_drafters.layer_skip import LayerSkipDrafter
+    from spec_sdk_drafters.medusa import MedusaDrafter
     from spec_sdk_drafters.merged import MergedDrafter
     from spec_sdk_drafters.mixed import MixedDrafter
     from spec_sdk_drafters.no_draft import NoDraft
@@ -25,6 +26,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         DraftModelDrafter,
         EasySpecDrafter,
         EagleDrafter,
+        MedusaDrafter,
         LayerSkipDrafter,
         PromptLookup,
         SuffixDrafter,

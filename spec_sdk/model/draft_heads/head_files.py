@@ -16,6 +16,7 @@ from spec_sdk.model.weight_table import Shape
 
 INTEGERS = ("I64", "I32", "I16")
 MARKS = ("BOOL", "U8", "I8")
+_NOT_FLOATING = {"d2t": INTEGERS, "t2d": MARKS, "token_map": INTEGERS}
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,10 @@ class HeadTensors:
     def __contains__(self, name: str) -> bool:
         return name in self._stored_as
 
+    @property
+    def names(self) -> Collection[str]:
+        return self._stored_as.keys()
+
     def shape(self, name: str) -> Shape:
         """Raises KeyError for a name that is not there."""
         return tuple(self._store.shapes[self._stored_as[name]])
@@ -83,7 +88,7 @@ class HeadTensors:
             more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             raise UserError(f"{self.where}: tensor '{self._stored_as[unknown[0]]}'{more} is none that such a head has")
         used = {**required, **there}
-        self._store.check_floating(self._stored_as[name] for name in used if name not in ("d2t", "t2d"))
-        for name, dtypes in (("d2t", INTEGERS), ("t2d", MARKS)):
+        self._store.check_floating(self._stored_as[name] for name in used if name not in _NOT_FLOATING)
+        for name, dtypes in _NOT_FLOATING.items():
             if name in used and (dtype := self._store.dtype(self._stored_as[name])) not in dtypes:
                 raise UserError(f"{self.where}: tensor '{name}' is stored as {dtype}, not as {dtypes[0]}")

@@ -7,10 +7,9 @@ Legend: V target vocabulary, W draft vocabulary, M model dim of the head.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from abc import abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 
@@ -21,6 +20,7 @@ from spec_sdk.model.decoder import BlockWeights
 from spec_sdk.model.draft_heads.draft_vocabulary import draft_tokens
 from spec_sdk.model.draft_heads.head import DraftHead, HeadParts
 from spec_sdk.model.draft_heads.head_files import HeadTensors
+from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 from spec_sdk.model.llama_like import EXPERT_COUNTS, read_llama_like
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import Shape
@@ -38,29 +38,23 @@ _POSITIONS = 2048
 
 
 @dataclass(frozen=True)
-class DraftHeadSpec(ABC):
-    """A head before it is loaded. ``config`` is that of its decoder layer; ``config.vocab_size`` is the target's.
+class DraftHeadSpec(PublishedSpec):
+    """A head of one decoder layer. ``config`` is that of the layer; ``config.vocab_size`` is the target's.
 
-    ``draft_vocabulary``: output rows W. ``target_hidden_size``: of the target that it was trained for.
+    ``draft_vocabulary``: output rows W.
     """
 
-    method: ClassVar[str]
-    """What it is called as a way of drafting."""
     config: ModelConfig
     draft_vocabulary: int
     target_hidden_size: int
 
-    @abstractmethod
-    def taps(self, target_layers: int) -> tuple[int, ...]:
-        """The layers of a target of so many that it reads."""
+    @property
+    def target_vocabulary(self) -> int:
+        return self.config.vocab_size
 
     @abstractmethod
     def with_taps(self, taps: tuple[int, ...]) -> DraftHeadSpec:
         """The same reading other layers. Raises UserError if that is not a choice."""
-
-    @abstractmethod
-    def shapes(self, taps: int) -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
-        """The tensors of a head that reads so many layers: those that it must have, and those that it may."""
 
     @abstractmethod
     def build(self, weights: HeadWeights, parts: HeadParts, target: TargetEnds) -> DraftHead:
@@ -72,7 +66,6 @@ class DraftHeadSpec(ABC):
 
     @property
     def ignored(self) -> Collection[str]:
-        """Tensors that may be there and are not read."""
         return IGNORED
 
 
@@ -129,12 +122,12 @@ class HeadWeights:
 
     def __init__(self, tensors: HeadTensors, device: torch.device, dtype: torch.dtype, ops: Ops) -> None:
         self.tensors = tensors
-        self.device = device
-        self._dtype, self._ops = dtype, ops
+        self.device, self.dtype = device, dtype
+        self._ops = ops
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor. Raises KeyError if it is not there."""
-        return self.tensors.tensor(name).to(device=self.device, dtype=self._dtype)
+        return self.tensors.tensor(name).to(device=self.device, dtype=self.dtype)
 
     def read_if_any(self, name: str) -> torch.Tensor | None:
         return self.read(name) if name in self.tensors else None

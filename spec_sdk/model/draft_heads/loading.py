@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +10,9 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor, HeadParts
 from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, HeadWeights
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
+from spec_sdk.model.draft_heads.medusa import MedusaHeads
+from spec_sdk.model.draft_heads.medusa_spec import MedusaSpec
+from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 from spec_sdk.model.source_progress import notice
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
@@ -42,14 +44,13 @@ def load_draft_head(
             f"drafter.method: {choices.method} is asked for, and {where} is a head of {spec.method} "
             f"({published.layout} layout)"
         )
+    if not isinstance(spec, DraftHeadSpec):
+        raise _another_method(published, "a decoder layer, as those of eagle and eagle3")
     if choices.target_layers is not None:
         spec = spec.with_taps(choices.target_layers)
     if choices.context is not None:
         spec = spec.within(choices.context)
-    taps = _fitting_taps(spec, target, where)
-    _warn_of_another_target(published, target)
-    required, optional = spec.shapes(len(taps))
-    published.tensors.check(required, optional, spec.ignored)
+    taps = _checked(published, spec, target)
     weights = HeadWeights(published.tensors, device, dtype, ops)
     parts = HeadParts(
         config=spec.config,
@@ -61,28 +62,34 @@ def load_draft_head(
     return DraftHeadExecutor(spec.build(weights, parts, target), ops)
 
 
-def _fitting_taps(spec: DraftHeadSpec, target: TargetEnds, where: str) -> tuple[int, ...]:
-    """The target layers that the head reads. Raises UserError unless the target is of its size."""
-    for what, wanted, has in (
-        ("hidden size", spec.target_hidden_size, target.hidden_size),
-        ("vocabulary", spec.config.vocab_size, target.vocabulary),
-    ):
-        if wanted != has:
-            raise UserError(f"{where}: the head is made for a target of {what} {wanted}, and {target.name} has {has}")
-    taps = spec.taps(target.layers)
-    if min(taps) < 0 or max(taps) > target.layers or len(set(taps)) < len(taps):
-        raise UserError(
-            f"{where}: the head reads layers {_listed(taps)} of its target, and {target.name} has {target.layers}; "
-            "name different ones with drafter.target_layers if it is made for this target"
-        )
+def load_medusa_heads(
+    published: PublishedHead, target: TargetEnds, device: torch.device, dtype: torch.dtype, ops: Ops
+) -> MedusaHeads:
+    """The heads on ``device``. Raises UserError for ones that do not suit the target, and for other heads."""
+    spec = published.spec
+    if not isinstance(spec, MedusaSpec):
+        raise _another_method(published, "Medusa's")
+    taps = _checked(published, spec, target)
+    return spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target)
+
+
+def _checked(published: PublishedHead, spec: PublishedSpec, target: TargetEnds) -> tuple[int, ...]:
+    """The target layers that the head reads. Raises UserError unless target and tensors fit."""
+    taps = spec.fitting_taps(target, published.where)
+    _warn_of_another_target(published, target)
+    required, optional = spec.shapes(len(taps))
+    published.tensors.check(required, optional, spec.ignored)
     return taps
+
+
+def _another_method(published: PublishedHead, wanted: str) -> UserError:
+    return UserError(
+        f"drafter.checkpoint: {published.where} is a head of {published.spec.method} ({published.layout} layout), and "
+        f"this drafter needs {wanted}"
+    )
 
 
 def _warn_of_another_target(published: PublishedHead, target: TargetEnds) -> None:
     named = (published.target or "").rstrip("/").rsplit("/", 1)[-1]
     if named and named.lower() != target.name.lower():
         notice(f"{published.where}: says that it was trained for {published.target}; the target is {target.name}")
-
-
-def _listed(layers: Sequence[int]) -> str:
-    return ", ".join(map(str, layers))

@@ -7,9 +7,16 @@ from spec_sdk.model.draft_heads.head_files import HeadFiles
 from spec_sdk.model.draft_heads.layouts.eagle import EagleLayout
 from spec_sdk.model.draft_heads.layouts.eagle3 import Eagle3Layout
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
+from spec_sdk.model.draft_heads.layouts.medusa import MedusaLayout, VllmMedusaLayout
 from spec_sdk.model.draft_heads.layouts.speculators import SpeculatorsLayout
 
-LAYOUTS: tuple[DraftHeadLayout, ...] = (SpeculatorsLayout(), Eagle3Layout(), EagleLayout())
+LAYOUTS: tuple[DraftHeadLayout, ...] = (
+    SpeculatorsLayout(),
+    Eagle3Layout(),
+    EagleLayout(),
+    MedusaLayout(),
+    VllmMedusaLayout(),
+)
 """In the order in which they are tried: the first that recognises the files reads them."""
 
 

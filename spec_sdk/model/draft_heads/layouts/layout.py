@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spec_sdk.model.draft_heads.head_files import HeadFiles, HeadTensors
-from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec
+from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PublishedHead:
     """
 
     layout: str
-    spec: DraftHeadSpec
+    spec: PublishedSpec
     tensors: HeadTensors
     where: str
     name: str

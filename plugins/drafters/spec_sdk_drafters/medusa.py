@@ -1,0 +1,110 @@
+"""Drafting with Medusa heads, each of which predicts one position ahead from the target's last hidden state.
+
+Legend: P positions ahead, R requests, C candidates, M model dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
+from spec_sdk.errors import UserError
+from spec_sdk.model.models import Models, align_vocabulary
+from spec_sdk.ops.host_reads import read
+from spec_sdk.tree import TokenTree
+from spec_sdk_drafters.position_tree import most_probable_tree
+
+
+@dataclass
+class MedusaConfig:
+    """Options of drafting with Medusa heads."""
+
+    checkpoint: str | None = option(None, "the heads: a directory, or a Hugging Face hub id")
+    candidates: int = option(10, "most tokens of one position that are tried", minimum=1)
+    max_nodes: int = option(63, "most nodes of the tree, the root not counted", minimum=1)
+
+
+class MedusaDrafter(Drafter):
+    """Drafts the tree of the most probable guesses of Medusa heads, one head per position ahead.
+
+    The heads do not see each other's tokens: what may follow at a depth is the same after every node, and a path's
+    probability is taken to be the product of its tokens'. Tokens are chosen, not drawn, so any verifier stays lossless.
+    """
+
+    name = "medusa"
+    Config = MedusaConfig
+    config: MedusaConfig
+    branches = True
+    catches_up = False
+
+    def __init__(self, config: MedusaConfig, models: Models) -> None:
+        super().__init__(config, models)
+        if config.checkpoint is None:
+            raise UserError("drafter.checkpoint: drafter 'medusa' needs heads: a directory, or a Hugging Face hub id")
+        model = models.medusa_heads(config.checkpoint)
+        self.draft_name, self.heads = model.name, model.heads
+        self.taps = self.heads.taps
+        self.vocabulary = models.target.executor.vocabulary
+        self._last_1M: dict[int, torch.Tensor] = {}
+
+    def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
+        assert prompt_hidden is not None
+        for request, hidden in zip(requests, prompt_hidden, strict=True):
+            self._last_1M.pop(request.slot, None)
+            self._note(request, hidden)
+
+    def observe(
+        self,
+        requests: Sequence[Request],
+        committed: Sequence[Sequence[int]],
+        path_hidden: Sequence[Hidden] | None = None,
+    ) -> None:
+        assert path_hidden is not None
+        for request, hidden in zip(requests, path_hidden, strict=True):
+            self._note(request, hidden)
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._last_1M.pop(request.slot, None)
+
+    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        # the first token has no state before the target has seen it
+        able = [i for i, request in enumerate(requests) if request.slot in self._last_1M]
+        trees = [TokenTree.root_only(request.pending_token) for request in requests]
+        if not able:
+            return trees
+        depth = min(self.heads.positions, max(budgets[i].depth for i in able))
+        states_RM = torch.cat([self._last_1M[requests[i].slot] for i in able])
+        logits = self.heads.logits({self.taps[0]: states_RM}, depth)
+        top: list[torch.Tensor] = []
+        for row, i in enumerate(able):
+            logits_PV = torch.stack([align_vocabulary(logits_RV[row], self.vocabulary) for logits_RV in logits])
+            top += self._most_probable(requests[i], logits_PV)
+        top = read(*top)
+        for i, token_PC, probability_PC in zip(able, top[::2], top[1::2], strict=True):
+            positions = [
+                list(zip(tokens, probabilities, strict=True))
+                for tokens, probabilities in zip(token_PC.tolist(), probability_PC.tolist(), strict=True)
+            ]
+            budget = replace(budgets[i], nodes=min(budgets[i].nodes, 1 + self.config.max_nodes))
+            trees[i] = most_probable_tree(requests[i].pending_token, positions, budget, self.name).build().tree
+        return trees
+
+    def _most_probable(self, request: Request, logits_PV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The likeliest tokens of every position and their probabilities, both [P, C], under the request's penalty.
+
+        Its constraint is asked for the first position alone: what it allows later depends on the tokens between.
+        """
+        first_1V = request.process_logits(logits_PV[:1], [()])
+        later_PV = request.sampler.penalise(logits_PV[1:], request.tokens, [()] * (len(logits_PV) - 1))
+        probability_PV = torch.cat((first_1V, later_PV)).float().softmax(-1)
+        top = probability_PV.topk(min(self.config.candidates, probability_PV.shape[-1]))
+        return top.indices, top.values
+
+    def _note(self, request: Request, hidden: Hidden) -> None:
+        """Keep the last of some states, layer → [N, M], in memory of its own."""
+        if hidden and len(hidden[self.taps[0]]):
+            self._last_1M[request.slot] = hidden[self.taps[0]][-1:].clone()
