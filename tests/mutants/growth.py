@@ -236,9 +236,9 @@ GROWTH = (
     ),
     Mutant(
         "draft model: a root has its neighbour's logits",
-        DRAFTER,
-        "self.session.feed([request.slot for request in requests], unfed)",
-        "self.session.feed([request.slot for request in requests], unfed)[::-1]",
+        GROWING_DRAFTER,
+        "zip(able, roots, strict=True)",
+        "zip(able, roots[::-1], strict=True)",
         (SHARED_PASSES,),
     ),
     Mutant(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +67,9 @@ class DraftModelDrafter(GrowingDrafter):
     def room(self, request: Request) -> int:
         return self.session.context - len(request.tokens)
 
-    def root_logits(self, requests: Sequence[Request]) -> list[torch.Tensor]:
+    def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[torch.Tensor]]:
         unfed = [request.tokens[self.session.length(request.slot) :] for request in requests]
-        return self.session.feed([request.slot for request in requests], unfed)
+        return functools.partial(self.session.feed, [request.slot for request in requests], unfed)
 
     def before_growing(self, requests: Sequence[Request]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""

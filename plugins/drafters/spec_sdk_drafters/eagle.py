@@ -5,7 +5,8 @@ Legend: N pairs of a token and a feature, M model dim, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,7 @@ class EagleDrafter(GrowingDrafter):
             self._unfed.pop(request.slot, None)
             self.session.forget(request.slot)
 
-    def root_logits(self, requests: Sequence[Request]) -> list[torch.Tensor]:
+    def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[torch.Tensor]]:
         slots = [request.slot for request in requests]
         for request in requests:
             # tokens of many plain steps would make one pass too wide
@@ -106,7 +107,7 @@ class EagleDrafter(GrowingDrafter):
         unfed = [request.tokens[self.session.length(request.slot) + 1 :] for request in requests]
         for slot in slots:
             self._unfed[slot] = []
-        return self.session.feed_pairs(slots, unfed, features)
+        return functools.partial(self.session.feed_pairs, slots, unfed, features)
 
     def _note(self, request: Request, hidden: Hidden) -> None:
         """Keep the states of some positions, layer → [N, M], until they are fed."""

@@ -6,7 +6,7 @@ Legend: K nodes of a level, V vocabulary.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -33,7 +33,7 @@ class GrowingSession(Protocol):
 class GrowingDrafter(Drafter):
     """Feeds what was committed, then lets a growth expand the trees. Its config has ``growth``, a part.
 
-    A subclass sets ``session`` and says what a root's logits are.
+    A subclass sets ``session`` and says what pass gives a root's logits.
     """
 
     session: GrowingSession
@@ -53,10 +53,11 @@ class GrowingDrafter(Drafter):
         """Most levels that may be drafted behind the request's tokens: what the model's context leaves."""
 
     @abstractmethod
-    def root_logits(self, requests: Sequence[Request]) -> list[torch.Tensor]:
-        """Feed what each request has committed since it was last asked, and return the logits [V] after its last token.
+    def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[torch.Tensor]]:
+        """The pass that feeds what each request has committed since it was last asked; it gives the logits [V] after
+        each last token.
 
-        Called for requests that have room.
+        Called for requests that have room, and run at once.
         """
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
@@ -64,7 +65,8 @@ class GrowingDrafter(Drafter):
         depths = [min(budget.depth, self.room(request)) for request, budget in zip(requests, budgets, strict=True)]
         able = [i for i, depth in enumerate(depths) if depth >= 1]
         drafts: dict[int, GrowingDraft] = {}
-        for i, logits_V in zip(able, self.root_logits([requests[i] for i in able]) if able else [], strict=True):
+        roots = self.root_pass([requests[i] for i in able])() if able else []
+        for i, logits_V in zip(able, roots, strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
             root_logits_V = align_vocabulary(logits_V, self.vocabulary)
             root_logits_V = request.process_logits(root_logits_V[None], [()])[0]
