@@ -9,18 +9,19 @@ from typing import Any
 
 import torch
 
+from spec_sdk.usable_cores import usable_cores
+
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """How torch's threads wait for each other."""
 
 
 def machine_facts(device: str) -> Mapping[str, Any]:
     """Plain data that is the same in every process that would measure the same. ``device``: in the backend's words."""
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
         "device": device,
         "machine": platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "cores": len(affinity(0)) if affinity is not None else os.cpu_count(),
+        "cores": len(usable_cores()),
         "threads": torch.get_num_threads(),
         "waiting": {name: os.environ.get(name) for name in WAITING},
         "torch": torch.__version__,

@@ -20,13 +20,11 @@ from typing import Any
 
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
 from spec_sdk.policy.acceptance import Acceptance
-from spec_sdk.policy.learned import LONGEST_WAIT, Learned
-from spec_sdk.policy.obtained_costs import obtain_costs
+from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES, Learned
+from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
 from spec_sdk.policy.running_times import OUTLIER
 from spec_sdk.policy.shapes import Shape, best_shape
 
-PLAIN_SAMPLES = 3
-"""Plain steps timed before the first speculation: the very first may include a warm-up."""
 TRIAL_CYCLES = 2
 """Cycles that a trial must be able to pay for: one alone says too little."""
 RESERVE_STEPS = 4
@@ -60,15 +58,7 @@ class AdaptiveConfig:
         minimum=1,
     )
     refresh: int = option(32, "speculative cycles after which a plain step is timed anew", minimum=1)
-    costs: str = option(
-        "auto",
-        "what wider passes cost on this machine",
-        choices={
-            "auto": "the kept cost curve; without one, measured where the run is long enough, else learned",
-            "measure": "the kept cost curve; without one, measured before the run, in less than 5 s",
-            "learn": "learned from the run's own times",
-        },
-    )
+    costs: str = option("auto", "what wider passes cost on this machine", choices=COSTS)
 
 
 class AdaptivePolicy(Policy):

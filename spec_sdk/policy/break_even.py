@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
-from spec_sdk.policy.learned import LONGEST_WAIT
-from spec_sdk.policy.obtained_costs import obtain_costs
+from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES
+from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
 from spec_sdk.policy.stage_times import StageTimes
 
-PLAIN_SAMPLES = 3
-"""Plain steps timed before the first draft: the very first may include a warm-up."""
 PRICED_AGAIN = 8
 """Cycles after which prices are worked out anew."""
 UNMEASURED = 0.3
@@ -50,15 +48,7 @@ class BreakEvenConfig:
         minimum=1,
     )
     refresh: int = option(64, "cycles with a draft after which a plain step is timed anew", minimum=1)
-    costs: str = option(
-        "auto",
-        "what wider passes cost on this machine",
-        choices={
-            "auto": "the kept cost curve; without one, measured where the run is long enough, else learned",
-            "measure": "the kept cost curve; without one, measured before the run, in less than 5 s",
-            "learn": "learned from the run's own times",
-        },
-    )
+    costs: str = option("auto", "what wider passes cost on this machine", choices=COSTS)
 
 
 class BreakEvenPolicy(Policy):

@@ -7,6 +7,8 @@ from spec_sdk.policy.account import Account
 from spec_sdk.policy.shapes import Widths
 from spec_sdk.policy.stage_times import StageTimes
 
+PLAIN_SAMPLES = 3
+"""Plain steps timed before the first speculation: the very first may include a warm-up."""
 LONGEST_WAIT = 512
 """Plain steps until speculation is tried again, at most."""
 

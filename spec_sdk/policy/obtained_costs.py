@@ -7,6 +7,12 @@ import sys
 from spec_sdk.contracts import CostSource, PassCosts
 from spec_sdk.errors import UserError
 
+COSTS = {
+    "auto": "the kept cost curve; without one, measured where the run is long enough, else learned",
+    "measure": "the kept cost curve; without one, measured before the run, in less than 5 s",
+    "learn": "learned from the run's own times",
+}
+"""Of the option ``costs`` of every policy that goes by what passes cost."""
 MEASURING_S = 5.0
 """What measuring a cost curve takes at most."""
 MEASURING_SHARE = 0.01

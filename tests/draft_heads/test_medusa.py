@@ -16,9 +16,6 @@ import torch
 from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import UserError
-from spec_sdk.model.session import Session
-from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_drafter, joint_law
@@ -28,11 +25,10 @@ from spec_sdk_drafters.medusa import MedusaConfig, MedusaDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_drafters.position_tree import Candidates, most_probable_tree
 from spec_sdk_samplers.reference import ReferenceSampler
-from tests.draft_heads.test_drafter import PROMPTS, Served, answers, pipeline_of
+from tests.draft_heads.test_drafter import PROMPTS, Served, answers, pipeline_of, target_session
 from tests.draft_heads.test_losslessness import PROMPT, SAMPLINGS, VERIFIERS, VOCABULARY, Granted, TableModels
 from tests.losslessness.enumeration import completed_law, cycle_law
 from tests.support import tiny_checkpoints
-from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_heads import HeadSizes, random_ends
 from tests.support.tiny_medusa import write_medusa
 from tests.support.tiny_models import TinyModels
@@ -59,10 +55,6 @@ def drafter_of(heads: Path, models: TinyModels = MODELS, **options: Any) -> Medu
     drafter = plugin(config, models)
     assert isinstance(drafter, MedusaDrafter)
     return drafter
-
-
-def target_session() -> Session:
-    return Session(TorchExecutor(tiny_decoder("smollm", 0), Ops()))
 
 
 # --- which tree ---

@@ -18,10 +18,11 @@ from spec_sdk.config.composing import settings_for
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
 from spec_sdk.testing.random_weights import TINY, RandomWeights
+from spec_sdk.usable_cores import usable_cores
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.core_use import CoreTimes
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
-from spec_sdk_backends.openmp_runtime import GnuRuntime, Runtime, runtime, usable_cpus
+from spec_sdk_backends.openmp_runtime import GnuRuntime, Runtime, runtime
 from spec_sdk_backends.thread_waiting import ThreadWaiting, reason_to_sleep
 
 CORES = 4
@@ -350,7 +351,7 @@ print(json.dumps({"asleep": found[True], "spinning": found[False]}))
 
 
 @pytest.mark.skipif(not isinstance(runtime(), GnuRuntime), reason="torch's OpenMP runtime is not libgomp")
-@pytest.mark.skipif(usable_cpus() < 2, reason="one core: libgomp lets no thread spin")
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="one core: libgomp lets no thread spin")
 def test_threads_of_libgomp_sleep_and_spin_by_turns() -> None:
     """Nothing is timed: a thread that sleeps gives up its core by itself, one that spins without end never does."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}

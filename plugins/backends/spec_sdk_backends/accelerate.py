@@ -16,6 +16,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes
+from spec_sdk.usable_cores import usable_cores
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, check_threads
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
@@ -135,9 +136,8 @@ def _on_gpus(config: AccelerateConfig, processes: int) -> bool:
 
 @functools.cache
 def _cores() -> Sequence[int]:
-    """The CPU cores that this process may use, before it is pinned to some of them."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return tuple(sorted(affinity(0)) if affinity is not None else range(os.cpu_count() or 1))
+    """Those that this process may run on, before it is pinned to some of them."""
+    return usable_cores()
 
 
 def _pin(first: int, count: int, processes: int) -> None:

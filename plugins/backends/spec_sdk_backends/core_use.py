@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_sdk_backends.openmp_runtime import usable_cpus
+from spec_sdk.usable_cores import usable_cores
 
 IDLE, IOWAIT = 3, 4
 """Columns of a CPU's line in /proc/stat, in ticks: what ran on it was nothing."""
@@ -38,7 +38,7 @@ class CoreTimes:
 def read_core_times(stat: Path = Path("/proc/stat")) -> CoreTimes:
     """The readings of now."""
     idle_s = _idle_s(stat)
-    return CoreTimes(time.perf_counter(), usable_cpus(), idle_s, time.process_time())
+    return CoreTimes(time.perf_counter(), len(usable_cores()), idle_s, time.process_time())
 
 
 def _idle_s(stat: Path) -> float | None:

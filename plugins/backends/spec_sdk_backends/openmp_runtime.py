@@ -18,19 +18,15 @@ from pathlib import Path
 
 import torch
 
+from spec_sdk.usable_cores import usable_cores
+
 PAUSE_SOFT = 1
 """omp_pause_soft of OpenMP 5.0: give the threads back, keep all settings."""
 
 
-def usable_cpus() -> int:
-    """The CPUs that this process may run on."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-
-
 MOST_ADDED = 32
 """Threads that are made to have others sleep. libgomp ends the process where the system refuses one."""
-CPUS_AT_START = usable_cpus()
+CPUS_AT_START = len(usable_cores())
 """Before this process may be pinned to some of them: libgomp counts them once, too."""
 
 
