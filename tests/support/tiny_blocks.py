@@ -103,6 +103,7 @@ def deepspec_config(sizes: BlockSizes, leaving: tuple[int, ...] = LEAVING, **mor
         **({"markov_head_type": sizes.markov} if sizes.rank else {}),
         **({"confidence_head_with_markov": bool(sizes.rank)} if sizes.confidence else {}),
         **({"draft_vocab_size": sizes.W} if sizes.W < sizes.V else {}),
+        **({"target_hidden_size": sizes.S} if sizes.M != sizes.S else {}),
         **more,
     }
 

@@ -50,7 +50,7 @@ class UnfedStates:
             return
         hidden = _joined(noted)
         # a copy, so that the states before them need not be kept
-        self._noted[slot] = [{layer: states[early:].clone() for layer, states in hidden.items()}]
+        self._noted[slot] = [{layer: states[early:].clone() for layer, states in hidden.items()}] if last else []
         for first in range(0, early, PREFILL_CHUNK):
             rows = slice(first, min(first + PREFILL_CHUNK, early))
             yield {layer: states[rows] for layer, states in hidden.items()}

@@ -16,6 +16,7 @@ from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 
 _KEY = "speculators_model_type"
 _KINDS = ("eagle", "eagle3", "dflash", "dspark")
+_OTHER_KINDS = ("peagle", "dflash2", "xpress", "mtp")
 _DRAFT_VOCABULARY = 32000
 """The library's own default of ``draft_vocab_size``."""
 _DFLASH: dict[str, Any] = {"draft_vocab_size": _DRAFT_VOCABULARY, "block_size": 8, "sample_from_anchor": False}
@@ -41,7 +42,8 @@ class SpeculatorsLayout(DraftHeadLayout):
     def read(self, files: HeadFiles) -> PublishedHead:
         config, kind = files.config, files.config.text(_KEY, "")
         if kind not in _KINDS:
-            raise UserError(f"{config.where}: {_KEY} is '{kind}'{did_you_mean(kind, _KINDS)}")
+            advice = f"; read are {', '.join(_KINDS)}" if kind in _OTHER_KINDS else did_you_mean(kind, _KINDS)
+            raise UserError(f"{config.where}: {_KEY} is '{kind}'{advice}")
         body = config.section("transformer_layer_config")
         spec: PublishedSpec
         if kind in ("dflash", "dspark"):
