@@ -14,6 +14,7 @@ from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import UserError
 from spec_sdk.model import session as sessions
+from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_drafter, joint_law
@@ -22,11 +23,13 @@ from spec_sdk_drafters import unfed_states
 from spec_sdk_drafters.block import BlockConfig, BlockDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
+from tests.draft_heads.plain_block import PlainBlock
 from tests.draft_heads.test_drafter import PROMPTS, Served, answers, eagle_root, pipeline_of, target_session
+from tests.draft_heads.test_formulas import end_tensors
 from tests.draft_heads.test_losslessness import PROMPT, SAMPLINGS, VERIFIERS, VOCABULARY, Granted, TableModels
 from tests.losslessness.enumeration import completed_law, cycle_law
 from tests.support import tiny_checkpoints
-from tests.support.tiny_blocks import BlockSizes, write_dflash, write_dspark
+from tests.support.tiny_blocks import MASK, BlockSizes, block_tensors, write_dflash, write_dspark
 from tests.support.tiny_heads import random_ends
 from tests.support.tiny_models import TinyModels
 
@@ -91,6 +94,33 @@ def test_a_drafter_in_use_drafts_as_a_fresh_one_would(head: str, heads: dict[str
         (expected,) = fresh.drafter.propose([fresh.request.view], [Budget(depth)])
         assert used.cycle(Budget(depth)) == expected and expected.depth == depth
         assert isinstance(used.drafter, BlockDrafter) and used.drafter.session.length(0) == len(text) - 1
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_chain_is_what_the_formulas_guess(head: str, heads: dict[str, Path]) -> None:
+    """Depth 1 is the token after the pending one, whichever slot predicts it; several cycles deep."""
+    sizes = HEADS[head]
+    drafter = drafter_of(heads[head], candidates=1, **ALL)
+    target: Any = MODELS.target.executor
+    plain = PlainBlock(
+        sizes.body(),
+        block_tensors(sizes),
+        end_tensors(TargetEnds.of("tiny", target.decoder)),
+        block=sizes.block,
+        mask=MASK,
+        from_anchor=bool(sizes.rank),
+        causal=[False] * sizes.layers,
+        windows=[None] * sizes.layers,
+    )
+    served = Served(drafter, [4, 8, 15, 16, 23], 3)
+    for _ in range(3):
+        text = list(served.request.tokens)
+        hidden = target_session().prefill(0, text[:-1], drafter.taps)
+        returned = plain.returned(text, [hidden[layer] for layer in drafter.head.taps])
+        known = [text[-1]]
+        for _ in range(4):
+            known.append(int(plain.after_known(returned, known).argmax()))
+        assert list(served.cycle(Budget(4)).token_N) == known
 
 
 def test_drafts_do_not_depend_on_how_deep_others_draft(heads: dict[str, Path]) -> None:
