@@ -52,10 +52,10 @@ def test_settings_know_every_kind_of_plugin() -> None:
     assert {*PLUGIN_NODES, *parts} == set(PLUGIN_KINDS)
 
 
-def test_the_default_pipeline_is_easyspec_tree() -> None:
+def test_the_default_pipeline_is_suffix() -> None:
     config = composed()
-    assert config["pipeline"]["name"] == "easyspec_tree"
-    assert (config["drafter"]["name"], config["drafter"]["width"]) == ("easyspec", 4)
+    assert config["pipeline"]["name"] == "suffix"
+    assert (config["drafter"]["name"], config["policy"]["name"]) == ("suffix", "break_even")
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)

@@ -13,7 +13,6 @@ import torch
 from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.token_engine import TokenRequest
-from spec_sdk.errors import UserError
 from spec_sdk.model import session as sessions
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -175,13 +174,6 @@ def test_drafting_stops_where_the_heads_context_ends(heads: dict[str, Path]) -> 
         depths = [served.cycle(Budget(3)).depth for _ in range(4)]
         assert depths == sorted(depths, reverse=True) and (depths[-1] == 0) == (context is not None)
         assert drafter.session.length(0) <= drafter.session.context
-
-
-def test_a_checkpoint_must_be_named() -> None:
-    plugin: Any
-    plugin, config = Registry.discover().configure("drafter", {"name": "eagle"})
-    with pytest.raises(UserError, match="drafter.checkpoint: drafter 'eagle' needs a head"):
-        plugin(config, MODELS)
 
 
 # --- pipelines ---
