@@ -23,7 +23,7 @@ from spec_sdk.tree import TreeBuilder
 from tests.cli.conftest import Result
 
 PIPELINES = [
-    *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree"),
+    *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "easyspec_tree"),
     *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree"),
 ]
 
@@ -55,7 +55,8 @@ def test_settings_know_every_kind_of_plugin() -> None:
 def test_the_default_pipeline_is_easyspec_tree() -> None:
     config = composed()
     assert config["pipeline"]["name"] == "easyspec_tree"
-    assert (config["drafter"]["name"], config["drafter"]["width"]) == ("easyspec", 4)
+    assert (config["drafter"]["name"], config["drafter"]["model"]) == ("mixed", {"name": "easyspec", "width": 4})
+    assert config["policy"]["name"] == "break_even"
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -73,22 +74,27 @@ def test_all_pipelines_are_found() -> None:
 
 
 def test_the_command_line_beats_the_pipeline() -> None:
-    config = composed("pipeline=easyspec_tree", "drafter.width=2", "policy.depth=7")
+    config = composed("pipeline=easyspec_paper", "drafter.width=2", "policy.depth=7")
     assert config["drafter"]["width"] == 2
     assert config["policy"]["depth"] == 7
 
 
+def test_an_option_of_the_model_inside_a_drafter_is_reached_by_its_path() -> None:
+    config = composed("pipeline=easyspec_tree", "drafter.model.width=2", "+drafter.model.growth=dynamic")
+    assert config["drafter"]["model"] == {"name": "easyspec", "width": 2, "growth": "dynamic"}
+
+
 def test_options_of_a_replaced_plugin_are_forgotten() -> None:
-    config = composed("pipeline=easyspec_tree", "drafter=prompt_lookup")
+    config = composed("pipeline=easyspec_paper", "drafter=prompt_lookup")
     assert config["drafter"] == {"name": "prompt_lookup", "max_ngram": 3, "min_ngram": 1, "matches": 1}
 
 
 def test_options_that_the_new_plugin_has_too_stay() -> None:
-    assert composed("pipeline=easyspec_tree", "drafter=draft_model")["drafter"]["width"] == 4
+    assert composed("pipeline=easyspec_paper", "drafter=draft_model")["drafter"]["width"] == 4
 
 
 def test_an_option_typed_for_the_wrong_plugin_is_kept_for_the_registry_to_refuse() -> None:
-    assert composed("pipeline=easyspec_tree", "drafter=prompt_lookup", "drafter.width=2")["drafter"]["width"] == 2
+    assert composed("pipeline=easyspec_paper", "drafter=prompt_lookup", "drafter.width=2")["drafter"]["width"] == 2
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ def summary(directory: str = "out") -> list[dict[str, Any]]:
 
 
 def test_every_job_has_its_directory_and_its_row(cli: Cli) -> None:
-    result = cli("--multirun", "pipeline=vanilla,sd_chain,easyspec_tree", "max_new_tokens=7", "output_dir=out")
+    result = cli("--multirun", "pipeline=vanilla,sd_chain,easyspec_paper", "max_new_tokens=7", "output_dir=out")
     assert result.status == 0
-    names = ["pipeline=vanilla", "pipeline=sd_chain", "pipeline=easyspec_tree"]
+    names = ["pipeline=vanilla", "pipeline=sd_chain", "pipeline=easyspec_paper"]
     assert [job["job"] for job in summary()] == names
     for i, name in enumerate(names):
         metrics = json.loads(Path(f"out/{i}-{name}/metrics.json").read_text())
