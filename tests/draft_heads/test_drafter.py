@@ -236,7 +236,7 @@ def test_drafters_without_a_head_tap_nothing(target: Path, monkeypatch: pytest.M
         return run(session, kind, requests, plan, features)
 
     monkeypatch.setattr(Session, "_run", watched)
-    answers(pipeline_of(target, "pipeline=easyspec_tree"), 2, PROMPTS)
+    answers(pipeline_of(target, "pipeline=easyspec_paper"), 2, PROMPTS)
     assert asked and not any(asked)
 
 
