@@ -124,7 +124,7 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 def drop_stale_options(config: DictConfig, hydra: DictConfig, loader: ConfigLoader) -> None:
     """Forget the pipeline's options for a plugin that the command line replaced by one without them.
 
-    ``pipeline=easyspec_tree drafter=prompt_lookup`` must not fail over the pipeline's ``drafter.width``. Options that
+    ``pipeline=easyspec_paper drafter=prompt_lookup`` must not fail over the pipeline's ``drafter.width``. Options that
     the command line itself set are kept, for the registry to judge. ``hydra`` is Hydra's own part of the config, which
     ``loader`` composed.
     """
