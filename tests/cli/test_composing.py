@@ -36,6 +36,8 @@ def error_of(*overrides: str) -> str:
     """The one line that this command line is refused with, by composition or by the settings."""
     try:
         config = compose_config(overrides)
+    except UserError as error:
+        return str(error)
     except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
         return str(explain(error, overrides))
     with pytest.raises(UserError) as refused:
@@ -171,6 +173,13 @@ def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str],
         ),
         (["model=5"], "model: 5 is no name; there are: smollm2"),
         (["sampling=5"], "sampling: 5 is not a group of options"),
+        (["temperature=1"], "temperature: unknown option, did you mean 'sampling.temperature'?"),
+        (["dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
+        (["policy=[-1]"], "policy: [-1] is a list; choose one; there are: adaptive, "),
+        (["drafter=[easyspec,none]"], "drafter: ['easyspec', 'none'] is a list; choose one; there are: "),
+        (["pipeline=[[]]"], "pipeline: [[]] is a list; choose one; there are: "),
+        (["pipeline.name=../../x"], "pipeline.name: '../../x' must be 1 to 100 letters, digits"),
+        (["pipeline.name=''"], "pipeline.name: '' must be"),
         (["drafter=a,b"], "drafter=a,b: several values; --multirun runs each of them"),
         (["prompt"], "'prompt' cannot be read as option=value"),
         (["max_new_tokens=ten"], "max_new_tokens: 'ten' is not a whole number"),
