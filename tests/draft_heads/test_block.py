@@ -12,7 +12,6 @@ import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
-from spec_sdk.errors import UserError
 from spec_sdk.model import session as sessions
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.policy import FixedConfig, FixedPolicy
@@ -289,8 +288,3 @@ def test_in_a_merged_drafter_and_with_a_cache_in_8_bits(target: Path, heads: dic
     small = pipeline_of(target, "pipeline=block_tree", f"drafter.checkpoint={heads['dflash']}", "model.kv_cache=int8")
     of_small = answers(pipeline_of(target, "pipeline=vanilla", "model.kv_cache=int8"), 1, PROMPTS)
     assert answers(small, 3, PROMPTS) == of_small
-
-
-def test_a_head_must_be_named() -> None:
-    with pytest.raises(UserError, match="drafter.checkpoint: drafter 'block' needs a head"):
-        BlockDrafter(BlockConfig(), MODELS)

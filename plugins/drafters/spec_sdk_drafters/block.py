@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
-from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.block_session import BlockSession
 from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.models import Models
@@ -28,7 +27,11 @@ from spec_sdk_drafters.unfed_states import UnfedStates
 class BlockConfig:
     """Options of drafting with a head that drafts a block."""
 
-    checkpoint: str | None = option(None, "the head: a directory, or a Hugging Face hub id")
+    checkpoint: str | None = option(
+        None,
+        "the head: a directory, or a Hugging Face hub id",
+        means={None: "the one that an installed package has for the target"},
+    )
     target_layers: list[int] | None = option(
         None,
         "the target layers that it reads, 0 the embedding, i what leaves the i-th layer",
@@ -63,8 +66,6 @@ class BlockDrafter(Drafter):
 
     def __init__(self, config: BlockConfig, models: Models) -> None:
         super().__init__(config, models)
-        if config.checkpoint is None:
-            raise UserError("drafter.checkpoint: drafter 'block' needs a head: a directory, or a Hugging Face hub id")
         layers = None if config.target_layers is None else tuple(config.target_layers)
         model = models.block_head(config.checkpoint, HeadChoices("auto", layers, config.context))
         self.draft_name, self.head = model.name, model.executor.head
