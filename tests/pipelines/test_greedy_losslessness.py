@@ -29,7 +29,7 @@ def vanilla() -> Pipeline:
 @pytest.fixture(scope="module")
 def expected(vanilla: Pipeline, scale: Scale) -> list[tuple[list[int], list[int]]]:
     """Prompts, and what plain decoding answers."""
-    prompts = bench_prompts(vanilla, scale(3, 40), longest=scale(600, 4000))
+    prompts = bench_prompts(vanilla, scale(2, 40), longest=scale(600, 4000))
     return [(prompt, tokens_of(vanilla, prompt, scale(16, 32))) for prompt in prompts]
 
 
@@ -48,8 +48,12 @@ def test_float32_equals_vanilla_token_by_token(
     assert accepted > 0
 
 
+# a guesser, a draft model and the target's own cache; the others' passes are of the same kinds
+ALWAYS = ("prompt_lookup", "easyspec_tree", "layer_skip_tree")
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if "chain" in name else name for name in LOSSLESS]
+    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.full) for name in LOSSLESS]
 )
 def test_bfloat16_differs_by_rounding_alone(name: str, scale: Scale) -> None:
     """Where bfloat16 rounds a wide pass differently, near ties may fall the other way; nothing else may happen."""
@@ -91,15 +95,16 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_bfloat16_does_not_excuse_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_does_not_excuse_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the test above: it can fail. Each fault is planted in every pass over a tree, and in no plain one."""
     pipeline = pipeline_of("pipeline=prompt_lookup", "model.dtype=bfloat16")
     text = "Say this sentence again, twice: the cat sat on the mat, and the cat slept."
     prompt = pipeline.tokenizer.chat([{"role": "user", "content": text}])
     assert step_of_a_fault(pipeline, prompt, 24) is None
-    monkeypatch.setattr(*FAULTS[fault])
-    assert step_of_a_fault(pipeline, prompt, 24) is not None
+    for name, fault in FAULTS.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(*fault)
+            assert step_of_a_fault(pipeline, prompt, 24) is not None, name
 
 
 def step_of_a_fault(pipeline: Pipeline, prompt: list[int], max_new_tokens: int) -> int | None:
