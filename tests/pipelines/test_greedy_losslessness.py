@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,16 @@ from spec_sdk.tree import TokenTree
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
 LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "specinfer_tree", "layer_skip_tree"]
+KINDS = ("prompt_lookup", "easyspec_paper", "layer_skip_tree")
+"""A guesser, a draft model in a group of layers, and the target's own cache. On a tiny model all are tried always
+(``test_tiny_pipelines.py``).
+"""
 Scale = Callable[[int, int], int]
+
+
+def with_some(*always: str) -> list[Any]:
+    """The lossless pipelines, of which only these are tried in the first tier."""
+    return [name if name in always else pytest.param(name, marks=pytest.mark.full) for name in LOSSLESS]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +43,7 @@ def expected(vanilla: Pipeline, scale: Scale) -> list[tuple[list[int], list[int]
     return [(prompt, tokens_of(vanilla, prompt, scale(16, 32))) for prompt in prompts]
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
+@pytest.mark.parametrize("name", with_some("sd_chain", *KINDS))
 def test_float32_equals_vanilla_token_by_token(
     name: str, expected: list[tuple[list[int], list[int]]], scale: Scale
 ) -> None:
@@ -48,13 +58,7 @@ def test_float32_equals_vanilla_token_by_token(
     assert accepted > 0
 
 
-# a guesser, a draft model and the target's own cache; the others' passes are of the same kinds
-ALWAYS = ("prompt_lookup", "easyspec_tree", "layer_skip_tree")
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.full) for name in LOSSLESS]
-)
+@pytest.mark.parametrize("name", with_some(*KINDS))
 def test_bfloat16_differs_by_rounding_alone(name: str, scale: Scale) -> None:
     """Where bfloat16 rounds a wide pass differently, near ties may fall the other way; nothing else may happen."""
     pipeline = pipeline_of(f"pipeline={name}", "model.dtype=bfloat16")
