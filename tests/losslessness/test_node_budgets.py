@@ -137,8 +137,15 @@ def test_a_residual_distribution_is_no_point_mass() -> None:
         assert int((residual(p_V, q_V) > 0).sum()) == 2
 
 
-# only a merged tree can be cut in ways that four nodes do not show
-ALWAYS = [*((name, nodes) for name in DRAFTERS for nodes in (2, 4)), ("merged", 5)]
+TELLING = [
+    ("drawn with replacement", 3),
+    ("drawn paths", 3),
+    ("merged", 5),
+    ("mixed, drawn with replacement", 5),
+    ("mixed, drawn without replacement", 5),
+]
+"""Where an odd number of nodes shows a fault soonest: mutants name these."""
+ALWAYS = [*((name, nodes) for name in DRAFTERS for nodes in (2, 4)), *TELLING]
 ODD = [(name, nodes) for name in DRAFTERS for nodes in (3, 5) if (name, nodes) not in ALWAYS]
 
 
