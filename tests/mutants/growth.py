@@ -107,9 +107,19 @@ GROWTH = (
     Mutant(
         "static: children are drawn from the first node's distribution",
         STATIC,
-        "request.sampler.law(logits_V), count",
-        "request.sampler.law(logits_KV[0]), count",
+        "tempered(logits_V, temperature)",
+        "tempered(logits_KV[0], temperature)",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
+    ),
+    Mutant(
+        "a draw at another temperature is recorded with the distribution of temperature 1",
+        STATIC,
+        IF_ROOM,
+        """            if fed.room:
+                untempered = sampler.law(law.logits_V * 0.4)
+                fed.add(node, sampler.draw_from(law, rng), "with_replacement", untempered, drafter)
+""",
+        (f"{OUTCOMES}[sharpened chain-2-temperature 1]",),
     ),
     Mutant(
         "beam: wrong parents",
