@@ -11,6 +11,8 @@ DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
 GROWING_DRAFT = "plugins/drafters/spec_sdk_drafters/growing_draft.py"
 GROWING_DRAFTER = "plugins/drafters/spec_sdk_drafters/growing_drafter.py"
 MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
+CONTEXT = "spec_sdk/model/context_vocabulary.py"
+CHOSEN_VOCABULARY = "tests/drafters/test_chosen_vocabulary.py"
 PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
 OF_MERGED = "tests/drafters/test_merged.py"
@@ -120,6 +122,20 @@ GROWTH = (
                 fed.add(node, sampler.draw_from(law, rng), "with_replacement", untempered, drafter)
 """,
         (f"{OUTCOMES}[sharpened chain-2-temperature 1]",),
+    ),
+    Mutant(
+        "the logits of a text's tokens are those of the level's first rows",
+        CONTEXT,
+        "[:, -logits_BNV.shape[1] :]",
+        "[:, : logits_BNV.shape[1]]",
+        (CHOSEN_VOCABULARY,),
+    ),
+    Mutant(
+        "a slot's next request can draft the tokens of the last one's text",
+        "spec_sdk/model/session.py",
+        "            self.context_vocabulary.forget(slot)\n",
+        "            pass\n",
+        (CHOSEN_VOCABULARY,),
     ),
     Mutant(
         "beam: wrong parents",
