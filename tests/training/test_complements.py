@@ -87,7 +87,7 @@ def test_only_what_the_others_get_wrong_is_learnt(choice: int, learns: bool, tmp
 
 
 def test_the_command(cli: Callable[..., Any], place: Path) -> None:
-    data = ("task.data=data", "task.tokens=600", "task.steps=6")
+    data = ("task.data=data", "task.steps=6")
     assert cli(*QUICK, *data, "task.output=first").status == 0
     train = (*QUICK, *data, "task.layers=[1]", "task.output=second")
     done = cli(*train, "task.complements=[first]", "task.right_weight=0")
