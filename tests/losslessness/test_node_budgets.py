@@ -77,6 +77,15 @@ def static(children: str, *widths: int) -> DraftModelConfig:
     return DraftModelConfig(growth=StaticGrowth(StaticConfig(list(widths), children)))
 
 
+def tempered(temperature: float, width: int = 1) -> DraftModelConfig:
+    return DraftModelConfig(growth=AutoGrowth(AutoConfig(width=width, temperature=temperature)))
+
+
+def few_tokens() -> DraftModelConfig:
+    """Of the four tokens the lowest, and those of the text as far as it has come: all of the prompt's but one."""
+    return DraftModelConfig(vocabulary=1, growth=AutoGrowth(AutoConfig(width=2)))
+
+
 def easyspec() -> EasySpecDrafter:
     growth, runner = AutoGrowth(AutoConfig(width=3)), LayerParallelRunner(LayerParallelConfig(size=2))
     return EasySpecDrafter(EasySpecConfig(growth=growth, runner=runner), MODELS)
@@ -95,6 +104,9 @@ DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
     "drawn paths": lambda: DraftModelDrafter(DraftModelConfig(growth=AutoGrowth(AutoConfig(width=3))), MODELS),
     "drawn with replacement": lambda: DraftModelDrafter(static("with_replacement", 3, 1), MODELS),
     "drawn without replacement": lambda: DraftModelDrafter(static("without_replacement", 3, 1), MODELS),
+    "sharpened chain": lambda: DraftModelDrafter(tempered(0.4), MODELS),
+    "flattened paths": lambda: DraftModelDrafter(tempered(3.0, width=3), MODELS),
+    "drawn of few tokens": lambda: DraftModelDrafter(few_tokens(), MODELS),
     "chosen": lambda: DraftModelDrafter(static("top_k", 2, 2), MODELS),
     "dynamic": lambda: DraftModelDrafter(DraftModelConfig(growth=DynamicGrowth(DynamicConfig(width=2))), MODELS),
     "easyspec": easyspec,
