@@ -54,6 +54,9 @@ class KeptAnswers:
 class SuffixSource(GuessSource):
     """Followers of the longest runs at the text's end."""
 
+    # beside a model; fitted, as the rates
+    further_weight, further_offset = 0.75, 1.65
+
     def __init__(self, rates: AcceptanceRates, kept: KeptAnswers | None = None) -> None:
         self.rates = rates
         self._own = SuffixAutomaton(LONGEST)
