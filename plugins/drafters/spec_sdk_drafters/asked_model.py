@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens
 from spec_sdk.tree import TokenTree
-from spec_sdk_drafters.acceptance_rates import AcceptanceRates
+from spec_sdk_drafters.acceptance_rates import RatesByTemperature, temperature_class
 from spec_sdk_drafters.model_source import ModelSource, UsualRates, prior
 from spec_sdk_drafters.model_worth import ModelWorth
 
@@ -18,6 +19,10 @@ UNKNOWN_SHARE = 0.1
 """What a pass of a drafter takes of one of the target's, where nothing tells its layers."""
 HEAD_SHARE = 0.05
 """What its output head and its tree take besides its layers."""
+
+
+WIDEST_DRAWN = 4
+"""More paths of draws are not granted."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +61,20 @@ class AskedModel:
     def __init__(self, drafter: Drafter, target_layers: int) -> None:
         self.drafter = drafter
         session = drafter.draft_session
-        share = UNKNOWN_SHARE if session is None else session.executor.layers / target_layers + HEAD_SHARE
-        self.worth = ModelWorth(share)
-        self._usual = AcceptanceRates(prior)
+        self.share = UNKNOWN_SHARE if session is None else session.executor.layers / target_layers + HEAD_SHARE
+        self._usual = RatesByTemperature(prior, keep=True)
+        self._worth: dict[float, ModelWorth] = {}
         self._sources: dict[int, ModelSource] = {}
         self._seen: dict[int, int] = {}
         self._started: set[int] = set()
         self._hidden: dict[int, list[Hidden]] = {}
         self._asked: dict[int, Asked] = {}
-        self._drew: dict[bool, bool] = {True: False, False: True}
+        self._drew: dict[bool, bool] = {}
 
     def source_of(self, request: Request) -> ModelSource:
         """Its guesses for a request that begins."""
-        source = self._sources[request.slot] = ModelSource(UsualRates(self._usual))
+        usual = self._usual.of(request.sampler.params.temperature)
+        source = self._sources[request.slot] = ModelSource(UsualRates(usual))
         return source
 
     def begin(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None) -> None:
@@ -83,11 +89,15 @@ class AskedModel:
         """``surest``: how probable the best guess without the model is."""
         self._sources[request.slot].rates.go_by_usual = budget.tokens_per_second > 0
         remaining = request.max_new_tokens - request.new_tokens
-        return self.worth.asks(surest, self._unseen(request), remaining, budget.tokens_per_second)
+        return self.worth_for(request).asks(surest, self._unseen(request), remaining, budget.tokens_per_second)
+
+    def worth_for(self, request: Request) -> ModelWorth:
+        """What asking is worth to requests of this temperature."""
+        return self._worth.setdefault(temperature_class(request.sampler.params.temperature), ModelWorth(self.share))
 
     def draws(self, request: Request) -> bool:
-        """Whether its tokens are drawn at random, as those of the last tree were. Sampled ones may be, at first."""
-        return self._drew[request.sampler.greedy]
+        """Whether its tokens may be drawn at random: some were before, or nothing is known yet of sampled ones."""
+        return self._drew.get(request.sampler.greedy, not request.sampler.greedy)
 
     def propose(
         self, requests: Sequence[Request], budgets: Sequence[Budget], surest: Sequence[float]
@@ -108,11 +118,11 @@ class AskedModel:
         for request, tree, unfed in zip(requests, trees, unseen, strict=True):
             drawn = any(draw.kind != "chosen" for draws in tree.draws_N for draw in draws)
             if tree.size > 1:
-                self._drew[request.sampler.greedy] = drawn
+                self._drew[request.sampler.greedy] = drawn or self._drew.get(request.sampler.greedy, False)
             self._seen[request.slot] = len(request.tokens)
             source = self._sources[request.slot]
             source.propose(tree)
-            self.worth.observe_reach(*source.worth_of_reach)
+            self.worth_for(request).observe_reach(*source.worth_of_reach)
             proposals.append(Proposal(tree, drawn, unfed, seconds))
         return proposals
 
@@ -156,7 +166,7 @@ class AskedModel:
             if question is not None:
                 gain = len(committed[i]) - 1 - accepted(question.without, committed[i]) - question.price
                 levels, proposal = max(1, question.proposal.tree.depth), question.proposal
-                self.worth.observe(
+                self.worth_for(request).observe(
                     question.surest, gain, levels, proposal.unseen, proposal.seconds, question.tokens_per_second
                 )
 
@@ -174,26 +184,38 @@ class AskedModel:
         return len(request.tokens) - self._seen[request.slot] if self.drafter.catches_up else 0
 
     def _granted(self, request: Request, budget: Budget, surest: float) -> Budget:
-        """What the drafter is granted: draws are as deep as pays by past acceptance, before any of them is made."""
+        """What the drafter is granted. A tree of draws is as large as pays by the past, before any of them is made."""
         rate = budget.tokens_per_second
-        level_cost, depth = self.worth.level_cost(rate), min(budget.depth, budget.nodes - 1)
+        worth = self.worth_for(request)
+        level_cost, depth, nodes = worth.level_cost(rate), min(budget.depth, budget.nodes - 1), budget.nodes
         if rate and self.draws(request):
-            depth = self._depth_of_draws(self._sources[request.slot], budget, level_cost, depth, surest)
-        return Budget(depth, budget.nodes, level_cost=level_cost / self.worth.reach_worth, tokens_per_second=rate)
+            source = self._sources[request.slot]
+            depth, nodes = shape_of_draws(source, depth, budget, level_cost, 1 - surest)
+        return Budget(depth, nodes, level_cost=level_cost / worth.reach_worth, tokens_per_second=rate)
 
-    def _depth_of_draws(
-        self, source: ModelSource, budget: Budget, level_cost: float, deepest: int, surest: float
-    ) -> int:
-        expected = best = 0.0
-        reached, depth = 1 - surest, 1
-        for level in range(1, deepest + 1):
-            reached *= source.rate_of_draws(level)
-            expected += reached
-            nodes = min(level + 1, len(budget.node_costs))
-            value = expected - level * level_cost - (budget.node_costs[nodes - 1] if nodes else 0.0)
-            if value > best:
-                best, depth = value, level
-        return depth
+
+def shape_of_draws(
+    source: ModelSource, deepest: int, budget: Budget, level_cost: float, unguessed: float
+) -> tuple[int, int]:
+    """Depth and nodes of the tree of paths that part at the root with the largest gain, by past acceptance.
+
+    ``unguessed``: how probably the next token is none that is guessed without the model.
+    """
+    best, shape = -math.inf, (1, 2)
+    below, after = 0.0, 1.0
+    for depth in range(1, deepest + 1):
+        if depth > 1:
+            after *= source.rate_of_draw(depth, 0)
+            below += after
+        first = 0.0
+        for width in range(1, min(WIDEST_DRAWN, (budget.nodes - 1) // depth) + 1):
+            first += source.rate_of_draw(1, width - 1)
+            nodes = 1 + width * depth
+            price = budget.node_costs[min(nodes, len(budget.node_costs)) - 1] if budget.node_costs else 0.0
+            gain = unguessed * first * (1 + below) - depth * level_cost - price
+            if gain > best:
+                best, shape = gain, (depth, nodes)
+    return shape
 
 
 def accepted(tree: TokenTree, tokens: Sequence[int]) -> int:

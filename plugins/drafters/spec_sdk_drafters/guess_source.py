@@ -59,8 +59,8 @@ class Sources(ABC):
     target_top_k: int = 0
 
     @abstractmethod
-    def new(self) -> GuessSource:
-        """The source of a request that begins."""
+    def new(self, temperature: float) -> GuessSource:
+        """The source of a request that begins, which is sampled at ``temperature``; 0: greedy."""
 
     @abstractmethod
     def keep(self, answer: Sequence[int]) -> None:

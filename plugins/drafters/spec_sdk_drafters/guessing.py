@@ -17,7 +17,7 @@ Places = list[Any]
 
 
 class Guesser:
-    """Guesses of ``sources``, the best informed first, for one request's text, whose first ``taken_in`` tokens it has."""
+    """Guesses of ``sources``, the best informed first, for a text whose first ``taken_in`` tokens are known."""
 
     def __init__(self, sources: Sequence[GuessSource]) -> None:
         self.sources = sources

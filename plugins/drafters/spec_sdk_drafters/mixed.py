@@ -87,17 +87,14 @@ class MixedDrafter(RetrievalDrafter):
         trees = super().propose(requests, shares)
         if not asked:
             return trees
-        granted = [
-            replace(budgets[i], nodes=budgets[i].nodes - (trees[i].size - 1))
-            if model.draws(requests[i])
-            else budgets[i]
-            for i in asked
-        ]
+        granted = [beside(trees[i], budgets[i]) if model.draws(requests[i]) else budgets[i] for i in asked]
         proposals = model.propose([requests[i] for i in asked], granted, [surest[i] for i in asked])
         for i, proposal in zip(asked, proposals, strict=True):
             without = trees[i]
             if proposal.drawn:
-                trees[i] = merge([proposal.tree, without])
+                # guesses may have taken the room of draws that were not foreseen
+                fits = proposal.tree.size + without.size - 1 <= budgets[i].nodes
+                trees[i] = merge([proposal.tree, without]) if fits else proposal.tree
             else:
                 trees[i] = self.propose_one(requests[i], budgets[i])
             model.asked(requests[i], surest[i], proposal, without, trees[i], budgets[i])
@@ -124,3 +121,9 @@ class MixedDrafter(RetrievalDrafter):
         super().finish(requests)
         if self.model is not None:
             self.model.finish(requests)
+
+
+def beside(tree: TokenTree, budget: Budget) -> Budget:
+    """What ``tree`` leaves of a budget for a tree with the same root: fewer nodes, at the price of further ones."""
+    costs = budget.node_costs[tree.size - 1 :]
+    return replace(budget, nodes=budget.nodes - (tree.size - 1), node_costs=tuple(cost - costs[0] for cost in costs))

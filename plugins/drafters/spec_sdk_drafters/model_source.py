@@ -20,7 +20,8 @@ TRUST = 0.8
 """What a token's own probability is taken for before any was seen: models are surer than they are right."""
 BY_RANK = (0.4, 0.12, 0.06, 0.03)
 """Rates to begin with of a model that gives no probabilities, by place among siblings."""
-DRAWN_PRIOR = 0.45
+DRAWN = (0.45, 0.15, 0.08)
+"""The same of drawn tokens, by place among the draws."""
 NOT_PROPOSED: Final = "not proposed"
 NOT_PROPOSED_PRIOR = 0.02
 
@@ -61,7 +62,7 @@ class ModelSource(GuessSource):
             for rank, draw in enumerate(draws):
                 token = tree.token_N[draw.node]
                 if draw.kind != "chosen":
-                    kinds.setdefault(token, ("drawn", depth))
+                    kinds.setdefault(token, ("drawn", depth, min(rank, len(DRAWN) - 1)))
                 elif draw.probability is not None:
                     kinds.setdefault(token, ("sure", depth, bisect_right(PROBABILITIES, draw.probability)))
                 else:
@@ -93,9 +94,9 @@ class ModelSource(GuessSource):
                 reached[self._children[node][token]] = reached[node] * self.rates.rate(kind)
         return reached
 
-    def rate_of_draws(self, depth: int) -> float:
-        """How often a token that was drawn at this depth is right where its parent was."""
-        return self.rates.rate(("drawn", min(depth, DEEPEST)))
+    def rate_of_draw(self, depth: int, rank: int) -> float:
+        """How often the draw of this place among its siblings, from 0 on, is right where its parent was."""
+        return self.rates.rate(("drawn", min(depth, DEEPEST), min(rank, len(DRAWN) - 1)))
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -127,7 +128,7 @@ def prior(kind: Hashable) -> float:
             return TRUST * MIDDLES[probability] * (1.1 - 0.1 * depth)
         case ("chosen", int(depth), int(rank)):
             return BY_RANK[rank] * (1.1 - 0.1 * depth)
-        case ("drawn", _):
-            return DRAWN_PRIOR
+        case ("drawn", _, int(rank)):
+            return DRAWN[rank]
         case _:
             return NOT_PROPOSED_PRIOR

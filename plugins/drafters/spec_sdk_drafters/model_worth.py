@@ -22,9 +22,9 @@ FADE = 0.995
 """What calls count for after a cycle of their situation without one: the model is tried again in the end."""
 ASSUMED_FEED = 0.05
 """Feeding the target one token of many takes so much of a plain step, before the model was fed."""
-CREDIT = 6.0
+CREDIT = 4.0
 """Tokens that trying may lose at first; a trial after a pause may lose ``TRIAL``."""
-TRIAL = 2.0
+TRIAL = 1.5
 MOST_CREDIT = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 32, 2048
 """Cycles without a question after one that used up the credit: doubled each time, halved by credit that is full."""
@@ -34,8 +34,8 @@ class ModelWorth:
     """Counts what asking gained, by how sure the guesses without the model were; times what it took.
 
     A gain is the number of tokens that were accepted beyond those that the guesses alone would have had accepted, less
-    the price of the nodes that they took more. What asking loses is bounded: a credit in tokens is used up by it, and earned by what it gains. ``share``: about
-    what a pass of the model takes of one of the target's.
+    the price of the nodes that they took more. What asking loses is bounded: a credit in tokens is used up by it, and
+    earned by what it gains. ``share``: about what a pass of the model takes of one of the target's.
     """
 
     def __init__(self, share: float) -> None:
@@ -56,7 +56,7 @@ class ModelWorth:
         if self._pause:
             self._pause -= 1
             return False
-        place = bisect_right(SURENESS, surest)
+        place = situation(surest)
         calls = self._calls[place]
         gain = (self._gained[place] + HOPED_WEIGHT * HOPED * (1 - surest)) / (calls + HOPED_WEIGHT)
         levels = (self._levels[place] + HOPED_WEIGHT) / (calls + HOPED_WEIGHT)
@@ -100,7 +100,7 @@ class ModelWorth:
         self, surest: float, gain: float, levels: int, unfed: int, seconds: float, tokens_per_second: float
     ) -> None:
         """A call gave a tree of so many levels, which gained ``gain`` tokens."""
-        place = bisect_right(SURENESS, surest)
+        place = situation(surest)
         if unfed < CATCH_UP:
             self._seconds.add(levels, seconds)
         elif self._timed:
@@ -126,3 +126,8 @@ class ModelWorth:
     @property
     def _timed(self) -> bool:
         return self._seconds.samples(0) > 0
+
+
+def situation(surest: float) -> int:
+    """What is counted together: a class of how sure the best guess is."""
+    return bisect_right(SURENESS, surest)

@@ -47,7 +47,8 @@ class RetrievalDrafter(Drafter):
 
     def new_guesser(self, request: Request) -> Guesser:
         """What guesses for a request that begins."""
-        return Guesser([sources.new() for sources in self.sources])
+        temperature = request.sampler.params.temperature
+        return Guesser([sources.new(temperature) for sources in self.sources])
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         guesser = self._guessers[request.slot]
