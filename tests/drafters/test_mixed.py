@@ -15,6 +15,7 @@ from spec_sdk.testing import check_tree
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters import asked_model
+from spec_sdk_drafters.acceptance_rates import RatesByTemperature
 from spec_sdk_drafters.asked_model import AskedModel, shape_of_draws
 from spec_sdk_drafters.mixed import MixedDrafter, beside
 from spec_sdk_drafters.model_source import ModelSource, UsualRates, prior
@@ -229,7 +230,7 @@ def test_a_tree_of_draws_is_as_deep_and_wide_as_pays() -> None:
         return shape_of_draws(source, 6, Budget(6, 40, tuple(node * n for n in range(40))), level, 1.0)
 
     def mixed_rates() -> Any:
-        return asked_model.RatesByTemperature(prior, keep=True).of(1.0)
+        return RatesByTemperature(prior, keep=True).of(1.0)
 
     random.seed(0)
     assert shape(0.9, 0.01, 0.1, 0.02) == (6, 7)

@@ -190,7 +190,7 @@ def test_cycles_of_one_drafter(
 @pytest.mark.parametrize("name", [name for name in DRAFTERS if name.startswith("mixed")])
 def test_cycles_of_one_drafter_at_prices_that_vary(name: str, sampling: str, scale: Callable[[int, int], int]) -> None:
     """It learns from answer to answer when its model is worth asking, how deep and how wide."""
-    target, draws, params = table(), scale(400, 10_000), SAMPLINGS[sampling]
+    target, draws, params = table(), scale(150, 10_000), SAMPLINGS[sampling]
     sampler, drafter = ReferenceSampler(None, params), DRAFTERS[name]()
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(target, drafter, MultiStep(None), sampler, PROMPT, TOKENS, draws, policy=Priced(None)):

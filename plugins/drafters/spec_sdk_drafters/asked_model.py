@@ -85,9 +85,13 @@ class AskedModel:
             self._seen[request.slot] = 0
             self._hidden[request.slot] = [] if prompt_hidden is None else [prompt_hidden[i]]
 
+    def may_ask(self, request: Request, budget: Budget) -> bool:
+        """Whether to ask in this cycle if the guesses are unsure enough."""
+        self._sources[request.slot].rates.go_by_usual = budget.tokens_per_second > 0
+        return self.worth_for(request).may_ask(budget.tokens_per_second)
+
     def is_worth_asking(self, request: Request, surest: float, budget: Budget) -> bool:
         """``surest``: how probable the best guess without the model is."""
-        self._sources[request.slot].rates.go_by_usual = budget.tokens_per_second > 0
         remaining = request.max_new_tokens - request.new_tokens
         return self.worth_for(request).asks(surest, self._unseen(request), remaining, budget.tokens_per_second)
 
@@ -160,7 +164,7 @@ class AskedModel:
             hidden = None if path_hidden is None else [path_hidden[i] for i in told]
             self.drafter.observe([requests[i] for i in told], [committed[i] for i in told], hidden)
         for i, request in enumerate(requests):
-            if request.slot in self._hidden and path_hidden is not None:
+            if self.drafter.taps and request.slot in self._hidden and path_hidden is not None:
                 self._hidden[request.slot].append(path_hidden[i])
             question = self._asked.pop(request.slot, None)
             if question is not None:

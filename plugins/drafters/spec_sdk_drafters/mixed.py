@@ -77,8 +77,9 @@ class MixedDrafter(RetrievalDrafter):
         if model is None:
             return super().propose(requests, budgets)
         own = [self._guessers[request.slot] for request in requests]
-        surest = [guesser.surest() for guesser in own]
-        asked = [i for i in range(len(own)) if model.is_worth_asking(requests[i], surest[i], budgets[i])]
+        unpaused = [i for i in range(len(own)) if model.may_ask(requests[i], budgets[i])]
+        surest = {i: own[i].surest() for i in unpaused}
+        asked = [i for i in unpaused if model.is_worth_asking(requests[i], surest[i], budgets[i])]
         # beside draws, half of the nodes at most: the model gets the others, fixed before it draws
         shares = [
             replace(budget, nodes=1 + (budget.nodes - 1) // 2) if i in asked and model.draws(requests[i]) else budget

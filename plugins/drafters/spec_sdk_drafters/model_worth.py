@@ -53,14 +53,8 @@ class ModelWorth:
         """Whether to ask in this cycle, ``remaining`` tokens before the answer may end. Free time: always."""
         if not tokens_per_second:
             return True
-        if self._pause:
-            self._pause -= 1
-            return False
         place = situation(surest)
-        calls = self._calls[place]
-        gain = (self._gained[place] + HOPED_WEIGHT * HOPED * (1 - surest)) / (calls + HOPED_WEIGHT)
-        levels = (self._levels[place] + HOPED_WEIGHT) / (calls + HOPED_WEIGHT)
-        gain -= self.draft_s(levels) * tokens_per_second if self._timed else self.share * levels
+        gain = self._net_gain(place, surest, tokens_per_second)
         price = self.catch_up(unfed, tokens_per_second)
         # what is fed now need not be fed later: about every fourth token of the rest of the answer is drafted by a call
         if gain > 0 and price <= min(gain * max(remaining, 4) / 4, self._credit):
@@ -68,6 +62,23 @@ class ModelWorth:
         for counts in (self._calls, self._gained, self._levels):
             counts[place] *= FADE
         return False
+
+    def may_ask(self, tokens_per_second: float) -> bool:
+        """Whether to ask in this cycle if the guesses are unsure enough. To be called once a cycle: it ends pauses."""
+        if not tokens_per_second:
+            return True
+        if self._pause:
+            self._pause -= 1
+            return False
+        bounds = (0.0, *SURENESS)
+        return any(self._net_gain(place, surest, tokens_per_second) > 0 for place, surest in enumerate(bounds))
+
+    def _net_gain(self, place: int, surest: float, tokens_per_second: float) -> float:
+        """Tokens that a call gains in a situation, less its time."""
+        calls = self._calls[place]
+        gain = (self._gained[place] + HOPED_WEIGHT * HOPED * (1 - surest)) / (calls + HOPED_WEIGHT)
+        levels = (self._levels[place] + HOPED_WEIGHT) / (calls + HOPED_WEIGHT)
+        return gain - (self.draft_s(levels) * tokens_per_second if self._timed else self.share * levels)
 
     def level_cost(self, tokens_per_second: float) -> float:
         """What one level more takes, in tokens."""
