@@ -52,9 +52,14 @@ def test_settings_know_every_kind_of_plugin() -> None:
     assert {*PLUGIN_NODES, *parts} == set(PLUGIN_KINDS)
 
 
-def test_the_default_pipeline_is_easyspec_tree() -> None:
+def test_the_default_pipeline_is_easyspec_paper() -> None:
     config = composed()
-    assert config["pipeline"]["name"] == "easyspec_tree"
+    assert config["pipeline"]["name"] == "easyspec_paper"
+    assert (config["drafter"]["name"], config["drafter"]["width"]) == ("easyspec", 4)
+
+
+def test_easyspec_tree_asks_the_model_where_it_pays() -> None:
+    config = composed("pipeline=easyspec_tree")
     assert (config["drafter"]["name"], config["drafter"]["model"]) == ("mixed", {"name": "easyspec", "width": 4})
     assert config["policy"]["name"] == "break_even"
 
