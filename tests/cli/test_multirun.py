@@ -78,7 +78,7 @@ def test_an_empty_directory_that_was_there_before_stays(cli: Cli) -> None:
 
 
 def test_options_of_a_replaced_plugin_are_forgotten_in_sweeps_too(cli: Cli) -> None:
-    cli("-m", "drafter=prompt_lookup,easyspec", "max_new_tokens=3", "output_dir=out")
+    cli("-m", "pipeline=easyspec_paper", "drafter=prompt_lookup,easyspec", "max_new_tokens=3", "output_dir=out")
     config = Path("out/0-drafter=prompt_lookup/config.yaml").read_text()
     assert "width" not in config
     assert "width: 4" in Path("out/1-drafter=easyspec/config.yaml").read_text()
