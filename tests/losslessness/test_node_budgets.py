@@ -92,10 +92,8 @@ def easyspec() -> EasySpecDrafter:
 
 
 def mixed(model: dict[str, Any]) -> MixedDrafter:
-    """It asks the model always, and some guesses coincide with what the model draws."""
-    return MixedDrafter(
-        MixedConfig(model={"name": "draft_model", **model}, model_below=1.0, min_probability=0.0), MODELS
-    )
+    """Where time is free it asks the model always, and some guesses coincide with what the model draws."""
+    return MixedDrafter(MixedConfig(model={"name": "draft_model", **model}, min_probability=0.0), MODELS)
 
 
 REPEATED = {"children": "with_replacement"}
@@ -115,6 +113,7 @@ DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
     "suffix": lambda: SuffixDrafter(SuffixConfig(min_probability=0.0), MODELS),
     "mixed, drawn with replacement": lambda: mixed({"growth": "static", "widths": [3, 1], **REPEATED}),
     "mixed, drawn without replacement": lambda: mixed({"width": 3}),
+    "mixed, chosen": lambda: mixed({"growth": "dynamic", "width": 2}),
 }
 LEARNING: Mapping[str, Callable[[], Drafter]] = {
     **{name: DRAFTERS[name] for name in DRAFTERS if name.startswith(("suffix", "mixed"))},
@@ -139,6 +138,17 @@ class Granted(Policy):
     def budget(self, request: Request) -> Budget:
         budget: Budget = self.config
         return budget
+
+
+class Priced(Policy):
+    """Prices, and what a second is worth, that vary with what the answer has come to."""
+
+    name = "priced"
+
+    def budget(self, request: Request) -> Budget:
+        heard = sum(request.tokens[request.prompt_length :]) + request.step
+        price = (0.02, 0.0, 0.3)[heard % 3]
+        return Budget(3, 5, tuple(price * n for n in range(5)), price, (100.0, 1e-6, 2000.0)[heard % 3])
 
 
 def test_a_residual_distribution_is_no_point_mass() -> None:
@@ -204,5 +214,17 @@ def test_cycles_of_one_drafter(
         draws,
         policy=Granted(Budget(3, 4)),
     ):
+        counts[cell_of(tokens, VOCABULARY)] += 1
+    assert goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", [name for name in DRAFTERS if name.startswith("mixed")])
+def test_cycles_of_one_drafter_at_prices_that_vary(name: str, sampling: str, scale: Callable[[int, int], int]) -> None:
+    """It learns from answer to answer when its model is worth asking, how deep and how wide."""
+    target, draws, params = table(), scale(150, 10_000), SAMPLINGS[sampling]
+    sampler, drafter = ReferenceSampler(None, params), DRAFTERS[name]()
+    counts = torch.zeros(VOCABULARY**TOKENS)
+    for tokens in sample_tokens(target, drafter, MultiStep(None), sampler, PROMPT, TOKENS, draws, policy=Priced(None)):
         counts[cell_of(tokens, VOCABULARY)] += 1
     assert goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE

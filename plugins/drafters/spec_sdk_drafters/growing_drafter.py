@@ -77,7 +77,9 @@ class GrowingDrafter(Drafter):
             root_logits_V = align_vocabulary(logits_V, self.vocabulary)
             root_logits_V = request.process_logits(root_logits_V[None], [()])[0]
             growing = self.growth.grow(tree, root_logits_V, depths[i], request, self.name)
-            self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing)
+            self._drafts[request.slot] = drafts[i] = GrowingDraft(
+                request, tree, growing, self.vocabulary, budgets[i].level_cost
+            )
         asking = advanced([*drafts.values()], [None] * len(drafts))
         while asking:
             # a level of every tree in one pass

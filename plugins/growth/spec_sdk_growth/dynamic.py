@@ -5,6 +5,7 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -54,9 +55,10 @@ class DynamicGrowth(MostProbableGrowth):
         # sorted by level too, so that of two paths of equal probability the parent comes before its child
         most = min(max_nodes, fed.max_nodes - 1)
         kept = sorted(sorted(offered)[:most], key=lambda offer: (offer[1], offer[2], offer[0]))
-        tree, node_of = TreeBuilder(fed.root), {0: 0}
-        for _, _, parent, token in kept:
-            node = tree.add(node_of[parent], token, "chosen", drafter=drafter)
+        tree, node_of, joint_of = TreeBuilder(fed.root), {0: 0}, {0: 0.0}
+        for cost, _, parent, token in kept:
+            chance = math.exp(-cost - joint_of[parent])
+            node = tree.add(node_of[parent], token, "chosen", drafter=drafter, probability=chance)
             if (parent, token) in fed_as:
-                node_of[fed_as[parent, token]] = node
+                node_of[fed_as[parent, token]], joint_of[fed_as[parent, token]] = node, -cost
         return tree.build().tree
