@@ -249,3 +249,14 @@ def test_an_adaptive_policy_measures_the_head(
     costs = pipeline.costs_of(pipeline.engine.drafter).measure()
     assert costs is not None and costs.draft is not None and costs.draft.at(1, 64) > 0
     assert answers(pipeline, 2, PROMPTS) == answers(pipeline_of(target, "pipeline=vanilla"), 1, PROMPTS)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "break_even"])
+def test_beside_guesses(policy: str, target: Path, heads: dict[str, Path]) -> None:
+    """Started late, and asked in every cycle (``fixed``) or where it pays; the guesses see the target's choices."""
+    chosen = ("pipeline=mixed_eagle", f"drafter.model.checkpoint={heads['eagle3']}", f"policy={policy}")
+    pipeline = pipeline_of(target, *chosen)
+    assert answers(pipeline, 3, PROMPTS) == answers(pipeline_of(target, "pipeline=vanilla"), 1, PROMPTS)
+    drafter: Any = pipeline.engine.drafter
+    model = drafter.model
+    assert model.drafter.name == "eagle" and (policy == "break_even" or sum(model._worth[0.0]._calls) > 20)

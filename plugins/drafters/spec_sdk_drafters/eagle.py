@@ -13,10 +13,17 @@ from typing import Any
 import torch
 
 from spec_sdk.contracts import Hidden, Request, option
+from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import PREFILL_CHUNK
+from spec_sdk_drafters.chosen_vocabulary import (
+    context_vocabulary_of,
+    context_vocabulary_option,
+    reduced_to,
+    vocabulary_option,
+)
 from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
 from spec_sdk_drafters.unfed_states import UnfedStates
 
@@ -44,6 +51,8 @@ class EagleConfig:
     context: int | None = option(
         None, "longest text in tokens to draft for", minimum=2, means={None: "the head's max_position_embeddings"}
     )
+    vocabulary: int | None = vocabulary_option()
+    context_vocabulary: Any = context_vocabulary_option()
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
@@ -65,9 +74,12 @@ class EagleDrafter(GrowingDrafter):
         layers = None if config.target_layers is None else tuple(config.target_layers)
         model = models.draft_head(config.checkpoint, HeadChoices(config.method, layers, config.context))
         self.draft_name = model.name
-        self.head = model.executor.head
+        executor = reduced_to(model.executor, config)
+        assert isinstance(executor, DraftHeadExecutor)
+        self.head = executor.head
         self.taps = tuple(sorted(self.head.taps))
-        self.session: DraftHeadSession = DraftHeadSession(model.executor)
+        self.session: DraftHeadSession = DraftHeadSession(executor)
+        self.session.context_vocabulary = context_vocabulary_of(executor, config)
         self.draft_session = self.session
         self._unfed = UnfedStates(self.taps)
 

@@ -65,7 +65,8 @@ def most_probable_tree(
     while offers and tree.room:
         negative, _, parent, joint, rank = heapq.heappop(offers)
         token = positions[tree.depth[parent]][rank][0]
-        node = tree.add(parent, token, "chosen", drafter=drafter)
+        chance = positions[tree.depth[parent]][rank][1]
+        node = tree.add(parent, token, "chosen", drafter=drafter, probability=chance)
         probabilities.append(-negative)
         offer(parent, joint, rank + 1)
         if tree.depth[node] < depth:
