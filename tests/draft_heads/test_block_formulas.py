@@ -146,7 +146,7 @@ def test_blocks_of_a_batch_over_several_cycles(name: str, tmp_path: Path) -> Non
                     _, state_1R = head.markov.step(state_1R, torch.tensor(known[:1]), normed_BM[:1])
             for depth, token in enumerate(known):
                 row_1M, token_1 = normed_BM[first + depth][None], torch.tensor([token])
-                logits_1V = head.logits(row_1M)
+                logits_1V = head.block_logits(row_1M)
                 if head.markov is not None:
                     bias_1V, state_1R = head.markov.step(state_1R, token_1, row_1M)
                     logits_1V = logits_1V + bias_1V
@@ -260,5 +260,5 @@ def test_speculators_write_the_same_head(kind: str, tmp_path: Path) -> None:
         text = Context(sizes, 4)
         tokens, hidden = text.unfed()
         session.feed_context([0], [tokens], [session.head.features(hidden)])
-        found.append((session.head.form, session.head.logits(session.blocks([0], [7]))))
+        found.append((session.head.form, session.head.block_logits(session.blocks([0], [7]))))
     assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
