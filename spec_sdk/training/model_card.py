@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from spec_sdk.model.checkpoint import Checkpoint
 
@@ -16,8 +16,18 @@ _COLUMNS = {
 }
 
 
+class Described(Protocol):
+    """What is trained, in the card's words: as in ``A {thing} for``, and ``pipeline=… {option}=DIRECTORY``."""
+
+    thing: str
+    pipeline: str
+    option: str
+    untrained: str
+
+
 def model_card(
     name: str,
+    made: Described,
     target: Checkpoint,
     facts: Mapping[str, str],
     data: Mapping[str, Any],
@@ -26,7 +36,7 @@ def model_card(
 ) -> str:
     """The card, in Markdown. ``facts``: what else there is to tell of the training, a row of a table each."""
     untrained, trained = curve[0], curve[-1]
-    rows = {"untrained cut": untrained, "trained": trained}
+    rows = {made.untrained: untrained, "trained": trained}
     kinds = sorted(trained["kinds"])
     table = [
         f"| | {' | '.join(_COLUMNS.values())} |",
@@ -39,11 +49,11 @@ def model_card(
         [
             f"# {name}",
             "",
-            f"A draft model for **{target.name}** (`{target.reference}`), trained by `task=train_draft` of spec-sdk on "
-            "the target's own answers.",
+            f"A {made.thing} for **{target.name}** (`{target.reference}`), trained by `task=train_draft` of spec-sdk "
+            "on the target's own answers.",
             "",
             "```",
-            f"python -m spec_sdk pipeline=sd_chain model.target={target.reference} model.draft=DIRECTORY",
+            f"python -m spec_sdk pipeline={made.pipeline} model.target={target.reference} {made.option}=DIRECTORY",
             "```",
             "",
             "| | |",
@@ -60,14 +70,23 @@ def model_card(
             "of the target; 1 is plain decoding. Measured before the weights were rounded for storing.",
             "",
             *table,
+            *_by_step(trained),
             "",
             "## License",
             "",
-            f"The weights begin as layers of {target.name}, and were trained on what it wrote: its license "
+            f"The weights begin as those of {target.name}, and were trained on what it wrote: its license "
             f"({license_of(target)}) holds for them too.",
             "",
         ]
     )
+
+
+def _by_step(point: Mapping[str, Any]) -> list[str]:
+    rates = [rate for rate in point["acceptance_rate_by_step"] if rate is not None]
+    if not rates:
+        return []
+    listed = ", ".join(f"{rate:.3f}" for rate in rates)
+    return ["", f"Acceptance rate of each token of a chain, those before it being the target's: {listed}."]
 
 
 def license_of(target: Checkpoint) -> str:

@@ -15,24 +15,25 @@ from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
-from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
+from spec_sdk.model.session import Session
 from spec_sdk.pipeline import build_pipeline, joined_backend
 from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 from spec_sdk.training.answering import AnswerWriter
 from spec_sdk.training.curve_plot import can_plot, curve_svg
-from spec_sdk.training.draft_directory import draft_settings, write_draft
-from spec_sdk.training.draft_shape import DraftShape, chosen_layers
+from spec_sdk.training.draft_method import DraftModelMethod
 from spec_sdk.training.frequent_tokens import frequent_tokens
+from spec_sdk.training.head_method import HeadMethod
+from spec_sdk.training.learner import Learner
 from spec_sdk.training.model_card import file_size, model_card
 from spec_sdk.training.options import TrainDraftConfig
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
 from spec_sdk.training.samples import Sample
+from spec_sdk.training.target_features import TargetFeatures
 from spec_sdk.training.target_fingerprint import fingerprint, vocabulary_fingerprint
-from spec_sdk.training.trainable import TrainableDraft
 from spec_sdk.training.training_loop import TELL_EVERY_S, Schedule, Training, TrainingPlan, duration
 
 CURVE, PLOT, CARD = "training.json", "training.svg", "README.md"
@@ -77,6 +78,7 @@ class TrainingRun:
         output: Path,
         work: Path,
         data: Path,
+        features: Path,
         tell: Callable[[str], None],
     ) -> None:
         self._config, self._plan, self._tell = config, plan, tell
@@ -87,12 +89,14 @@ class TrainingRun:
             app, model=model, drafter={"name": "none"}, policy={"name": "fixed"}, predictor={"name": "none"}
         )
         self._target: Checkpoint = open_checkpoint(app.model.target)
-        layers = chosen_layers(config.layers, self._target.config.num_layers)
-        self._shape = DraftShape(layers, config.mlp_size, config.kv_heads)
-        self._settings = draft_settings(self._target, self._shape, config.whole)
+        self._method = (DraftModelMethod if config.method == "model" else HeadMethod)(config, self._target)
         self._backend: Backend = joined_backend(self._app, Registry.discover())
         self._target_print = fingerprint(self._target)
         self._shards = SampleShards(data, self._data_identity())
+        if isinstance(self._method, HeadMethod):
+            self._method.features = TargetFeatures(
+                features, self._data_identity(), self._method.taps, self._target.config.hidden_size
+            )
 
     @property
     def ranks(self) -> Ranks:
@@ -145,17 +149,44 @@ class TrainingRun:
         if tokens < config.tokens:
             self._tell(f"data: there are no more prompts: {tokens} tokens instead of {config.tokens}")
 
+    def write_features(self) -> None:
+        """Have the target read the answers that are there, and keep what a head learns from; nothing for a draft model,
+        nor where all is kept.
+        """
+        method = self._method
+        if not isinstance(method, HeadMethod) or method.features is None:
+            return
+        shards = self._shards_with_features(method.features)
+        if method.features.missing(shards):
+            pipeline = build_pipeline(self._app, Registry.discover(), self._backend)
+            # nothing above the highest tapped layer is read
+            lower = pipeline.models.target.executor.cut(range(max(method.taps)))
+            method.features.write(shards, Session(lower, looks_at_logits=False), self._config.batch, self._tell)
+
+    def _shards_with_features(self, features: TargetFeatures) -> list[Path]:
+        shards, most = self._shards.paths, self._config.features_gb
+        fitting = features.fitting(shards, most * 1e9)
+        if shards and not fitting:
+            raise UserError(f"task.features_gb: {most:g} is less than the states of one file of answers need")
+        if len(fitting) < len(shards):
+            self._tell(
+                f"features: {len(fitting)} of {len(shards)} files of answers fit into task.features_gb={most:g}; "
+                "the others are left out"
+            )
+        return fitting
+
     def train(self) -> None:
-        """Train on what is there, and write the draft model's directory."""
+        """Train on what is there, and write the directory."""
         config = self._config
         samples = sorted(self._shards.read(), key=lambda sample: sample.number)
+        if isinstance(self._method, HeadMethod) and self._method.features is not None:
+            samples = self._method.features.open(self._shards_with_features(self._method.features), samples)
         counts = self._counts(samples)
         if counts["samples"] == counts["held_out"]:
             raise UserError(f"task.data: {self._shards.directory} has no answers to train on; use more task.tokens")
         device = self._backend.device
-        source = ChosenWeights(self._target, "dense", lambda bits: False)
         token_R = frequent_tokens(samples, config.vocabulary, self._target.config.vocab_size)
-        model = TrainableDraft(source, self._shape, device, self._precision(), token_R)
+        model = self._method.learner(device, self._precision(), token_R)
         training = Training(
             model,
             samples,
@@ -169,33 +200,38 @@ class TrainingRun:
         parameters = sum(parameter.numel() for parameter in model.parameters())
         if training.progress.step:
             self._tell(f"training goes on after step {training.progress.step} of {config.steps}")
-        self._tell(f"{parameters / 1e6:.1f} M parameters, layers {list(self._shape.layers)} of {self._target.name}")
+        self._tell(f"{parameters / 1e6:.1f} M parameters, {self._method.origin}")
         curve = training.run()
         if self.ranks.is_leader:
-            self._write(model, curve, counts, parameters)
+            tokens = "all" if token_R is None else str(len(token_R))
+            self._write(model, curve, counts, parameters, tokens)
         self.ranks.finish()
 
     def _write(
-        self, model: TrainableDraft, curve: list[dict[str, Any]], counts: Mapping[str, Any], parameters: int
+        self, model: Learner, curve: list[dict[str, Any]], counts: Mapping[str, Any], parameters: int, tokens: str
     ) -> None:
         config, output = self._config, self._output
-        write_draft(output, model, self._target, self._settings, config.stored)
+        self._method.write(output, model)
         size = file_size(output / SINGLE_NAME)
         facts = {
-            "layers of the target": str(list(self._shape.layers)),
-            "parameters of its own": f"{parameters / 1e6:.1f} M, {size} as {config.stored}",
-            "embedding and output head": "its own" if config.whole else "the target's",
-            "tokens that it can draft": "all" if model.token_R is None else str(len(model.token_R)),
+            **self._method.facts(parameters, size),
+            "tokens that it can draft": tokens,
             "steps": f"{config.steps} of {config.batch_tokens} tokens, learning rate {config.learning_rate:g}",
             "answers": "greedy" if config.temperature == 0 else f"at temperature {config.temperature:g}",
         }
-        write_atomically(output / CARD, model_card(output.name, self._target, facts, counts, curve, config.depth))
+        card = model_card(output.name, self._method, self._target, facts, counts, curve, config.depth)
+        write_atomically(output / CARD, card)
         write_json(output / CURVE, {"target": self._target.name, "data": dict(counts), "curve": curve})
         if can_plot():
             write_atomically(output / PLOT, curve_svg(curve, config.depth, f"{output.name} for {self._target.name}"))
         else:
             self._tell("matplotlib is not installed: no drawing of the curve")
         self._tell(f"{output}: {size} of weights")
+
+    @property
+    def override(self) -> str:
+        """The override that uses what was trained."""
+        return f"{self._method.option}={self._output}"
 
     def _counts(self, samples: list[Sample]) -> dict[str, Any]:
         return {
@@ -220,7 +256,7 @@ class TrainingRun:
         options = {name: getattr(self._config, name) for name in _TRAINING_OPTIONS}
         return {
             **options,
-            "layers": list(self._shape.layers),
+            **self._method.identity,
             "precision": str(self._precision()).removeprefix("torch."),
             "tokens": counts["answer_tokens"],
             "data": [counts["samples"], self._target_print],
