@@ -12,7 +12,7 @@ from spec_sdk.files import expanded
 from spec_sdk.ranks import launched_processes
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.training.options import TrainDraftConfig
+from spec_sdk.training.options import TrainDraftConfig, check_method
 from spec_sdk.training.sample_plan import SamplePlan, read_openings, read_texts
 
 
@@ -72,6 +72,7 @@ class TrainDraft(Task):
     def _sample_plan(self, app: Settings) -> SamplePlan:
         """The prompts. Raises UserError for options that do not fit each other."""
         config = self.config
+        check_method(config)
         if app.prompt is not None or app.prompt_file is not None:
             given = "prompt" if app.prompt is not None else "prompt_file"
             raise UserError(f"{given}: task=train_draft has prompts of its own; give task.prompts=FILE")

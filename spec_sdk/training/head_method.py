@@ -37,10 +37,6 @@ class HeadMethod:
                 f"task.taps: {list(self.taps)} must be different layers of {target.name}, which has {layers}"
             )
         self._whole, self._stored = config.whole is not False, config.stored or "bfloat16"
-        if self._stored not in ("bfloat16", "float32"):
-            raise UserError(f"task.stored: heads are stored as bfloat16 or float32, not as {self._stored}")
-        if config.layers is not None:
-            raise UserError("task.layers: a head has one layer of its own; leave the option out, or use method=model")
         self._shape = DraftShape([layers - 1], config.mlp_size, config.kv_heads)
         self._values = read_json_object(target.directory / "config.json")
         head_config(target.config, self._values, self._shape)

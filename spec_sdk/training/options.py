@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.config.option import option
+from spec_sdk.errors import UserError
 from spec_sdk.training.sample_plan import SHIPPED_OPENINGS
 
 
@@ -108,3 +109,20 @@ class TrainDraftConfig:
         "embedding and output head in the directory too, a head's output rows; false: the target lends them",
         means={None: "false, and true for a head, which others then read too"},
     )
+
+
+_OF_HEADS = ("taps", "features", "features_gb", "unrolled", "step_weight")
+_OF_MODELS = ("layers",)
+
+
+def check_method(config: TrainDraftConfig) -> None:
+    """Raise UserError for options of the other way of ``task.method``."""
+    others, of = (_OF_HEADS, "eagle3") if config.method == "model" else (_OF_MODELS, "model")
+    default = TrainDraftConfig()
+    for name in others:
+        if getattr(config, name) != getattr(default, name):
+            raise UserError(f"task.{name}: is an option of task.method={of}; leave it out with method={config.method}")
+    if config.only == "features" and config.method == "model":
+        raise UserError("task.only: a draft model learns from no features; use method=eagle3, or only=train")
+    if config.method == "eagle3" and config.stored in ("int8", "int4"):
+        raise UserError(f"task.stored: heads are stored as bfloat16 or float32, not as {config.stored}")

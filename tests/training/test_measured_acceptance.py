@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,19 +15,38 @@ from spec_sdk import Engine
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.training.draft_directory import draft_settings, write_draft
 from spec_sdk.training.draft_shape import DraftShape
-from spec_sdk.training.measured_acceptance import measure, tally_of
+from spec_sdk.training.measured_acceptance import Tally, measure, tally_of
 from spec_sdk.training.samples import Sample
 from spec_sdk.training.trainable import TrainableDraft
 
 
+def of_all_chains(values: Sequence[float], depth: int) -> torch.Tensor:
+    """Row i: ``values`` from i on, ``depth`` of them, 0 behind the end."""
+    padded = [*values, *[0.0] * depth]
+    return torch.tensor([padded[i : i + depth] for i in range(len(values))])
+
+
 def test_greedy_cycles() -> None:
+    def greedy(matches: Sequence[bool], depth: int) -> Tally:
+        return tally_of(of_all_chains(matches, depth).bool(), torch.ones(len(matches), depth), True)
+
     # drafted, drafted, miss | drafted and the end
-    tally = tally_of([True, True, False, True], [1.0] * 4, True, 2)
+    tally = greedy([True, True, False, True], 2)
     assert (tally.tokens, tally.matches, tally.chain_tokens, tally.cycles) == (4, 3, 4, 2)
-    tally = tally_of([True] * 7, [1.0] * 7, True, 3)
+    assert (tally.step_tokens, tally.step_matches) == ({0: 4, 1: 3}, {0: 3, 1: 2})
+    tally = greedy([True] * 7, 3)
     assert (tally.chain_tokens, tally.cycles) == (7, 2)
-    tally = tally_of([False] * 5, [1.0] * 5, True, 3)
+    tally = greedy([False] * 5, 3)
     assert (tally.chain_tokens, tally.cycles) == (5, 5)
+
+
+def test_a_head_s_later_tokens_count_where_their_chain_begins() -> None:
+    # the first token is always right; the second is right in the chain from 0, wrong in that from 2
+    match_AS = torch.tensor([[True, True], [True, False], [True, False], [True, False]])
+    tally = tally_of(match_AS, torch.ones(4, 2), True)
+    # two drafted and the bonus | one drafted and the end
+    assert (tally.chain_tokens, tally.cycles) == (4, 2)
+    assert (tally.step_tokens, tally.step_matches) == ({0: 4, 1: 3}, {0: 4, 1: 1})
 
 
 def test_sampled_chains_have_the_expected_length() -> None:
@@ -45,7 +65,7 @@ def test_sampled_chains_have_the_expected_length() -> None:
             (token,) = chance.choices(range(3), p[before])
             ratios.append(min(1.0, q[before][token] / p[before][token]))
             before = token
-        tally = tally_of([False] * 3, ratios, False, 3)
+        tally = tally_of(torch.zeros(3, 3, dtype=torch.bool), of_all_chains(ratios, 3), False)
         assert tally.sampled_cycles == 1
         total += tally.sampled_tokens
     assert total / texts == pytest.approx(expected, abs=0.02)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -99,7 +98,9 @@ def test_chains_are_those_of_a_drafter(
     # the first answer token has no pair before it where the prompt is one token
     firsts = [(one, i) for one in samples for i in range(len(one.answer)) if len(one.prompt) + i > 1]
     assert batch.labels == len(firsts)
-    at = {(int(label) - int(step), int(step)): row for row, (label, step) in enumerate(zip(label_R, step_R, strict=True))}
+    at = {
+        (int(label) - int(step), int(step)): row for row, (label, step) in enumerate(zip(label_R, step_R, strict=True))
+    }
     assert len(at) == len(label_R) == batch.rows(STEPS)
     token_W = torch.arange(VOCABULARY) if tokens is None else torch.arange(VOCABULARY)[-tokens:]
     for label, (one, i) in enumerate(firsts):
