@@ -100,8 +100,8 @@ class TargetFeatures:
                 raise UserError(f"task.features: {path} is not there; run task.only=features before")
             try:
                 file = safe_open(path, framework="pt")
-                about = json.loads(file.metadata()["samples"])
-                rows = file.get_slice(_TENSOR)
+                about = json.loads(file.metadata()["samples"])  # type: ignore[no-untyped-call]
+                rows = file.get_slice(_TENSOR)  # type: ignore[no-untyped-call]
                 first = 0
                 for number, count, mark in about:
                     if number in by_number:

@@ -8,7 +8,7 @@ Legend: V target vocabulary, W draft vocabulary, M model dim of the head.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Container
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -69,7 +69,7 @@ class DraftHeadSpec(PublishedSpec):
         return IGNORED
 
 
-def read_layer(body: Fields, tensors: Container[str]) -> ModelConfig:
+def read_layer(body: Fields, tensors: Collection[str]) -> ModelConfig:
     """The configuration of a head's decoder layer, from the config.json of a Llama-like model.
 
     ``tensors``: the names of those that it has. What other models have beside it (experts, scaled logits) may stand

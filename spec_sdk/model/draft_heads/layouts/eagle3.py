@@ -53,7 +53,7 @@ def read_eagle3(body: Fields, options: Fields, tensors: HeadTensors, norm_before
     """
     if not flag(options, "use_aux_hidden_state", True):
         raise UserError(f"{options.where}: use_aux_hidden_state is false; only heads that read several layers are read")
-    layer = read_layer(body, tensors)
+    layer = read_layer(body, tensors.names)
     taps, fc_norm = published_taps(options), _fc_norm(options)
     states = options.get("num_aux_hidden_states")
     if taps.layers is not None and states is not None and options.size("num_aux_hidden_states") != len(taps.layers):
