@@ -5,6 +5,7 @@ Legend: R predictions of a batch, W tokens that can be drafted, A labelled posit
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -39,7 +40,7 @@ class Batch(Protocol):
     def to(self, device: torch.device) -> Any: ...
 
 
-class Learner(nn.Module):
+class Learner(nn.Module, ABC):
     """A module whose call gives states, :meth:`logits` of which predict tokens.
 
     ``weights``: the trained parameters by name. ``unrolls``: whether the steps of a chain differ, because each goes on
@@ -49,25 +50,25 @@ class Learner(nn.Module):
     weights: nn.ParameterDict
     unrolls: bool
 
+    @abstractmethod
     def batch(self, rows: Sequence[Sequence[Sample]], width: int) -> Batch:
         """What the steps are given of these samples."""
-        raise NotImplementedError
 
+    @abstractmethod
     def targets(self, batch: Any, steps: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Of every state that a call returns: the labelled position that it predicts [R], and its step [R]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss_weights(self, step_R: torch.Tensor) -> torch.Tensor | None:
         """The weight in the loss of predictions at these steps of a chain; None for 1."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(self, state: torch.Tensor) -> torch.Tensor:
         """[R, W] of the tokens that it can draft."""
-        raise NotImplementedError
 
+    @abstractmethod
     def places(self, token: torch.Tensor) -> torch.Tensor:
         """Where these tokens stand among the W that it can draft; -1 for one that it cannot."""
-        raise NotImplementedError
 
 
 def parameters_in_order(model: Learner) -> Sequence[tuple[str, nn.Parameter]]:

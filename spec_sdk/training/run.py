@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
@@ -21,7 +17,7 @@ from spec_sdk.pipeline import build_pipeline, joined_backend
 from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
-from spec_sdk.training.answering import AnswerWriter
+from spec_sdk.training.answers import sample_counts, write_answers
 from spec_sdk.training.curve_plot import can_plot, curve_svg
 from spec_sdk.training.draft_method import DraftModelMethod
 from spec_sdk.training.frequent_tokens import frequent_tokens
@@ -31,10 +27,9 @@ from spec_sdk.training.model_card import file_size, model_card
 from spec_sdk.training.options import TrainDraftConfig
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
-from spec_sdk.training.samples import Sample
 from spec_sdk.training.target_features import TargetFeatures
 from spec_sdk.training.target_fingerprint import fingerprint, vocabulary_fingerprint
-from spec_sdk.training.training_loop import TELL_EVERY_S, Schedule, Training, TrainingPlan, duration
+from spec_sdk.training.training_loop import Schedule, Training, TrainingPlan, precision_of
 
 CURVE, PLOT, CARD = "training.json", "training.svg", "README.md"
 _DATA_OPTIONS = (
@@ -91,6 +86,7 @@ class TrainingRun:
         self._target: Checkpoint = open_checkpoint(app.model.target)
         self._method = (DraftModelMethod if config.method == "model" else HeadMethod)(config, self._target)
         self._backend: Backend = joined_backend(self._app, Registry.discover())
+        self._precision = precision_of(config.precision, self._backend.device)
         self._target_print = fingerprint(self._target)
         self._shards = SampleShards(data, self._data_identity())
         if isinstance(self._method, HeadMethod):
@@ -105,49 +101,7 @@ class TrainingRun:
 
     def write_data(self) -> None:
         """Have the target answer until there are enough tokens, going on after what is there."""
-        config, there = self._config, list(self._shards.read())
-        done, tokens = {sample.number for sample in there}, sum(len(sample.answer) for sample in there)
-        if there:
-            self._tell(f"data: {tokens} of {config.tokens} tokens are there, of {len(there)} answers")
-        if tokens >= config.tokens:
-            return
-        pipeline = build_pipeline(self._app, Registry.discover(), self._backend)
-        writer = AnswerWriter(
-            pipeline,
-            self._plan,
-            config.batch,
-            config.labels,
-            config.prompt_tokens,
-            config.prompt_temperature,
-            config.answer_tokens,
-            min(config.width, pipeline.context),
-            self._app.chat,
-        )
-        began = told = time.perf_counter()
-        first, counted = tokens, list(there)
-        # written before the first shard, so that a killed run finds whose they are
-        self._shards.write_manifest(self._counts(counted))
-        samples = writer.samples(done)
-        try:
-            for sample in samples:
-                self._shards.add(sample, config.shard_tokens)
-                counted.append(sample)
-                tokens += len(sample.answer)
-                now = time.perf_counter()
-                if now - told > TELL_EVERY_S:
-                    told, rate = now, (tokens - first) / (now - began)
-                    left = duration(max(0, config.tokens - tokens) / rate)
-                    self._tell(f"data: {tokens} of {config.tokens} tokens, {rate:.0f} a second, {left} left")
-                if tokens >= config.tokens:
-                    break
-        finally:
-            samples.close()  # type: ignore[attr-defined]
-            self._shards.flush()
-            self._shards.write_manifest(self._counts(counted))
-        if writer.left_out:
-            self._tell(f"data: {writer.left_out} prompts left out, too long for task.width={config.width} or empty")
-        if tokens < config.tokens:
-            self._tell(f"data: there are no more prompts: {tokens} tokens instead of {config.tokens}")
+        write_answers(self._config, self._app, self._plan, self._backend, self._shards, self._tell)
 
     def write_features(self) -> None:
         """Have the target read the answers that are there, and keep what a head learns from; nothing for a draft model,
@@ -178,15 +132,17 @@ class TrainingRun:
     def train(self) -> None:
         """Train on what is there, and write the directory."""
         config = self._config
-        samples = sorted(self._shards.read(), key=lambda sample: sample.number)
         if isinstance(self._method, HeadMethod) and self._method.features is not None:
-            samples = self._method.features.open(self._shards_with_features(self._method.features), samples)
-        counts = self._counts(samples)
+            samples = self._method.features.open(self._shards_with_features(self._method.features))
+        else:
+            samples = list(self._shards.read())
+        samples.sort(key=lambda sample: sample.number)
+        counts = sample_counts(samples, config.seed)
         if counts["samples"] == counts["held_out"]:
             raise UserError(f"task.data: {self._shards.directory} has no answers to train on; use more task.tokens")
         device = self._backend.device
         token_R = frequent_tokens(samples, config.vocabulary, self._target.config.vocab_size)
-        model = self._method.learner(device, self._precision(), token_R)
+        model = self._method.learner(device, self._precision, token_R)
         training = Training(
             model,
             samples,
@@ -233,15 +189,6 @@ class TrainingRun:
         """The override that uses what was trained."""
         return f"{self._method.option}={self._output}"
 
-    def _counts(self, samples: list[Sample]) -> dict[str, Any]:
-        return {
-            "samples": len(samples),
-            "held_out": sum(sample.held_out for sample in samples),
-            "answer_tokens": sum(len(sample.answer) for sample in samples),
-            "seed": self._config.seed,
-            "kinds": dict(Counter(sample.kind for sample in samples)),
-        }
-
     def _data_identity(self) -> dict[str, Any]:
         options = {name: getattr(self._config, name) for name in _DATA_OPTIONS}
         return {
@@ -257,7 +204,7 @@ class TrainingRun:
         return {
             **options,
             **self._method.identity,
-            "precision": str(self._precision()).removeprefix("torch."),
+            "precision": str(self._precision).removeprefix("torch."),
             "tokens": counts["answer_tokens"],
             "data": [counts["samples"], self._target_print],
         }
@@ -276,11 +223,3 @@ class TrainingRun:
             config.evaluation_tokens,
             config.save_every,
         )
-
-    def _precision(self) -> torch.dtype:
-        if self._config.precision != "auto":
-            return torch.float32 if self._config.precision == "float32" else torch.bfloat16
-        if self._backend.device.type == "cpu":
-            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-            return torch.bfloat16 if fast else torch.float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32

@@ -88,32 +88,31 @@ class TargetFeatures:
                     f"second, {left / 60:.0f} min left"
                 )
 
-    def open(self, shards: Sequence[Path], samples: Sequence[Sample]) -> list[Sample]:
-        """Map the states of these shards; return those of ``samples`` that have some, as :meth:`of` gives them out.
+    def open(self, shards: Sequence[Path]) -> list[Sample]:
+        """Map the states of these shards, for :meth:`of`, and return their samples.
 
         Raises UserError for a file that is damaged, not there or of other samples.
         """
-        by_number = {sample.number: sample for sample in samples}
+        found = []
         for shard in shards:
-            path = self._path(shard)
+            path, samples = self._path(shard), list(read_shard(shard))
             if not path.is_file():
                 raise UserError(f"task.features: {path} is not there; run task.only=features before")
             try:
                 file = safe_open(path, framework="pt")
                 about = json.loads(file.metadata()["samples"])  # type: ignore[no-untyped-call]
                 rows = file.get_slice(_TENSOR)  # type: ignore[no-untyped-call]
-                first = 0
-                for number, count, mark in about:
-                    if number in by_number:
-                        if mark != _mark(by_number[number]):
-                            raise UserError(f"task.features: {path} has states of other samples; remove it")
-                        self._places[number] = (rows, first, count)
-                    first += count
-                if list(rows.get_shape()) != [first, self.width]:
-                    raise ValueError("its tensor has another shape")
-            except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+                shape = rows.get_shape()
+            except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
                 raise UserError(f"task.features: {path} is damaged ({first_words(error)}); remove it") from error
-        return [sample for sample in samples if sample.number in self._places]
+            if about != _about(samples) or shape != [sum(map(pairs_of, samples)), self.width]:
+                raise UserError(f"task.features: {path} has states of other samples than {shard.name}; remove it")
+            first = 0
+            for sample in samples:
+                self._places[sample.number] = (rows, first, pairs_of(sample))
+                first += pairs_of(sample)
+            found += samples
+        return found
 
     def of(self, sample: Sample) -> torch.Tensor:
         """States [:func:`~spec_sdk.training.chain_batch.pairs_of` its positions, F], bfloat16."""
@@ -138,8 +137,7 @@ class TargetFeatures:
             for i, hidden in zip(group, states, strict=True):
                 rows = feature_TF[firsts[i] : firsts[i] + pairs_of(samples[i])]
                 rows.copy_(torch.cat([hidden[tap] for tap in self.taps], dim=-1))
-        about = [(sample.number, pairs_of(sample), _mark(sample)) for sample in samples]
-        save_whole(path, {_TENSOR: feature_TF}, {"samples": json.dumps(about)})
+        save_whole(path, {_TENSOR: feature_TF}, {"samples": json.dumps(_about(samples))})
 
 
 def _groups(samples: Sequence[Sample], slots: int) -> Iterator[list[int]]:
@@ -154,6 +152,9 @@ def _groups(samples: Sequence[Sample], slots: int) -> Iterator[list[int]]:
         yield group
 
 
-def _mark(sample: Sample) -> int:
-    """By which a sample's text is known again."""
-    return zlib.crc32(json.dumps([sample.prompt, sample.answer]).encode())
+def _about(samples: Sequence[Sample]) -> list[list[int]]:
+    """By which samples are known again: number, positions with states, and a check of the text, of each."""
+    return [
+        [sample.number, pairs_of(sample), zlib.crc32(json.dumps([sample.prompt, sample.answer]).encode())]
+        for sample in samples
+    ]

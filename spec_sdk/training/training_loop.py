@@ -163,7 +163,7 @@ class Training:
         torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return float(total) / batch.labels
+        return float(total) / max(1, batch.labels)
 
     def _evaluate(self) -> None:
         if not self.ranks.is_leader:
@@ -201,6 +201,16 @@ def described(report: Mapping[str, Any]) -> str:
     parts |= {"mean_accepted_tokens": "MAT", "mean_accepted_tokens_sampled": "MAT at temperature 1"}
     known = [(name, report[key]) for key, name in parts.items() if report[key] is not None]
     return ", ".join(f"{name} {value:.3f}" for name, value in known) or "nothing to measure on"
+
+
+def precision_of(name: str, device: torch.device) -> torch.dtype:
+    """Of matrix products under ``task.precision=name``: ``auto`` is bfloat16 where the device multiplies it."""
+    if name != "auto":
+        return torch.float32 if name == "float32" else torch.bfloat16
+    if device.type == "cpu":
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return torch.bfloat16 if fast else torch.float32
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
 
 
 def duration(seconds: float) -> str:

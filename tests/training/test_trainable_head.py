@@ -5,12 +5,14 @@ Legend: N positions of a text, A labelled positions, R rows of a step, V vocabul
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head
@@ -24,7 +26,9 @@ from spec_sdk.ops import Ops
 from spec_sdk.training.draft_shape import DraftShape
 from spec_sdk.training.head_directory import head_settings, write_head
 from spec_sdk.training.head_start import head_start
+from spec_sdk.training.sample_shards import write_shard
 from spec_sdk.training.samples import Sample
+from spec_sdk.training.target_features import TargetFeatures
 from spec_sdk.training.trainable_head import TrainableHead
 from spec_sdk.tree import TreeBuilder
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
@@ -110,3 +114,31 @@ def test_chains_are_those_of_a_drafter(
         expected_SV = heads.logits_while_drafting(one, len(one.prompt) - 2 + i, steps)
         found_SW = torch.stack([logit_RW[at[label, step]] for step in range(steps)])
         torch.testing.assert_close(found_SW, expected_SV[:, token_W], atol=1e-4, rtol=1e-4)
+
+
+def test_features_are_what_a_prefill_gives(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "target", "smollm")
+    executor = TorchExecutor(load_decoder(open_checkpoint(str(tmp_path / "target")), CPU, torch.float32), Ops())
+    samples = [sample(0, 5, 9), sample(1, 1, 1), sample(2, 30, 3), sample(3, 6, 9), sample(4, 5, 40)]
+    shard = tmp_path / "shard-00000.safetensors"
+    write_shard(shard, samples)
+    features = TargetFeatures(tmp_path / "features", {}, TAPS, executor.config.hidden_size)
+    lower = executor.cut(range(max(TAPS)))
+    features.write([shard], Session(lower, looks_at_logits=False), 3, print)
+    found = {one.number: one for one in features.open([shard])}
+    for one in samples:
+        text = [*one.prompt, *one.answer][:-2]
+        states_NF = features.of(found[one.number])
+        assert states_NF.shape == (len(text), len(TAPS) * executor.config.hidden_size)
+        if text:
+            hidden = Session(executor).prefill(0, text, TAPS)
+            expected_NF = torch.cat([hidden[tap] for tap in TAPS], dim=-1)
+            torch.testing.assert_close(states_NF.float(), expected_NF, atol=2e-2, rtol=2e-2)
+
+
+def test_a_mark_that_leaves_other_weights_to_the_target_is_refused(tmp_path: Path) -> None:
+    heads = Heads(tmp_path, "smollm", DraftShape([4]), 30, whole=False)
+    path = heads.directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "weights_of_target": ["layers"]}))
+    with pytest.raises(UserError, match=r"weights_of_target is \['layers'\]; a head can leave \['head'\] to its"):
+        open_draft_head(str(heads.directory))
