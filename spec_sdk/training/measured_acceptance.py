@@ -26,7 +26,11 @@ from spec_sdk.training.samples import Sample
 
 @dataclass
 class Tally:
-    """Sums over answers. A cycle is one pass of the target: a drafted chain and the token after it."""
+    """Sums over answers. A cycle is one pass of the target: a drafted chain and the token after it.
+
+    ``cycles_by_depth``, ``sampled_by_depth``: cycles of a greedy answer, and expected tokens of a sampled one, by the
+    length of the chains; those of the longest ones are ``cycles`` and ``sampled_tokens``.
+    """
 
     tokens: int = 0
     matches: int = 0
@@ -36,24 +40,37 @@ class Tally:
     sampled_cycles: int = 0
     divergence: float = 0.0
     positions: int = 0
+    cycles_by_depth: Counter[int] = field(default_factory=Counter)
+    sampled_by_depth: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     step_tokens: Counter[int] = field(default_factory=Counter)
     step_matches: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: Tally) -> None:
         for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+            if isinstance(value, dict):
+                for key, count in value.items():
+                    getattr(self, name)[key] += count
+            else:
+                setattr(self, name, getattr(self, name) + value)
 
     def report(self) -> dict[str, Any]:
         """``loss`` in nats; ``acceptance_rate``: share of tokens that are the draft's first choice (greedy answers);
-        ``mean_accepted_tokens`` and that at temperature 1: tokens per target pass, 1 being plain decoding;
-        ``acceptance_rate_by_step``: the acceptance rate of each token of a chain, where those before it were accepted
-        or not, as long as they are the target's.
+        ``mean_accepted_tokens`` and that at temperature 1: tokens per target pass, 1 being plain decoding.
+
+        ``…_by_depth``: with chains of 1, 2 … tokens. ``acceptance_rate_by_step``: the acceptance rate of each token of
+        a chain, where those before it were accepted or not, as long as they are the target's.
         """
         return {
             "loss": _ratio(self.divergence, self.positions),
             "acceptance_rate": _ratio(self.matches, self.tokens),
             "mean_accepted_tokens": _ratio(self.chain_tokens, self.cycles),
             "mean_accepted_tokens_sampled": _ratio(self.sampled_tokens, self.sampled_cycles),
+            "mean_accepted_tokens_by_depth": [
+                _ratio(self.chain_tokens, cycles) for _, cycles in sorted(self.cycles_by_depth.items())
+            ],
+            "mean_accepted_tokens_sampled_by_depth": [
+                _ratio(tokens, self.sampled_cycles) for _, tokens in sorted(self.sampled_by_depth.items())
+            ],
             "acceptance_rate_by_step": [
                 _ratio(self.step_matches[step], tokens) for step, tokens in sorted(self.step_tokens.items())
             ],
@@ -121,17 +138,22 @@ def tally_of(match_aS: torch.Tensor, ratio_aS: torch.Tensor, greedy: bool) -> Ta
             tally.step_tokens[step] = max(0, length - step)
             tally.step_matches[step] = int(match_aS[: max(0, length - step), step].sum())
         accepted_at = match_aS.long().cumprod(1).sum(1).tolist()
-        at = 0
-        while at < length:
-            accepted = min(accepted_at[at], length - at)
-            # at the end of an answer there may be nothing left for the token after the chain
-            tally.chain_tokens += min(accepted + 1, length - at)
-            tally.cycles += 1
-            at += accepted + 1
+        for drafted in range(1, depth + 1):
+            at = tally.chain_tokens = 0
+            while at < length:
+                accepted = min(accepted_at[at], drafted)
+                # at the end of an answer there may be nothing left for the token after the chain
+                tally.chain_tokens += min(accepted + 1, length - at)
+                tally.cycles_by_depth[drafted] += 1
+                at += accepted + 1
+        tally.cycles = tally.cycles_by_depth[depth]
         return tally
-    starts = max(0, length - depth + 1)
-    tally.sampled_tokens = float((1 + ratio_aS[:starts].double().cumprod(1).sum(1)).sum())
-    tally.sampled_cycles = starts
+    tally.sampled_cycles = max(0, length - depth + 1)
+    # column j: the expected tokens of a chain of j, and the one after it
+    expected_aS = 1 + ratio_aS[: tally.sampled_cycles].double().cumprod(1).cumsum(1)
+    for drafted in range(1, depth + 1):
+        tally.sampled_by_depth[drafted] = float(expected_aS[:, drafted - 1].sum())
+    tally.sampled_tokens = tally.sampled_by_depth[depth]
     return tally
 
 

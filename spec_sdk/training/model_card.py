@@ -82,11 +82,14 @@ def model_card(
 
 
 def _by_step(point: Mapping[str, Any]) -> list[str]:
-    rates = [rate for rate in point["acceptance_rate_by_step"] if rate is not None]
-    if not rates:
-        return []
-    listed = ", ".join(f"{rate:.3f}" for rate in rates)
-    return ["", f"Acceptance rate of each token of a chain, those before it being the target's: {listed}."]
+    lines = {
+        "acceptance_rate_by_step": "Acceptance rate of each token of a chain, those before it being the target's",
+        "mean_accepted_tokens_by_depth": "MAT with chains of 1, 2 … tokens",
+        "mean_accepted_tokens_sampled_by_depth": "The same at temperature 1",
+    }
+    listed = {text: [value for value in point[key] if value is not None] for key, text in lines.items()}
+    known = [f"- {text}: {', '.join(f'{value:.3f}' for value in values)}" for text, values in listed.items() if values]
+    return ["", *known] if known else []
 
 
 def license_of(target: Checkpoint) -> str:

@@ -34,6 +34,8 @@ def test_greedy_cycles() -> None:
     tally = greedy([True, True, False, True], 2)
     assert (tally.tokens, tally.matches, tally.chain_tokens, tally.cycles) == (4, 3, 4, 2)
     assert (tally.step_tokens, tally.step_matches) == ({0: 4, 1: 3}, {0: 3, 1: 2})
+    # with chains of one: drafted and the bonus | missed | the end
+    assert tally.cycles_by_depth == {1: 3, 2: 2} and greedy([True] * 7, 3).cycles_by_depth == {1: 4, 2: 3, 3: 2}
     tally = greedy([True] * 7, 3)
     assert (tally.chain_tokens, tally.cycles) == (7, 2)
     tally = greedy([False] * 5, 3)
