@@ -13,11 +13,19 @@ import torch
 
 from spec_sdk import Engine
 from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
 from spec_sdk.training.draft_directory import draft_settings, write_draft
 from spec_sdk.training.draft_shape import DraftShape
+from spec_sdk.training.head_directory import head_settings, write_head
+from spec_sdk.training.head_start import head_start
 from spec_sdk.training.measured_acceptance import Tally, measure, tally_of
 from spec_sdk.training.samples import Sample
 from spec_sdk.training.trainable import TrainableDraft
+from spec_sdk.training.trainable_head import TrainableHead
 
 
 def of_all_chains(values: Sequence[float], depth: int) -> torch.Tensor:
@@ -88,3 +96,35 @@ def test_a_greedy_run_counts_what_was_measured(tmp_path: Path, tiny_target: Path
     found = measure(model, [samples[:3], samples[3:]], 200, 3, cpu).total
     assert found.cycles == sum(answer.metrics["steps"] for answer in answers)
     assert found.chain_tokens == 4 * 45 and 0 < found.matches < found.tokens
+
+
+def test_a_greedy_run_with_a_head_counts_what_was_measured(tmp_path: Path, tiny_target: Path) -> None:
+    target, taps, cpu = open_checkpoint(str(tiny_target)), (1, 2, 3), torch.device("cpu")
+    executor = TorchExecutor(load_decoder(target, cpu, torch.float32), Ops())
+
+    def features_of(one: Sample) -> torch.Tensor:
+        hidden = Session(executor).prefill(0, [*one.prompt, *one.answer][:-2], taps)
+        return torch.cat([hidden[tap] for tap in taps], dim=-1)
+
+    start = head_start(target, read_json_object(tiny_target / "config.json"), DraftShape([2]), taps, 0)
+    model = TrainableHead(start, features_of, 2, 1.0, cpu)
+    settings = head_settings(target, start, target.config.vocab_size, 2, True)
+    write_head(tmp_path / "head", model, settings, "float32")
+    overrides = [
+        "backend.native=false",
+        "policy=fixed",
+        "policy.depth=3",
+        "drafter.growth=chain",
+        f"drafter.checkpoint={tmp_path / 'head'}",
+    ]
+    engine = Engine.from_pipeline("eagle_tree", target=tiny_target, overrides=overrides)
+    prompts = [engine.tokenizer.encode(text) for text in ("Why is the sky", "A dog and a cat", "What", "Write it")]
+    answers = engine.generate(prompts, max_new_tokens=45, ignore_eos=True)
+    samples: list[Sample] = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        labels = torch.zeros(45, 1, dtype=torch.int32), torch.zeros(45, 1), torch.zeros(45)
+        samples.append(Sample(len(samples), "greedy", True, 0.0, prompt, answer.tokens, *labels))
+    found = measure(model, [samples[:3], samples[3:]], 200, 3, cpu).total
+    assert found.cycles == sum(answer.metrics["steps"] for answer in answers)
+    assert found.chain_tokens == 4 * 45 and 0 < found.matches < found.tokens
+    assert sum(found.step_matches.values()) > found.matches
