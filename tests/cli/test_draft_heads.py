@@ -52,7 +52,9 @@ def test_a_head_drafts(cli: Callable[..., Any], own_directory: Path) -> None:
         "drafter.method: eagle is asked for, and head is a head of eagle3"
     )
     unnamed = cli("pipeline=eagle_tree", *options)
-    assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'eagle' needs a head")
+    assert unnamed.status == 2 and unnamed.error.startswith(
+        "drafter.checkpoint: no installed package has a head of eagle or eagle3 for model; name one"
+    )
 
 
 def test_medusa_heads_draft(cli: Callable[..., Any], own_directory: Path) -> None:
@@ -69,4 +71,6 @@ def test_medusa_heads_draft(cli: Callable[..., Any], own_directory: Path) -> Non
     eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=heads", *options)
     assert eagle.status == 2 and "heads is a head of medusa (Medusa layout), and this drafter needs" in eagle.error
     unnamed = cli("pipeline=medusa_tree", *options)
-    assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'medusa' needs heads")
+    assert unnamed.status == 2 and unnamed.error.startswith(
+        "drafter.checkpoint: no installed package has a head of medusa for model; name one"
+    )

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from spec_sdk.contracts import Hidden, Request, option
-from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
@@ -25,7 +24,11 @@ from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
 class EagleConfig:
     """Options of drafting with an EAGLE head; those of the chosen growth stand beside them."""
 
-    checkpoint: str | None = option(None, "the head: a directory, or a Hugging Face hub id")
+    checkpoint: str | None = option(
+        None,
+        "the head: a directory, or a Hugging Face hub id",
+        means={None: "the one that an installed package has for the target"},
+    )
     method: str = option(
         "auto",
         "what the head must be",
@@ -58,8 +61,6 @@ class EagleDrafter(GrowingDrafter):
 
     def __init__(self, config: EagleConfig, models: Models) -> None:
         super().__init__(config, models)
-        if config.checkpoint is None:
-            raise UserError("drafter.checkpoint: drafter 'eagle' needs a head: a directory, or a Hugging Face hub id")
         layers = None if config.target_layers is None else tuple(config.target_layers)
         model = models.draft_head(config.checkpoint, HeadChoices(config.method, layers, config.context))
         self.draft_name = model.name

@@ -17,6 +17,9 @@ from spec_sdk.model.source_progress import notice
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
 
+HEADS = ("eagle", "eagle3")
+"""Methods of heads that are a decoder layer."""
+
 
 @dataclass(frozen=True)
 class HeadChoices:
