@@ -87,7 +87,7 @@ def _by_step(point: Mapping[str, Any]) -> list[str]:
         "mean_accepted_tokens_by_depth": "MAT with chains of 1, 2 … tokens",
         "mean_accepted_tokens_sampled_by_depth": "The same at temperature 1",
     }
-    listed = {text: [value for value in point[key] if value is not None] for key, text in lines.items()}
+    listed = {text: [value for value in point.get(key, ()) if value is not None] for key, text in lines.items()}
     known = [f"- {text}: {', '.join(f'{value:.3f}' for value in values)}" for text, values in listed.items() if values]
     return ["", *known] if known else []
 

@@ -13,6 +13,8 @@ from spec_sdk.files import write_atomically, write_json
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.session import Session
+from spec_sdk.model.target_identity import target_identity
+from spec_sdk.model.trained_drafts import FACTS
 from spec_sdk.pipeline import build_pipeline, joined_backend
 from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
@@ -31,7 +33,7 @@ from spec_sdk.training.target_features import TargetFeatures
 from spec_sdk.training.target_fingerprint import fingerprint, vocabulary_fingerprint
 from spec_sdk.training.training_loop import Schedule, Training, TrainingPlan, precision_of
 
-CURVE, PLOT, CARD = "training.json", "training.svg", "README.md"
+PLOT, CARD = "training.svg", "README.md"
 _DATA_OPTIONS = (
     "seed",
     "temperature",
@@ -177,7 +179,12 @@ class TrainingRun:
         }
         card = model_card(output.name, self._method, self._target, facts, counts, curve, config.depth)
         write_atomically(output / CARD, card)
-        write_json(output / CURVE, {"target": self._target.name, "data": dict(counts), "curve": curve})
+        made = {
+            "method": config.method,
+            "target": self._target.name,
+            "target_identity": target_identity(self._target),
+        }
+        write_json(output / FACTS, {**made, "data": dict(counts), "curve": curve})
         if can_plot():
             write_atomically(output / PLOT, curve_svg(curve, config.depth, f"{output.name} for {self._target.name}"))
         else:

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from spec_sdk import Engine
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.target_identity import target_identity
 from tests.training.conftest import HEAD
 from tests.training.test_resuming import killed_when
 
@@ -22,7 +24,9 @@ def test_a_head_learns_and_counts_what_a_run_counts(cli: Callable[..., Any], pla
     done = cli(*HEAD, *longer, "task.learning_rate=0.01", "task.labels=64", "task.stored=float32")
     assert done.status == 0, done.err
     assert done.out == "drafter.checkpoint=draft\n"
-    curve = json.loads((place / "draft" / "training.json").read_text())["curve"]
+    kept = json.loads((place / "draft" / "training.json").read_text())
+    assert (kept["method"], kept["target_identity"]) == ("eagle3", target_identity(open_checkpoint("model")))
+    curve = kept["curve"]
     untrained, trained = curve[0], curve[-1]
     assert [point["step"] for point in curve] == [0, 30, 60]
     assert trained["loss"] < untrained["loss"]
