@@ -13,16 +13,17 @@ from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.training.draft_directory import draft_settings, write_draft
 from spec_sdk.training.draft_shape import DraftShape, chosen_layers
 from spec_sdk.training.learner import Learner
+from spec_sdk.training.method import TrainingMethod
 from spec_sdk.training.options import TrainDraftConfig
 from spec_sdk.training.trainable import TrainableDraft
 
 LAYERS = 6
 
 
-class DraftModelMethod:
+class DraftModelMethod(TrainingMethod):
     """Cuts, writes and describes a draft model of ``target``. Raises UserError for what does not fit it."""
 
-    thing, pipeline = "draft model", "sd_chain"
+    thing, pipeline = "a draft model", "sd_chain"
     option, untrained = "model.draft", "untrained cut"
 
     def __init__(self, config: TrainDraftConfig, target: Checkpoint) -> None:
@@ -34,21 +35,17 @@ class DraftModelMethod:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What a training follows from beside its options."""
         return {"layers": list(self._shape.layers)}
 
     def learner(self, device: torch.device, precision: torch.dtype, token_R: torch.Tensor | None) -> TrainableDraft:
-        """What is trained."""
         source = ChosenWeights(self._target, "dense", lambda bits: False)
         return TrainableDraft(source, self._shape, device, precision, token_R)
 
     def write(self, directory: Path, model: Learner) -> None:
-        """Raises OSError."""
         assert isinstance(model, TrainableDraft)
         write_draft(directory, model, self._target, self._settings, self._stored)
 
     def facts(self, parameters: int, size: str) -> Mapping[str, str]:
-        """What the model card says of it."""
         return {
             "layers of the target": str(list(self._shape.layers)),
             "parameters of its own": f"{parameters / 1e6:.1f} M, {size} as {self._stored}",
@@ -57,5 +54,4 @@ class DraftModelMethod:
 
     @property
     def origin(self) -> str:
-        """A line on what it began as."""
         return f"layers {list(self._shape.layers)} of {self._target.name}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from spec_sdk.model.checkpoint import Checkpoint
+from spec_sdk.training.method import TrainingMethod
 
 _COLUMNS = {
     "loss": "loss (nats)",
@@ -16,18 +17,9 @@ _COLUMNS = {
 }
 
 
-class Described(Protocol):
-    """What is trained, in the card's words: as in ``A {thing} for``, and ``pipeline=… {option}=DIRECTORY``."""
-
-    thing: str
-    pipeline: str
-    option: str
-    untrained: str
-
-
 def model_card(
     name: str,
-    made: Described,
+    made: TrainingMethod,
     target: Checkpoint,
     facts: Mapping[str, str],
     data: Mapping[str, Any],
@@ -49,8 +41,8 @@ def model_card(
         [
             f"# {name}",
             "",
-            f"A {made.thing} for **{target.name}** (`{target.reference}`), trained by `task=train_draft` of spec-sdk "
-            "on the target's own answers.",
+            f"This is {made.thing} for **{target.name}** (`{target.reference}`), trained by `task=train_draft` of "
+            "spec-sdk on the target's own answers.",
             "",
             "```",
             f"python -m spec_sdk pipeline={made.pipeline} model.target={target.reference} {made.option}=DIRECTORY",

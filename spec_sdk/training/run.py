@@ -11,8 +11,8 @@ from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
+from spec_sdk.model.executor import Executor
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
-from spec_sdk.model.session import Session
 from spec_sdk.model.target_identity import target_identity
 from spec_sdk.model.trained_drafts import FACTS
 from spec_sdk.pipeline import build_pipeline, joined_backend
@@ -25,11 +25,11 @@ from spec_sdk.training.draft_method import DraftModelMethod
 from spec_sdk.training.frequent_tokens import frequent_tokens
 from spec_sdk.training.head_method import HeadMethod
 from spec_sdk.training.learner import Learner
+from spec_sdk.training.method import TrainingMethod
 from spec_sdk.training.model_card import file_size, model_card
 from spec_sdk.training.options import TrainDraftConfig
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
-from spec_sdk.training.target_features import TargetFeatures
 from spec_sdk.training.target_fingerprint import fingerprint, vocabulary_fingerprint
 from spec_sdk.training.training_loop import Schedule, Training, TrainingPlan, precision_of
 
@@ -65,7 +65,7 @@ _TRAINING_OPTIONS = (
 
 
 class TrainingRun:
-    """The two parts of the task on one target. Raises UserError for what does not fit it, before any work."""
+    """The parts of the task on one target. Raises UserError for what does not fit it, before any work."""
 
     def __init__(
         self,
@@ -86,15 +86,16 @@ class TrainingRun:
             app, model=model, drafter={"name": "none"}, policy={"name": "fixed"}, predictor={"name": "none"}
         )
         self._target: Checkpoint = open_checkpoint(app.model.target)
-        self._method = (DraftModelMethod if config.method == "model" else HeadMethod)(config, self._target)
         self._backend: Backend = joined_backend(self._app, Registry.discover())
         self._precision = precision_of(config.precision, self._backend.device)
         self._target_print = fingerprint(self._target)
-        self._shards = SampleShards(data, self._data_identity())
-        if isinstance(self._method, HeadMethod):
-            self._method.features = TargetFeatures(
-                features, self._data_identity(), self._method.taps, self._target.config.hidden_size
-            )
+        identity = self._data_identity()
+        self._method: TrainingMethod = (
+            DraftModelMethod(config, self._target)
+            if config.method == "model"
+            else HeadMethod(config, self._target, features, identity)
+        )
+        self._shards = SampleShards(data, identity)
 
     @property
     def ranks(self) -> Ranks:
@@ -106,39 +107,17 @@ class TrainingRun:
         write_answers(self._config, self._app, self._plan, self._backend, self._shards, self._tell)
 
     def write_features(self) -> None:
-        """Have the target read the answers that are there, and keep what a head learns from; nothing for a draft model,
-        nor where all is kept.
-        """
-        method = self._method
-        if not isinstance(method, HeadMethod) or method.features is None:
-            return
-        shards = self._shards_with_features(method.features)
-        if method.features.missing(shards):
-            pipeline = build_pipeline(self._app, Registry.discover(), self._backend)
-            # nothing above the highest tapped layer is read
-            lower = pipeline.models.target.executor.cut(range(max(method.taps)))
-            method.features.write(shards, Session(lower, looks_at_logits=False), self._config.batch, self._tell)
+        """Make of the answers that are there what is learned from besides, if it is not made yet."""
 
-    def _shards_with_features(self, features: TargetFeatures) -> list[Path]:
-        shards, most = self._shards.paths, self._config.features_gb
-        fitting = features.fitting(shards, most * 1e9)
-        if shards and not fitting:
-            raise UserError(f"task.features_gb: {most:g} is less than the states of one file of answers need")
-        if len(fitting) < len(shards):
-            self._tell(
-                f"features: {len(fitting)} of {len(shards)} files of answers fit into task.features_gb={most:g}; "
-                "the others are left out"
-            )
-        return fitting
+        def target() -> Executor:
+            return build_pipeline(self._app, Registry.discover(), self._backend).models.target.executor
+
+        self._method.prepare(self._shards, target, self._tell)
 
     def train(self) -> None:
         """Train on what is there, and write the directory."""
         config = self._config
-        if isinstance(self._method, HeadMethod) and self._method.features is not None:
-            samples = self._method.features.open(self._shards_with_features(self._method.features))
-        else:
-            samples = list(self._shards.read())
-        samples.sort(key=lambda sample: sample.number)
+        samples = sorted(self._method.samples(self._shards, self._tell), key=lambda sample: sample.number)
         counts = sample_counts(samples, config.seed)
         if counts["samples"] == counts["held_out"]:
             raise UserError(f"task.data: {self._shards.directory} has no answers to train on; use more task.tokens")

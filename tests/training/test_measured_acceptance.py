@@ -114,7 +114,8 @@ def test_a_greedy_run_with_a_head_counts_what_was_measured(tmp_path: Path, tiny_
         "backend.native=false",
         "policy=fixed",
         "policy.depth=3",
-        "drafter.growth=chain",
+        "drafter.growth=beam",
+        "drafter.width=1",
         f"drafter.checkpoint={tmp_path / 'head'}",
     ]
     engine = Engine.from_pipeline("eagle_tree", target=tiny_target, overrides=overrides)
