@@ -17,6 +17,7 @@ from typing import Any
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
 from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES
 from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
+from spec_sdk.policy.running_times import RunningTime
 from spec_sdk.policy.stage_times import StageTimes
 
 PRICED_AGAIN = 8
@@ -68,6 +69,8 @@ class BreakEvenPolicy(Policy):
         self._tokens = self._seconds = 0.0
         self._failures = self._pause = self._since_plain = self._since_priced = self._wider_passes = 0
         self._prices: tuple[float, ...] = ()
+        self._level = RunningTime()
+        self._tokens_per_second = 0.0
 
     def for_request(self) -> BreakEvenPolicy:
         # what a node costs, and whether guesses pay, is learned by all requests of a run together
@@ -81,7 +84,8 @@ class BreakEvenPolicy(Policy):
     def budget(self, request: Request) -> Budget:
         if self._times.plain.count < PLAIN_SAMPLES or self._pause > 0 or self._since_plain >= self.config.refresh:
             return Budget(0)
-        return Budget(self.config.max, self.config.max_nodes, self._prices)
+        rate = self._tokens_per_second
+        return Budget(self.config.max, self.config.max_nodes, self._prices, self._level.mean * rate, rate)
 
     def observe(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "prefill":
@@ -99,6 +103,8 @@ class BreakEvenPolicy(Policy):
             self._pause -= 1
         else:
             self._book(new, event["draft_s"] + verify_s)
+            if event["drafted"]:
+                self._level.add(event["draft_s"] / event["drafted"])
         self._since_priced += 1
         if not self._prices or self._since_priced >= PRICED_AGAIN:
             self._set_prices()
@@ -123,4 +129,4 @@ class BreakEvenPolicy(Policy):
             known = times.has_curve or self._wider_passes
             costs_s = times.verify(nodes) - plain if known else UNMEASURED * (nodes - 1) * plain
             prices.append(max(prices[-1], costs_s / token_s))
-        self._prices = tuple(prices)
+        self._prices, self._tokens_per_second = tuple(prices), 1 / token_s

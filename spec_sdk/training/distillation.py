@@ -38,9 +38,8 @@ def backward_in_chunks(
     scale: float,
     weight_A: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Add the derivatives of ``scale`` · Σ divergence to what ``state_AM`` was made of; return the sum, unscaled.
-
-    ``weight_A``: of each position in the sum, 1 where it is not given.
+    """Add the derivatives of ``scale`` · Σ weight · divergence to what ``state_AM`` was made of; return the sum,
+    unscaled. ``weight_A``: by default 1 each.
 
     ``logits_of``: states [a, M] → logits [a, V], without trained weights of its own. Only :data:`CHUNK` positions have
     logits in memory at once.

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.training.complements import Complements
 from spec_sdk.training.distillation import CHUNK, divergence
 from spec_sdk.training.learner import Learner
 from spec_sdk.training.samples import Sample
@@ -44,6 +45,7 @@ class Tally:
     sampled_by_depth: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     step_tokens: Counter[int] = field(default_factory=Counter)
     step_matches: Counter[int] = field(default_factory=Counter)
+    covered: int = 0
 
     def add(self, other: Tally) -> None:
         for name, value in vars(other).items():
@@ -53,13 +55,15 @@ class Tally:
             else:
                 setattr(self, name, getattr(self, name) + value)
 
-    def report(self) -> dict[str, Any]:
+    def report(self, complements: bool = False) -> dict[str, Any]:
         """``loss`` in nats; ``acceptance_rate``: share of tokens that are the draft's first choice (greedy answers);
-        ``mean_accepted_tokens`` and that at temperature 1: tokens per target pass, 1 being plain decoding.
+        ``mean_accepted_tokens`` and that at temperature 1: tokens per target pass, 1 being plain decoding. With
+        ``complements``, ``covered_rate``: share of tokens that are the first choice of it or of one of them.
 
         ``…_by_depth``: with chains of 1, 2 … tokens. ``acceptance_rate_by_step``: the acceptance rate of each token of
         a chain, where those before it were accepted or not, as long as they are the target's.
         """
+        covered = {"covered_rate": _ratio(self.covered, self.tokens)} if complements else {}
         return {
             "loss": _ratio(self.divergence, self.positions),
             "acceptance_rate": _ratio(self.matches, self.tokens),
@@ -74,6 +78,7 @@ class Tally:
             "acceptance_rate_by_step": [
                 _ratio(self.step_matches[step], tokens) for step, tokens in sorted(self.step_tokens.items())
             ],
+            **covered,
         }
 
 
@@ -83,18 +88,24 @@ class Acceptance:
 
     total: Tally = field(default_factory=Tally)
     kinds: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    complements: bool = False
 
     def report(self) -> dict[str, object]:
-        kinds = {kind: tally.report() for kind, tally in sorted(self.kinds.items())}
-        return {**self.total.report(), "positions": self.total.positions, "kinds": kinds}
+        kinds = {kind: tally.report(self.complements) for kind, tally in sorted(self.kinds.items())}
+        return {**self.total.report(self.complements), "positions": self.total.positions, "kinds": kinds}
 
 
 @torch.no_grad()
 def measure(
-    model: Learner, samples: Iterable[Sequence[Sample]], width: int, depth: int, device: torch.device
+    model: Learner,
+    samples: Iterable[Sequence[Sample]],
+    width: int,
+    depth: int,
+    device: torch.device,
+    complements: Complements | None = None,
 ) -> Acceptance:
     """Chains of ``depth`` along the answers of ``samples``, lists of those that go into one row of ``width``."""
-    found = Acceptance()
+    found = Acceptance(complements=complements is not None)
     for row in samples:
         batch = model.batch([row], width).to(device)
         if not batch.labels:
@@ -116,10 +127,14 @@ def measure(
             table_AS = torch.zeros(batch.labels, int(step_R.max()) + 1, device=device)
             table_AS[label_R - step_R, step_R] = torch.cat(parts).float()
             tables.append(torch.split(table_AS.cpu(), list(batch.lengths)))
-        for sample, loss_aS, match_aS, ratio_aS in zip(row, *tables, strict=True):
+        right_A = torch.zeros(batch.labels) if complements is None else complements.right(batch).cpu()
+        tables.append(torch.split(right_A, list(batch.lengths)))
+        for sample, loss_aS, match_aS, ratio_aS, right_a in zip(row, *tables, strict=True):
             if not model.unrolls:
                 match_aS, ratio_aS = _of_later_chains(match_aS, depth), _of_later_chains(ratio_aS, depth)
             tally = tally_of(match_aS.bool(), ratio_aS, sample.temperature == 0)
+            if sample.temperature == 0:
+                tally.covered = int((match_aS[:, 0].bool() | right_a.bool()).sum())
             tally.divergence, tally.positions = float(loss_aS[:, 0].sum()), len(loss_aS)
             found.total.add(tally)
             found.kinds[sample.kind].add(tally)

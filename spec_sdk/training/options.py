@@ -82,6 +82,14 @@ class TrainDraftConfig:
     vocabulary: int | None = option(
         None, "tokens that can be drafted, the most probable ones of the data", minimum=16, means={None: "all"}
     )
+    complements: Any = option(
+        None,
+        "directories of draft models to complement: this one learns from what they get wrong, for drafter=merged",
+        means={None: "none"},
+    )
+    right_weight: float = option(
+        0.2, "with complements: of a token that one of them gets right; that of others is 1", minimum=0, maximum=1
+    )
     steps: int = option(2000, "of the optimiser", minimum=1)
     batch_tokens: int = option(4096, "of prompts and answers in a step", minimum=1)
     width: int = option(512, "tokens of a packed row; longer samples are cut off", minimum=2)
@@ -112,7 +120,7 @@ class TrainDraftConfig:
 
 
 _OF_HEADS = ("taps", "features", "features_gb", "unrolled", "step_weight")
-_OF_MODELS = ("layers",)
+_OF_MODELS = ("layers", "complements", "right_weight")
 
 
 def check_method(config: TrainDraftConfig) -> None:
@@ -126,3 +134,11 @@ def check_method(config: TrainDraftConfig) -> None:
         raise UserError("task.only: a draft model learns from no features; use method=eagle3, or only=train")
     if config.method == "eagle3" and config.stored in ("int8", "int4"):
         raise UserError(f"task.stored: heads are stored as bfloat16 or float32, not as {config.stored}")
+
+
+def file_names(files: Any, option: str) -> list[str]:
+    """One name or a list of them. Raises UserError, naming ``option``, for anything else."""
+    names = [files] if isinstance(files, str) else files or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise UserError(f"{option}: {files!r} must be a file or a list of files")
+    return names

@@ -11,6 +11,7 @@ from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
+from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.target_identity import target_identity
@@ -20,6 +21,7 @@ from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 from spec_sdk.training.answers import sample_counts, write_answers
+from spec_sdk.training.complements import Complements
 from spec_sdk.training.curve_plot import can_plot, curve_svg
 from spec_sdk.training.draft_method import DraftModelMethod
 from spec_sdk.training.frequent_tokens import frequent_tokens
@@ -27,7 +29,7 @@ from spec_sdk.training.head_method import HeadMethod
 from spec_sdk.training.learner import Learner
 from spec_sdk.training.method import TrainingMethod
 from spec_sdk.training.model_card import file_size, model_card
-from spec_sdk.training.options import TrainDraftConfig
+from spec_sdk.training.options import TrainDraftConfig, file_names
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
 from spec_sdk.training.target_fingerprint import fingerprint, vocabulary_fingerprint
@@ -80,6 +82,7 @@ class TrainingRun:
     ) -> None:
         self._config, self._plan, self._tell = config, plan, tell
         self._output, self._work = output, work
+        self._others = file_names(config.complements, "task.complements")
         # nothing is drafted while the target answers, and of many requests at once weights in few bits are slow
         model = dataclasses.replace(app.model, weights="dense") if app.model.weights == "auto" else app.model
         self._app = dataclasses.replace(
@@ -124,16 +127,23 @@ class TrainingRun:
         device = self._backend.device
         token_R = frequent_tokens(samples, config.vocabulary, self._target.config.vocab_size)
         model = self._method.learner(device, self._precision, token_R)
+        complements = None
+        if self._others:
+            source = ChosenWeights(self._target, "dense", lambda bits: False)
+            complements = Complements(self._others, source, device, self._precision)
         training = Training(
             model,
             samples,
             self._training_plan(),
             self._work,
-            self._identity(counts),
+            self._identity(counts, complements),
             self.ranks,
             device,
             self._tell,
+            complements,
         )
+        if complements is not None:
+            self._tell(f"complementing {', '.join(complements.names)}")
         parameters = sum(parameter.numel() for parameter in model.parameters())
         if training.progress.step:
             self._tell(f"training goes on after step {training.progress.step} of {config.steps}")
@@ -153,6 +163,7 @@ class TrainingRun:
         facts = {
             **self._method.facts(parameters, size),
             "tokens that it can draft": tokens,
+            **({"complements": ", ".join(self._others)} if self._others else {}),
             "steps": f"{config.steps} of {config.batch_tokens} tokens, learning rate {config.learning_rate:g}",
             "answers": "greedy" if config.temperature == 0 else f"at temperature {config.temperature:g}",
         }
@@ -185,8 +196,10 @@ class TrainingRun:
             **options,
         }
 
-    def _identity(self, counts: Mapping[str, Any]) -> dict[str, Any]:
+    def _identity(self, counts: Mapping[str, Any], complements: Complements | None) -> dict[str, Any]:
         options = {name: getattr(self._config, name) for name in _TRAINING_OPTIONS}
+        if complements is not None:
+            options |= {"complements": complements.fingerprints, "right_weight": self._config.right_weight}
         return {
             **options,
             **self._method.identity,
@@ -208,4 +221,5 @@ class TrainingRun:
             config.evaluate_every,
             config.evaluation_tokens,
             config.save_every,
+            config.right_weight,
         )
