@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass
+from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
@@ -68,8 +68,15 @@ def fed_features(inputs: PassInputs) -> torch.Tensor:
 
 
 @dataclass
+class HeadRows(Rotations):
+    """Rows of a head whose attention also reads the tokens' embeddings, ``embedded_BNM``, normalized."""
+
+    embedded_BNM: torch.Tensor
+
+
+@dataclass
 class HeadPass(ForwardPass):
-    """A pass of a head whose attention also reads the tokens' embeddings, ``embedded_BNM``, normalized."""
+    """A pass of such rows."""
 
     embedded_BNM: torch.Tensor = torch.empty(0)
 
