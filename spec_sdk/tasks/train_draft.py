@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
@@ -12,7 +11,7 @@ from spec_sdk.files import expanded
 from spec_sdk.ranks import launched_processes
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.training.options import TrainDraftConfig
+from spec_sdk.training.options import TrainDraftConfig, file_names
 from spec_sdk.training.sample_plan import SamplePlan, read_openings, read_texts
 
 
@@ -84,21 +83,13 @@ class TrainDraft(Task):
         if config.warmup >= config.steps and config.warmup:
             raise UserError(f"task.warmup: {config.warmup} must be below task.steps={config.steps}")
         texts, only_held_out = (
-            read_texts(_file_names(files, f"task.{name}"), f"task.{name}")
+            read_texts(file_names(files, f"task.{name}"), f"task.{name}")
             for name, files in (("prompts", config.prompts), ("held_out_prompts", config.held_out_prompts))
         )
         if not texts and config.openings is None:
             raise UserError("task.openings: without them and without task.prompts there is nothing to answer")
         openings = {} if config.openings is None else read_openings(config.openings, "task.openings")
         return SamplePlan(only_held_out, texts, openings, config.seed, config.held_out, config.temperature)
-
-
-def _file_names(files: Any, option: str) -> list[str]:
-    """One name or a list of them. Raises UserError, naming ``option``, for anything else."""
-    names = [files] if isinstance(files, str) else files or []
-    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-        raise UserError(f"{option}: {files!r} must be a file or a list of files")
-    return names
 
 
 def say(line: str) -> None:

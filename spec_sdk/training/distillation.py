@@ -36,8 +36,10 @@ def backward_in_chunks(
     top_id_AK: torch.Tensor,
     top_logprob_AK: torch.Tensor,
     scale: float,
+    weight_A: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Add the derivatives of ``scale`` · Σ divergence to what ``state_AM`` was made of; return the sum, unscaled.
+    """Add the derivatives of ``scale`` · Σ weight · divergence to what ``state_AM`` was made of; return the sum,
+    unscaled. ``weight_A``: by default 1 each.
 
     ``logits_of``: states [a, M] → logits [a, V], without trained weights of its own. Only :data:`CHUNK` positions have
     logits in memory at once.
@@ -49,6 +51,9 @@ def backward_in_chunks(
         part_aM = state_AM[part].detach().requires_grad_()
         logit_aV = logits_of(part_aM)
         loss_a, gradient_aV = _with_derivatives(logit_aV.detach(), top_id_AK[part], top_logprob_AK[part])
+        if weight_A is not None:
+            loss_a.mul_(weight_A[part])
+            gradient_aV.mul_(weight_A[part, None])
         (gradient_AM[part],) = torch.autograd.grad(logit_aV, part_aM, gradient_aV.mul_(scale).to(logit_aV.dtype))
         total += loss_a.sum()
     state_AM.backward(gradient_AM)  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from spec_sdk.training.complements import Complements
 from spec_sdk.training.distillation import CHUNK, divergence
 from spec_sdk.training.packing import pack
 from spec_sdk.training.samples import Sample
@@ -35,20 +36,24 @@ class Tally:
     sampled_cycles: int = 0
     divergence: float = 0.0
     positions: int = 0
+    covered: int = 0
 
     def add(self, other: Tally) -> None:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
-    def report(self) -> dict[str, float | None]:
+    def report(self, complements: bool = False) -> dict[str, float | None]:
         """``loss`` in nats; ``acceptance_rate``: share of tokens that are the draft's first choice (greedy answers);
-        ``mean_accepted_tokens`` and that at temperature 1: tokens per target pass, 1 being plain decoding.
+        ``mean_accepted_tokens`` and that at temperature 1: tokens per target pass, 1 being plain decoding. With
+        ``complements``, ``covered_rate``: share of tokens that are the first choice of it or of one of them.
         """
+        covered = {"covered_rate": _ratio(self.covered, self.tokens)} if complements else {}
         return {
             "loss": _ratio(self.divergence, self.positions),
             "acceptance_rate": _ratio(self.matches, self.tokens),
             "mean_accepted_tokens": _ratio(self.chain_tokens, self.cycles),
             "mean_accepted_tokens_sampled": _ratio(self.sampled_tokens, self.sampled_cycles),
+            **covered,
         }
 
 
@@ -58,18 +63,24 @@ class Acceptance:
 
     total: Tally = field(default_factory=Tally)
     kinds: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    complements: bool = False
 
     def report(self) -> dict[str, object]:
-        kinds = {kind: tally.report() for kind, tally in sorted(self.kinds.items())}
-        return {**self.total.report(), "positions": self.total.positions, "kinds": kinds}
+        kinds = {kind: tally.report(self.complements) for kind, tally in sorted(self.kinds.items())}
+        return {**self.total.report(self.complements), "positions": self.total.positions, "kinds": kinds}
 
 
 @torch.no_grad()
 def measure(
-    model: TrainableDraft, samples: Iterable[Sequence[Sample]], width: int, depth: int, device: torch.device
+    model: TrainableDraft,
+    samples: Iterable[Sequence[Sample]],
+    width: int,
+    depth: int,
+    device: torch.device,
+    complements: Complements | None = None,
 ) -> Acceptance:
     """Chains of ``depth`` along the answers of ``samples``, lists of those that go into one row of ``width``."""
-    found = Acceptance()
+    found = Acceptance(complements=complements is not None)
     for row in samples:
         batch = pack([row], width).to(device)
         if not batch.labels:
@@ -84,11 +95,13 @@ def measure(
             matches.append(logit_aV.argmax(-1) == next_a1[:, 0])
             logprob_a = (logit_aV.gather(1, next_a1.clamp(min=0)) - logit_aV.logsumexp(-1, keepdim=True))[:, 0]
             ratios.append((logprob_a - batch.logprob_A[part]).clamp(max=0).exp() * (next_a1[:, 0] >= 0))
-        whole = [torch.cat(parts).cpu() for parts in (losses, matches, ratios)]
+        covered_A = torch.cat(matches) if complements is None else torch.cat(matches) | complements.right(batch)
+        whole = [torch.cat(parts).cpu() for parts in (losses, matches, ratios, [covered_A])]
         values = [torch.split(value, list(batch.lengths)) for value in whole]
-        for sample, loss_a, match_a, ratio_a in zip(row, *values, strict=True):
+        for sample, loss_a, match_a, ratio_a, covered_a in zip(row, *values, strict=True):
             tally = tally_of(match_a.tolist(), ratio_a.tolist(), sample.temperature == 0, depth)
             tally.divergence, tally.positions = float(loss_a.sum()), len(loss_a)
+            tally.covered = int(covered_a.sum()) if sample.temperature == 0 else 0
             found.total.add(tally)
             found.kinds[sample.kind].add(tally)
     return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.config.option import option
+from spec_sdk.errors import UserError
 from spec_sdk.training.sample_plan import SHIPPED_OPENINGS
 
 
@@ -49,6 +50,14 @@ class TrainDraftConfig:
     vocabulary: int | None = option(
         None, "tokens that can be drafted, the most probable ones of the data", minimum=16, means={None: "all"}
     )
+    complements: Any = option(
+        None,
+        "directories of draft models to complement: this one learns from what they get wrong, for drafter=merged",
+        means={None: "none"},
+    )
+    right_weight: float = option(
+        0.2, "with complements: of a token that one of them gets right; that of others is 1", minimum=0, maximum=1
+    )
     steps: int = option(2000, "of the optimiser", minimum=1)
     batch_tokens: int = option(4096, "of prompts and answers in a step", minimum=1)
     width: int = option(512, "tokens of a packed row; longer samples are cut off", minimum=2)
@@ -73,3 +82,11 @@ class TrainDraftConfig:
     whole: bool = option(
         False, "embedding and output head in the directory too; false: they are the target's, which lends them"
     )
+
+
+def file_names(files: Any, option: str) -> list[str]:
+    """One name or a list of them. Raises UserError, naming ``option``, for anything else."""
+    names = [files] if isinstance(files, str) else files or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise UserError(f"{option}: {files!r} must be a file or a list of files")
+    return names

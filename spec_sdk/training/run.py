@@ -22,12 +22,13 @@ from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 from spec_sdk.training.answering import AnswerWriter
+from spec_sdk.training.complements import Complements
 from spec_sdk.training.curve_plot import can_plot, curve_svg
 from spec_sdk.training.draft_directory import draft_settings, write_draft
 from spec_sdk.training.draft_shape import DraftShape, chosen_layers
 from spec_sdk.training.frequent_tokens import frequent_tokens
 from spec_sdk.training.model_card import file_size, model_card
-from spec_sdk.training.options import TrainDraftConfig
+from spec_sdk.training.options import TrainDraftConfig, file_names
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
 from spec_sdk.training.samples import Sample
@@ -81,6 +82,7 @@ class TrainingRun:
     ) -> None:
         self._config, self._plan, self._tell = config, plan, tell
         self._output, self._work = output, work
+        self._others = file_names(config.complements, "task.complements")
         # nothing is drafted while the target answers, and of many requests at once weights in few bits are slow
         model = dataclasses.replace(app.model, weights="dense") if app.model.weights == "auto" else app.model
         self._app = dataclasses.replace(
@@ -156,16 +158,20 @@ class TrainingRun:
         source = ChosenWeights(self._target, "dense", lambda bits: False)
         token_R = frequent_tokens(samples, config.vocabulary, self._target.config.vocab_size)
         model = TrainableDraft(source, self._shape, device, self._precision(), token_R)
+        complements = Complements(self._others, source, device, self._precision()) if self._others else None
         training = Training(
             model,
             samples,
             self._training_plan(),
             self._work,
-            self._identity(counts),
+            self._identity(counts, complements),
             self.ranks,
             device,
             self._tell,
+            complements,
         )
+        if complements is not None:
+            self._tell(f"complementing {', '.join(complements.names)}")
         parameters = sum(parameter.numel() for parameter in model.parameters())
         if training.progress.step:
             self._tell(f"training goes on after step {training.progress.step} of {config.steps}")
@@ -186,6 +192,7 @@ class TrainingRun:
             "parameters of its own": f"{parameters / 1e6:.1f} M, {size} as {config.stored}",
             "embedding and output head": "its own" if config.whole else "the target's",
             "tokens that it can draft": "all" if model.token_R is None else str(len(model.token_R)),
+            **({"complements": ", ".join(self._others)} if self._others else {}),
             "steps": f"{config.steps} of {config.batch_tokens} tokens, learning rate {config.learning_rate:g}",
             "answers": "greedy" if config.temperature == 0 else f"at temperature {config.temperature:g}",
         }
@@ -216,8 +223,10 @@ class TrainingRun:
             **options,
         }
 
-    def _identity(self, counts: Mapping[str, Any]) -> dict[str, Any]:
+    def _identity(self, counts: Mapping[str, Any], complements: Complements | None) -> dict[str, Any]:
         options = {name: getattr(self._config, name) for name in _TRAINING_OPTIONS}
+        if complements is not None:
+            options |= {"complements": complements.fingerprints, "right_weight": self._config.right_weight}
         return {
             **options,
             "layers": list(self._shape.layers),
@@ -239,6 +248,7 @@ class TrainingRun:
             config.evaluate_every,
             config.evaluation_tokens,
             config.save_every,
+            config.right_weight,
         )
 
     def _precision(self) -> torch.dtype:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from spec_sdk.ranks import Ranks
+from spec_sdk.training.complements import Complements
 from spec_sdk.training.distillation import backward_in_chunks
 from spec_sdk.training.measured_acceptance import measure
 from spec_sdk.training.packing import BatchOrder, PackedBatch, fill_rows, pack
@@ -48,6 +49,7 @@ class TrainingPlan:
     """How a draft model is trained. ``rows``: of a step, over all processes.
 
     ``depth``: of the chains that evaluations measure; ``evaluation_tokens``: answer tokens that they read, at most.
+    ``right_weight``: in the loss, of a token that a complement gets right.
     """
 
     schedule: Schedule
@@ -60,13 +62,15 @@ class TrainingPlan:
     evaluate_every: int
     evaluation_tokens: int
     save_every: int
+    right_weight: float = 1.0
 
 
 class Training:
     """Trains ``model`` on ``samples``, of which the held-out ones only measure it.
 
-    ``directory``: where its state is kept; ``identity``: what it follows from. ``tell`` gets lines of progress. Several
-    ``ranks`` have a part of each step's rows each, and sum their derivatives through accelerate.
+    ``directory``: where its state is kept; ``identity``: what it follows from. ``tell`` gets lines of progress. With
+    ``complements`` a token that one of them gets right weighs less. Several ``ranks`` have a part of each step's rows
+    each, and sum their derivatives through accelerate.
     """
 
     def __init__(
@@ -79,11 +83,12 @@ class Training:
         ranks: Ranks,
         device: torch.device,
         tell: Callable[[str], None],
+        complements: Complements | None = None,
     ) -> None:
         from accelerate import Accelerator
 
         self.model, self.plan, self.ranks, self.device, self.tell = model, plan, ranks, device, tell
-        self._directory, self._identity = directory, identity
+        self._directory, self._identity, self._complements = directory, identity, complements
         self._seen = [sample for sample in samples if not sample.held_out]
         self._held_out = evaluation_rows(samples, plan)
         lengths = [len(sample.prompt) + len(sample.answer) - 1 for sample in self._seen]
@@ -151,7 +156,10 @@ class Training:
         scale = self.ranks.size / labels if labels else 0.0
         state_AM = self._shared(batch)
         top_id_AK = self.model.places(batch.top_id_AK)
-        total = backward_in_chunks(state_AM, self.model.logits, top_id_AK, batch.top_logprob_AK, scale)
+        weight_A = None
+        if self._complements is not None:
+            weight_A = 1 - (1 - self.plan.right_weight) * self._complements.right(batch).float()
+        total = backward_in_chunks(state_AM, self.model.logits, top_id_AK, batch.top_logprob_AK, scale, weight_A)
         parameters = [parameter for _, parameter in self._parameters]
         torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip)
         self._optimizer.step()
@@ -162,7 +170,8 @@ class Training:
         if not self.ranks.is_leader:
             self.progress.curve.append({})
             return
-        found = measure(self.model, self._held_out, self.plan.width, self.plan.depth, self.device)
+        plan = self.plan
+        found = measure(self.model, self._held_out, plan.width, plan.depth, self.device, self._complements)
         report = found.report()
         self.progress.curve.append({"step": self.progress.step, **report})
         self.tell(f"held out, step {self.progress.step}: {described(report)}")
@@ -192,7 +201,8 @@ def described(report: Mapping[str, Any]) -> str:
     """An evaluation in a line."""
     parts = {"loss": "loss", "acceptance_rate": "acceptance rate"}
     parts |= {"mean_accepted_tokens": "MAT", "mean_accepted_tokens_sampled": "MAT at temperature 1"}
-    known = [(name, report[key]) for key, name in parts.items() if report[key] is not None]
+    parts["covered_rate"] = "covered with complements"
+    known = [(name, report[key]) for key, name in parts.items() if report.get(key) is not None]
     return ", ".join(f"{name} {value:.3f}" for name, value in known) or "nothing to measure on"
 
 

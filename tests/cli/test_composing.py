@@ -24,7 +24,7 @@ from tests.cli.conftest import Result
 
 PIPELINES = [
     *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "easyspec_tree"),
-    *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree", "mixed", "mixed_eagle"),
+    *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree", "block_tree", "mixed", "mixed_eagle"),
 ]
 
 

@@ -48,8 +48,8 @@ DRAFT_HEADS = (
     Mutant(
         "EAGLE-1: the logits are those of a normalized feature",
         f"{ROOM}/eagle1.py",
-        "self.output_head(h_BNM)",
-        "self.output_head(self._target.final_norm(h_BNM))",
+        "return output_head(h_BNM)",
+        "return output_head(self._target.final_norm(h_BNM))",
         (FORMULAS,),
     ),
     Mutant(

@@ -13,11 +13,19 @@ from typing import Any
 import torch
 
 from spec_sdk.contracts import Hidden, Request, option
+from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import PREFILL_CHUNK
+from spec_sdk_drafters.chosen_vocabulary import (
+    context_vocabulary_of,
+    context_vocabulary_option,
+    reduced_to,
+    vocabulary_option,
+)
 from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
+from spec_sdk_drafters.unfed_states import UnfedStates
 
 
 @dataclass
@@ -43,6 +51,8 @@ class EagleConfig:
     context: int | None = option(
         None, "longest text in tokens to draft for", minimum=2, means={None: "the head's max_position_embeddings"}
     )
+    vocabulary: int | None = vocabulary_option()
+    context_vocabulary: Any = context_vocabulary_option()
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
@@ -64,22 +74,25 @@ class EagleDrafter(GrowingDrafter):
         layers = None if config.target_layers is None else tuple(config.target_layers)
         model = models.draft_head(config.checkpoint, HeadChoices(config.method, layers, config.context))
         self.draft_name = model.name
-        self.head = model.executor.head
+        executor = reduced_to(model.executor, config)
+        assert isinstance(executor, DraftHeadExecutor)
+        self.head = executor.head
         self.taps = tuple(sorted(self.head.taps))
-        self.session: DraftHeadSession = DraftHeadSession(model.executor)
+        self.session: DraftHeadSession = DraftHeadSession(executor)
+        self.session.context_vocabulary = context_vocabulary_of(executor, config)
         self.draft_session = self.session
-        self._unfed: dict[int, list[Hidden]] = {}
+        self._unfed = UnfedStates(self.taps)
 
     def room(self, request: Request) -> int:
         # the first token makes no pair before the target has seen it
-        has_feature = self.session.length(request.slot) + len(self._unfed.get(request.slot, ())) > 0
+        has_feature = self.session.length(request.slot) > 0 or self._unfed.has_any(request.slot)
         return self.session.context - len(request.tokens) if has_feature else 0
 
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
         assert prompt_hidden is not None
         for request, hidden in zip(requests, prompt_hidden, strict=True):
             self.session.open(request.slot, (), keep=False)
-            self._unfed[request.slot] = []
+            self._unfed.open(request.slot)
             self._note(request, hidden)
             self._feed_all_but(1, request)
 
@@ -96,7 +109,7 @@ class EagleDrafter(GrowingDrafter):
     def finish(self, requests: Sequence[Request]) -> None:
         super().finish(requests)
         for request in requests:
-            self._unfed.pop(request.slot, None)
+            self._unfed.drop(request.slot)
             self.session.forget(request.slot)
 
     def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[torch.Tensor]]:
@@ -104,32 +117,18 @@ class EagleDrafter(GrowingDrafter):
         for request in requests:
             # tokens of many plain steps would make one pass too wide
             self._feed_all_but(PREFILL_CHUNK, request)
-        features = [self.head.features(joined(self._unfed[slot])) for slot in slots]
+        features = [self.head.features(self._unfed.take(slot)) for slot in slots]
         unfed = [request.tokens[self.session.length(request.slot) + 1 :] for request in requests]
-        for slot in slots:
-            self._unfed[slot] = []
         return functools.partial(self.session.feed_pairs, slots, unfed, features)
 
     def _note(self, request: Request, hidden: Hidden) -> None:
-        """Keep the states of some positions, layer → [N, M], until they are fed."""
-        if hidden and len(request.tokens) <= self.session.context:
-            self._unfed[request.slot].append({layer: hidden[layer] for layer in self.taps})
+        if len(request.tokens) <= self.session.context:
+            self._unfed.note(request.slot, hidden)
 
     def _feed_all_but(self, last: int, request: Request) -> None:
         """Feed what was noted of a request, up to the ``last`` pairs."""
-        slot, unfed = request.slot, self._unfed[request.slot]
-        early = sum(len(hidden[self.taps[0]]) for hidden in unfed) - last
-        if early <= 0:
-            return
-        hidden, tokens = joined(unfed), request.tokens[self.session.length(slot) + 1 :]
-        for first in range(0, early, PREFILL_CHUNK):
-            rows = slice(first, min(first + PREFILL_CHUNK, early))
-            chunk = {layer: states[rows] for layer, states in hidden.items()}
-            self.session.prefill_pairs(slot, tokens[rows], self.head.features(chunk))
-        # a copy, so that the states before them need not be kept
-        self._unfed[slot] = [{layer: states[early:].clone() for layer, states in hidden.items()}]
-
-
-def joined(noted: Sequence[Hidden]) -> Hidden:
-    """States of successive positions, one below the other."""
-    return {layer: torch.cat([hidden[layer] for hidden in noted]) for layer in noted[0]}
+        slot = request.slot
+        for hidden in self._unfed.take_all_but(last, slot):
+            features_NM = self.head.features(hidden)
+            first = self.session.length(slot) + 1
+            self.session.prefill_pairs(slot, request.tokens[first : first + len(features_NM)], features_NM)

@@ -13,7 +13,7 @@ import torch
 from spec_sdk.contracts import Growing, option
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
-from spec_sdk_growth.options import check_kept, children_option, width_option
+from spec_sdk_growth.options import check_draws, check_kept, children_option, temperature_option, width_option
 
 
 @dataclass
@@ -23,9 +23,11 @@ class DynamicConfig:
     width: int = width_option()
     max_nodes: int = option(32, "nodes of the tree, the root not counted", minimum=1)
     children: str = children_option()
+    temperature: float = temperature_option()
 
     def __post_init__(self) -> None:
         check_kept(self.children, "dynamic", self.width)
+        check_draws(self.children, self.temperature, "dynamic", pruned=self.width > 1)
 
 
 class DynamicGrowth(MostProbableGrowth):

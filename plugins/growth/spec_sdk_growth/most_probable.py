@@ -24,6 +24,7 @@ class PathOptions(Protocol):
 
     width: int
     children: str
+    temperature: float
 
 
 class MostProbableGrowth(Growth):
@@ -40,7 +41,7 @@ class MostProbableGrowth(Growth):
     ) -> Growing:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)
         if children != "top_k":
-            return grow_static(fed, root_logits_V, depth, [1], children, request, drafter)
+            return grow_static(fed, root_logits_V, depth, [1], children, self.config.temperature, request, drafter)
         return self.grow_chosen(fed, root_logits_V, depth, drafter)
 
     @abstractmethod

@@ -84,3 +84,7 @@ class DraftHeadExecutor(TorchExecutor):
 
     def cut(self, layers: Sequence[int]) -> TorchExecutor:
         raise ValueError("a draft head has one layer, of which nothing can be left out")
+
+    def _running(self, decoder: Decoder) -> DraftHeadExecutor:
+        assert isinstance(decoder, DraftHead)
+        return DraftHeadExecutor(decoder, self.ops)

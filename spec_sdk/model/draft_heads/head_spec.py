@@ -8,7 +8,7 @@ Legend: V target vocabulary, W draft vocabulary, M model dim of the head.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -78,7 +78,17 @@ def read_layer(body: Fields, tensors: HeadTensors) -> ModelConfig:
     layers = body.size("num_hidden_layers", 1)
     if layers != 1:
         raise UserError(f"{body.where}: num_hidden_layers is {layers}; only heads of one layer are read")
-    values = {"max_position_embeddings": _POSITIONS, **body.values, "num_hidden_layers": 1}
+    return read_layers(Fields({**body.values, "num_hidden_layers": 1}, body.where), tensors)
+
+
+def read_layers(
+    body: Fields, tensors: HeadTensors, windows: Sequence[int | None] = (), computes: Collection[str] = ()
+) -> ModelConfig:
+    """The configuration of decoder layers. ``windows``: the sliding window of each.
+
+    ``computes``: keys that the head reads itself. Which biases and norms there are, the tensors of the first layer say.
+    """
+    values = {"max_position_embeddings": _POSITIONS, **body.values}
     attention = f"{LAYER}.self_attn"
     if body.flag("attention_bias", False) and f"{attention}.q_proj.bias" not in tensors:
         raise UserError(f"{body.where}: attention_bias is true, and there is no tensor '{attention}.q_proj.bias'")
@@ -87,15 +97,16 @@ def read_layer(body: Fields, tensors: HeadTensors) -> ModelConfig:
         qkv_bias=f"{attention}.q_proj.bias" in tensors,
         o_bias=f"{attention}.o_proj.bias" in tensors,
         qk_norm=f"{attention}.q_norm.weight" in tensors,
-        computes=("logit_scale", *EXPERT_COUNTS),
+        windows=windows,
+        computes=("logit_scale", *EXPERT_COUNTS, *computes),
     )
 
 
-def layer_shapes(config: ModelConfig, inputs: int) -> dict[str, Shape]:
+def layer_shapes(config: ModelConfig, inputs: int, layer: str = LAYER) -> dict[str, Shape]:
     """The matrices of a head's layer, whose Q, K and V read ``inputs`` numbers, with its norm before the MLP."""
     M, MLP = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention, mlp = f"{LAYER}.self_attn", f"{LAYER}.mlp"
+    attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
     shapes: dict[str, Shape] = {
         f"{attention}.q_proj.weight": (queries, inputs),
         f"{attention}.k_proj.weight": (keys, inputs),
@@ -104,7 +115,7 @@ def layer_shapes(config: ModelConfig, inputs: int) -> dict[str, Shape]:
         f"{mlp}.gate_proj.weight": (MLP, M),
         f"{mlp}.up_proj.weight": (MLP, M),
         f"{mlp}.down_proj.weight": (M, MLP),
-        f"{LAYER}.post_attention_layernorm.weight": (M,),
+        f"{layer}.post_attention_layernorm.weight": (M,),
     }
     if config.qkv_bias:
         shapes |= {

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.draft_heads.block_head import BlockExecutor
+from spec_sdk.model.draft_heads.block_spec import BlockSpec
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor, HeadParts
 from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, HeadWeights
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
@@ -19,6 +21,8 @@ from spec_sdk.ops import Ops
 
 HEADS = ("eagle", "eagle3")
 """Methods of heads that are a decoder layer."""
+BLOCK_HEADS = ("dflash", "dspark")
+"""Methods of heads that draft a block."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,26 @@ def load_medusa_heads(
         raise _another_method(published, "Medusa's")
     taps = _checked(published, spec, target)
     return spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target)
+
+
+def load_block_head(
+    published: PublishedHead,
+    target: TargetEnds,
+    choices: HeadChoices,
+    device: torch.device,
+    dtype: torch.dtype,
+    ops: Ops,
+) -> BlockExecutor:
+    """A head that drafts a block, on ``device``. Raises UserError for one that does not suit, and for other heads."""
+    spec = published.spec
+    if not isinstance(spec, BlockSpec):
+        raise _another_method(published, "one that drafts a block: dflash or dspark")
+    if choices.target_layers is not None:
+        spec = spec.with_taps(choices.target_layers)
+    if choices.context is not None:
+        spec = spec.within(choices.context)
+    taps = _checked(published, spec, target)
+    return BlockExecutor(spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target), ops)
 
 
 def _checked(published: PublishedHead, spec: PublishedSpec, target: TargetEnds) -> tuple[int, ...]:
