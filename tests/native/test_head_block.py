@@ -37,7 +37,7 @@ def session_of(place: Path, dtype: torch.dtype, ops: Ops) -> DraftHeadSession:
 
 
 def logits_of(session: DraftHeadSession) -> list[torch.Tensor]:
-    """[V] of every pair and node. Two rounds of three requests: pairs of different numbers, then trees of three levels."""
+    """[V] of every pair and node in two rounds of three requests: a few pairs each, then trees of three levels."""
     random = torch.Generator().manual_seed(3)
 
     def tokens(count: int) -> list[int]:
