@@ -87,6 +87,10 @@ class Eagle3Head(DraftHead):
         """What enters the layer with a feature."""
         return self._feature_norm(feature_BNM) if self.variant.norm_before_residual else feature_BNM
 
+    @property
+    def attention_norm_M(self) -> torch.Tensor | None:
+        return None if self.variant.norm_before_residual else super().attention_norm_M
+
     def attention_input(self, layer: int, h_BNM: torch.Tensor, work: Rotations) -> torch.Tensor:
         """Embedding and feature side by side [B, N, 2M]."""
         assert isinstance(work, HeadPass | HeadRows)
