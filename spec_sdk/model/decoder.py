@@ -225,11 +225,15 @@ class Decoder:
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
         """The embeddings [B, N, M] of a pass's tokens, and what its blocks work on."""
-        rotations = [table.at(inputs.position_BN, cache.capacity) for table in self._rotary]
+        rotations = self.rotations_at(inputs.position_BN, cache.capacity)
         work = ForwardPass(rotations, inputs, cache.of_pass(inputs), ops, frozenset(taps))
         h_BNM = self.embed(inputs.token_BN)
         work.record(0, h_BNM)
         return h_BNM, work
+
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> list[Rotation]:
+        """The rotations of rows at ``position_BN``, all less than ``positions``: one for each of ``ropes``."""
+        return [table.at(position_BN, positions) for table in self._rotary]
 
     def of_pass(self, work: ForwardPass) -> Decoder:
         """The decoder whose stages a runner calls in one pass.

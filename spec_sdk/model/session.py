@@ -147,6 +147,16 @@ class Session:
                 states.append(output.hidden[layer][0])
         return {layer: torch.cat(states) for layer, states in parts.items() if states}
 
+    def prefill_together(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], taps: Sequence[int]
+    ) -> list[Mapping[int, torch.Tensor]]:
+        """Commit each slot's ``tokens`` in plain passes, those of about one length in one; the hidden states that
+        :meth:`prefill` returns, of each slot.
+        """
+        outputs = self._run("chain", self._rows(slots, tokens), PassPlan(PLAIN, tuple(taps), "none"))
+        self._keep(slots, tokens)
+        return [{layer: h_BNM[0] for layer, h_BNM in output.hidden.items()} for output in outputs]
+
     def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """Commit each slot's ``tokens`` in a plain pass and return the logits [V] after its last one."""
         outputs = self._run("chain", self._rows(slots, tokens), self._plan(PLAIN, logits="last"))

@@ -26,6 +26,10 @@ UNMEASURED = 0.3
 """What a node is taken to cost, in plain steps, before any pass over several was timed: dear, so that only sure guesses
 are tried first.
 """
+UNTRIED = 8
+"""After so many cycles in which no guess was worth that, half of it; then a third, and so on: else no pass over several
+would ever be timed where no guess is that sure.
+"""
 GAINS_KEPT = 4
 """Gains that are set against later losses, in ``patience``."""
 FORGET = 0.9
@@ -68,6 +72,7 @@ class BreakEvenPolicy(Policy):
         self._gained = 0.0
         self._tokens = self._seconds = 0.0
         self._failures = self._pause = self._since_plain = self._since_priced = self._wider_passes = 0
+        self._untried = 0
         self._prices: tuple[float, ...] = ()
         self._level = RunningTime()
         self._tokens_per_second = 0.0
@@ -99,6 +104,7 @@ class BreakEvenPolicy(Policy):
         times.add_verify(nodes, verify_s)
         self._since_plain = self._since_plain + 1 if nodes > 1 else 0
         self._wider_passes += nodes > 1
+        self._untried += event["budget"] > 0 and nodes == 1
         if not event["budget"]:
             self._pause -= 1
         else:
@@ -123,10 +129,10 @@ class BreakEvenPolicy(Policy):
         times, self._since_priced = self._times, 0
         plain = times.plain.mean
         token_s = min(plain, self._seconds / self._tokens) if self._tokens else plain
-        prices = [0.0]
+        prices, unmeasured = [0.0], UNMEASURED / (1 + self._untried / UNTRIED)
         for nodes in range(2, self.config.max_nodes + 1):
             # a measured curve may dip where it is flat: a wider pass is never taken to cost less
             known = times.has_curve or self._wider_passes
-            costs_s = times.verify(nodes) - plain if known else UNMEASURED * (nodes - 1) * plain
+            costs_s = times.verify(nodes) - plain if known else unmeasured * (nodes - 1) * plain
             prices.append(max(prices[-1], costs_s / token_s))
         self._prices, self._tokens_per_second = tuple(prices), 1 / token_s

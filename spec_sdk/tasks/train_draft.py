@@ -1,4 +1,4 @@
-"""``task=train_draft``: a draft model of a few of the target's layers, trained on the target's own answers."""
+"""``task=train_draft``: a draft model or a draft head, trained on the target's own answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spec_sdk.files import expanded
 from spec_sdk.ranks import launched_processes
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.training.options import TrainDraftConfig, file_names
+from spec_sdk.training.options import TrainDraftConfig, check_method, file_names
 from spec_sdk.training.sample_plan import SamplePlan, read_openings, read_texts
 
 
 class TrainDraft(Task):
-    """Trains a draft model of some of the target's layers on the target's own answers; goes on where it stopped."""
+    """Trains a draft model of the target's layers, or a draft head, on its own answers; goes on where it stopped."""
 
     name = "train_draft"
     Config = TrainDraftConfig
@@ -28,21 +28,23 @@ class TrainDraft(Task):
 
         Raises UserError for bad input, before anything is answered or trained.
         """
-        output, work, data = self._directories()
+        output, work, data, features = self._directories()
         plan = self._sample_plan(app)
 
         from spec_sdk.training.run import TrainingRun
 
-        run = TrainingRun(self.config, app, plan, output, work, data, say)
-        if self.config.only != "train":
+        run = TrainingRun(self.config, app, plan, output, work, data, features, say)
+        if self.config.only in (None, "data"):
             run.write_data()
-        if self.config.only != "data":
+        if self.config.only in (None, "features"):
+            run.write_features()
+        if self.config.only in (None, "train"):
             run.train()
             if run.ranks.is_leader:
-                print(f"model.draft={output}")
+                print(run.override)
         return 0
 
-    def _directories(self) -> tuple[Path, Path, Path]:
+    def _directories(self) -> tuple[Path, Path, Path, Path]:
         config = self.config
         if config.output is None or not config.output.strip():
             raise UserError("task.output: name the directory of the draft model, as in task.output=my-draft")
@@ -51,23 +53,29 @@ class TrainDraft(Task):
             output.with_name(f"{output.name}-training") if config.work is None else expanded(config.work, "task.work")
         )
         data = work / "data" if config.data is None else expanded(config.data, "task.data")
-        for name, directory in (("output", output), ("work", work), ("data", data)):
+        features = (
+            data.with_name(f"{data.name}-features")
+            if config.features is None
+            else expanded(config.features, "task.features")
+        )
+        for name, directory in (("output", output), ("work", work), ("data", data), ("features", features)):
             try:
                 check_writable(directory)
             except UserError as error:
                 raise UserError(f"task.{name}:{str(error).partition(':')[2]}") from error
-        for name, directory in (("work", work), ("data", data)):
+        for name, directory in (("work", work), ("data", data), ("features", features)):
             if output.absolute() in (directory.absolute(), *directory.absolute().parents):
                 raise UserError(f"task.{name}: {directory} lies in task.output={output}; name a directory beside it")
-        return output, work, data
+        return output, work, data, features
 
     def _sample_plan(self, app: Settings) -> SamplePlan:
         """The prompts. Raises UserError for options that do not fit each other."""
         config = self.config
+        check_method(config)
         if app.prompt is not None or app.prompt_file is not None:
             given = "prompt" if app.prompt is not None else "prompt_file"
             raise UserError(f"{given}: task=train_draft has prompts of its own; give task.prompts=FILE")
-        if config.only == "data" and launched_processes() > 1:
+        if config.only in ("data", "features") and launched_processes() > 1:
             raise UserError("task.only: the target answers in one process; start it without a launcher")
         if launched_processes() > 1 and config.only != "train":
             raise UserError(
@@ -76,7 +84,7 @@ class TrainDraft(Task):
             )
         if config.batch_tokens < config.width:
             raise UserError(f"task.batch_tokens: {config.batch_tokens} must be {config.width} (task.width) or more")
-        if config.vocabulary is not None and config.whole:
+        if config.vocabulary is not None and config.whole and config.method == "model":
             raise UserError(
                 "task.vocabulary: a draft model of fewer tokens takes its head from the target; whole=false"
             )

@@ -18,7 +18,7 @@ from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.model_source import ModelSource
 from spec_sdk.training.distillation import CHUNK
 from spec_sdk.training.draft_shape import DraftShape
-from spec_sdk.training.packing import PackedBatch
+from spec_sdk.training.learner import Batch
 from spec_sdk.training.target_fingerprint import fingerprint
 from spec_sdk.training.trainable import TrainableDraft
 
@@ -48,7 +48,7 @@ class Complements:
             self.fingerprints.append(fingerprint(source))
 
     @torch.no_grad()
-    def right(self, batch: PackedBatch) -> torch.Tensor:
+    def right(self, batch: Batch) -> torch.Tensor:
         """Whether one of them has the token that follows as its first choice: bool [A], of the labelled positions."""
         right_A = torch.zeros(batch.labels, dtype=torch.bool, device=batch.next_A.device)
         for model in self.models:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,12 @@ def test_the_comparison_tells_variants_apart(tmp_path: Path) -> None:
     assert torch.equal(plain.after_path(tokens, states, [3, 4]), found)
 
 
+def one_more(plain: PlainBlock, returned: torch.Tensor, known: list[int], token: int) -> float:
+    """How probable it is that ``token`` is right behind ``known``, the anchor first."""
+    sure = plain.confidence(returned, known[-1], len(known) - (1 if plain.from_anchor else 0))
+    return float(sure * plain.after_known(returned, known).softmax(-1)[token])
+
+
 def best_paths(
     plain: PlainBlock, returned: torch.Tensor, known: list[int], joint: float, depth: int, count: int
 ) -> list[tuple[float, tuple[int, ...]]]:
@@ -218,7 +225,8 @@ def test_trees_have_the_probabilities_of_their_paths(name: str, tmp_path: Path) 
     grow_levels(head, requests, trees, normed_RBM, normed_RBM[:, first : first + 3], 99)
     for text, tree, depth in zip(texts, trees, depths, strict=True):
         states = [text.hidden(0, len(text.tokens) - 1)[tap] for tap in head.taps]
-        found = best_paths(plain, plain.returned(text.tokens, states), [text.tokens[-1]], 1.0, depth, nodes)
+        returned = plain.returned(text.tokens, states)
+        found = best_paths(plain, returned, [text.tokens[-1]], 1.0, depth, nodes)
         expected = {path: p for p, path in sorted(found, reverse=True)[: nodes - 1]}
         assert min(expected.values()) > SMALL
         built = tree.build("test")
@@ -229,6 +237,13 @@ def test_trees_have_the_probabilities_of_their_paths(name: str, tmp_path: Path) 
         assert set(paths[1:]) == set(expected)
         by_number = sorted((node.joint for node in tree._nodes[1:]), reverse=True)[: nodes - 1]
         torch.testing.assert_close(by_number, sorted(expected.values(), reverse=True), atol=1e-6, rtol=1e-5)
+        # so is a child of every node that was opened, however improbable
+        children = {node.parent: number for number, node in enumerate(tree._nodes) if number}
+        assert depth == 2 or len({tree._path(number)[0] for number in children.values()}) > 1
+        for number in children.values():
+            known = [text.tokens[-1], *tree._path(number)]
+            joint = math.prod(one_more(plain, returned, known[:end], known[end]) for end in range(1, len(known)))
+            assert tree._nodes[number].joint == pytest.approx(joint, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["dflash", "dspark"])

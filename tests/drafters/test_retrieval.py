@@ -447,11 +447,13 @@ def test_a_tree_that_is_not_worth_its_price_is_the_root_alone() -> None:
 def test_the_first_nodes_of_a_tree_are_a_tree() -> None:
     tree = TreeBuilder(9)
     for parent, token in ((0, 1), (1, 2), (0, 3), (2, 4)):
-        tree.add(parent, token, "chosen", drafter="test")
+        tree.add(parent, token, "chosen", drafter="test", probability=0.1 * token)
     kept = first_nodes(tree, 4).build().tree
     check_tree(kept)
     assert paths(kept) == {(1,), (1, 2), (3,)}
     assert {draw.drafter for draws in kept.draws_N for draw in draws} == {"test"}
+    noted = {kept.token_N[draw.node]: draw.probability for draws in kept.draws_N for draw in draws}
+    assert noted == {token: 0.1 * token for token in (1, 2, 3)}
 
 
 # with a model

@@ -162,6 +162,7 @@ def test_a_residual_distribution_is_no_point_mass() -> None:
 TELLING = [
     ("drawn with replacement", 3),
     ("drawn paths", 3),
+    ("drawn paths", 5),
     ("merged", 5),
     ("mixed, drawn with replacement", 5),
     ("mixed, drawn without replacement", 5),

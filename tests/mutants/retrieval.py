@@ -283,6 +283,13 @@ RETRIEVAL = (
         (f"{OF_MIXED}::test_a_level_that_is_not_worth_its_time_is_not_drafted",),
     ),
     Mutant(
+        "break_even: what was never tried stays dear",
+        POLICY,
+        "UNMEASURED / (1 + self._untried / UNTRIED)",
+        "UNMEASURED",
+        (f"{OF_POLICY}::test_what_is_unknown_becomes_cheaper_until_it_is_tried",),
+    ),
+    Mutant(
         "break_even: a level's price is of a whole draft",
         POLICY,
         'self._level.add(event["draft_s"] / event["drafted"])',

@@ -142,3 +142,14 @@ def test_what_a_level_and_a_second_are_worth_is_said() -> None:
     # two tokens in 1.6 plain steps; a level took 0.15 of one
     assert budget.tokens_per_second == pytest.approx(2 / 1.6 / PLAIN_S, rel=0.02)
     assert budget.level_cost == pytest.approx(0.15 * 2 / 1.6, rel=0.02)
+
+
+def test_what_is_unknown_becomes_cheaper_until_it_is_tried() -> None:
+    """Sampled answers hardly ever have guesses as sure as the first price asks for."""
+    policy = warm(refresh=10**6, patience=10**6)
+    for _ in range(80):
+        policy.observe(cycle(4, 1, 1, PLAIN_S))
+    assert policy.budget(REQUEST).node_costs[1] < UNMEASURED / 8
+    for _ in range(8):
+        policy.observe(cycle(4, 3, 1, 1.5 * PLAIN_S))
+    assert policy.budget(REQUEST).node_costs[2] == pytest.approx(0.5, rel=0.2)

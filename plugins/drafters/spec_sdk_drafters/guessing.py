@@ -135,5 +135,7 @@ def first_nodes(tree: TreeBuilder, size: int) -> TreeBuilder:
     """The tree of the ``size`` nodes that were added first, all of them chosen."""
     kept = TreeBuilder(tree.root, tree.max_nodes)
     for node in range(1, size):
-        kept.add(tree.parent[node], tree.token[node], "chosen", drafter=tree.draws[tree.parent[node]][0].drafter)
+        parent = tree.parent[node]
+        draw = next(draw for draw in tree.draws[parent] if draw.node == node)
+        kept.add(parent, tree.token[node], "chosen", drafter=draw.drafter, probability=draw.probability)
     return kept

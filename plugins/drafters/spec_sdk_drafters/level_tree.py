@@ -72,7 +72,9 @@ class LevelTree:
         best = self._best()
         for node in best:
             offered = self._nodes[node]
-            number[node] = tree.add(number[offered.parent], offered.token, "chosen", drafter=drafter)
+            chance = offered.joint / self._nodes[offered.parent].joint
+            parent = number[offered.parent]
+            number[node] = tree.add(parent, offered.token, "chosen", drafter=drafter, probability=chance)
         size = 1 + worthwhile([self._nodes[node].joint for node in best], self._budget.node_costs)
         return tree if size == tree.size else first_nodes(tree, size)
 

@@ -69,11 +69,12 @@ class DraftHeadSpec(PublishedSpec):
         return IGNORED
 
 
-def read_layer(body: Fields, tensors: HeadTensors) -> ModelConfig:
+def read_layer(body: Fields, tensors: Collection[str]) -> ModelConfig:
     """The configuration of a head's decoder layer, from the config.json of a Llama-like model.
 
-    What other models have beside it (experts, scaled logits) may stand there and is not the head's. Raises UserError
-    for several layers: the programs that read such heads differ in their norms.
+    ``tensors``: the names of those that it has. What other models have beside it (experts, scaled logits) may stand
+    there and is not the head's. Raises UserError for several layers: the programs that read such heads differ in their
+    norms.
     """
     layers = body.size("num_hidden_layers", 1)
     if layers != 1:
@@ -82,9 +83,9 @@ def read_layer(body: Fields, tensors: HeadTensors) -> ModelConfig:
 
 
 def read_layers(
-    body: Fields, tensors: HeadTensors, windows: Sequence[int | None] = (), computes: Collection[str] = ()
+    body: Fields, tensors: Collection[str], windows: Sequence[int | None] = (), computes: Collection[str] = ()
 ) -> ModelConfig:
-    """The configuration of decoder layers. ``windows``: the sliding window of each.
+    """The configuration of decoder layers. ``tensors``: names of a head's; ``windows``: the sliding window of each.
 
     ``computes``: keys that the head reads itself. Which biases and norms there are, the tensors of the first layer say.
     """
@@ -172,9 +173,12 @@ class HeadWeights:
 
     def output_head(self, target: TargetEnds) -> Projection:
         """The head's own, over the tokens that ``d2t`` names if it does, or the target's."""
-        own = self.projection("lm_head") if "lm_head.weight" in self.tensors else target.output_head
+        own = self.projection("lm_head") if "lm_head.weight" in self.tensors else None
         d2t_W, t2d_V = self.tensors.tensor_if_any("d2t"), self.tensors.tensor_if_any("t2d")
         if d2t_W is None:
-            return own
-        token_W = draft_tokens(d2t_W, t2d_V, target.vocabulary, self.tensors.where)
-        return ReducedVocabularyHead(own, token_W.to(self.device), target.vocabulary)
+            return own or target.output_head
+        token_W = draft_tokens(d2t_W, t2d_V, target.vocabulary, self.tensors.where).to(self.device)
+        if own is None:
+            rows_WM = target.output_head.weight_OI.to(self.device)[token_W]
+            own = self._ops.projection(rows_WM.to(self.dtype))
+        return ReducedVocabularyHead(own, token_W, target.vocabulary)

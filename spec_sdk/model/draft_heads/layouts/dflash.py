@@ -132,7 +132,7 @@ def _read_layers(body: Fields, options: Fields, tensors: HeadTensors) -> ModelCo
         raise UserError(f"{body.where}: layer_types has sliding_attention, and use_sliding_window is false")
     window = body.size("sliding_window") if slides else None
     windows = windows_by_type(body, window, [False] * body.size("num_hidden_layers", 1))
-    config = read_layers(body, tensors, windows, computes=("final_logit_softcapping",))
+    config = read_layers(body, tensors.names, windows, computes=("final_logit_softcapping",))
     cap = options.number("final_logit_softcapping", 0.0)
     return replace(
         config, logit_softcap=cap if cap > 0 else None, embedding_scale=options.positive("input_embedding_scale", 1.0)

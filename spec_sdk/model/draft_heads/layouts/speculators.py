@@ -68,7 +68,7 @@ def _eagle(body: Fields, config: Fields, tensors: HeadTensors) -> Eagle1Spec:
     if bias != ("fc.bias" in tensors):
         there = "a" if "fc.bias" in tensors else "no"
         raise UserError(f"{config.where}: fusion_bias is {str(bias).lower()}, and there is {there} tensor 'fc.bias'")
-    layer = read_layer(body, tensors)
+    layer = read_layer(body, tensors.names)
     return Eagle1Spec(layer, layer.vocab_size, layer.hidden_size, fc_bias=bias)
 
 
