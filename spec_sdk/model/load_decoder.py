@@ -83,7 +83,7 @@ def load_target_ends(source: TensorSource, name: str, device: torch.device, dtyp
     embedding = weights.embedding()
     head = weights.head(embedding)
     norm_M = weights.read("final_norm")
-    return TargetEnds(name, config.num_layers, head.outputs, embedding, norm_M, config.rms_norm_eps, head)
+    return TargetEnds(name, config.num_layers, head.outputs, embedding, norm_M, config.rms_norm_eps, head, config)
 
 
 def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts:

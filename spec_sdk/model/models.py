@@ -21,8 +21,9 @@ from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
+from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
-from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head, load_medusa_heads
+from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head, load_hydra_heads, load_medusa_heads
 from spec_sdk.model.draft_heads.medusa import MedusaHeads
 from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.executor import Executor
@@ -67,6 +68,14 @@ class MedusaModel:
 
     name: str
     heads: MedusaHeads
+
+
+@dataclass(frozen=True)
+class HydraModel:
+    """Loaded Hydra heads, with a label for reports."""
+
+    name: str
+    heads: HydraHeads
 
 
 class Models:
@@ -114,6 +123,7 @@ class Models:
         self._loaded: dict[str, Model] = {}
         self._heads: dict[tuple[str, HeadChoices], DraftHeadModel] = {}
         self._medusa_heads: dict[str, MedusaModel] = {}
+        self._hydra_heads: dict[str, HydraModel] = {}
         self._target_checkpoint = self._open(target_reference)
         longest = self._target_checkpoint.config.longest_context
         if context is not None and context > longest:
@@ -188,6 +198,19 @@ class Models:
             heads = load_medusa_heads(published, self._ends, self.device, self.dtype, self.ops)
             self._medusa_heads[reference] = MedusaModel(f"{published.name}, {published.layout} heads", heads)
         return self._medusa_heads[reference]
+
+    def hydra_heads(self, reference: str) -> HydraModel:
+        """Hydra heads, by directory or Hugging Face hub id, loaded once.
+
+        Raises UserError for ones that cannot be used with the target.
+        """
+        if reference not in self._hydra_heads:
+            published = self._open_head(reference)
+            heads = load_hydra_heads(published, self._ends, self.device, self.dtype, self.ops)
+            if heads.prefix is not None:
+                self._with_cache(heads.prefix)
+            self._hydra_heads[reference] = HydraModel(f"{published.name}, {published.layout} heads", heads)
+        return self._hydra_heads[reference]
 
     def _open_head(self, reference: str) -> PublishedHead:
         if self.target.executor.config.encoder is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.draft_heads.test_conversion import SIZES, pickled
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_heads import eagle3_tensors, write_eagle3
+from tests.support.tiny_hydra import hydra_config, hydra_tensors
 from tests.support.tiny_medusa import write_medusa
 
 
@@ -70,3 +72,21 @@ def test_medusa_heads_draft(cli: Callable[..., Any], own_directory: Path) -> Non
     assert eagle.status == 2 and "heads is a head of medusa (Medusa layout), and this drafter needs" in eagle.error
     unnamed = cli("pipeline=medusa_tree", *options)
     assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'medusa' needs heads")
+
+
+def test_hydra_heads_draft(cli: Callable[..., Any], own_directory: Path) -> None:
+    pickled(own_directory / "heads", hydra_tensors(prefix=True), "hydra_lm_head.pt")
+    (own_directory / "heads" / "config.json").write_text(json.dumps(hydra_config(prefix=True)))
+    hydra = ["pipeline=hydra_tree", "model.target=model", "prompt=a b c d", "max_new_tokens=12", "ignore_eos=true"]
+    refused = cli(*hydra, "drafter.checkpoint=heads")
+    assert refused.status == 2 and "task=convert_draft_head task.input=heads task.output=heads-saf" in refused.error
+    done = cli("task=convert_draft_head", "task.input=heads", "task.output=converted")
+    assert done.out == "converted: Hydra++ head, for a target of hidden size 48 and vocabulary 96\n", done.err
+    plain = cli("pipeline=vanilla", *hydra[1:])
+    drafted = cli(*hydra, "drafter.checkpoint=converted", "output_dir=results")
+    assert drafted.status == 0 and drafted.out == plain.out, drafted.err
+    assert '"converted, Hydra++ heads"' in (own_directory / "results" / "metrics.json").read_text()
+    shown = cli(*hydra, "drafter.checkpoint=converted", "task=show_tree", "drafter.growth=beam")
+    assert shown.status == 0, shown.err
+    unnamed = cli(*hydra)
+    assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'hydra' needs heads")

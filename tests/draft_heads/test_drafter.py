@@ -23,7 +23,7 @@ from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_drafter
 from spec_sdk.testing.defaults import request_for
-from spec_sdk_drafters import eagle
+from spec_sdk_drafters import feature_drafter
 from spec_sdk_drafters.eagle import EagleDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -142,7 +142,7 @@ def test_long_prompts_and_long_silence_are_fed_in_parts(
         return q_V
 
     whole = first_q(drafter_of(heads[head], **OPTIONS["drawn chain"]))
-    for module in (sessions, eagle):
+    for module in (sessions, feature_drafter):
         monkeypatch.setattr(module, "PREFILL_CHUNK", 4)
     torch.testing.assert_close(first_q(drafter_of(heads[head], **OPTIONS["drawn chain"])), whole)
 

@@ -16,6 +16,7 @@ from tests.mutants.api import API
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
+from tests.mutants.hydra import HYDRA
 from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
@@ -50,6 +51,7 @@ LISTS = (
     TRAINING,
     DRAFT_HEADS,
     MEDUSA,
+    HYDRA,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

@@ -11,6 +11,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.draft_model import DraftModelDrafter
     from spec_sdk_drafters.eagle import EagleDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
+    from spec_sdk_drafters.hydra import HydraDrafter
     from spec_sdk_drafters.layer_skip import LayerSkipDrafter
     from spec_sdk_drafters.medusa import MedusaDrafter
     from spec_sdk_drafters.merged import MergedDrafter
@@ -27,6 +28,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         EasySpecDrafter,
         EagleDrafter,
         MedusaDrafter,
+        HydraDrafter,
         LayerSkipDrafter,
         PromptLookup,
         SuffixDrafter,

@@ -1,24 +1,18 @@
-"""Drafting from the target's hidden states with a published EAGLE head.
-
-Legend: N pairs of a token and a feature, M model dim, V vocabulary.
-"""
+"""Drafting from the target's hidden states with a published EAGLE head."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from spec_sdk.contracts import Hidden, Request, option
+from spec_sdk.contracts import option
 from spec_sdk.errors import UserError
+from spec_sdk.model.draft_heads.head import DraftHead
 from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
-from spec_sdk.model.session import PREFILL_CHUNK
-from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
+from spec_sdk_drafters.feature_drafter import FeatureDrafter
+from spec_sdk_drafters.growing_drafter import GROWTHS
 
 
 @dataclass
@@ -43,17 +37,17 @@ class EagleConfig:
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
-class EagleDrafter(GrowingDrafter):
+class EagleDrafter(FeatureDrafter):
     """Drafts a chain or tree with a head that reads the target's hidden states (EAGLE, EAGLE-2, EAGLE-3, HASS).
 
-    The head is fed pairs: a token, and the target's states at the position before it. In the tree a node's pair has
-    what the head returned at its parent. The cache keeps only pairs of the target's own states, so those of accepted
-    tokens are fed anew in the next round.
+    In the tree a node's pair has what the head returned at its parent.
     """
 
     name = "eagle"
     Config = EagleConfig
     config: EagleConfig
+    head: DraftHead
+    session: DraftHeadSession
     parts = {"growth": "growth"}
 
     def __init__(self, config: EagleConfig, models: Models) -> None:
@@ -63,72 +57,5 @@ class EagleDrafter(GrowingDrafter):
         layers = None if config.target_layers is None else tuple(config.target_layers)
         model = models.draft_head(config.checkpoint, HeadChoices(config.method, layers, config.context))
         self.draft_name = model.name
-        self.head = model.executor.head
-        self.taps = tuple(sorted(self.head.taps))
-        self.session: DraftHeadSession = DraftHeadSession(model.executor)
-        self.draft_session = self.session
-        self._unfed: dict[int, list[Hidden]] = {}
-
-    def room(self, request: Request) -> int:
-        # the first token makes no pair before the target has seen it
-        has_feature = self.session.length(request.slot) + len(self._unfed.get(request.slot, ())) > 0
-        return self.session.context - len(request.tokens) if has_feature else 0
-
-    def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
-        assert prompt_hidden is not None
-        for request, hidden in zip(requests, prompt_hidden, strict=True):
-            self.session.open(request.slot, (), keep=False)
-            self._unfed[request.slot] = []
-            self._note(request, hidden)
-            self._feed_all_but(1, request)
-
-    def observe(
-        self,
-        requests: Sequence[Request],
-        committed: Sequence[Sequence[int]],
-        path_hidden: Sequence[Hidden] | None = None,
-    ) -> None:
-        assert path_hidden is not None
-        for request, hidden in zip(requests, path_hidden, strict=True):
-            self._note(request, hidden)
-
-    def finish(self, requests: Sequence[Request]) -> None:
-        super().finish(requests)
-        for request in requests:
-            self._unfed.pop(request.slot, None)
-            self.session.forget(request.slot)
-
-    def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[torch.Tensor]]:
-        slots = [request.slot for request in requests]
-        for request in requests:
-            # tokens of many plain steps would make one pass too wide
-            self._feed_all_but(PREFILL_CHUNK, request)
-        features = [self.head.features(joined(self._unfed[slot])) for slot in slots]
-        unfed = [request.tokens[self.session.length(request.slot) + 1 :] for request in requests]
-        for slot in slots:
-            self._unfed[slot] = []
-        return functools.partial(self.session.feed_pairs, slots, unfed, features)
-
-    def _note(self, request: Request, hidden: Hidden) -> None:
-        """Keep the states of some positions, layer → [N, M], until they are fed."""
-        if hidden and len(request.tokens) <= self.session.context:
-            self._unfed[request.slot].append({layer: hidden[layer] for layer in self.taps})
-
-    def _feed_all_but(self, last: int, request: Request) -> None:
-        """Feed what was noted of a request, up to the ``last`` pairs."""
-        slot, unfed = request.slot, self._unfed[request.slot]
-        early = sum(len(hidden[self.taps[0]]) for hidden in unfed) - last
-        if early <= 0:
-            return
-        hidden, tokens = joined(unfed), request.tokens[self.session.length(slot) + 1 :]
-        for first in range(0, early, PREFILL_CHUNK):
-            rows = slice(first, min(first + PREFILL_CHUNK, early))
-            chunk = {layer: states[rows] for layer, states in hidden.items()}
-            self.session.prefill_pairs(slot, tokens[rows], self.head.features(chunk))
-        # a copy, so that the states before them need not be kept
-        self._unfed[slot] = [{layer: states[early:].clone() for layer, states in hidden.items()}]
-
-
-def joined(noted: Sequence[Hidden]) -> Hidden:
-    """States of successive positions, one below the other."""
-    return {layer: torch.cat([hidden[layer] for hidden in noted]) for layer in noted[0]}
+        self.draft_session = DraftHeadSession(model.executor)
+        self._use(model.executor.head, self.draft_session)

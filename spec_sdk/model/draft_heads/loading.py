@@ -9,6 +9,8 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor, HeadParts
 from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, HeadWeights
+from spec_sdk.model.draft_heads.hydra import HydraHeads
+from spec_sdk.model.draft_heads.hydra_spec import HydraSpec
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.medusa import MedusaHeads
 from spec_sdk.model.draft_heads.medusa_spec import MedusaSpec
@@ -71,6 +73,18 @@ def load_medusa_heads(
         raise _another_method(published, "Medusa's")
     taps = _checked(published, spec, target)
     return spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target)
+
+
+def load_hydra_heads(
+    published: PublishedHead, target: TargetEnds, device: torch.device, dtype: torch.dtype, ops: Ops
+) -> HydraHeads:
+    """The heads on ``device``. Raises UserError for ones that do not suit the target, and for other heads."""
+    spec = published.spec
+    if not isinstance(spec, HydraSpec):
+        raise _another_method(published, "Hydra's")
+    spec = spec.beside(target, published.where)
+    taps = _checked(published, spec, target)
+    return spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target, ops)
 
 
 def _checked(published: PublishedHead, spec: PublishedSpec, target: TargetEnds) -> tuple[int, ...]:

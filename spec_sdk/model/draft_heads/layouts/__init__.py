@@ -6,6 +6,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.head_files import HeadFiles
 from spec_sdk.model.draft_heads.layouts.eagle import EagleLayout
 from spec_sdk.model.draft_heads.layouts.eagle3 import Eagle3Layout
+from spec_sdk.model.draft_heads.layouts.hydra import HydraLayout
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
 from spec_sdk.model.draft_heads.layouts.medusa import MedusaLayout, VllmMedusaLayout
 from spec_sdk.model.draft_heads.layouts.speculators import SpeculatorsLayout
@@ -16,6 +17,7 @@ LAYOUTS: tuple[DraftHeadLayout, ...] = (
     EagleLayout(),
     MedusaLayout(),
     VllmMedusaLayout(),
+    HydraLayout(),
 )
 """In the order in which they are tried: the first that recognises the files reads them."""
 
