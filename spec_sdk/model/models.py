@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -25,7 +25,7 @@ from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head, load_hydra_heads, load_medusa_heads
 from spec_sdk.model.draft_heads.medusa import MedusaHeads
-from spec_sdk.model.draft_heads.opening import open_draft_head
+from spec_sdk.model.draft_heads.opening import open_draft_head, open_own_module
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder, load_target_ends
 from spec_sdk.model.model_source import ModelSource
@@ -116,12 +116,12 @@ class Models:
         self.group = group or ranks
         self.spread: list[SpreadSession] = []
         """The sessions that all ranks have, in the order in which they were made."""
-        self._draft_reference = draft_reference
+        self._target_reference, self._draft_reference = target_reference, draft_reference
         self._draft_layers = draft_layers
         self._context = context
         self._weights, self._kv_cache = weights, kv_cache
         self._loaded: dict[str, Model] = {}
-        self._heads: dict[tuple[str, HeadChoices], DraftHeadModel] = {}
+        self._heads: dict[tuple[str | None, HeadChoices], DraftHeadModel] = {}
         self._medusa_heads: dict[str, MedusaModel] = {}
         self._hydra_heads: dict[str, HydraModel] = {}
         self._target_checkpoint = self._open(target_reference)
@@ -176,14 +176,17 @@ class Models:
         check_encoders(self.target, model)
         return model
 
-    def draft_head(self, reference: str, choices: HeadChoices) -> DraftHeadModel:
-        """A draft head, by directory or Hugging Face hub id, loaded once for every choice.
+    def draft_head(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
+        """A draft head, by directory or Hugging Face hub id, loaded once for every choice. None: the prediction module
+        in the target's own checkpoint.
 
         Raises UserError for one that cannot be used with the target.
         """
         key = (reference, choices)
         if key not in self._heads:
-            published = self._open_head(reference)
+            published = self._own_module() if reference is None else self._open_head(reference)
+            if reference is None and choices.context is None and self._context is not None:
+                choices = replace(choices, context=self._context)
             executor = load_draft_head(published, self._ends, choices, self.device, self.dtype, self.ops)
             self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} head", self._with_cache(executor))
         return self._heads[key]
@@ -216,6 +219,14 @@ class Models:
         if self.target.executor.config.encoder is not None:
             raise UserError(f"drafter.checkpoint: {self.target.name} has an encoder; draft heads are of text models")
         return open_draft_head(reference)
+
+    def _own_module(self) -> PublishedHead:
+        if self._target_reference in self._given:
+            raise UserError(
+                f"drafter.checkpoint: is not given, and {self.target.name} is in memory, without files to look for a "
+                "prediction module (MTP) in"
+            )
+        return open_own_module(open_checkpoint(self._target_reference).directory, self.target.name)
 
     @functools.cached_property
     def _ends(self) -> TargetEnds:

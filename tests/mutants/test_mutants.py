@@ -20,6 +20,7 @@ from tests.mutants.hydra import HYDRA
 from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
+from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.quantised import QUANTISED
 from tests.mutants.retrieval import RETRIEVAL
@@ -52,6 +53,7 @@ LISTS = (
     DRAFT_HEADS,
     MEDUSA,
     HYDRA,
+    MTP,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

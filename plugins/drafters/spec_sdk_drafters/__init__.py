@@ -16,6 +16,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.medusa import MedusaDrafter
     from spec_sdk_drafters.merged import MergedDrafter
     from spec_sdk_drafters.mixed import MixedDrafter
+    from spec_sdk_drafters.mtp import MtpDrafter
     from spec_sdk_drafters.no_draft import NoDraft
     from spec_sdk_drafters.prompt_lookup import PromptLookup
     from spec_sdk_drafters.skipped_layers import LayerSkipRunner
@@ -29,6 +30,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         EagleDrafter,
         MedusaDrafter,
         HydraDrafter,
+        MtpDrafter,
         LayerSkipDrafter,
         PromptLookup,
         SuffixDrafter,

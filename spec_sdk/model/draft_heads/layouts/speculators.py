@@ -9,8 +9,10 @@ from spec_sdk.model.draft_heads.head_files import HeadFiles, HeadTensors
 from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, read_layer
 from spec_sdk.model.draft_heads.layouts.eagle3 import eagle3_tensors, read_eagle3
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
+from spec_sdk.model.draft_heads.layouts.mtp import read_speculators_mtp
 
 _KEY = "speculators_model_type"
+_KINDS = ("eagle", "eagle3", "mtp")
 _DRAFT_VOCABULARY = 32000
 """The library's own default of ``draft_vocab_size``."""
 
@@ -23,8 +25,10 @@ class SpeculatorsLayout(DraftHeadLayout):
 
     def read(self, files: HeadFiles) -> PublishedHead:
         config, kind = files.config, files.config.text(_KEY, "")
-        if kind not in ("eagle", "eagle3"):
-            raise UserError(f"{config.where}: {_KEY} is '{kind}'{did_you_mean(kind, ('eagle', 'eagle3'))}")
+        if kind not in _KINDS:
+            raise UserError(f"{config.where}: {_KEY} is '{kind}'{did_you_mean(kind, _KINDS)}")
+        if kind == "mtp":
+            return read_speculators_mtp(files, _target(config))
         body = config.section("transformer_layer_config")
         spec: DraftHeadSpec
         if kind == "eagle":
