@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--random-length", type=int, default=48, help="tokens of a random prompt")
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--pipelines", nargs="+", default=["prompt_lookup", "sd_chain", "easyspec_tree"])
+    parser.add_argument("--pipelines", nargs="+", default=["prompt_lookup", "sd_chain", "easyspec_paper"])
     parser.add_argument("--shapes", type=shape_of, nargs="*", default=[], help="fixed trees: 5x4, 5 levels of 4 nodes")
     parser.add_argument("--costs", choices=["auto", "measure", "learn"], default="measure", help="of adaptive")
     parser.add_argument("--output", type=Path, default=RESULTS / "adaptive.json")

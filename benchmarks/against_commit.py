@@ -34,7 +34,7 @@ PIPELINES = {
     "vanilla": ["pipeline=vanilla"],
     "prompt_lookup": ["pipeline=prompt_lookup"],
     "sd_chain": ["pipeline=sd_chain"],
-    "easyspec_tree": ["pipeline=easyspec_tree"],
+    "easyspec_paper": ["pipeline=easyspec_chain", "drafter.width=4"],
     "specinfer_tree": ["pipeline=specinfer_tree"],
     "alspec": ["pipeline=alspec", "predictor.size=64"],
 }

@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--longest", type=int, default=1200, help="characters of a prompt")
     parser.add_argument("--new-tokens", type=int, default=20)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16])
-    parser.add_argument("--pipelines", nargs="+", default=["vanilla", "prompt_lookup", "easyspec_tree"])
+    parser.add_argument("--pipelines", nargs="+", default=["vanilla", "prompt_lookup", "easyspec_paper"])
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without-transformers", action="store_true")

@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="times that every pipeline answers them")
     parser.add_argument("--prefix", type=int, default=256, help="committed tokens before a pass")
     parser.add_argument("--seconds", type=float, default=5.0, help="per size of pass")
-    parser.add_argument("--pipelines", default="vanilla,sd_chain,easyspec_tree,alspec")
+    parser.add_argument("--pipelines", default="vanilla,sd_chain,easyspec_paper,alspec")
     parser.add_argument("--output", type=Path, default=RESULTS / "compiled.json")
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()

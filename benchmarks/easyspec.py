@@ -90,7 +90,7 @@ def table2(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
         "vanilla": ("pipeline=vanilla",),
         "+sd": ("pipeline=sd_chain",),
         "+tree": ("pipeline=sd_chain", "verifier=multi_step", tree),
-        "EasySpec": ("pipeline=easyspec_tree", tree, size),
+        "EasySpec": ("pipeline=easyspec_paper", tree, size),
     }
     report: dict[str, Any] = {}
     for temperature in (0.0, 0.8):
@@ -177,7 +177,7 @@ def ablation(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[s
     with tempfile.TemporaryDirectory(prefix="spec-sdk-ablation-") as directory:
         prompt_file = Path(directory) / "prompts.jsonl"
         prompt_file.write_text("".join(json.dumps({"prompt": prompt.text}) + "\n" for prompt in prompts))
-        command = [sys.executable, "-m", "spec_sdk", "--multirun", "pipeline=easyspec_tree", *arguments.common]
+        command = [sys.executable, "-m", "spec_sdk", "--multirun", "pipeline=easyspec_paper", *arguments.common]
         command += [f"drafter.width={','.join(map(str, arguments.widths))}"]
         command += [f"drafter.size={','.join(map(str, arguments.sizes))}", "drafter.calibrate=true,false"]
         command += [f"prompt_file={prompt_file}", f"max_new_tokens={arguments.new_tokens}"]
@@ -267,7 +267,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=4, help="table2: layers per group")
     parser.add_argument("--widths", type=numbers, default=WIDTHS, help="ablation")
     parser.add_argument("--sizes", type=numbers, default=SIZES, help="ablation")
-    parser.add_argument("--pipelines", default="sd_chain,easyspec_tree", help="table4")
+    parser.add_argument("--pipelines", default="sd_chain,easyspec_paper", help="table4")
     parser.add_argument("--output", type=Path)
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()

@@ -41,7 +41,7 @@ from spec_sdk.model.session import common_prefix
 ALONE: Mapping[str, tuple[str, ...]] = {
     "token": ("pipeline=sd_chain", "verifier=multi_step", "drafter.width=4"),
     "token + layer, chain": ("pipeline=easyspec_chain",),
-    "token + layer, tree": ("pipeline=easyspec_tree",),
+    "token + layer, tree": ("pipeline=easyspec_paper",),
 }
 ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention": ("pipeline=alspec",),

@@ -23,7 +23,7 @@ PIPELINES: dict[str, list[str]] = {
     "prompt_lookup": [],
     "specinfer_tree": [],
     "easyspec_chain": [],
-    "easyspec_tree": [],
+    "easyspec_paper": [],
     "alspec": SHORT_SINK,
     "alspec_easyspec_tree": SHORT_SINK,
 }

@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2, help="prompts taken, evenly spread over the file")
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pipelines", nargs="*", default=["vanilla", "easyspec_tree"])
+    parser.add_argument("--pipelines", nargs="*", default=["vanilla", "easyspec_paper"])
     parser.add_argument("--output", default="benchmarks/results/ranks.json")
     parser.add_argument("--overrides", nargs="*", default=[], help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_args()

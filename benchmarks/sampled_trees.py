@@ -49,7 +49,7 @@ def main() -> int:
     for name, options in TREES.items():
         for draft, reference in DRAFTS.items():
             common = [f"model.draft={reference}", f"sampling.temperature={arguments.temperature}", *arguments.overrides]
-            pipeline = build("pipeline=easyspec_tree", "drafter.size=1", *common, *options)
+            pipeline = build("pipeline=easyspec_paper", "drafter.size=1", *common, *options)
             report["machine"] = pipeline.backend.describe()
             events = events_of(answer(pipeline, prompts, arguments.new_tokens))
             summary = summarise(events)

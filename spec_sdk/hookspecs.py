@@ -11,8 +11,9 @@ A package that offers plugins needs one function and one line of its pyproject.t
 
         return [Mine]
 
-``conf.mine``, if there is YAML, names the package that holds it (``mine/conf/drafter/mine.yaml``). It is read as data,
-so keep ``mine/__init__.py`` light: the imports belong inside the function. An entry point may also name one plugin
+``conf.mine``, if there is YAML, names the package that holds it (``mine/conf/drafter/mine.yaml``), and ``drafts.mine``
+one that holds trained drafts (:mod:`spec_sdk.model.trained_drafts`). They are read as data, so keep
+``mine/__init__.py`` light: the imports belong inside the function. An entry point may also name one plugin
 class: ``"drafters.mine" = "mine.drafter:Mine"``.
 """
 
@@ -23,14 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from spec_sdk.installed import GROUP
+
 if TYPE_CHECKING:
     from spec_sdk.contracts import Plugin
-
-GROUP = "spec_sdk"
-"""The entry-point group and the pluggy project name."""
-
-CONF_PREFIX = "conf."
-"""Entry points whose name begins so are YAML packages; their module is not loaded."""
 
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)

@@ -1,18 +1,24 @@
-"""What installed packages bring: entry points of our group, and packages of YAML.
+"""What installed packages bring: entry points of our group, packages of YAML and of trained drafts.
 
 Reads entry points only; imports no plugin and no torch, so that ``--help`` and mistyped options answer at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
+from pathlib import Path
 
-from spec_sdk.hookspecs import CONF_PREFIX, GROUP
-
+GROUP = "spec_sdk"
+"""The entry-point group, and pluggy's name of the project."""
+CONF_PREFIX = "conf."
+"""Entry points whose name begins so are packages of YAML."""
+DRAFTS_PREFIX = "drafts."
+"""Entry points whose name begins so are packages of trained drafts."""
 OWN_CONF = "spec_sdk.conf"
 OWN_DISTRIBUTION = "spec-sdk"
 
@@ -75,6 +81,21 @@ def conf_packages() -> tuple[list[ConfPackage], list[Problem]]:
             else:
                 owners[name] = package
     return packages, problems
+
+
+def is_data(entry: EntryPoint) -> bool:
+    """Whether it names a package that is read as data, and is no plugin."""
+    return entry.name.startswith((CONF_PREFIX, DRAFTS_PREFIX))
+
+
+def draft_packages() -> list[Path]:
+    """The directories of all packages of trained drafts, ours first. One that cannot be found is left out."""
+    found = []
+    for entry in entries():
+        if entry.name.startswith(DRAFTS_PREFIX):
+            with contextlib.suppress(Exception):  # importing a package runs its code, which may raise anything
+                found.append(Path(str(files(entry.value))))
+    return found
 
 
 def _yaml_names(module: str) -> Iterator[str]:

@@ -11,8 +11,7 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
-from spec_sdk.hookspecs import CONF_PREFIX
-from spec_sdk.installed import OWN_DISTRIBUTION, distribution, entries
+from spec_sdk.installed import OWN_DISTRIBUTION, distribution, entries, is_data
 from spec_sdk.settings import PLUGIN_NODES
 
 
@@ -50,7 +49,7 @@ class PluginSource(ConfigSource):
     def _plugins(self) -> dict[str, dict[str, object]]:
         """``kind/name`` → the options' defaults, of the plugins that other packages offer."""
         others = [entry for entry in entries() if distribution(entry)[0] != OWN_DISTRIBUTION]
-        if all(entry.name.startswith(CONF_PREFIX) for entry in others):
+        if all(is_data(entry) for entry in others):
             return {}
         from spec_sdk.options import describe_options
         from spec_sdk.registry import Registry

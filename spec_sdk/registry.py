@@ -14,7 +14,7 @@ import pluggy
 from spec_sdk import hookspecs
 from spec_sdk.contracts import PLUGIN_KINDS, Drafter, Plugin
 from spec_sdk.errors import UserError, did_you_mean
-from spec_sdk.installed import Problem, conf_packages, distribution, entries
+from spec_sdk.installed import GROUP, Problem, conf_packages, distribution, entries, is_data
 from spec_sdk.options import describe_options, first_line, merge_options
 
 
@@ -36,7 +36,7 @@ class Registry:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._offers: dict[tuple[str, str], Offer] = {}
-        self._manager = pluggy.PluginManager(hookspecs.GROUP)
+        self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self.hook = self._manager.hook
 
@@ -49,7 +49,7 @@ class Registry:
         """
         registry = cls()
         for entry in entries():
-            if entry.name.startswith(hookspecs.CONF_PREFIX):
+            if is_data(entry):
                 continue
             package, version = distribution(entry)
             try:

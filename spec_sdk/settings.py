@@ -7,6 +7,7 @@ Imports no torch until all values are checked, so that a mistyped value is answe
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,9 @@ from spec_sdk.sampling_params import SamplingParams
 DTYPES = ("float32", "bfloat16", "float16")
 PLUGIN_NODES = ("drafter", "verifier", "sampler", "predictor", "attention_verifier", "policy", "backend", "task")
 """The kinds of plugin, as the top-level keys that choose them (:data:`spec_sdk.contracts.PLUGIN_KINDS`)."""
+
+NAME = re.compile(r"[\w][\w.+-]{0,99}")
+"""What a pipeline may be called."""
 
 
 @dataclass
@@ -147,6 +151,11 @@ class Settings:
             if key not in (*groups, *PLUGIN_NODES, *run_keys):
                 raise UserError(f"{key}: unknown option{did_you_mean(str(key), [*groups, *PLUGIN_NODES, *run_keys])}")
         pipeline = merge_options(PipelineSettings, _group(config, "pipeline"), "pipeline", "the pipeline")
+        if not NAME.fullmatch(pipeline.name):
+            raise UserError(
+                f"pipeline.name: {pipeline.name[:80]!r} must be 1 to 100 letters, digits, '_', '-', '+' or '.', the "
+                "first of them a letter or digit: results are named after it"
+            )
         model = merge_options(ModelSettings, _group(config, "model"), "model", "the model")
         _check_model(model)
         sampling = checked_sampling(_group(config, "sampling"))

@@ -155,7 +155,7 @@ STEPS = ordered(
                 "benchmarks.compiled",
                 "--prompts={prompts}",
                 "--count=2",
-                "--pipelines=vanilla,sd_chain,easyspec_tree",
+                "--pipelines=vanilla,sd_chain,easyspec_paper",
                 "--seconds=2",
                 "--output={results}/graphs.json",
                 *ON_KIT_MODEL,

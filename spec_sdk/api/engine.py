@@ -52,7 +52,7 @@ class Engine:
     @classmethod
     def from_pipeline(
         cls,
-        pipeline: str = "easyspec_tree",
+        pipeline: str = "suffix",
         *,
         target: Model | None = None,
         draft: Model | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -97,6 +98,7 @@ def reach_unlisted(overrides: Sequence[str]) -> list[str]:
     They are returned as they are if the choices among them cannot be composed. Raises UserError for an override that
     cannot be read.
     """
+    refuse_lists(overrides)
     try:
         config = _compose(_choices(overrides))
     except HydraException:
@@ -112,6 +114,7 @@ def _choices(overrides: Sequence[str]) -> list[str]:
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
+    refuse_lists(overrides)
     with config_loader() as loader:
         config = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.RUN, from_shell=False)
         hydra = config.hydra
@@ -124,7 +127,7 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 def drop_stale_options(config: DictConfig, hydra: DictConfig, loader: ConfigLoader) -> None:
     """Forget the pipeline's options for a plugin that the command line replaced by one without them.
 
-    ``pipeline=easyspec_tree drafter=prompt_lookup`` must not fail over the pipeline's ``drafter.width``. Options that
+    ``pipeline=easyspec_paper drafter=prompt_lookup`` must not fail over the pipeline's ``drafter.width``. Options that
     the command line itself set are kept, for the registry to judge. ``hydra`` is Hydra's own part of the config, which
     ``loader`` composed.
     """
@@ -211,6 +214,15 @@ def explain(error: Exception, overrides: Sequence[str]) -> UserError:
     return UserError(f"{where}: {first_line(error).rstrip('.')}{cause}")
 
 
+def refuse_lists(overrides: Sequence[str]) -> None:
+    """Raise UserError for a list where one plugin, pipeline or model is chosen: Hydra does not expect all of them."""
+    for override in parse(overrides):
+        group, value = override.key_or_group, override.value()
+        for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
+            if group in (*PLUGIN_NODES, "pipeline", "model") and isinstance(choice, list):
+                raise UserError(f"{group}: {choice} is a list; choose one{did_you_mean('', options_of(group))}")
+
+
 def is_composition_error(error: Exception) -> bool:
     """True for the one ValueError that Hydra raises for bad input: a group that is set to a number, a map or null."""
     return "Config group override must be a string or a list" in str(error)
@@ -252,6 +264,9 @@ def _unknown_option(path: str, overrides: Sequence[str]) -> str | None:
         if part not in node:
             if i == 1 and parts[0] in PLUGIN_NODES:
                 return f"{here}: " + _unknown_plugin_option(parts[0], str(node.get("name")), part, node)
+            inside = [f"{group}.{part}" for group, own in node.items() if isinstance(own, DictConfig) and part in own]
+            if inside:
+                return f"{here}: unknown option, did you mean {' or '.join(map(repr, inside))}?"
             siblings = [".".join([*parts[:i], str(key)]) for key in node]
             return f"{here}: unknown option{did_you_mean(here, siblings)}"
         node = node[part]

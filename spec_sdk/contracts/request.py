@@ -199,8 +199,8 @@ class Request:
     def process_logits(self, logits_NV: torch.Tensor, paths: Sequence[Sequence[int]]) -> torch.Tensor:
         """Logits of the target or a draft model under the repetition penalty and the request's constraint.
 
-        ``logits_NV`` [N, V] is written to, and returned. Row i is what follows the request's tokens and then
-        ``paths[i]``, drafted tokens.
+        ``logits_NV`` [N, V] may be written to; use what is returned. Row i is what follows the request's tokens and
+        then ``paths[i]``, drafted tokens.
         """
         logits_NV = self.sampler.penalise(logits_NV, self.tokens, paths)
         if self._state.constraint is not None:

@@ -46,7 +46,8 @@ class Sampler(Plugin, ABC):
         return []
 
     def penalise(self, logits_NV: torch.Tensor, prefix: Sequence[int], paths: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Apply the repetition penalty; ``logits_NV`` is written to, and returned.
+        """The logits [N, V] under the repetition penalty. Those of 16 bits come back in float32, as in transformers;
+        others are written to, and returned.
 
         Row i is what follows ``prefix`` (prompt and output, the pending token included) and then ``paths[i]``, the
         drafted tokens. Every token of these is penalised once, however often it occurs. Token ids beyond V are passed
@@ -55,6 +56,8 @@ class Sampler(Plugin, ABC):
         penalty = self.params.repetition_penalty
         if penalty == 1:
             return logits_NV
+        if logits_NV.dtype in (torch.bfloat16, torch.float16):
+            logits_NV = logits_NV.float()
         vocabulary = logits_NV.shape[-1]
         common = {token for token in prefix if token < vocabulary}
         pairs = [(i, t) for i, path in enumerate(paths) for t in {*path} - common if t < vocabulary]

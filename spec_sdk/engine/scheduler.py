@@ -391,7 +391,7 @@ class Scheduler:
 
 
 def penalised(logits_NV: torch.Tensor, tree: TokenTree, request: Request) -> torch.Tensor:
-    """The target's logits of a tree with penalty and constraint, written into ``logits_NV``: one path per node."""
+    """The target's logits of a tree with penalty and constraint, one path per node. ``logits_NV`` may be written to."""
     if not request.changes_logits:
         return logits_NV
     paths: list[list[int]] = [[]]

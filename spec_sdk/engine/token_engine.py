@@ -16,6 +16,7 @@ from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import RequestState
 from spec_sdk.contracts.sampler import Sampler
 from spec_sdk.contracts.verifier import Verifier
+from spec_sdk.engine.random_streams import random_stream
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.turn import Emit, Progress
 from spec_sdk.errors import UserError
@@ -25,8 +26,6 @@ from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
 from spec_sdk.sampling_params import SamplingParams
 
-SEED_STRIDE = 1_000_003
-"""Distance between the seeds of successive requests, so that prompts of one run draw different numbers."""
 TREE_ROOM = 64
 """Rows that a slot has room for besides prompt and answer; a larger tree enlarges the cache when it first comes."""
 
@@ -146,7 +145,7 @@ class TokenEngine:
             prompt_length=len(request.prompt),
             max_new_tokens=request.max_new_tokens,
             sampler=self._make_sampler(sampling),
-            rng=torch.Generator().manual_seed(sampling.seed + SEED_STRIDE * stream),
+            rng=random_stream(sampling.seed, stream),
             stop_ids=(frozenset() if request.ignore_eos else self._stop_ids) | frozenset(request.stop_token_ids),
             id=number,
             ops=self._ops,

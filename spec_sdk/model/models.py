@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -23,7 +23,13 @@ from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
-from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head, load_hydra_heads, load_medusa_heads
+from spec_sdk.model.draft_heads.loading import (
+    HEADS,
+    HeadChoices,
+    load_draft_head,
+    load_hydra_heads,
+    load_medusa_heads,
+)
 from spec_sdk.model.draft_heads.medusa import MedusaHeads
 from spec_sdk.model.draft_heads.opening import open_draft_head, open_own_module
 from spec_sdk.model.executor import Executor
@@ -34,6 +40,7 @@ from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.model.trained_drafts import trained_draft
 from spec_sdk.ops import Ops
 from spec_sdk.parallel.spread_session import SpreadSession
 from spec_sdk.ranks import ALONE, Ranks
@@ -177,36 +184,52 @@ class Models:
         return model
 
     def draft_head(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
-        """A draft head, by directory or Hugging Face hub id, loaded once for every choice. None: the prediction module
-        in the target's own checkpoint.
+        """A draft head, by directory or Hugging Face hub id, loaded once for every choice.
 
-        Raises UserError for one that cannot be used with the target.
+        None: the one that an installed package has for the target. Raises UserError where there is none, and for one
+        that cannot be used with the target.
         """
+        reference = reference or self._trained_head(HEADS if choices.method == "auto" else (choices.method,))
+        return self._draft_head(reference, choices)
+
+    def prediction_module(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
+        """A prediction module (MTP), by directory or Hugging Face hub id, loaded once for every choice.
+
+        None: the one in the target's own checkpoint, for texts as long as the target is served. Raises UserError where
+        there is none, and for one that cannot be used with the target.
+        """
+        if reference is None and choices.context is None and self._context is not None:
+            choices = replace(choices, context=self._context)
+        return self._draft_head(reference, choices)
+
+    def _draft_head(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
         key = (reference, choices)
         if key not in self._heads:
             published = self._own_module() if reference is None else self._open_head(reference)
-            if reference is None and choices.context is None and self._context is not None:
-                choices = replace(choices, context=self._context)
             executor = load_draft_head(published, self._ends, choices, self.device, self.dtype, self.ops)
             self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} head", self._with_cache(executor))
         return self._heads[key]
 
-    def medusa_heads(self, reference: str) -> MedusaModel:
+    def medusa_heads(self, reference: str | None) -> MedusaModel:
         """Medusa heads, by directory or Hugging Face hub id, loaded once.
 
-        Raises UserError for ones that cannot be used with the target.
+        None: those that an installed package has for the target. Raises UserError where there are none, and for ones
+        that cannot be used with the target.
         """
+        reference = reference or self._trained_head(("medusa",))
         if reference not in self._medusa_heads:
             published = self._open_head(reference)
             heads = load_medusa_heads(published, self._ends, self.device, self.dtype, self.ops)
             self._medusa_heads[reference] = MedusaModel(f"{published.name}, {published.layout} heads", heads)
         return self._medusa_heads[reference]
 
-    def hydra_heads(self, reference: str) -> HydraModel:
+    def hydra_heads(self, reference: str | None) -> HydraModel:
         """Hydra heads, by directory or Hugging Face hub id, loaded once.
 
-        Raises UserError for ones that cannot be used with the target.
+        None: those that an installed package has for the target. Raises UserError where there are none, and for ones
+        that cannot be used with the target.
         """
+        reference = reference or self._trained_head(("hydra",))
         if reference not in self._hydra_heads:
             published = self._open_head(reference)
             heads = load_hydra_heads(published, self._ends, self.device, self.dtype, self.ops)
@@ -214,6 +237,15 @@ class Models:
                 self._with_cache(heads.prefix)
             self._hydra_heads[reference] = HydraModel(f"{published.name}, {published.layout} heads", heads)
         return self._hydra_heads[reference]
+
+    def _trained_head(self, methods: Collection[str]) -> str:
+        found = trained_draft(self._target_checkpoint, methods)
+        if found is None:
+            raise UserError(
+                f"drafter.checkpoint: no installed package has a head of {' or '.join(methods)} for "
+                f"{self.target.name}; name one: a directory, or a Hugging Face hub id"
+            )
+        return str(found)
 
     def _open_head(self, reference: str) -> PublishedHead:
         if self.target.executor.config.encoder is not None:

@@ -36,7 +36,7 @@ def joint_law(model: TableModel, sampler: Sampler, prompt: Sequence[int], length
     continuations: list[list[int]] = [[]]
     for _ in range(length):
         logits = torch.stack([model.logits([*prompt, *tokens]) for tokens in continuations])
-        sampler.penalise(logits, prompt, continuations)
+        logits = sampler.penalise(logits, prompt, continuations)
         law = (law[:, None] * sampler.probabilities(logits).double()).flatten()
         continuations = [[*tokens, t] for tokens in continuations for t in range(model.vocabulary)]
     return law

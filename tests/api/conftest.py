@@ -23,4 +23,4 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def engine(checkpoint: Path) -> Engine:
     """Trees of a draft model: a step gives several tokens. A penalty keeps the random model from repeating itself."""
-    return Engine.from_pipeline("easyspec_tree", target=checkpoint, overrides=OVERRIDES)
+    return Engine.from_pipeline("easyspec_paper", target=checkpoint, overrides=OVERRIDES)

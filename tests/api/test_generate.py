@@ -33,7 +33,7 @@ def test_a_batch_has_every_prompts_own_answer_in_order(engine: Engine) -> None:
 
 
 def test_more_prompts_than_fit_at_once_wait(checkpoint: Path, engine: Engine) -> None:
-    one = Engine.from_pipeline("easyspec_tree", target=checkpoint, overrides=OVERRIDES, max_num_seqs=1)
+    one = Engine.from_pipeline("easyspec_paper", target=checkpoint, overrides=OVERRIDES, max_num_seqs=1)
     assert tokens(one.generate(PROMPTS)) == tokens(engine.generate(PROMPTS))
     assert one.pipeline.engine.target.cache.slots == 1
 
@@ -53,10 +53,10 @@ def test_answers_and_metrics_are_the_command_lines(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     options = [*sampling, "max_new_tokens=9", "drafter.width=3"]
-    arguments = ["pipeline=easyspec_tree", f"model.target={checkpoint}", "prompt_file=p.jsonl", "output_dir=out"]
+    arguments = ["pipeline=easyspec_paper", f"model.target={checkpoint}", "prompt_file=p.jsonl", "output_dir=out"]
     assert main([*arguments, *options]) == 0
     written = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    engine = Engine.from_pipeline("easyspec_tree", target=checkpoint, overrides=options)
+    engine = Engine.from_pipeline("easyspec_paper", target=checkpoint, overrides=options)
     answers = engine.generate(PROMPTS)
 
     def same(record: dict[str, Any]) -> dict[str, Any]:

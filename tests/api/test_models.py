@@ -36,8 +36,8 @@ def test_a_state_dict_is_a_model(checkpoint: Path, kind: str) -> None:
         "directory": lambda: checkpoint,
     }[kind]()
     model = InMemoryModel(state_dict, config, tokenizer, name="mine")
-    engine = Engine.from_pipeline("easyspec_tree", target=model, overrides=OVERRIDES)
-    of_files = Engine.from_pipeline("easyspec_tree", target=checkpoint, overrides=OVERRIDES)
+    engine = Engine.from_pipeline("easyspec_paper", target=model, overrides=OVERRIDES)
+    of_files = Engine.from_pipeline("easyspec_paper", target=checkpoint, overrides=OVERRIDES)
     chat = kind != "tokenizers"
     for ours, theirs in zip(engine.generate(PROMPTS, chat=chat), of_files.generate(PROMPTS, chat=chat), strict=True):
         assert ours.tokens == theirs.tokens and ours.text == theirs.text
@@ -79,7 +79,7 @@ def test_several_pipelines_share_one_loaded_model(checkpoint: Path, monkeypatch:
         return open_checkpoint(reference)
 
     monkeypatch.setattr("spec_sdk.model.models.open_checkpoint", noting)
-    tree = Engine.from_pipeline("easyspec_tree", target=checkpoint, overrides=[*OVERRIDES, "drafter.width=3"])
+    tree = Engine.from_pipeline("easyspec_paper", target=checkpoint, overrides=[*OVERRIDES, "drafter.width=3"])
     plain, lookup = (
         tree.with_pipeline("vanilla"),
         tree.with_pipeline("prompt_lookup", overrides=["drafter.max_ngram=2"]),
@@ -95,12 +95,12 @@ def test_several_pipelines_share_one_loaded_model(checkpoint: Path, monkeypatch:
     assert all(len(tokens) == 10 for tokens in expected)
     assert [answer.tokens for answer in answers[1]] == expected == [a.tokens for a in tree.generate(PROMPTS)]
     assert [token for part in (first, *begun) for token in part.tokens] == expected[0]
-    assert [engine.pipeline.name for engine in (tree, plain, lookup)] == ["easyspec_tree", "vanilla", "prompt_lookup"]
+    assert [engine.pipeline.name for engine in (tree, plain, lookup)] == ["easyspec_paper", "vanilla", "prompt_lookup"]
 
 
 def test_another_draft_model_is_loaded_beside_the_target(checkpoint: Path, tmp_path: Path) -> None:
     write_text_checkpoint(tmp_path, num_hidden_layers=1, seed=3)
-    tree = Engine.from_pipeline("easyspec_tree", target=checkpoint, overrides=OVERRIDES)
+    tree = Engine.from_pipeline("easyspec_paper", target=checkpoint, overrides=OVERRIDES)
     other = tree.with_pipeline("sd_chain", draft=tmp_path, max_num_seqs=2)
     assert other.pipeline.draft_name == tmp_path.name != tree.pipeline.draft_name
     assert [a.tokens for a in other.generate(PROMPTS)] == [a.tokens for a in tree.generate(PROMPTS)]

@@ -52,7 +52,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def pipeline_of(checkpoint: Path, *overrides: str) -> Pipeline:
-    settings = settings_of("backend=cpu", f"model.target={checkpoint}", "pipeline=easyspec_tree", *overrides)
+    settings = settings_of("backend=cpu", f"model.target={checkpoint}", "pipeline=easyspec_paper", *overrides)
     return build_pipeline(settings, Registry.discover())
 
 

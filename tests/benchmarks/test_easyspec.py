@@ -44,10 +44,10 @@ def test_table_2_has_four_rows_at_two_temperatures(report_of: Any) -> None:
 
 
 def test_table_4_has_every_task_and_pipeline(report_of: Any) -> None:
-    pipelines = report_of("table4", "--pipelines=prompt_lookup,easyspec_tree")["pipelines"]
+    pipelines = report_of("table4", "--pipelines=prompt_lookup,easyspec_paper")["pipelines"]
     assert {name: set(tasks) for name, tasks in pipelines.items()} == {
         "prompt_lookup": {"one", "two"},
-        "easyspec_tree": {"one", "two"},
+        "easyspec_paper": {"one", "two"},
     }
 
 

@@ -115,7 +115,7 @@ def test_an_engine_answers_from_a_file_in_its_own_bits(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", "smollm", "Q4_1", num_hidden_layers=6)
     options = ["max_new_tokens=16", "ignore_eos=true", "chat=false"]
     kept, dense = (
-        Engine.from_pipeline("easyspec_tree", target=tmp_path / "m.gguf", overrides=[f"model.weights={w}", *options])
+        Engine.from_pipeline("easyspec_paper", target=tmp_path / "m.gguf", overrides=[f"model.weights={w}", *options])
         for w in ("int4", "dense")
     )
     sizes = [engine.pipeline.memory["target_weights"] for engine in (kept, dense)]

@@ -23,7 +23,7 @@ from spec_sdk.tree import TreeBuilder
 from tests.cli.conftest import Result
 
 PIPELINES = [
-    *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree"),
+    *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "easyspec_tree"),
     *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree", "hydra_tree", "mtp_chain"),
 ]
 
@@ -36,6 +36,8 @@ def error_of(*overrides: str) -> str:
     """The one line that this command line is refused with, by composition or by the settings."""
     try:
         config = compose_config(overrides)
+    except UserError as error:
+        return str(error)
     except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
         return str(explain(error, overrides))
     with pytest.raises(UserError) as refused:
@@ -52,10 +54,10 @@ def test_settings_know_every_kind_of_plugin() -> None:
     assert {*PLUGIN_NODES, *parts} == set(PLUGIN_KINDS)
 
 
-def test_the_default_pipeline_is_easyspec_tree() -> None:
+def test_the_default_pipeline_is_suffix() -> None:
     config = composed()
-    assert config["pipeline"]["name"] == "easyspec_tree"
-    assert (config["drafter"]["name"], config["drafter"]["width"]) == ("easyspec", 4)
+    assert config["pipeline"]["name"] == "suffix"
+    assert (config["drafter"]["name"], config["policy"]["name"]) == ("suffix", "break_even")
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -73,22 +75,27 @@ def test_all_pipelines_are_found() -> None:
 
 
 def test_the_command_line_beats_the_pipeline() -> None:
-    config = composed("pipeline=easyspec_tree", "drafter.width=2", "policy.depth=7")
+    config = composed("pipeline=easyspec_paper", "drafter.width=2", "policy.depth=7")
     assert config["drafter"]["width"] == 2
     assert config["policy"]["depth"] == 7
 
 
+def test_an_option_of_the_model_inside_a_drafter_is_reached_by_its_path() -> None:
+    config = composed("pipeline=easyspec_tree", "drafter.model.width=2", "+drafter.model.growth=dynamic")
+    assert config["drafter"]["model"] == {"name": "easyspec", "width": 2, "growth": "dynamic"}
+
+
 def test_options_of_a_replaced_plugin_are_forgotten() -> None:
-    config = composed("pipeline=easyspec_tree", "drafter=prompt_lookup")
+    config = composed("pipeline=easyspec_paper", "drafter=prompt_lookup")
     assert config["drafter"] == {"name": "prompt_lookup", "max_ngram": 3, "min_ngram": 1, "matches": 1}
 
 
 def test_options_that_the_new_plugin_has_too_stay() -> None:
-    assert composed("pipeline=easyspec_tree", "drafter=draft_model")["drafter"]["width"] == 4
+    assert composed("pipeline=easyspec_paper", "drafter=draft_model")["drafter"]["width"] == 4
 
 
 def test_an_option_typed_for_the_wrong_plugin_is_kept_for_the_registry_to_refuse() -> None:
-    assert composed("pipeline=easyspec_tree", "drafter=prompt_lookup", "drafter.width=2")["drafter"]["width"] == 2
+    assert composed("pipeline=easyspec_paper", "drafter=prompt_lookup", "drafter.width=2")["drafter"]["width"] == 2
 
 
 @pytest.fixture
@@ -119,9 +126,10 @@ def bold() -> Iterator[None]:
 @pytest.mark.usefixtures("bold")
 def test_an_option_that_is_in_no_yaml_is_set_like_any_other() -> None:
     """Whichever drafter it stands beside, in whatever order, and beside choices and other options."""
-    config = composed("drafter.floor=0.7", "drafter=draft_model", "drafter.growth=bold", "policy.depth=7")
+    chosen = ["pipeline=easyspec_paper", "drafter=draft_model", "drafter.growth=bold"]
+    config = composed("drafter.floor=0.7", *chosen, "policy.depth=7")
     assert (config["drafter"]["name"], config["drafter"]["floor"], config["policy"]["depth"]) == ("draft_model", 0.7, 7)
-    assert composed("+drafter.floor=0.7", "drafter.growth=bold")["drafter"]["floor"] == 0.7
+    assert composed("+drafter.floor=0.7", "pipeline=easyspec_paper", "drafter.growth=bold")["drafter"]["floor"] == 0.7
     plugin, options = Registry.discover().configure("drafter", config["drafter"])
     assert (plugin.name, options.growth.name, options.growth.config.floor) == ("draft_model", "bold", 0.7)
 
@@ -141,7 +149,7 @@ def test_an_option_that_is_in_no_yaml_is_set_like_any_other() -> None:
     ],
 )
 def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str], message: str) -> None:
-    assert error_of(*overrides).startswith(message)
+    assert error_of("pipeline=easyspec_paper", *overrides).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +158,7 @@ def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str],
         (["pipeline=easyspec_tre"], "pipeline: unknown pipeline 'easyspec_tre', did you mean 'easyspec_tree'?"),
         (["drafter=easispec"], "drafter: unknown drafter 'easispec', did you mean 'easyspec'?"),
         (["predictor=sink"], "predictor: 'sink' is another name of 'attention_sink'; write predictor=attention_sink"),
-        (["policy.dept=2"], "policy.dept: unknown option of policy 'fixed', did you mean 'depth'?"),
+        (["policy.dept=2"], "policy.dept: unknown option of policy 'break_even'; there are"),
         (["drafter=none", "drafter.x=2"], "drafter.x: unknown option of drafter 'none' (it has no options)"),
         (["max_new_token=1"], "max_new_token: unknown option, did you mean 'max_new_tokens'?"),
         (["sampling.temprature=1"], "sampling.temprature: unknown option, did you mean 'sampling.temperature'?"),
@@ -165,6 +173,13 @@ def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str],
         ),
         (["model=5"], "model: 5 is no name; there are: smollm2"),
         (["sampling=5"], "sampling: 5 is not a group of options"),
+        (["temperature=1"], "temperature: unknown option, did you mean 'sampling.temperature'?"),
+        (["dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
+        (["policy=[-1]"], "policy: [-1] is a list; choose one; there are: adaptive, "),
+        (["drafter=[easyspec,none]"], "drafter: ['easyspec', 'none'] is a list; choose one; there are: "),
+        (["pipeline=[[]]"], "pipeline: [[]] is a list; choose one; there are: "),
+        (["pipeline.name=../../x"], "pipeline.name: '../../x' must be 1 to 100 letters, digits"),
+        (["pipeline.name=''"], "pipeline.name: '' must be"),
         (["drafter=a,b"], "drafter=a,b: several values; --multirun runs each of them"),
         (["prompt"], "'prompt' cannot be read as option=value"),
         (["max_new_tokens=ten"], "max_new_tokens: 'ten' is not a whole number"),

@@ -46,7 +46,7 @@ def test_a_drafter_without_a_model(cli: Callable[..., Any]) -> None:
 
 
 def test_adaptive_goes_by_it(cli: Callable[..., Any]) -> None:
-    options = ["pipeline=easyspec_tree", "model.target=model", "prompt=a b c", "max_new_tokens=8", "policy=adaptive"]
+    options = ["pipeline=easyspec_paper", "model.target=model", "prompt=a b c", "max_new_tokens=8", "policy=adaptive"]
     measured = cli(*options, "policy.costs=measure")
     assert measured.status == 0 and "policy: measured what passes cost in " in measured.err
     again = cli(*options, "policy.costs=measure")

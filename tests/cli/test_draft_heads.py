@@ -55,7 +55,9 @@ def test_a_head_drafts(cli: Callable[..., Any], own_directory: Path) -> None:
         "drafter.method: eagle is asked for, and head is a head of eagle3"
     )
     unnamed = cli("pipeline=eagle_tree", *options)
-    assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'eagle' needs a head")
+    assert unnamed.status == 2 and unnamed.error.startswith(
+        "drafter.checkpoint: no installed package has a head of eagle or eagle3 for model; name one"
+    )
 
 
 def test_medusa_heads_draft(cli: Callable[..., Any], own_directory: Path) -> None:
@@ -72,7 +74,9 @@ def test_medusa_heads_draft(cli: Callable[..., Any], own_directory: Path) -> Non
     eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=heads", *options)
     assert eagle.status == 2 and "heads is a head of medusa (Medusa layout), and this drafter needs" in eagle.error
     unnamed = cli("pipeline=medusa_tree", *options)
-    assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'medusa' needs heads")
+    assert unnamed.status == 2 and unnamed.error.startswith(
+        "drafter.checkpoint: no installed package has a head of medusa for model; name one"
+    )
 
 
 def test_hydra_heads_draft(cli: Callable[..., Any], own_directory: Path) -> None:
@@ -90,7 +94,9 @@ def test_hydra_heads_draft(cli: Callable[..., Any], own_directory: Path) -> None
     shown = cli(*hydra, "drafter.checkpoint=converted", "task=show_tree", "drafter.growth=beam")
     assert shown.status == 0, shown.err
     unnamed = cli(*hydra)
-    assert unnamed.status == 2 and unnamed.error.startswith("drafter.checkpoint: drafter 'hydra' needs heads")
+    assert unnamed.status == 2 and unnamed.error.startswith(
+        "drafter.checkpoint: no installed package has a head of hydra for model; name one"
+    )
 
 
 def test_a_prediction_module_drafts(cli: Callable[..., Any], own_directory: Path) -> None:

@@ -192,7 +192,7 @@ def test_its_options_are_checked_like_ours(command_line: Run) -> None:
 def test_options_of_its_parts_stand_beside_the_drafters(
     command_line: Run, overrides: Sequence[str], shown: dict[str, object]
 ) -> None:
-    done = command_line("--cfg", "job", "--package", "drafter", *overrides)
+    done = command_line("--cfg", "job", "--package", "drafter", "pipeline=easyspec_paper", *overrides)
     assert done.returncode == 0, done.stderr
     assert shown.items() <= yaml.safe_load(done.stdout).items()
 
@@ -213,7 +213,8 @@ def test_options_of_its_parts_stand_beside_the_drafters(
 def test_bad_options_of_its_parts_are_one_line(
     command_line: Run, checkpoint: Path, overrides: Sequence[str], message: str
 ) -> None:
-    done = command_line(f"model.target={checkpoint}", "prompt=a", "output_dir=out", *overrides)
+    given = ("pipeline=easyspec_paper", f"model.target={checkpoint}", "prompt=a", "output_dir=out")
+    done = command_line(*given, *overrides)
     assert (done.returncode, done.stderr.startswith(f"error: {message}")) == (2, True), done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -233,7 +234,7 @@ def test_its_parts_draft(command_line: Run, checkpoint: Path, tmp_path: Path, te
 
 def test_a_sweep_over_options_of_its_parts(command_line: Run, checkpoint: Path, tmp_path: Path) -> None:
     done = command_line(
-        *("--multirun", f"model.target={checkpoint}", "prompt=a b", "chat=false"),
+        *("--multirun", "pipeline=sd_chain", f"model.target={checkpoint}", "prompt=a b", "chat=false"),
         *("max_new_tokens=4", "drafter.growth=confident", "drafter.floor=0.1,0.9", f"output_dir={tmp_path}"),
     )
     assert done.returncode == 0, done.stderr

@@ -67,10 +67,10 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
 def test_config_and_events_lie_beside_the_metrics(cli: Cli) -> None:
     cli("prompt=hello", "max_new_tokens=7", "output_dir=out")
     config = yaml.safe_load(Path("out/config.yaml").read_text())
-    assert (config["prompt"], config["drafter"]["name"]) == ("hello", "easyspec")
+    assert (config["prompt"], config["drafter"]["name"]) == ("hello", "suffix")
     events = [json.loads(line) for line in Path("out/events.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == ["request_start", "prefill", *["cycle"] * 3, "request_end"]
-    assert {event["pipeline"] for event in events} == {"easyspec_tree"}
+    assert {event["pipeline"] for event in events} == {"suffix"}
     assert all("timestamp" in event for event in events)
 
 
@@ -90,7 +90,7 @@ def test_the_default_directory_names_date_and_pipeline(cli: Cli) -> None:
     first, second = Path("outputs").glob("*/*")
     assert first != second
     for directory in (first, second):
-        assert "easyspec_tree" in directory.name
+        assert "suffix" in directory.name
         assert metrics(directory)["summary"]["new_tokens"] == 3
 
 
@@ -103,7 +103,7 @@ def test_compare_runs_plain_decoding_beside_it(cli: Cli) -> None:
     assert compared["speedup"] == pytest.approx(7 / 3)
     assert [record["steps"] for record in compared["prompts"]] == [7]
     events = [json.loads(line) for line in Path("out/events.jsonl").read_text().splitlines()]
-    assert [e["pipeline"] for e in events if e["event"] == "request_end"] == ["easyspec_tree", "vanilla"]
+    assert [e["pipeline"] for e in events if e["event"] == "request_end"] == ["suffix", "vanilla"]
 
 
 def test_several_prompts_are_apart_by_a_blank_line(cli: Cli) -> None:
@@ -194,7 +194,7 @@ def test_observers_of_plugin_packages_see_every_event(cli: Cli, registry: Any) -
 
     registry.register(Observer(), "mine")
     cli("max_new_tokens=3")
-    assert Observer.seen == [f"easyspec_tree:{e}" for e in ("request_start", "prefill", "cycle", "request_end")]
+    assert Observer.seen == [f"suffix:{e}" for e in ("request_start", "prefill", "cycle", "request_end")]
 
 
 def test_unknown_tasks_are_refused(cli: Cli) -> None:

@@ -126,14 +126,14 @@ def test_speedup_is_a_ratio_of_tokens_per_second() -> None:
 def test_the_log_writes_json_lines_that_any_reader_takes() -> None:
     file = io.StringIO()
     seen: list[dict[str, Any]] = []
-    log = EventLog("easyspec_tree", file, lambda event: seen.append(event))
+    log = EventLog("easyspec_paper", file, lambda event: seen.append(event))
     log.emit({"event": "prefill", "request": 0, "seconds": float("nan")})
     log.emit({"event": "cycle", "request": 1, "attention": {"error": [float("inf"), 0.5, None]}})
     lines = [json.loads(line, parse_constant=lambda c: pytest.fail(c)) for line in file.getvalue().splitlines()]
     assert [line.pop("timestamp")[-1] for line in lines] == ["Z", "Z"]
     assert lines == [
-        {"event": "prefill", "request": 0, "seconds": None, "pipeline": "easyspec_tree"},
-        {"event": "cycle", "request": 1, "attention": {"error": [None, 0.5, None]}, "pipeline": "easyspec_tree"},
+        {"event": "prefill", "request": 0, "seconds": None, "pipeline": "easyspec_paper"},
+        {"event": "cycle", "request": 1, "attention": {"error": [None, 0.5, None]}, "pipeline": "easyspec_paper"},
     ]
     assert lines == seen
     assert log.of_request(1) == log.events[1:]

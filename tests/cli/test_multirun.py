@@ -22,9 +22,9 @@ def summary(directory: str = "out") -> list[dict[str, Any]]:
 
 
 def test_every_job_has_its_directory_and_its_row(cli: Cli) -> None:
-    result = cli("--multirun", "pipeline=vanilla,sd_chain,easyspec_tree", "max_new_tokens=7", "output_dir=out")
+    result = cli("--multirun", "pipeline=vanilla,sd_chain,easyspec_paper", "max_new_tokens=7", "output_dir=out")
     assert result.status == 0
-    names = ["pipeline=vanilla", "pipeline=sd_chain", "pipeline=easyspec_tree"]
+    names = ["pipeline=vanilla", "pipeline=sd_chain", "pipeline=easyspec_paper"]
     assert [job["job"] for job in summary()] == names
     for i, name in enumerate(names):
         metrics = json.loads(Path(f"out/{i}-{name}/metrics.json").read_text())
@@ -78,7 +78,7 @@ def test_an_empty_directory_that_was_there_before_stays(cli: Cli) -> None:
 
 
 def test_options_of_a_replaced_plugin_are_forgotten_in_sweeps_too(cli: Cli) -> None:
-    cli("-m", "drafter=prompt_lookup,easyspec", "max_new_tokens=3", "output_dir=out")
+    cli("-m", "pipeline=easyspec_paper", "drafter=prompt_lookup,easyspec", "max_new_tokens=3", "output_dir=out")
     config = Path("out/0-drafter=prompt_lookup/config.yaml").read_text()
     assert "width" not in config
     assert "width: 4" in Path("out/1-drafter=easyspec/config.yaml").read_text()

@@ -75,10 +75,9 @@ def test_a_chain_verifier_beside_a_tree_drafter_is_refused(cli: Callable[..., An
     model = own_directory / "model"
     model.mkdir()
     write_checkpoint(model)
-    refused = cli(f"model.target={model}", "verifier=chain_rejection", "prompt=a b", "max_new_tokens=4")
+    given = (f"model.target={model}", "verifier=chain_rejection", "prompt=a b", "max_new_tokens=4")
+    refused = cli("pipeline=easyspec_paper", *given)
     assert refused.status == 2 and "takes chains, and drafter 'easyspec' drafts trees" in refused.error
     assert not (own_directory / "outputs").exists()
-    chain = cli(
-        f"model.target={model}", "verifier=chain_rejection", "prompt=a b", "max_new_tokens=4", "drafter.width=1"
-    )
+    chain = cli("pipeline=easyspec_paper", *given, "drafter.width=1")
     assert chain.status == 0

@@ -12,7 +12,14 @@ from tests.support.tiny_checkpoints import write_checkpoint
 def test_trees_are_printed_and_drawn(cli: Callable[..., Any], own_directory: Path) -> None:
     (own_directory / "model").mkdir()
     write_checkpoint(own_directory / "model")
-    arguments = ["task=show_tree", "model.target=model", "prompt=a b c", "max_new_tokens=30", "output_dir=out"]
+    arguments = [
+        "task=show_tree",
+        "pipeline=easyspec_paper",
+        "model.target=model",
+        "prompt=a b c",
+        "max_new_tokens=30",
+        "output_dir=out",
+    ]
     result = cli(*arguments, "ignore_eos=true", "task.cycles=2", "drafter.width=3")
     assert result.status == 0
     assert result.out.count("cycle ") == 2 and "16 nodes, depth 5" in result.out

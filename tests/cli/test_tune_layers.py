@@ -17,7 +17,7 @@ def test_a_strategy_is_found_written_and_usable(cli: Callable[..., Any], own_dir
     (own_directory / "model").mkdir()
     write_checkpoint(own_directory / "model", num_hidden_layers=9)
     (own_directory / "prompts.jsonl").write_text('{"prompt": "a b c"}\n{"prompt": "d e"}\n{"prompt": "f"}\n')
-    common = ["model.target=model", "prompt_file=prompts.jsonl"]
+    common = ["pipeline=easyspec_paper", "model.target=model", "prompt_file=prompts.jsonl"]
     options = ["task.prompts=2", "task.tokens=9", "task.positions=4", "task.max_size=3", "output_dir=out"]
     result = cli("task=tune_layers", *common, *options)
     assert result.status == 0, result.err
@@ -54,7 +54,7 @@ def test_a_strategy_is_found_written_and_usable(cli: Callable[..., Any], own_dir
     ],
 )
 def test_bad_options_are_refused(cli: Callable[..., Any], option: str, message: str) -> None:
-    result = cli("task=tune_layers", "prompt=a", option)
+    result = cli("task=tune_layers", "pipeline=easyspec_paper", "prompt=a", option)
     assert result.status == 2 and result.error == message
 
 
@@ -62,5 +62,5 @@ def test_a_tree_wider_than_the_vocabulary_is_tuned_for_too(cli: Callable[..., An
     (own_directory / "model").mkdir()
     write_checkpoint(own_directory / "model", num_hidden_layers=4)
     options = ["task.tokens=6", "task.positions=2", "task.max_size=2", "output_dir=out", "drafter.width=200"]
-    result = cli("task=tune_layers", "model.target=model", "prompt=a b c", *options)
+    result = cli("task=tune_layers", "pipeline=easyspec_paper", "model.target=model", "prompt=a b c", *options)
     assert result.status == 0, result.err

@@ -37,10 +37,10 @@ PIPELINES = {
     # a member that drafts on every rank between two that do not, on a budget that what they gave decides
     "merged": ["drafter=merged", f"drafter.members={MEMBERS}", "policy.depth=4", "policy.max_nodes=7"],
     # begins with plain steps, so that the drafter is started later, when the leader's clock says so
-    "adaptive": ["pipeline=easyspec_tree", "drafter.size=3", "policy=adaptive", "policy.loss=0.99", "policy.retry=1"],
+    "adaptive": ["pipeline=easyspec_paper", "drafter.size=3", "policy=adaptive", "policy.loss=0.99", "policy.retry=1"],
     "easyspec_chain": ["pipeline=easyspec_chain", "drafter.size=3"],
-    "easyspec_tree": ["pipeline=easyspec_tree", "drafter.size=3"],
-    "easyspec_kept": ["pipeline=easyspec_tree", "drafter.size=3", "drafter.calibrate=false"],
+    "easyspec_paper": ["pipeline=easyspec_paper", "drafter.size=3"],
+    "easyspec_kept": ["pipeline=easyspec_paper", "drafter.size=3", "drafter.calibrate=false"],
     "specinfer_tree": ["pipeline=specinfer_tree"],
     # its head is on the leader alone, and reads states that all ranks have
     "eagle_tree": ["pipeline=eagle_tree", "drafter.checkpoint=HEAD", "drafter.method=eagle"],

@@ -71,7 +71,7 @@ SIZES = {
 
 RUNS = [(name, False) for name in PIPELINES]
 # what an adaptive policy draws depends on the clock, so only greedy it gives the same tokens twice
-BRIEFLY_SAMPLED = ("easyspec_chain", "easyspec_tree", "specinfer_tree", "merged", "eagle_tree")
+BRIEFLY_SAMPLED = ("easyspec_chain", "easyspec_paper", "specinfer_tree", "merged", "eagle_tree")
 RUNS += [(name, True) for name in PIPELINES if name != "adaptive" and (FULL or name in BRIEFLY_SAMPLED)]
 
 
@@ -100,9 +100,9 @@ def done(
     if size == 2:
         for name in TREE_STATES:
             jobs[f"states {name}"] = ["states", [*SPECULATION[name], f"model.target={checkpoints['target']}"]]
-    jobs["early_stop"] = ["early_stop", overrides("easyspec_tree", False, checkpoints)]
+    jobs["early_stop"] = ["early_stop", overrides("easyspec_paper", False, checkpoints)]
     target, output = f"model.target={checkpoints['target']}", directory / "run"
-    run = [target, "prompt=a b c", "max_new_tokens=8", "pipeline=easyspec_tree", "drafter.size=3"]
+    run = [target, "prompt=a b c", "max_new_tokens=8", "pipeline=easyspec_paper", "drafter.size=3"]
     jobs["command_line"] = ["command_line", [*run, f"output_dir={output}"]]
     results = dict(zip(jobs, work(size, list(jobs.values()), directory), strict=True))
     return {**results, "size": size, "directory": directory}
@@ -192,7 +192,7 @@ def test_an_odd_number_of_processes_is_no_two_device_groups(done: dict[str, Any]
 
 
 def test_a_request_that_the_leader_breaks_off_ends_on_all(done: dict[str, Any]) -> None:
-    assert done["early_stop"] == done["tokens easyspec_tree False"][0]
+    assert done["early_stop"] == done["tokens easyspec_paper False"][0]
 
 
 def test_decisions_of_any_length_reach_all(done: dict[str, Any]) -> None:

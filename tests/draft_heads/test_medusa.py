@@ -15,7 +15,6 @@ import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
-from spec_sdk.errors import UserError
 from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_drafter, joint_law
@@ -224,8 +223,3 @@ def test_in_a_merged_drafter(target: Path, heads: Path) -> None:
     members = f"{{name: medusa, checkpoint: {heads}, max_nodes: 6}}, {{name: prompt_lookup}}"
     pipeline = pipeline_of(target, "pipeline=specinfer_tree", f"drafter.members=[{members}]")
     assert answers(pipeline, 3, PROMPTS) == answers(pipeline_of(target, "pipeline=vanilla"), 1, PROMPTS)
-
-
-def test_heads_must_be_named() -> None:
-    with pytest.raises(UserError, match="drafter.checkpoint: drafter 'medusa' needs heads"):
-        MedusaDrafter(MedusaConfig(), MODELS)

@@ -22,7 +22,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "sd_chain": (),
     "prompt_lookup": (),
     "easyspec_chain": (),
-    "easyspec_tree": (),
+    "easyspec_paper": (),
     "specinfer_tree": ("policy.max_nodes=9",),
     "suffix": FIXED,
     "token_recycling": FIXED,
@@ -90,7 +90,7 @@ def test_tokens_are_the_same_alone_and_among_others(name: str, sampling: tuple[s
 def test_requests_have_sampling_parameters_of_their_own(checkpoint: Path) -> None:
     from spec_sdk.contracts import SamplingParams
 
-    pipeline = pipeline_of("easyspec_tree", checkpoint)
+    pipeline = pipeline_of("easyspec_paper", checkpoint)
     params = [SamplingParams(), SamplingParams(temperature=1.0, seed=3), SamplingParams(temperature=0.5, top_k=5)]
     prompt = prompts(2)[1]
 

@@ -23,7 +23,7 @@ TEXTS = (
 Scale = Callable[[int, int], int]
 
 
-@pytest.mark.parametrize("name", LOSSLESS if FULL else ("prompt_lookup", "easyspec_tree"))
+@pytest.mark.parametrize("name", LOSSLESS if FULL else ("prompt_lookup", "easyspec_paper"))
 def test_a_request_in_a_batch_differs_by_rounding_alone(name: str, scale: Scale) -> None:
     pipeline = pipeline_of(f"pipeline={name}", "model.dtype=bfloat16")
     prompts = [pipeline.tokenizer.chat([{"role": "user", "content": text}]) for text in TEXTS]

@@ -83,7 +83,7 @@ def test_a_verifier_with_verdicts_of_its_own_reads_once_for_each_request(checkpo
 
 
 def test_a_drafter_that_grows_on_the_host_adds_one_per_level(checkpoint: Path) -> None:
-    found = cycles(checkpoint, "pipeline=easyspec_tree", "policy.depth=3")
+    found = cycles(checkpoint, "pipeline=easyspec_paper", "policy.depth=3")
     assert all(event["host_reads"] == 1 + event["drafted"] for event in found)
     assert {event["drafted"] for event in found} >= {3}
 

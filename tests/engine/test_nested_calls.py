@@ -19,7 +19,7 @@ MOST = 12
 OURS = tuple(str(Path(__file__).parents[2] / folder) for folder in ("spec_sdk", "plugins"))
 
 
-@pytest.mark.parametrize("name", ["vanilla", "sd_chain", "easyspec_tree", "alspec"])
+@pytest.mark.parametrize("name", ["vanilla", "sd_chain", "easyspec_paper", "alspec"])
 def test_a_weight_is_at_most_twelve_calls_away_from_the_prompt(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

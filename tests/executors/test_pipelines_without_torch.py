@@ -35,9 +35,9 @@ RUNS: dict[str, tuple[str, ...]] = {
     "sd_chain, own draft": ("pipeline=sd_chain", "model.draft=DRAFT"),
     "specinfer_tree, cut": ("pipeline=specinfer_tree",),
     "specinfer_tree, own draft": ("pipeline=specinfer_tree", "model.draft=DRAFT"),
-    "easyspec_tree, cut": ("pipeline=easyspec_tree",),
-    "easyspec_tree, own draft": ("pipeline=easyspec_tree", "model.draft=DRAFT", "drafter.groups=[[0],[1,2],[3]]"),
-    "easyspec_tree, fuzzy cache": ("pipeline=easyspec_tree", "drafter.calibrate=false"),
+    "easyspec_paper, cut": ("pipeline=easyspec_paper",),
+    "easyspec_paper, own draft": ("pipeline=easyspec_paper", "model.draft=DRAFT", "drafter.groups=[[0],[1,2],[3]]"),
+    "easyspec_paper, fuzzy cache": ("pipeline=easyspec_paper", "drafter.calibrate=false"),
     "layer_skip_tree, cut": ("pipeline=layer_skip_tree", "drafter.layers=5"),
     "alspec": ("pipeline=alspec", "error_bounds=true", *SINK, "attention_verifier.threshold=0.3"),
     "alspec, residual, layers": (

@@ -10,7 +10,7 @@ SMALL = "predictor.size=4"
 """Contexts beyond twice this are predicted: the prompts here are short."""
 LOOSE = "attention_verifier.threshold=0.3"
 
-LOSSLESS = ("vanilla", "sd_chain", "prompt_lookup", "specinfer_tree", "easyspec_chain", "easyspec_tree")
+LOSSLESS = ("vanilla", "sd_chain", "prompt_lookup", "specinfer_tree", "easyspec_chain", "easyspec_paper")
 RELAXED = ("alspec", "alspec_easyspec_tree")
 DRAFT_TREE = ("pipeline=sd_chain",)
 
@@ -33,11 +33,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "prompt_lookup, little temperature": ("pipeline=prompt_lookup", "sampling.temperature=0.2"),
     "sd_chain, exact sampler": ("pipeline=sd_chain", "sampler=exact", *SAMPLED),
     "specinfer_tree, exact sampler": ("pipeline=specinfer_tree", "sampler=exact", *SAMPLED),
-    "easyspec_tree, exact sampler, filters": ("pipeline=easyspec_tree", "sampler=exact", *FILTERED),
-    "easyspec_tree, filters": ("pipeline=easyspec_tree", *FILTERED),
-    "easyspec_tree, fuzzy cache": ("pipeline=easyspec_tree", "drafter.calibrate=false"),
-    "easyspec_tree, penalty": ("pipeline=easyspec_tree", PENALISED),
-    "easyspec_tree, sampled, penalty": ("pipeline=easyspec_tree", PENALISED, *SAMPLED),
+    "easyspec_paper, exact sampler, filters": ("pipeline=easyspec_paper", "sampler=exact", *FILTERED),
+    "easyspec_paper, filters": ("pipeline=easyspec_paper", *FILTERED),
+    "easyspec_paper, fuzzy cache": ("pipeline=easyspec_paper", "drafter.calibrate=false"),
+    "easyspec_paper, penalty": ("pipeline=easyspec_paper", PENALISED),
+    "easyspec_paper, sampled, penalty": ("pipeline=easyspec_paper", PENALISED, *SAMPLED),
     "dynamic": _growth("dynamic", "drafter.width=3", "drafter.max_nodes=9"),
     "dynamic, sampled": _growth("dynamic", "drafter.width=3", "drafter.max_nodes=9", *SAMPLED),
     "static": _growth("static", "drafter.widths=[3,2,1]", "policy.depth=4"),
@@ -53,8 +53,8 @@ CASES: dict[str, tuple[str, ...]] = {
         "verifier=block_verification",
         "sampling.temperature=0.2",
     ),
-    "naive_tree": ("pipeline=easyspec_tree", "verifier=naive_tree", *SAMPLED),
-    "typical": ("pipeline=easyspec_tree", "verifier=typical", *SAMPLED),
+    "naive_tree": ("pipeline=easyspec_paper", "verifier=naive_tree", *SAMPLED),
+    "typical": ("pipeline=easyspec_paper", "verifier=typical", *SAMPLED),
     "greedy verifier": ("pipeline=specinfer_tree", "verifier=greedy"),
     "sigmoid": ("pipeline=sd_chain", "sampler=sigmoid", "sampler.alpha=-100", "sampler.beta=100", *SAMPLED),
     "heuristic policy": ("pipeline=easyspec_chain", "policy=heuristic", "policy.start=2"),

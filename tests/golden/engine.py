@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from tests.support.tiny_checkpoints import write_checkpoint
 
 CYCLE = ("step", "prefix", "budget", "tree_nodes", "drafted", "accepted", "tokens")
 """What is kept of a cycle: nothing that depends on the machine's speed or on rounding."""
+
+SEED_STRIDE = 1_000_003
+"""Between the seeds of successive prompts when they were recorded."""
 
 
 def write_model(directory: Path) -> None:
@@ -28,7 +32,9 @@ def run_case(checkpoint: Path, overrides: Sequence[str]) -> list[dict[str, Any]]
     answers = []
     for number, prompt in enumerate(PROMPTS):
         events: list[Mapping[str, Any]] = []
-        stream = pipeline.stream(prompt, request_id=number, max_new_tokens=NEW_TOKENS, emit=events.append)
+        seeded = replace(pipeline.sampling, seed=pipeline.sampling.seed + SEED_STRIDE * number)
+        options: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "sampling": seeded, "random_stream": 0}
+        stream = pipeline.stream(prompt, request_id=number, emit=events.append, **options)
         tokens = [token for new in stream for token in new]
         answers.append({"tokens": tokens, **told(events)})
     return answers

@@ -46,7 +46,7 @@ def test_captured_passes_are_those_of_the_reference() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["vanilla", "sd_chain", "easyspec_tree", "alspec"])
+@pytest.mark.parametrize("name", ["vanilla", "sd_chain", "easyspec_paper", "alspec"])
 def test_greedy_tokens_are_those_of_eager_passes(name: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "smollm", num_hidden_layers=9)
     found = {}

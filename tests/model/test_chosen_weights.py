@@ -193,7 +193,7 @@ def test_whisper_runs_in_few_bits(tmp_path: Path) -> None:
             torch.testing.assert_close(ours(x), theirs(x))
 
 
-@pytest.mark.parametrize("pipeline", ["easyspec_tree", "prompt_lookup", "sd_chain"])
+@pytest.mark.parametrize("pipeline", ["easyspec_paper", "prompt_lookup", "sd_chain"])
 @pytest.mark.parametrize("choice", ["int8", "int4"])
 def test_answers_are_those_of_plain_decoding_of_the_same_target(choice: str, pipeline: str, tmp_path: Path) -> None:
     write_text_checkpoint(tmp_path, num_hidden_layers=6, **SHAPE)

@@ -32,7 +32,7 @@ from spec_sdk_backends.cpu import CpuOps
 from tests.support.real_pipelines import bench_prompts, settings_of, tokens_of
 
 CPU = torch.device("cpu")
-PIPELINES = ("vanilla", "sd_chain", "easyspec_tree", "alspec")
+PIPELINES = ("vanilla", "sd_chain", "easyspec_paper", "alspec")
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def test_logits_do_not_depend_on_the_passes_that_tokens_came_in() -> None:
     assert (logits(executor(StaticOps()), 8) - eight).abs().max() < 1e-4 * eight.abs().max()
 
 
-@pytest.mark.parametrize("pipeline", ["easyspec_tree", "prompt_lookup", "layer_skip_tree", "alspec"])
+@pytest.mark.parametrize("pipeline", ["easyspec_paper", "prompt_lookup", "layer_skip_tree", "alspec"])
 def test_answers_are_those_of_plain_decoding_with_the_same_cache(pipeline: str, tmp_path: Path) -> None:
     write_text_checkpoint(tmp_path, num_hidden_layers=6)
     options = ["model.kv_cache=int8", "max_new_tokens=24", "ignore_eos=true", "sampling.repetition_penalty=1.2"]
@@ -115,7 +115,7 @@ def test_answers_are_those_of_plain_decoding_with_the_same_cache(pipeline: str, 
     answers = [answer.tokens for answer in engine.generate(prompts)]
     assert answers == [answer.tokens for answer in engine.with_pipeline("vanilla").generate(prompts)]
     assert type(engine.pipeline.engine.target.cache) is QuantizedKVCache
-    if pipeline == "easyspec_tree":
+    if pipeline == "easyspec_paper":
         assert type(engine.pipeline.models.session(engine.pipeline.models.draft()).cache) is QuantizedKVCache
         with pytest.raises(UserError, match="model.kv_cache: 'auto' is asked for, and the loaded models have 'int8'"):
             engine.with_pipeline("vanilla", overrides=["model.kv_cache=auto"])

@@ -31,8 +31,8 @@ def answers(name: str, *overrides: str) -> list[list[int]]:
     [
         ("prompt_lookup", ()),
         ("sd_chain", ()),
-        ("easyspec_tree", ()),
-        ("easyspec_tree", ("drafter.growth=static",)),
+        ("easyspec_paper", ()),
+        ("easyspec_paper", ("drafter.growth=static",)),
         ("specinfer_tree", ("sampling.temperature=0",)),
     ],
     ids=str,

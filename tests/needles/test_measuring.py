@@ -99,7 +99,7 @@ def test_everything_accepted_is_not(directory: Path, haystack: Haystack, plain: 
 
 
 def test_a_token_tree_does_not_change_what_is_measured(directory: Path, haystack: Haystack, plain: NeedleScore) -> None:
-    trees = pipeline(directory, "pipeline=easyspec_tree", "model.draft_layers=[0,2]")
+    trees = pipeline(directory, "pipeline=easyspec_paper", "model.draft_layers=[0,2]")
     score = measure(trees, haystack, max_new_tokens=NEW_TOKENS)
     assert texts(score) == texts(plain)
     assert torch.equal(nlls(score), nlls(plain))

@@ -17,7 +17,7 @@ from spec_sdk.testing import plain_logits, step_beyond_rounding
 from spec_sdk.tree import TokenTree
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
-LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_tree", "specinfer_tree", "layer_skip_tree"]
+LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "specinfer_tree", "layer_skip_tree"]
 Scale = Callable[[int, int], int]
 
 

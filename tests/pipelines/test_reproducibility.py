@@ -12,7 +12,7 @@ PIPELINES = [
     "prompt_lookup",
     "specinfer_tree",
     "easyspec_chain",
-    "easyspec_tree",
+    "easyspec_paper",
     "alspec",
     "alspec_easyspec_tree",
 ]

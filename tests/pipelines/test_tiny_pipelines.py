@@ -19,7 +19,7 @@ LOSSLESS = [
     "sd_chain",
     "prompt_lookup",
     "easyspec_chain",
-    "easyspec_tree",
+    "easyspec_paper",
     "specinfer_tree",
     "layer_skip_chain",
     "layer_skip_tree",
@@ -88,7 +88,7 @@ def test_drafting_passes_of_a_target_that_speculates_on_attention(checkpoint: Pa
 
 
 @backends
-@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_tree", "layer_skip_tree"])
+@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_paper", "layer_skip_tree"])
 def test_greedy_tokens_of_a_mixture_of_experts(name: str, backend: str, experts: Path) -> None:
     assert_as_plain_decoding(name, backend, experts)
 
@@ -164,7 +164,7 @@ def test_half_precision_runs(dtype: str, backend: str, checkpoint: Path) -> None
 PENALTY = "sampling.repetition_penalty=1.5"
 
 
-@pytest.mark.parametrize("name", ["prompt_lookup", "easyspec_tree"])
+@pytest.mark.parametrize("name", ["prompt_lookup", "easyspec_paper"])
 def test_greedy_tokens_with_a_repetition_penalty(name: str, checkpoint: Path) -> None:
     """Each node of a tree with the tokens of its own path: as plain decoding, which has only a prefix."""
     expected = tokens_of(pipeline("vanilla", "cpu", checkpoint, PENALTY), PROMPT, NEW_TOKENS, ignore_eos=True)
@@ -172,7 +172,7 @@ def test_greedy_tokens_with_a_repetition_penalty(name: str, checkpoint: Path) ->
     assert tokens_of(pipeline(name, "cpu", checkpoint, PENALTY), PROMPT, NEW_TOKENS, ignore_eos=True) == expected
 
 
-@pytest.mark.parametrize("name", ["sd_chain", "easyspec_tree"])
+@pytest.mark.parametrize("name", ["sd_chain", "easyspec_paper"])
 def test_the_fused_sampler_answers_as_the_reference_does(name: str, checkpoint: Path) -> None:
     sampled = (PENALTY, "sampling.temperature=0.9", "sampling.top_p=0.95")
     answers = [
@@ -196,7 +196,7 @@ WINDOW: dict[str, dict[str, Any]] = {"gemma2": {"sliding_window": 12}, "gemma3":
 
 
 @backends
-@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_tree", "specinfer_tree"])
+@pytest.mark.parametrize("name", ["sd_chain", "prompt_lookup", "easyspec_paper", "specinfer_tree"])
 def test_a_gemmas_greedy_tokens_are_those_of_plain_decoding(name: str, backend: str, gemma: Path) -> None:
     test_greedy_tokens_are_those_of_plain_decoding(name, backend, gemma)
 

@@ -105,13 +105,14 @@ def test_a_penalty_that_forgets_drafted_tokens_is_caught(monkeypatch: pytest.Mon
     assert (law - expected).abs().max() > 1e-3
 
 
-def test_the_penalty_is_that_of_transformers() -> None:
-    logits_NV = 3 * torch.randn((3, 20), generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_penalty_is_that_of_transformers(dtype: torch.dtype) -> None:
+    logits_NV = 3 * torch.randn((3, 20), generator=torch.Generator().manual_seed(1)).to(dtype)
     prefix, paths = [4, 4, 9, 2], [[], [7], [7, 4, 19]]
     given_NV = ReferenceSampler(None, PENALISED).penalise(logits_NV.clone(), prefix, paths)
     processor = RepetitionPenaltyLogitsProcessor(PENALISED.repetition_penalty)
     for row, path in enumerate(paths):
-        tokens, scores = torch.tensor([[*prefix, *path]]), logits_NV[row : row + 1].clone()
+        tokens, scores = torch.tensor([[*prefix, *path]]), logits_NV[row : row + 1].float()  # as generate() gives them
         assert torch.equal(given_NV[row : row + 1], processor(tokens, scores))
 
 

@@ -51,7 +51,7 @@ def test_a_transcription(cli: Cli, checkpoint: tuple[Path, Any]) -> None:  # noq
     write_wav(Path("a.wav"), samples_T, 24_000)
     heard = resampled((samples_T * 32767).round() / 32768, 24_000, RATE)
     expected = generated(model, heard, 12, language="de")
-    for pipeline in ("vanilla", "easyspec_tree"):
+    for pipeline in ("vanilla", "easyspec_paper"):
         result = cli(
             *(f"pipeline={pipeline}", f"model.target={directory}", "audio=a.wav", "language=de"),
             *("max_new_tokens=12", f"output_dir={pipeline}", "compare=true", "ignore_eos=true"),
@@ -102,7 +102,7 @@ def test_what_was_said_before_is_part_of_the_prompt(cli: Cli, checkpoint: tuple[
 
 def test_show_tree_takes_audio(cli: Cli, checkpoint: tuple[Path, Any]) -> None:  # noqa: F811
     write_wav(Path("a.wav"), sound(2))
-    options = ("pipeline=easyspec_tree", f"model.target={checkpoint[0]}", "language=en", "max_new_tokens=8")
+    options = ("pipeline=easyspec_paper", f"model.target={checkpoint[0]}", "language=en", "max_new_tokens=8")
     result = cli("task=show_tree", *options, "audio=a.wav", "output_dir=out", "task.cycles=1")
     assert result.status == 0 and "cycle 1:" in result.out
 

@@ -28,7 +28,7 @@ LOSSLESS = {
     "sd_chain": (),
     "prompt_lookup": (),
     "easyspec_chain": (),
-    "easyspec_tree": (),
+    "easyspec_paper": (),
     "specinfer_tree": ("policy.max_nodes=9",),
     "layer_skip_tree": (),
 }
@@ -89,7 +89,7 @@ def test_plain_decoding_is_generate(seed: int, checkpoint: tuple[Path, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "penalty"), [*((name, "1.0") for name in LOSSLESS), ("sd_chain", "1.3"), ("easyspec_tree", "1.3")]
+    ("name", "penalty"), [*((name, "1.0") for name in LOSSLESS), ("sd_chain", "1.3"), ("easyspec_paper", "1.3")]
 )
 def test_greedy_tokens_are_those_of_plain_decoding(name: str, penalty: str, checkpoint: tuple[Path, Any]) -> None:
     directory, _ = checkpoint
@@ -125,8 +125,8 @@ def answers(engine: TokenEngine, requests: Mapping[int, dict[str, Any]]) -> dict
         ("vanilla", ()),
         ("sd_chain", ()),
         ("prompt_lookup", ()),
-        ("easyspec_tree", ()),
-        ("easyspec_tree", ("sampling.temperature=0.8",)),
+        ("easyspec_paper", ()),
+        ("easyspec_paper", ("sampling.temperature=0.8",)),
         ("layer_skip_tree", ("drafter.layers=5", "sampling.temperature=0.8")),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_constraint_holds_in_target_and_draft(temperature: str, tmp_path: Path
 
 def test_a_constraint_is_asked_about_every_node_by_its_path(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, num_hidden_layers=3)
-    pipeline, spy = pipeline_of("easyspec_tree", tmp_path, f"model.draft={tmp_path}"), Spy()
+    pipeline, spy = pipeline_of("easyspec_paper", tmp_path, f"model.draft={tmp_path}"), Spy()
     tokens = tokens_of(pipeline, [5, 6, 8], 12, ignore_eos=True, constraint=spy)
     assert 7 not in tokens and len(set(tokens)) == 12
     for answer, paths in spy.asked:

@@ -175,7 +175,7 @@ def test_eight_bits_are_kept_and_near(tmp_path: Path) -> None:
     assert size < 1.1 * parameters + 4096
 
 
-@pytest.mark.parametrize("pipeline", ["sd_chain", "easyspec_tree"])
+@pytest.mark.parametrize("pipeline", ["sd_chain", "easyspec_paper"])
 @pytest.mark.parametrize("backend", [["backend.native=false"], [], ["model.weights=int8"]])
 def test_a_pipeline_drafts_with_it_without_loss(
     tmp_path: Path, tiny_target: Path, backend: list[str], pipeline: str

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import option
-from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.head import DraftHead
 from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.draft_heads.session import DraftHeadSession
@@ -19,7 +18,11 @@ from spec_sdk_drafters.growing_drafter import GROWTHS
 class EagleConfig:
     """Options of drafting with an EAGLE head; those of the chosen growth stand beside them."""
 
-    checkpoint: str | None = option(None, "the head: a directory, or a Hugging Face hub id")
+    checkpoint: str | None = option(
+        None,
+        "the head: a directory, or a Hugging Face hub id",
+        means={None: "the one that an installed package has for the target"},
+    )
     method: str = option(
         "auto",
         "what the head must be",
@@ -52,8 +55,6 @@ class EagleDrafter(FeatureDrafter):
 
     def __init__(self, config: EagleConfig, models: Models) -> None:
         super().__init__(config, models)
-        if config.checkpoint is None:
-            raise UserError("drafter.checkpoint: drafter 'eagle' needs a head: a directory, or a Hugging Face hub id")
         layers = None if config.target_layers is None else tuple(config.target_layers)
         model = models.draft_head(config.checkpoint, HeadChoices(config.method, layers, config.context))
         self.draft_name = model.name

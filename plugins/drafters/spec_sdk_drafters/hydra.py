@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import Request, option
-from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.hydra_session import HydraSession
 from spec_sdk.model.models import Models
@@ -18,7 +17,11 @@ from spec_sdk_drafters.growing_drafter import GROWTHS
 class HydraConfig:
     """Options of drafting with Hydra heads; those of the chosen growth stand beside them."""
 
-    checkpoint: str | None = option(None, "the heads: a directory, or a Hugging Face hub id")
+    checkpoint: str | None = option(
+        None,
+        "the heads: a directory, or a Hugging Face hub id",
+        means={None: "those that an installed package has for the target"},
+    )
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
@@ -36,8 +39,6 @@ class HydraDrafter(FeatureDrafter):
 
     def __init__(self, config: HydraConfig, models: Models) -> None:
         super().__init__(config, models)
-        if config.checkpoint is None:
-            raise UserError("drafter.checkpoint: drafter 'hydra' needs heads: a directory, or a Hugging Face hub id")
         model = models.hydra_heads(config.checkpoint)
         self.draft_name = model.name
         self.catches_up = model.heads.prefix is not None

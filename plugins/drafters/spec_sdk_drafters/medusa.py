@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
-from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import TokenTree
@@ -22,7 +21,11 @@ from spec_sdk_drafters.position_tree import most_probable_tree
 class MedusaConfig:
     """Options of drafting with Medusa heads."""
 
-    checkpoint: str | None = option(None, "the heads: a directory, or a Hugging Face hub id")
+    checkpoint: str | None = option(
+        None,
+        "the heads: a directory, or a Hugging Face hub id",
+        means={None: "those that an installed package has for the target"},
+    )
     candidates: int = option(10, "most tokens of one position that are tried", minimum=1)
     max_nodes: int = option(63, "most nodes of the tree, the root not counted", minimum=1)
 
@@ -42,8 +45,6 @@ class MedusaDrafter(Drafter):
 
     def __init__(self, config: MedusaConfig, models: Models) -> None:
         super().__init__(config, models)
-        if config.checkpoint is None:
-            raise UserError("drafter.checkpoint: drafter 'medusa' needs heads: a directory, or a Hugging Face hub id")
         model = models.medusa_heads(config.checkpoint)
         self.draft_name, self.heads = model.name, model.heads
         self.taps = self.heads.taps

@@ -54,7 +54,7 @@ class MtpDrafter(FeatureDrafter):
     def __init__(self, config: MtpConfig, models: Models) -> None:
         super().__init__(config, models)
         choices = HeadChoices("mtp", context=config.context, state=config.state)
-        model = models.draft_head(config.checkpoint, choices)
+        model = models.prediction_module(config.checkpoint, choices)
         self.draft_name = model.name
         self.draft_session = DraftHeadSession(model.executor)
         self._use(model.executor.head, self.draft_session)

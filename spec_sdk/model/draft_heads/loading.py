@@ -20,7 +20,8 @@ from spec_sdk.model.source_progress import notice
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
 
-_EAGLE = ("eagle", "eagle3")
+HEADS = ("eagle", "eagle3")
+"""Methods of EAGLE heads."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def load_draft_head(
 ) -> DraftHeadExecutor:
     """The head on ``device``. Raises UserError for one that does not suit the target or the choices."""
     spec, where = published.spec, published.where
-    if choices.method in _EAGLE and choices.method != spec.method:
+    if choices.method in HEADS and choices.method != spec.method:
         raise UserError(
             f"drafter.method: {choices.method} is asked for, and {where} is a head of {spec.method} "
             f"({published.layout} layout)"
@@ -56,7 +57,7 @@ def load_draft_head(
             raise _another_method(published, "a prediction module (MTP)")
         if choices.state != "auto":
             spec = replace(spec, variant=replace(spec.variant, reads_normalized=choices.state == "after_norm"))
-    elif spec.method not in _EAGLE or not isinstance(spec, DraftHeadSpec):
+    elif spec.method not in HEADS or not isinstance(spec, DraftHeadSpec):
         raise _another_method(published, "a decoder layer, as those of eagle and eagle3")
     if choices.target_layers is not None:
         spec = spec.with_taps(choices.target_layers)

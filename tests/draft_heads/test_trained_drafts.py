@@ -1,0 +1,100 @@
+"""A head that an installed package brings is used for the target that it was trained for, and for no other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spec_sdk import installed
+from spec_sdk.errors import UserError
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.chosen_weights import ChosenWeights
+from spec_sdk.model.draft_heads.loading import HeadChoices
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.models import Models
+from spec_sdk.model.target_identity import target_identity
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from tests.support.tiny_checkpoints import write_checkpoint
+from tests.support.tiny_heads import HeadSizes, write_eagle3
+from tests.support.tiny_hydra import write_hydra
+from tests.support.tiny_medusa import write_medusa
+
+CPU = torch.device("cpu")
+ANY = HeadChoices(target_layers=(1, 3, 5))
+
+
+def models(target: Path) -> Models:
+    return Models(
+        str(target),
+        "cut",
+        "auto",
+        lambda source, dtype: TorchExecutor(load_decoder(source, CPU, dtype), Ops()),
+        Ops(),
+        CPU,
+        torch.float32,
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package ``brings_drafts`` without drafts, beside one that is gone and one of YAML."""
+    place = tmp_path / "site" / "brings_drafts"
+    place.mkdir(parents=True)
+    (place / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(place.parent))
+    monkeypatch.delitem(sys.modules, place.name, raising=False)
+    names = {"drafts.gone": "not_there_any_more", "drafts.mine": "brings_drafts", "conf.mine": "spec_sdk.conf"}
+    entries = [EntryPoint(name, module, installed.GROUP) for name, module in names.items()]
+    monkeypatch.setattr(installed, "entries", lambda: entries)
+    write_checkpoint(tmp_path / "target")
+    return place
+
+
+def facts(directory: Path, **values: str) -> None:
+    (directory / "training.json").write_text(json.dumps(values), encoding="utf-8")
+
+
+def test_the_head_that_was_trained_for_the_target(package: Path, tmp_path: Path) -> None:
+    identity = target_identity(open_checkpoint(str(tmp_path / "target")))
+    for seed, (name, target) in enumerate({"another": "0123456789abcdef", "fits": identity}.items()):
+        facts(write_eagle3(package / name, HeadSizes(), seed), method="eagle3", target_identity=target)
+    facts(write_medusa(package / "heads", HeadSizes()), method="medusa", target_identity=identity)
+    facts(write_hydra(package / "hydra"), method="hydra", target_identity=identity)
+    beside = models(tmp_path / "target")
+    assert beside.draft_head(None, ANY).name == "fits, EAGLE-3 head"
+    assert beside.medusa_heads(None).name == "heads, Medusa heads"
+    assert beside.hydra_heads(None).name == "hydra, Hydra heads"
+    # a head that is named goes before it
+    assert beside.draft_head(str(package / "another"), ANY).name == "another, EAGLE-3 head"
+    with pytest.raises(UserError, match=r"no installed package has a head of eagle for target; name one"):
+        beside.draft_head(None, HeadChoices("eagle"))
+
+
+def test_no_head_was_trained_for_the_target(package: Path, tmp_path: Path) -> None:
+    facts(write_eagle3(package / "another", HeadSizes()), method="eagle3", target_identity="0123456789abcdef")
+    beside = models(tmp_path / "target")
+    with pytest.raises(UserError, match=r"^drafter\.checkpoint: no installed package has a head of eagle or eagle3 "):
+        beside.draft_head(None, ANY)
+    with pytest.raises(UserError, match=r"^drafter\.checkpoint: no installed package has a head of medusa for target"):
+        beside.medusa_heads(None)
+
+
+def test_identity_outlives_rounding_and_not_training(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "model")
+    model = open_checkpoint(str(tmp_path / "model"))
+    identity = target_identity(model)
+    assert target_identity(ChosenWeights(model, "int4", lambda bits: True)) == identity
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    save_file({name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}, file, {"format": "pt"})
+    assert target_identity(open_checkpoint(str(tmp_path / "model"))) == identity
+    tensors["model.layers.3.input_layernorm.weight"] *= 1.1
+    save_file(tensors, file, {"format": "pt"})
+    assert target_identity(open_checkpoint(str(tmp_path / "model"))) != identity
