@@ -170,8 +170,7 @@ def test_tokens_are_the_same_alone_and_among_others(
 ) -> None:
     pipeline = pipeline_of(target, "pipeline=hydra_tree", f"drafter.checkpoint={heads[layout]}", *sampling)
     together = answers(pipeline, 3, PROMPTS)
-    for i in (0, 3):
-        assert answers(pipeline, 1, PROMPTS[: i + 1])[i] == together[i]
+    assert answers(pipeline, 1, PROMPTS[:4])[3] == together[3]
     if not sampling:
         assert answers(pipeline_of(target, "pipeline=vanilla"), 1, PROMPTS) == together
 
