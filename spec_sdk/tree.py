@@ -146,13 +146,15 @@ class TreeBuilder:
         q_V: torch.Tensor | DraftDistribution | None = None,
         drafter: str = "",
         sequence: int | None = None,
+        probability: float | None = None,
     ) -> int:
         """Record that ``token`` was drawn at node ``parent``; return the child's creation index.
 
         All draws without replacement at one node are one sequence, number 0, unless ``sequence`` says otherwise. They
         are of different tokens, by one drafter and from one distribution: each time the same object, the same memory,
         or a :class:`DraftDistribution` once and its own ``q_V`` another time. A second sequence must be asked for by
-        number, so that a drafter that gives copies of its distribution is refused and not misread.
+        number, so that a drafter that gives copies of its distribution is refused and not misread. ``probability``:
+        what the drafter of a chosen token takes to be its chance after ``parent``.
 
         Raises ValueError, naming the node, for an unknown parent, a negative token, a drawn token without its ``q_V``
         or outside it, a draw that cannot belong to its sequence, and a node more than ``max_nodes``.
@@ -196,7 +198,7 @@ class TreeBuilder:
             known.tokens.add(token)
             # one object for the whole sequence, whichever of its forms the drafter gave
             q_V = known.source
-        self.draws[parent].append(Draw(node, kind, q_V, drafter, sequence))
+        self.draws[parent].append(Draw(node, kind, q_V, drafter, sequence, probability))
         return node
 
     def child(self, parent: int, token: int) -> int | None:
@@ -234,7 +236,9 @@ class TreeBuilder:
             depth_N=tuple(self.depth[s] for s in slot_of),
             end_N=tuple(end[s] for s in slot_of),
             draws_N=tuple(
-                tuple(Draw(start[d.node], d.kind, d.source, d.drafter, d.sequence) for d in self.draws[s])
+                tuple(
+                    Draw(start[d.node], d.kind, d.source, d.drafter, d.sequence, d.probability) for d in self.draws[s]
+                )
                 for s in slot_of
             ),
         )

@@ -28,7 +28,7 @@ FLAGS = (
 EXAMPLES = """\
   python -m spec_sdk prompt='Why is the sky blue?'
   python -m spec_sdk pipeline=sd_chain compare=true prompt_file=spec_bench_sample
-  python -m spec_sdk pipeline=easyspec_paper drafter.width=2 policy.depth=6 sampling.temperature=0.8
+  python -m spec_sdk drafter.width=2 policy.depth=6 sampling.temperature=0.8
   python -m spec_sdk --multirun pipeline=vanilla,sd_chain,easyspec_tree
 """
 

@@ -264,7 +264,7 @@ def _unknown_option(path: str, overrides: Sequence[str]) -> str | None:
         if part not in node:
             if i == 1 and parts[0] in PLUGIN_NODES:
                 return f"{here}: " + _unknown_plugin_option(parts[0], str(node.get("name")), part, node)
-            inside = [f"{group}.{part}" for group, own in node.items() if isinstance(own, DictConfig) and part in own]
+            inside = [f"{group!s}.{part}" for group, own in node.items() if isinstance(own, DictConfig) and part in own]
             if inside:
                 return f"{here}: unknown option, did you mean {' or '.join(map(repr, inside))}?"
             siblings = [".".join([*parts[:i], str(key)]) for key in node]

@@ -47,7 +47,10 @@ class Growth(Plugin, ABC):
         have more than ``fed.max_nodes``, which is more than ``depth``: a chain need not look at it. A yield feeds all
         nodes that were added since the last one. ``drafter`` is the name to note with every draw.
 
-        A token chosen by a rule is ``chosen``. One drawn at random is drawn with ``request.sampler`` and
+        A token chosen by a rule is ``chosen``, and its ``probability`` may be noted. A growth that notes it
+        may be given logits of no rows, [0, V]: no further level is worth its time. It closes the tree with what it has.
+
+        One drawn at random is drawn with ``request.sampler`` and
         ``request.rng``, and keeps its distribution; what was drawn is never pruned, and whether a draw is made depends
         on nothing that it gives.
         """

@@ -74,7 +74,7 @@ class BorrowingModel:
     ) -> None:
         self.name, self.config, self.token_R = own.name, own.config, token_R
         self._own, self._borrowed, self._lender = own, borrowed, lender
-        self._loaded = loaded
+        self.loaded = loaded
         table, theirs = weights_of(own.config), weights_of(lender.config)
         self._lent: dict[str, str] = {}
         for name in borrowed:
@@ -98,7 +98,7 @@ class BorrowingModel:
         return self._own.tokenizer
 
     def within(self, context: int) -> BorrowingModel:
-        return BorrowingModel(self._own.within(context), self._borrowed, self._lender, self._loaded, self.token_R)
+        return BorrowingModel(self._own.within(context), self._borrowed, self._lender, self.loaded, self.token_R)
 
     def names(self) -> frozenset[str]:
         return self._own.names() | self._borrowed

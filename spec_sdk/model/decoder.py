@@ -10,10 +10,11 @@ Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D 
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
 
 
 class TensorSource(Protocol):
@@ -184,6 +186,12 @@ class Decoder:
             sources=sources,
         )
 
+    def with_head(self, output_head: Projection) -> Self:
+        """The same decoder with another output head; all other weights are shared."""
+        made = copy.copy(self)
+        made.output_head = output_head
+        return made
+
     def stacks(self, first: int, end: int) -> list[AttentionStack]:
         """The stacked attention weights of blocks ``first`` … ``end - 1``, in order: views, no copies.
 
@@ -217,11 +225,15 @@ class Decoder:
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
         """The embeddings [B, N, M] of a pass's tokens, and what its blocks work on."""
-        rotations = [table.at(inputs.position_BN, cache.capacity) for table in self._rotary]
+        rotations = self.rotations_at(inputs.position_BN, cache.capacity)
         work = ForwardPass(rotations, inputs, cache.of_pass(inputs), ops, frozenset(taps))
         h_BNM = self.embed(inputs.token_BN)
         work.record(0, h_BNM)
         return h_BNM, work
+
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> list[Rotation]:
+        """The rotations of rows at ``position_BN``, all less than ``positions``: one for each of ``ropes``."""
+        return [table.at(position_BN, positions) for table in self._rotary]
 
     def of_pass(self, work: ForwardPass) -> Decoder:
         """The decoder whose stages a runner calls in one pass.
@@ -236,9 +248,19 @@ class Decoder:
         return h_BNM if self._embedding_scale == 1.0 else h_BNM * self._embedding_scale
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
-        """Final norm and output projection, soft-capped if the model is: logits [B, N, V] in the model's dtype."""
-        logits_BNV, cap = self.output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
-        return logits_BNV if cap is None else torch.tanh(logits_BNV / cap) * cap
+        """Logits [B, N, V] in the model's dtype."""
+        return self.logits(h_BNM, self.output_head)
+
+    def logits(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+        """Final norm and this output projection, soft-capped if the model is: a logit for each of its rows."""
+        logits_BNV, cap = output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
+        if cap is None:
+            return logits_BNV
+        capped_BNV = torch.tanh(logits_BNV / cap) * cap
+        if isinstance(output_head, ReducedVocabularyHead):
+            # what it has no row for stays impossible
+            capped_BNV.masked_fill_(logits_BNV == float("-inf"), float("-inf"))
+        return capped_BNV
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         """Blocks ``first`` … ``end - 1``: hidden states [B, N, M] into the first → out of the last one, recorded where

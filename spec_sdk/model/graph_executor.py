@@ -95,6 +95,9 @@ class GraphExecutor(TorchExecutor):
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
         return GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
 
+    def _running(self, decoder: Decoder) -> GraphExecutor:
+        return GraphExecutor(decoder, self.ops, self._capture)
+
     def _capture_pass(self, inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> CapturedPass:
         assert inputs.flat is not None
         flat_I = inputs.flat.clone()

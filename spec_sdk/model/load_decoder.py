@@ -20,7 +20,7 @@ from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk.ops.quantized import QuantizedMatrix
-from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
+from spec_sdk.ops.reduced_vocabulary import HeadRows, ReducedVocabularyHead, rows_of
 
 
 def load_decoder(
@@ -47,7 +47,8 @@ def load_decoder(
     lent = source if isinstance(source, BorrowingModel) else None
     embedding = embedding or (lent and lent.embedding) or weights.embedding()
     if lent is not None and lent.token_R is not None:
-        head: Projection = weights.reduced_head(lent.token_R)
+        lent_rows = rows_of(lent.head, lent.loaded.embedding) if lent.head and lent.loaded else None
+        head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows)
     else:
         head = (lent and lent.head) or weights.head(embedding)
     return Decoder(config, blocks, embedding, weights.read("final_norm"), head, stack=stack)
@@ -152,15 +153,19 @@ class _Weights:
         matrix = self._quantized(("head",))
         return self._ops.projection(self.read("head")) if matrix is None else self._ops.quantized_projection(matrix)
 
-    def reduced_head(self, token_R: torch.Tensor) -> Projection:
-        """The output head over these tokens alone, a copy of its rows."""
+    def reduced_head(self, token_R: torch.Tensor, embedding: Embedding, lent_rows: HeadRows | None) -> Projection:
+        """The output head over these tokens alone, a copy of its rows.
+
+        Those of other tokens are the embedding's where the head is, or ``lent_rows``, of whoever has the whole head.
+        """
         role = "head" if "head" in self else "embedding"
         matrix, vocabulary = self._quantized((role,)), self._source.config.vocab_size
         if matrix is None:
             head = self._ops.projection(self.read(role)[token_R.to(self._device)])
         else:
             head = self._ops.quantized_projection(matrix.rows(token_R.to(self._device)))
-        return ReducedVocabularyHead(head, token_R.to(self._device), vocabulary)
+        rows = lent_rows if role == "head" else embedding
+        return ReducedVocabularyHead(head, token_R.to(self._device), vocabulary, rows)
 
     def projection(self, layer: int, *roles: str, bias_O: torch.Tensor | None = None, expert: int = 0) -> Projection:
         """A layer's linear layers of one input, one below the other."""

@@ -20,12 +20,15 @@ from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
+from spec_sdk.model.draft_heads.block_head import BlockExecutor
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.loading import (
+    BLOCK_HEADS,
     HEADS,
     HeadChoices,
+    load_block_head,
     load_draft_head,
     load_hydra_heads,
     load_medusa_heads,
@@ -67,6 +70,14 @@ class DraftHeadModel:
 
     name: str
     executor: DraftHeadExecutor
+
+
+@dataclass(frozen=True)
+class BlockHeadModel:
+    """A loaded head that drafts a block: a label for reports, and what runs it."""
+
+    name: str
+    executor: BlockExecutor
 
 
 @dataclass(frozen=True)
@@ -129,6 +140,7 @@ class Models:
         self._weights, self._kv_cache = weights, kv_cache
         self._loaded: dict[str, Model] = {}
         self._heads: dict[tuple[str | None, HeadChoices], DraftHeadModel] = {}
+        self._block_heads: dict[tuple[str, HeadChoices], BlockHeadModel] = {}
         self._medusa_heads: dict[str, MedusaModel] = {}
         self._hydra_heads: dict[str, HydraModel] = {}
         self._target_checkpoint = self._open(target_reference)
@@ -209,6 +221,21 @@ class Models:
             executor = load_draft_head(published, self._ends, choices, self.device, self.dtype, self.ops)
             self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} head", self._with_cache(executor))
         return self._heads[key]
+
+    def block_head(self, reference: str | None, choices: HeadChoices) -> BlockHeadModel:
+        """A head that drafts a block, by directory or Hugging Face hub id, loaded once for every choice.
+
+        None: the one that an installed package has for the target. Raises UserError where there is none, and for one
+        that cannot be used with the target.
+        """
+        reference = reference or self._trained_head(BLOCK_HEADS)
+        key = (reference, choices)
+        if key not in self._block_heads:
+            published = self._open_head(reference)
+            executor = load_block_head(published, self._ends, choices, self.device, self.dtype, self.ops)
+            name = f"{published.name}, {published.layout} head"
+            self._block_heads[key] = BlockHeadModel(name, self._with_cache(executor))
+        return self._block_heads[key]
 
     def medusa_heads(self, reference: str | None) -> MedusaModel:
         """Medusa heads, by directory or Hugging Face hub id, loaded once.

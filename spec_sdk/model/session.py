@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import EncoderConfig
+from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -53,6 +54,8 @@ class Session:
         self.executor = executor
         self.runner = runner or PLAIN
         self._looks_at_logits = looks_at_logits
+        self.context_vocabulary: ContextVocabulary | None = None
+        """What adds to the logits those of tokens of a request's text, for a model that drafts few others."""
         self.cache = executor.new_cache()
         self._tokens: dict[int, list[int]] = {}
         # the encoder's input that a slot's cross-attention sees
@@ -100,6 +103,8 @@ class Session:
         model without one takes no notice of it. Raises UserError, as :func:`check_features` does, for what the encoder
         cannot be given.
         """
+        if self.context_vocabulary is not None:
+            self.context_vocabulary.forget(slot)
         kept = self.shared(slot, tokens, encoder_input) if keep else 0
         self._truncate(slot, kept)
         self.runner.truncate(slot, 0)
@@ -141,6 +146,16 @@ class Session:
             for layer, states in parts.items():
                 states.append(output.hidden[layer][0])
         return {layer: torch.cat(states) for layer, states in parts.items() if states}
+
+    def prefill_together(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], taps: Sequence[int]
+    ) -> list[Mapping[int, torch.Tensor]]:
+        """Commit each slot's ``tokens`` in plain passes, those of about one length in one; the hidden states that
+        :meth:`prefill` returns, of each slot.
+        """
+        outputs = self._run("chain", self._rows(slots, tokens), PassPlan(PLAIN, tuple(taps), "none"))
+        self._keep(slots, tokens)
+        return [{layer: h_BNM[0] for layer, h_BNM in output.hidden.items()} for output in outputs]
 
     def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """Commit each slot's ``tokens`` in a plain pass and return the logits [V] after its last one."""
@@ -245,7 +260,8 @@ class Session:
             max(request.prefix + len(request.key_end) for request in requests),
         )
         outputs: dict[int, PassOutput] = {}
-        executor = self.executor
+        executor, context = self.executor, self.context_vocabulary if plan.logits != "none" else None
+        plan = plan if context is None else context.planned(plan)
         for group in groups_of_like_size([len(request.token) for request in requests]):
             together = [requests[i] for i in group]
             rows = executor.rows_of(max(len(request.token) for request in together))
@@ -260,6 +276,8 @@ class Session:
             output = executor.forward(inputs, self.cache, plan)
             for b, i in enumerate(group):
                 outputs[i] = part_of(output, b, len(requests[i].token))
+                if context is not None:
+                    context.complete(requests[i].slot, outputs[i])
         return [outputs[i] for i in range(len(requests))]
 
 

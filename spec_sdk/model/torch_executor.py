@@ -77,6 +77,15 @@ class TorchExecutor(Executor):
     def cut(self, layers: Sequence[int]) -> TorchExecutor:
         return TorchExecutor(self.decoder.subset(layers), self.ops)
 
+    def of_decoder(self, decoder: Decoder) -> TorchExecutor:
+        """What runs another decoder, of this one's kind, as this one is run, with caches as its are."""
+        made = self._running(decoder)
+        made._cache_in_int8 = self._cache_in_int8
+        return made
+
+    def _running(self, decoder: Decoder) -> TorchExecutor:
+        return TorchExecutor(decoder, self.ops)
+
 
 def last_live_row(h_BNM: torch.Tensor, inputs: PassInputs) -> torch.Tensor:
     """Each request's last row that is no padding [B, 1, M]."""

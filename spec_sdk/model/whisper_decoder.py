@@ -153,8 +153,8 @@ class WhisperDecoder(Decoder):
     def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         return self.whisper_blocks[layer].mlp(h_BNM)
 
-    def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
-        return self.output_head(self.final_norm(h_BNM))
+    def logits(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+        return output_head(self.final_norm(h_BNM))
 
     def _cross_attention(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         work = self._work

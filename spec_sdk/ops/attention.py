@@ -8,7 +8,8 @@ K keys that a request sees; g layers of a group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +56,12 @@ class Ops:
         which takes longer than reading them dense.
         """
         return False
+
+    def head_block(self, head: Any) -> Callable[[torch.Tensor, Any], torch.Tensor | None] | None:
+        """What runs a draft head's block in one call, ``(h [B, N, M], pass) → h``, or returns None for a pass that it
+        leaves to the block's stages. None where nothing is quicker than those. Asked once, at load.
+        """
+        return None
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         """For each tree the accepted nodes and the token after them, by a rule of that name or a verifier's own.

@@ -86,6 +86,9 @@ class Draw:
     ``sequence``
         Of a draw without replacement: the number, among those at its parent, of the sequence that it belongs to. The
         i-th draw of a sequence is drawn from q with the tokens before it in that sequence removed. None for others.
+    ``probability``
+        Of a chosen token: how probable its drafter takes it to be after its parent. None where it does not say. No rule
+        of acceptance reads it.
 
     Raises ValueError, naming the node, for a draw without replacement without its sequence, or another one with one.
     """
@@ -95,6 +98,7 @@ class Draw:
     q_V: _DistributionField = _DistributionField()
     drafter: str = ""
     sequence: int | None = None
+    probability: float | None = None
 
     def __post_init__(self) -> None:
         if (self.sequence is None) == (self.kind == "without_replacement"):

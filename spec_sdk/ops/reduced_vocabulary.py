@@ -2,22 +2,33 @@
 
 A draft model's head is often the larger part of its pass, and most of its vocabulary is never drafted.
 
-Legend: V vocabulary, R tokens of the head, M model dim.
+Legend: V vocabulary, R tokens of the head, C other tokens, M model dim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
+from spec_sdk.ops.attention import Ops
+from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
+
+HeadRows = Callable[[torch.Tensor], torch.Tensor]
+"""Tokens [C] → their rows of an output head [C, M]."""
 
 
 class ReducedVocabularyHead(Projection):
-    """Logits [..., V] of which those of ``token_R`` are ``head``'s, and all others -inf."""
+    """Logits [..., V] of which those of ``token_R`` are ``head``'s, and all others -inf.
 
-    def __init__(self, head: Projection, token_R: torch.Tensor, vocabulary: int) -> None:
+    ``rows``: the rows of any token, where the matrix that the head's are a part of is at hand.
+    """
+
+    def __init__(self, head: Projection, token_R: torch.Tensor, vocabulary: int, rows: HeadRows | None = None) -> None:
         self.head = head
         self.token_R = token_R
+        self.rows_of_tokens = rows
         self._vocabulary = vocabulary
         self.quantized = head.quantized
         self.bias_O = None
@@ -45,3 +56,24 @@ class ReducedVocabularyHead(Projection):
         logit_R = self.head(x)
         logit_V = logit_R.new_full((*logit_R.shape[:-1], self._vocabulary), float("-inf"))
         return logit_V.index_copy_(-1, self.token_R, logit_R)
+
+
+def rows_of(head: Projection, embedding: Embedding) -> HeadRows:
+    """Rows of a head over all tokens, in the dtype of ``embedding``, which may be the same weights."""
+    if embedding.shared_by(head):
+        return embedding
+    quantized, dtype = head.quantized, embedding.dtype
+    if quantized is not None:
+        return lambda token_C: quantized.dequantized(dtype, token_C)
+    # a backend's own form that gives no rows is undone once
+    return head.rows if head.gives_rows or type(head) is Projection else Projection(head.weight_OI).rows
+
+
+def reduced(head: Projection, embedding: Embedding, token_R: torch.Tensor, ops: Ops) -> ReducedVocabularyHead:
+    """A head over all tokens as one over ``token_R`` alone: a copy of its rows, in as many bits."""
+    rows = rows_of(head, embedding)
+    if head.quantized is None:
+        own = ops.projection(rows(token_R))
+    else:
+        own = ops.quantized_projection(head.quantized.plain().rows(token_R))
+    return ReducedVocabularyHead(own, token_R, head.outputs, rows)

@@ -17,6 +17,7 @@ from typing import Any
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
 from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES
 from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
+from spec_sdk.policy.running_times import RunningTime
 from spec_sdk.policy.stage_times import StageTimes
 
 PRICED_AGAIN = 8
@@ -24,6 +25,10 @@ PRICED_AGAIN = 8
 UNMEASURED = 0.3
 """What a node is taken to cost, in plain steps, before any pass over several was timed: dear, so that only sure guesses
 are tried first.
+"""
+UNTRIED = 8
+"""After so many cycles in which no guess was worth that, half of it; then a third, and so on: else no pass over several
+would ever be timed where no guess is that sure.
 """
 GAINS_KEPT = 4
 """Gains that are set against later losses, in ``patience``."""
@@ -67,7 +72,10 @@ class BreakEvenPolicy(Policy):
         self._gained = 0.0
         self._tokens = self._seconds = 0.0
         self._failures = self._pause = self._since_plain = self._since_priced = self._wider_passes = 0
+        self._untried = 0
         self._prices: tuple[float, ...] = ()
+        self._level = RunningTime()
+        self._tokens_per_second = 0.0
 
     def for_request(self) -> BreakEvenPolicy:
         # what a node costs, and whether guesses pay, is learned by all requests of a run together
@@ -81,7 +89,8 @@ class BreakEvenPolicy(Policy):
     def budget(self, request: Request) -> Budget:
         if self._times.plain.count < PLAIN_SAMPLES or self._pause > 0 or self._since_plain >= self.config.refresh:
             return Budget(0)
-        return Budget(self.config.max, self.config.max_nodes, self._prices)
+        rate = self._tokens_per_second
+        return Budget(self.config.max, self.config.max_nodes, self._prices, self._level.mean * rate, rate)
 
     def observe(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "prefill":
@@ -95,10 +104,13 @@ class BreakEvenPolicy(Policy):
         times.add_verify(nodes, verify_s)
         self._since_plain = self._since_plain + 1 if nodes > 1 else 0
         self._wider_passes += nodes > 1
+        self._untried += event["budget"] > 0 and nodes == 1
         if not event["budget"]:
             self._pause -= 1
         else:
             self._book(new, event["draft_s"] + verify_s)
+            if event["drafted"]:
+                self._level.add(event["draft_s"] / event["drafted"])
         self._since_priced += 1
         if not self._prices or self._since_priced >= PRICED_AGAIN:
             self._set_prices()
@@ -117,10 +129,10 @@ class BreakEvenPolicy(Policy):
         times, self._since_priced = self._times, 0
         plain = times.plain.mean
         token_s = min(plain, self._seconds / self._tokens) if self._tokens else plain
-        prices = [0.0]
+        prices, unmeasured = [0.0], UNMEASURED / (1 + self._untried / UNTRIED)
         for nodes in range(2, self.config.max_nodes + 1):
             # a measured curve may dip where it is flat: a wider pass is never taken to cost less
             known = times.has_curve or self._wider_passes
-            costs_s = times.verify(nodes) - plain if known else UNMEASURED * (nodes - 1) * plain
+            costs_s = times.verify(nodes) - plain if known else unmeasured * (nodes - 1) * plain
             prices.append(max(prices[-1], costs_s / token_s))
-        self._prices = tuple(prices)
+        self._prices, self._tokens_per_second = tuple(prices), 1 / token_s

@@ -1,4 +1,7 @@
-"""``task=estimate``: would speculating on attention pay, on which machine, from which hit rate on? (ALSpec, App. F)"""
+"""``task=estimate``: would speculating on attention pay, on which machine, from which hit rate on? (ALSpec, App. F)
+
+Or, with ``task.drafters``: what would drafters give on a GPU?
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from spec_sdk.registry import Registry
 from spec_sdk.report import number, percent, print_table
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.tasks.drafters_estimate import estimate_drafters
 
 if TYPE_CHECKING:
     from spec_sdk.latency.measuring import MeasuringPlan
@@ -47,6 +51,11 @@ class EstimateConfig:
     )
     layers: int | None = option(None, "of the model", minimum=1, means={None: "the table's"})
     rounding: str = option("none", "of hits to layers", choices={"none": "", "paper": "whole layers, rounded down"})
+    drafters: str | None = option(
+        None,
+        "a report of python -m benchmarks.drafters: what its drafters would give an 8B target on a GPU",
+        means={None: "speculation on attention is estimated"},
+    )
     speculation_size: int = option(128, "measure: tokens from each end that a prediction reads (S)", minimum=1)
     repeats: int = option(9, "measure: steps of each kind per context", minimum=1)
 
@@ -62,6 +71,9 @@ class EstimateLatency(Task):
         """Tables go to stdout, estimate.json and estimate.svg (and a measured table) into the run's directory."""
         question = self._question()
         check_writable(app.output_dir)
+        if self.config.drafters is not None:
+            estimate_drafters(self.config.drafters, app.output_dir)
+            return 0
         if self.config.latencies == MEASURE:
             text = measured_table(app, question.contexts, self.config.speculation_size, self.config.repeats)
             table = parse_table(text, "measured", MEASURED)

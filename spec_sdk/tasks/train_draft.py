@@ -1,10 +1,9 @@
-"""``task=train_draft``: a draft model of a few of the target's layers, trained on the target's own answers."""
+"""``task=train_draft``: a draft model or a draft head, trained on the target's own answers."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from spec_sdk.contracts import Task
 from spec_sdk.errors import UserError
@@ -12,12 +11,12 @@ from spec_sdk.files import expanded
 from spec_sdk.ranks import launched_processes
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.training.options import TrainDraftConfig
+from spec_sdk.training.options import TrainDraftConfig, check_method, file_names
 from spec_sdk.training.sample_plan import SamplePlan, read_openings, read_texts
 
 
 class TrainDraft(Task):
-    """Trains a draft model of some of the target's layers on the target's own answers; goes on where it stopped."""
+    """Trains a draft model of the target's layers, or a draft head, on its own answers; goes on where it stopped."""
 
     name = "train_draft"
     Config = TrainDraftConfig
@@ -29,21 +28,23 @@ class TrainDraft(Task):
 
         Raises UserError for bad input, before anything is answered or trained.
         """
-        output, work, data = self._directories()
+        output, work, data, features = self._directories()
         plan = self._sample_plan(app)
 
         from spec_sdk.training.run import TrainingRun
 
-        run = TrainingRun(self.config, app, plan, output, work, data, say)
-        if self.config.only != "train":
+        run = TrainingRun(self.config, app, plan, output, work, data, features, say)
+        if self.config.only in (None, "data"):
             run.write_data()
-        if self.config.only != "data":
+        if self.config.only in (None, "features"):
+            run.write_features()
+        if self.config.only in (None, "train"):
             run.train()
             if run.ranks.is_leader:
-                print(f"model.draft={output}")
+                print(run.override)
         return 0
 
-    def _directories(self) -> tuple[Path, Path, Path]:
+    def _directories(self) -> tuple[Path, Path, Path, Path]:
         config = self.config
         if config.output is None or not config.output.strip():
             raise UserError("task.output: name the directory of the draft model, as in task.output=my-draft")
@@ -52,23 +53,29 @@ class TrainDraft(Task):
             output.with_name(f"{output.name}-training") if config.work is None else expanded(config.work, "task.work")
         )
         data = work / "data" if config.data is None else expanded(config.data, "task.data")
-        for name, directory in (("output", output), ("work", work), ("data", data)):
+        features = (
+            data.with_name(f"{data.name}-features")
+            if config.features is None
+            else expanded(config.features, "task.features")
+        )
+        for name, directory in (("output", output), ("work", work), ("data", data), ("features", features)):
             try:
                 check_writable(directory)
             except UserError as error:
                 raise UserError(f"task.{name}:{str(error).partition(':')[2]}") from error
-        for name, directory in (("work", work), ("data", data)):
+        for name, directory in (("work", work), ("data", data), ("features", features)):
             if output.absolute() in (directory.absolute(), *directory.absolute().parents):
                 raise UserError(f"task.{name}: {directory} lies in task.output={output}; name a directory beside it")
-        return output, work, data
+        return output, work, data, features
 
     def _sample_plan(self, app: Settings) -> SamplePlan:
         """The prompts. Raises UserError for options that do not fit each other."""
         config = self.config
+        check_method(config)
         if app.prompt is not None or app.prompt_file is not None:
             given = "prompt" if app.prompt is not None else "prompt_file"
             raise UserError(f"{given}: task=train_draft has prompts of its own; give task.prompts=FILE")
-        if config.only == "data" and launched_processes() > 1:
+        if config.only in ("data", "features") and launched_processes() > 1:
             raise UserError("task.only: the target answers in one process; start it without a launcher")
         if launched_processes() > 1 and config.only != "train":
             raise UserError(
@@ -77,28 +84,20 @@ class TrainDraft(Task):
             )
         if config.batch_tokens < config.width:
             raise UserError(f"task.batch_tokens: {config.batch_tokens} must be {config.width} (task.width) or more")
-        if config.vocabulary is not None and config.whole:
+        if config.vocabulary is not None and config.whole and config.method == "model":
             raise UserError(
                 "task.vocabulary: a draft model of fewer tokens takes its head from the target; whole=false"
             )
         if config.warmup >= config.steps and config.warmup:
             raise UserError(f"task.warmup: {config.warmup} must be below task.steps={config.steps}")
         texts, only_held_out = (
-            read_texts(_file_names(files, f"task.{name}"), f"task.{name}")
+            read_texts(file_names(files, f"task.{name}"), f"task.{name}")
             for name, files in (("prompts", config.prompts), ("held_out_prompts", config.held_out_prompts))
         )
         if not texts and config.openings is None:
             raise UserError("task.openings: without them and without task.prompts there is nothing to answer")
         openings = {} if config.openings is None else read_openings(config.openings, "task.openings")
         return SamplePlan(only_held_out, texts, openings, config.seed, config.held_out, config.temperature)
-
-
-def _file_names(files: Any, option: str) -> list[str]:
-    """One name or a list of them. Raises UserError, naming ``option``, for anything else."""
-    names = [files] if isinstance(files, str) else files or []
-    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-        raise UserError(f"{option}: {files!r} must be a file or a list of files")
-    return names
 
 
 def say(line: str) -> None:

@@ -36,8 +36,10 @@ def backward_in_chunks(
     top_id_AK: torch.Tensor,
     top_logprob_AK: torch.Tensor,
     scale: float,
+    weight_A: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Add the derivatives of ``scale`` · Σ divergence to what ``state_AM`` was made of; return the sum, unscaled.
+    """Add the derivatives of ``scale`` · Σ weight · divergence to what ``state_AM`` was made of; return the sum,
+    unscaled. ``weight_A``: by default 1 each.
 
     ``logits_of``: states [a, M] → logits [a, V], without trained weights of its own. Only :data:`CHUNK` positions have
     logits in memory at once.
@@ -48,17 +50,21 @@ def backward_in_chunks(
         part = slice(first, first + CHUNK)
         part_aM = state_AM[part].detach().requires_grad_()
         logit_aV = logits_of(part_aM)
-        loss_a, gradient_aV = _with_derivatives(logit_aV.detach(), top_id_AK[part], top_logprob_AK[part])
-        (gradient_AM[part],) = torch.autograd.grad(logit_aV, part_aM, gradient_aV.mul_(scale).to(logit_aV.dtype))
-        total += loss_a.sum()
+        weight_a = torch.ones(len(part_aM), device=part_aM.device) if weight_A is None else weight_A[part]
+        loss_a, gradient_aV = _with_derivatives(
+            logit_aV.detach(), top_id_AK[part], top_logprob_AK[part], weight_a * scale
+        )
+        (gradient_AM[part],) = torch.autograd.grad(logit_aV, part_aM, gradient_aV.to(logit_aV.dtype))
+        total += (loss_a * weight_a).sum()
     state_AM.backward(gradient_AM)  # type: ignore[no-untyped-call]
     return total
 
 
 def _with_derivatives(
-    logit_AV: torch.Tensor, top_id_AK: torch.Tensor, top_logprob_AK: torch.Tensor
+    logit_AV: torch.Tensor, top_id_AK: torch.Tensor, top_logprob_AK: torch.Tensor, scale_A: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`divergence` and its derivatives by the logits, float32: a third of the passes over V that autograd makes.
+    """:func:`divergence`, and the derivatives by the logits of ``scale_A`` times that, float32: a third of the passes
+    over V that autograd makes.
 
     With P = Σ p and Q = Σ q over the labels, and r the rests' ratio p / q, they are q (P - r Q), and of tokens with a
     label r q - p more.
@@ -73,6 +79,6 @@ def _with_derivatives(
     loss_A = labelled_A + rest_p_A * (rest_p_A / rest_q_A).log()
     # a rest at its least has no derivative
     ratio_A = torch.where(1 - q_A > LEAST_REST, rest_p_A / rest_q_A, 0.0)
-    gradient_AV = q_AV.mul_((p_A - ratio_A * q_A)[:, None])
-    gradient_AV.scatter_add_(1, id_AK, ratio_A[:, None] * q_AK - p_AK)
+    gradient_AV = q_AV.mul_(((p_A - ratio_A * q_A) * scale_A)[:, None])
+    gradient_AV.scatter_add_(1, id_AK, (ratio_A[:, None] * q_AK - p_AK) * scale_A[:, None])
     return loss_A, gradient_AV

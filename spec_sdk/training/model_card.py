@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_sdk.model.checkpoint import Checkpoint
+from spec_sdk.training.method import TrainingMethod
 
 _COLUMNS = {
     "loss": "loss (nats)",
@@ -18,6 +19,7 @@ _COLUMNS = {
 
 def model_card(
     name: str,
+    made: TrainingMethod,
     target: Checkpoint,
     facts: Mapping[str, str],
     data: Mapping[str, Any],
@@ -26,7 +28,7 @@ def model_card(
 ) -> str:
     """The card, in Markdown. ``facts``: what else there is to tell of the training, a row of a table each."""
     untrained, trained = curve[0], curve[-1]
-    rows = {"untrained cut": untrained, "trained": trained}
+    rows = {made.untrained: untrained, "trained": trained}
     kinds = sorted(trained["kinds"])
     table = [
         f"| | {' | '.join(_COLUMNS.values())} |",
@@ -39,11 +41,11 @@ def model_card(
         [
             f"# {name}",
             "",
-            f"A draft model for **{target.name}** (`{target.reference}`), trained by `task=train_draft` of spec-sdk on "
-            "the target's own answers.",
+            f"This is {made.thing} for **{target.name}** (`{target.reference}`), trained by `task=train_draft` of "
+            "spec-sdk on the target's own answers.",
             "",
             "```",
-            f"python -m spec_sdk pipeline=sd_chain model.target={target.reference} model.draft=DIRECTORY",
+            f"python -m spec_sdk pipeline={made.pipeline} model.target={target.reference} {made.option}=DIRECTORY",
             "```",
             "",
             "| | |",
@@ -60,14 +62,26 @@ def model_card(
             "of the target; 1 is plain decoding. Measured before the weights were rounded for storing.",
             "",
             *table,
+            *_by_step(trained),
             "",
             "## License",
             "",
-            f"The weights begin as layers of {target.name}, and were trained on what it wrote: its license "
+            f"The weights begin as those of {target.name}, and were trained on what it wrote: its license "
             f"({license_of(target)}) holds for them too.",
             "",
         ]
     )
+
+
+def _by_step(point: Mapping[str, Any]) -> list[str]:
+    lines = {
+        "acceptance_rate_by_step": "Acceptance rate of each token of a chain, those before it being the target's",
+        "mean_accepted_tokens_by_depth": "MAT with chains of 1, 2 … tokens",
+        "mean_accepted_tokens_sampled_by_depth": "The same at temperature 1",
+    }
+    listed = {text: [value for value in point.get(key, ()) if value is not None] for key, text in lines.items()}
+    known = [f"- {text}: {', '.join(f'{value:.3f}' for value in values)}" for text, values in listed.items() if values]
+    return ["", *known] if known else []
 
 
 def license_of(target: Checkpoint) -> str:

@@ -43,6 +43,11 @@ class SampleShards:
         self._waiting: list[Sample] = []
         self._shards = shard_files(directory)
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files on disk, in order."""
+        return list(self._shards)
+
     def read(self) -> Iterator[Sample]:
         """The samples on disk."""
         for path in self._shards:

@@ -19,17 +19,21 @@ from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.training.draft_shape import DraftShape
-from spec_sdk.training.packing import PackedBatch
+from spec_sdk.training.learner import Learner
+from spec_sdk.training.packing import PackedBatch, pack
+from spec_sdk.training.samples import Sample
 
 ENDS = ("embedding", "head")
 
 
-class TrainableDraft(nn.Module):
+class TrainableDraft(Learner):
     """A draft model cut out of ``target``, its weights in float32. Embedding and output head are the target's, and
     stay so.
 
     ``precision``: of matrix products, bfloat16 or float32. ``token_R``: the tokens that it can draft, None for all.
     """
+
+    unrolls = False
 
     def __init__(
         self,
@@ -68,11 +72,26 @@ class TrainableDraft(nn.Module):
         )
         self._embedding = Embedding(embedding_VM)
 
-    def forward(self, batch: PackedBatch) -> torch.Tensor:
-        """States [A, M] that :meth:`logits` takes, at the labelled positions of ``batch``."""
+    def batch(self, rows: Sequence[Sequence[Sample]], width: int) -> PackedBatch:
+        """What the steps are given of these samples."""
+        return pack(rows, width)
+
+    def forward(self, batch: PackedBatch, steps: int | None = None) -> torch.Tensor:
+        """States [A, M] that :meth:`logits` takes, at the labelled positions of ``batch``: of one step, whatever
+        ``steps`` of a chain are asked for, since a drafted token is to a draft model as any other.
+        """
         with self._autocast():
             h_BNM = self._decoder().states(batch)
         return h_BNM.flatten(0, 1)[batch.labelled_A].float()
+
+    def targets(self, batch: PackedBatch, steps: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of every state that :meth:`forward` returns: the labelled position that it predicts [A], and its step [A]."""
+        label_A = torch.arange(batch.labels, device=batch.labelled_A.device)
+        return label_A, torch.zeros_like(label_A)
+
+    def loss_weights(self, step_A: torch.Tensor) -> torch.Tensor | None:
+        """The weight in the loss of rows of these steps; None for 1."""
+        return None
 
     def logits(self, state_AM: torch.Tensor) -> torch.Tensor:
         """[A, R] of the tokens that it can draft, in the precision of the model, soft-capped if it is."""
@@ -132,7 +151,7 @@ class PackedDecoder(Decoder):
     def states(self, batch: PackedBatch) -> torch.Tensor:
         """What the output head is given [B, N, M]: hidden states after the final norm."""
         longest = batch.token_BN.shape[1]
-        work = Rotations([table.at(batch.position_BN, longest) for table in self._rotary])
+        work = Rotations(self.rotations_at(batch.position_BN, longest))
         mask = functools.cache(functools.partial(packed_mask, batch.sample_BN))
         h_BNM = self.embed(batch.token_BN)
         for layer, kind in enumerate(self.kinds):
@@ -156,8 +175,3 @@ def packed_mask(sample_BN: torch.Tensor, window: int | None) -> torch.Tensor:
     seen_NN = (distance_NN >= 0) & (distance_NN < (window or len(place_N)))
     same_BNN = sample_BN[:, :, None] == sample_BN[:, None]
     return (same_BNN & seen_NN)[:, None]
-
-
-def parameters_in_order(model: TrainableDraft) -> Sequence[tuple[str, nn.Parameter]]:
-    """The trained parameters by name, always in one order."""
-    return sorted(model.weights.items())

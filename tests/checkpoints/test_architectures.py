@@ -217,6 +217,6 @@ def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
 
 
 def test_without_its_file_there_is_no_such_family() -> None:
-    known = "gemma, .*llama, mistral, mixtral, qwen2, qwen2_moe, qwen3"
+    known = "gemma, .*llama, mimo, mistral, mixtral, qwen2, qwen2_moe, qwen3"
     with pytest.raises(UserError, match=f"unsupported architecture 'toylm'; there are: {known}"):
         read_config({"model_type": "toylm"}, "config.json")

@@ -25,6 +25,7 @@ from tests.cli.conftest import Result
 PIPELINES = [
     *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "easyspec_tree"),
     *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree", "hydra_tree", "mtp_chain"),
+    *("block_tree", "mixed", "mixed_eagle"),
 ]
 
 
@@ -58,6 +59,12 @@ def test_the_default_pipeline_is_suffix() -> None:
     config = composed()
     assert config["pipeline"]["name"] == "suffix"
     assert (config["drafter"]["name"], config["policy"]["name"]) == ("suffix", "break_even")
+
+
+def test_easyspec_tree_asks_the_model_where_it_pays() -> None:
+    config = composed("pipeline=easyspec_tree")
+    assert (config["drafter"]["name"], config["drafter"]["model"]) == ("mixed", {"name": "easyspec", "width": 4})
+    assert config["policy"]["name"] == "break_even"
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)

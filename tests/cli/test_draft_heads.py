@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.draft_heads.test_conversion import SIZES, pickled
+from tests.support.tiny_blocks import BlockSizes, write_dspark
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_heads import eagle3_tensors, write_eagle3
 from tests.support.tiny_hydra import hydra_config, hydra_tensors
@@ -115,3 +117,19 @@ def test_a_prediction_module_drafts(cli: Callable[..., Any], own_directory: Path
     assert '"model, DeepSeek MTP head"' in (own_directory / "results" / "metrics.json").read_text()
     eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=module", *mtp[1:])
     assert eagle.status == 2 and "module is a head of mtp (DeepSeek MTP layout), and this drafter needs" in eagle.error
+
+
+def test_a_block_is_drafted(cli: Callable[..., Any], own_directory: Path) -> None:
+    write_dspark(own_directory / "head", replace(BlockSizes(), rank=4, confidence=True), leaving=(0, 2, 4))
+    options = ["model.target=model", "prompt=a b c d", "max_new_tokens=12", "ignore_eos=true"]
+    plain = cli("pipeline=vanilla", *options)
+    block = ["pipeline=block_tree", "drafter.checkpoint=head", *options]
+    drafted = cli(*block, "output_dir=results")
+    assert drafted.status == 0 and drafted.out == plain.out, drafted.err
+    assert '"head, DSpark head"' in (own_directory / "results" / "metrics.json").read_text()
+    shown = cli(*block, "task=show_tree", "drafter.max_nodes=4", "drafter.width=2", "drafter.min_probability=0")
+    assert shown.status == 0, shown.err
+    eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=head", *options)
+    assert eagle.status == 2 and "head is a head of dspark (DSpark layout), and this drafter needs" in eagle.error
+    wrong = cli(*block, "drafter.target_layers=[1,3,6]")
+    assert wrong.status == 2 and "reads layers 1, 3, 6 of its target, and model has 5" in wrong.error

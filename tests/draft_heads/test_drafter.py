@@ -22,7 +22,7 @@ from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_drafter
 from spec_sdk.testing.defaults import request_for
-from spec_sdk_drafters import feature_drafter
+from spec_sdk_drafters import unfed_states
 from spec_sdk_drafters.eagle import EagleDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -141,7 +141,7 @@ def test_long_prompts_and_long_silence_are_fed_in_parts(
         return q_V
 
     whole = first_q(drafter_of(heads[head], **OPTIONS["drawn chain"]))
-    for module in (sessions, feature_drafter):
+    for module in (sessions, unfed_states):
         monkeypatch.setattr(module, "PREFILL_CHUNK", 4)
     torch.testing.assert_close(first_q(drafter_of(heads[head], **OPTIONS["drawn chain"])), whole)
 
@@ -249,3 +249,14 @@ def test_an_adaptive_policy_measures_the_head(
     costs = pipeline.costs_of(pipeline.engine.drafter).measure()
     assert costs is not None and costs.draft is not None and costs.draft.at(1, 64) > 0
     assert answers(pipeline, 2, PROMPTS) == answers(pipeline_of(target, "pipeline=vanilla"), 1, PROMPTS)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "break_even"])
+def test_beside_guesses(policy: str, target: Path, heads: dict[str, Path]) -> None:
+    """Started late, and asked in every cycle (``fixed``) or where it pays; the guesses see the target's choices."""
+    chosen = ("pipeline=mixed_eagle", f"drafter.model.checkpoint={heads['eagle3']}", f"policy={policy}")
+    pipeline = pipeline_of(target, *chosen)
+    assert answers(pipeline, 3, PROMPTS) == answers(pipeline_of(target, "pipeline=vanilla"), 1, PROMPTS)
+    drafter: Any = pipeline.engine.drafter
+    model = drafter.model
+    assert model.drafter.name == "eagle" and (policy == "break_even" or sum(model._worth[0.0]._calls) > 20)

@@ -97,7 +97,7 @@ def test_a_new_request_has_no_state_of_the_slots_last_one(layout: str, heads: di
     drafter.start([request.view], [target_session().prefill(0, [], drafter.taps)])
     assert drafter.propose([request.view], [Budget(3)])[0].size == 1
     drafter.finish([request.view])
-    assert drafter.session.length(0) == 0 and not drafter._unfed
+    assert drafter.session.length(0) == 0 and not drafter._unfed.has_any(0)
 
 
 def test_only_hydra_plus_plus_has_anything_to_catch_up(heads: dict[str, Path]) -> None:

@@ -264,8 +264,8 @@ def test_other_heads_are_named(tmp_path: Path) -> None:
     write_head(tmp_path / "a", {"architectures": ["DFlashDraftModel"]}, tensors)
     found = refusal(tmp_path / "a")
     assert "DFlashDraftModel" in found and "speculators, EAGLE-3, EAGLE-1/2" in found
-    write_head(tmp_path / "b", speculators_config(SIZES, "dflash"), tensors)
-    assert "speculators_model_type is 'dflash'" in refusal(tmp_path / "b")
+    write_head(tmp_path / "b", speculators_config(SIZES, "peagle"), tensors)
+    assert "speculators_model_type is 'peagle'" in refusal(tmp_path / "b")
 
 
 def test_only_pickles(tmp_path: Path) -> None:

@@ -93,6 +93,11 @@ def test_a_tree_keeps_the_most_probable_paths() -> None:
         ("draft_model", {"growth": "statik"}, "drafter.growth: .*did you mean 'static'"),
         ("draft_model", {"growth": "static", "widths": []}, "drafter.widths"),
         ("draft_model", {"growth": "beam", "width": 2, "children": "with_replacement"}, "static"),
+        ("draft_model", {"temperature": 0}, "drafter.temperature: 0.0 must be between 0.01"),
+        ("layer_skip", {"temperature": float("nan")}, "drafter.temperature: nan must be between"),
+        ("draft_model", {"temperature": 0.5, "children": "top_k"}, "drafter.temperature: 0.5 .* children=top_k"),
+        ("easyspec", {"temperature": 2, "growth": "dynamic", "width": 2}, "drafter.temperature: 2 .* growth=dynamic"),
+        ("draft_model", {"temperature": 2, "growth": "beam", "width": 2}, "drafter.temperature: 2 .* growth=beam"),
         ("easyspec", {"size": 0}, "drafter.size: 0"),
         ("easyspec", {"groups": [[0], [2]]}, "drafter.groups: layer 2"),
         ("prompt_lookup", {"max_ngram": 2, "min_ngram": 3}, "drafter.min_ngram: 3"),
@@ -132,19 +137,41 @@ def test_a_static_tree_has_its_widths(children: str) -> None:
     assert [tree.depth_N.count(d) for d in range(5)] == [1, 3, 6, 6, 6]
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("children", ["with_replacement", "without_replacement"])
-def test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path(children: str) -> None:
-    drafter = drafter_of(growth="static", widths=[3, 2, 1], children=children)
+def test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path(
+    children: str, temperature: float
+) -> None:
+    drafter = drafter_of(growth="static", widths=[3, 2, 1], children=children, temperature=temperature)
     asked = request([5, 6, 7], temperature=1.0)
     drafter.start([asked.view])
     (tree,) = drafter.propose([asked.view], [Budget(3)])
     session = drafter.models.session(drafter.models.draft())
     for node, draws in enumerate(tree.draws_N):
         logits_V = plain_logits(session, [*asked.tokens, *(tree.token_N[i] for i in tree.path_to(node)[1:])])
-        expected_V = asked.sampler.probabilities(logits_V[None])[0]
+        expected_V = asked.sampler.probabilities(logits_V[None] / temperature)[0]
         for draw in draws:
             assert draw.q_V is not None
             torch.testing.assert_close(draw.q_V, expected_V, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("growth", ["auto", "beam", "dynamic", "static"])
+def test_the_drafts_temperature_changes_drawn_trees_and_no_chosen_ones(growth: str) -> None:
+    shape: dict[str, Any] = {"widths": [1]} if growth == "static" else {}
+
+    def tree_of(sampling: float, temperature: float) -> tuple[int, ...]:
+        asked, drafter = request([5, 6, 7], sampling), drafter_of(growth=growth, temperature=temperature, **shape)
+        drafter.start([asked.view])
+        return tuple(drafter.propose([asked.view], [Budget(6)])[0].token_N)
+
+    assert tree_of(0.0, 8.0) == tree_of(0.0, 1.0)
+    assert tree_of(1.0, 8.0) != tree_of(1.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["draft_model", "easyspec", "eagle", "layer_skip"])
+def test_every_drafter_that_draws_from_a_model_has_a_temperature(name: str) -> None:
+    _, config = Registry.discover().configure("drafter", {"name": name, "temperature": 0.7})
+    assert config.growth.config.temperature == 0.7
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

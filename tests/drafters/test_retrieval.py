@@ -19,7 +19,7 @@ from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_drafter, check_tree
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.tree import TokenTree, TreeBuilder
-from spec_sdk_drafters.acceptance_rates import FORGET, PRIOR_WEIGHT, AcceptanceRates
+from spec_sdk_drafters.acceptance_rates import FORGET, PRIOR_WEIGHT, AcceptanceRates, RatesByTemperature
 from spec_sdk_drafters.guess_source import GuessSource
 from spec_sdk_drafters.guessing import Guesser, first_nodes, least_price, worthwhile
 from spec_sdk_drafters.recycling_table import RecyclingTable
@@ -356,6 +356,16 @@ def test_rates_are_discounted_counts_drawn_towards_the_prior() -> None:
     assert rates.log_odds("b") == pytest.approx(math.log(1 / 3))
 
 
+def test_rates_begin_lower_where_answers_are_sampled() -> None:
+    """And are learned apart."""
+    rates = RatesByTemperature(lambda kind: 0.25, keep=True)
+    greedy, warm = rates.of(0.0), rates.of(1.0)
+    assert greedy.rate("a") == 0.25 > warm.rate("a") > 0.1
+    warm.observe("a", True)
+    assert greedy.rate("a") == 0.25 and rates.of(1.01) is warm and rates.of(7.0) is rates.of(2.0)
+    assert RatesByTemperature(lambda kind: 0.25, keep=False).of(1.0).rate("a") == pytest.approx(0.25**1.35)
+
+
 class Fixed(GuessSource):
     """Guesses the same tokens with the same probabilities everywhere."""
 
@@ -437,31 +447,16 @@ def test_a_tree_that_is_not_worth_its_price_is_the_root_alone() -> None:
 def test_the_first_nodes_of_a_tree_are_a_tree() -> None:
     tree = TreeBuilder(9)
     for parent, token in ((0, 1), (1, 2), (0, 3), (2, 4)):
-        tree.add(parent, token, "chosen", drafter="test")
+        tree.add(parent, token, "chosen", drafter="test", probability=0.1 * token)
     kept = first_nodes(tree, 4).build().tree
     check_tree(kept)
     assert paths(kept) == {(1,), (1, 2), (3,)}
     assert {draw.drafter for draws in kept.draws_N for draw in draws} == {"test"}
+    noted = {kept.token_N[draw.node]: draw.probability for draws in kept.draws_N for draw in draws}
+    assert noted == {token: 0.1 * token for token in (1, 2, 3)}
 
 
 # with a model
-
-
-def test_the_model_is_asked_only_where_guesses_are_unsure() -> None:
-    sure, unsure = [*range(1, 9)] * 3, [*range(1, 9)]
-    for below, expected in ((0.0, set()), (0.5, {1}), (1.0, {0, 1})):
-        drafter = drafter_of("mixed", model={"name": "draft_model"}, model_below=below)
-        states = [request(sure, slot=0), request(unsure, slot=1)]
-        views = [state.view for state in states]
-        drafter.start(views)
-        trees = drafter.propose(views, [Budget(4, 9)] * 2)
-        asked = {
-            i
-            for i, tree in enumerate(trees)
-            if any(d.drafter == "draft_model" for draws in tree.draws_N for d in draws)
-        }
-        assert asked == expected
-        assert drafter.draft_name == "tiny draft"
 
 
 def test_no_draw_of_the_model_is_lost() -> None:
@@ -471,7 +466,7 @@ def test_no_draw_of_the_model_is_lost() -> None:
     coincided = 0
     for seed in range(40):
         sampler = reference_sampler(SamplingParams(temperature=1.5))
-        drafter = drafter_of("mixed", model=model, model_below=1.0, min_probability=0.0)
+        drafter = drafter_of("mixed", model=model, min_probability=0.0)
         asked = request_for(text, sampler, seed)
         drafter.start([asked.view])
         (tree,) = drafter.propose([asked.view], [Budget(2, 17)])
@@ -498,7 +493,7 @@ Options = dict[str, Any]
         ("token_recycling", {"successors": 0}, "drafter.successors: 0"),
         ("mixed", {"model": {"width": 2}}, "drafter.model: it has no name"),
         ("mixed", {"model": {"name": "draft_modle"}}, "drafter.model: .*did you mean 'draft_model'"),
-        ("mixed", {"model_below": 2.0}, "drafter.model_below: 2.0"),
+        ("mixed", {"model_below": 0.5}, "drafter.model_below: unknown option"),
     ],
 )
 def test_bad_options_are_named(name: str, options: Options, message: str) -> None:
@@ -508,7 +503,7 @@ def test_bad_options_are_named(name: str, options: Options, message: str) -> Non
 
 def test_conformance_with_a_model() -> None:
     model = {"name": "draft_model", "width": 2}
-    make: Callable[[], Drafter] = lambda: drafter_of("mixed", model=model, model_below=0.8, min_probability=0.01)  # noqa: E731
+    make: Callable[[], Drafter] = lambda: drafter_of("mixed", model=model, min_probability=0.01)  # noqa: E731
     vocabulary = make().models.target.executor.config.vocab_size
     prompts = [[5], [9, 3, 3, 60, 17, 9, 3]]
     check_drafter(make, vocabulary, prompts=prompts, draws=40, target=TableModel(vocabulary, 0))

@@ -171,30 +171,21 @@ def completed_law(
     return law
 
 
-def emitted_law(
+def deviation(
     target: TableModel,
     make_drafter: Callable[[], Drafter],
     verifier: Verifier,
     params: SamplingParams,
     prompt: Sequence[int],
-    length: int,
     sampler_class: type[EnumeratingSampler] = EnumeratingSampler,
-) -> torch.Tensor:
-    """The joint law of the first ``length`` tokens that the scheduler emits, float64 [V**length].
+    policy: Policy | None = None,
+) -> float:
+    """The most by which the joint law of a cycle's tokens, completed by plain sampling, differs from the target's.
 
-    Drafter and verifier are memoryless between cycles, so what a cycle emits depends on the prefix alone: cycles are
-    enumerated one by one and their laws chained.
+    It is of as many tokens as the cycle may emit, the bonus token included. What is right after every prefix is right
+    over a whole answer where drafter and verifier remember nothing from cycle to cycle.
     """
-    law = torch.zeros(target.vocabulary**length, dtype=torch.float64)
-    unfinished: dict[tuple[int, ...], float] = {(): 1.0}
-    while unfinished:
-        shortest = min(unfinished, key=len)
-        weight = unfinished.pop(shortest)
-        emitted_next = cycle_law(target, make_drafter, verifier, params, (*prompt, *shortest), sampler_class)
-        for emitted, probability in emitted_next.items():
-            tokens = (*shortest, *emitted)
-            if len(tokens) < length:
-                unfinished[tokens] = unfinished.get(tokens, 0.0) + weight * probability
-            else:
-                law[cell_of(tokens[:length], target.vocabulary)] += weight * probability
-    return law
+    emitted = cycle_law(target, make_drafter, verifier, params, prompt, sampler_class, policy)
+    length = max(map(len, emitted))
+    expected = joint_law(target, ReferenceSampler(None, params), prompt, length)
+    return float((completed_law(emitted, target, params, prompt, length) - expected).abs().max())

@@ -1,4 +1,4 @@
-"""The joint law of three emitted tokens, enumerated exactly, is the target's."""
+"""The joint law of what a cycle emits, enumerated exactly, is the target's."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import torch
 
 from spec_sdk.contracts import SamplingParams, Verifier
 from spec_sdk.ops import Decision, DrawnTree, Rows, Uniforms, accepts
-from spec_sdk.testing.statistics import joint_law
 from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
-from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
 from spec_sdk_verifiers.naive_tree import NaiveTree
-from tests.losslessness.enumeration import Chooser, EnumeratingExact, EnumeratingSampler, emitted_law, outcomes
+from tests.losslessness.enumeration import Chooser, EnumeratingExact, EnumeratingSampler, deviation, outcomes
 from tests.losslessness.plans import CHAINS, SAMPLINGS, TREES, WIDE
 
-VOCABULARY, TOKENS, PROMPT = 3, 3, (2, 0)
+VOCABULARY, PROMPT = 3, (2, 0)
 
 
 def assert_lossless(
@@ -28,19 +26,15 @@ def assert_lossless(
     params: SamplingParams,
     seed: int,
     sampler: type[EnumeratingSampler] = EnumeratingSampler,
-    tokens: int = TOKENS,
 ) -> None:
     target, *tables = (TableModel(VOCABULARY, seed + i) for i in range(3))
-    law = emitted_law(target, lambda: TableDrafter(tables, plan), verifier, params, PROMPT, tokens, sampler)
-    expected = joint_law(target, ReferenceSampler(None, params), PROMPT, tokens)
-    assert law.sum() == pytest.approx(1, abs=1e-6)
-    assert (law - expected).abs().max() < 1e-6
+    assert deviation(target, lambda: TableDrafter(tables, plan), verifier, params, PROMPT, sampler) < 1e-6
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("plan", [*CHAINS, *TREES])
 def test_multi_step(plan: str, sampling: str, scale: Callable[[int, int], int]) -> None:
-    for seed in range(0, 10 * scale(1, 10), 10):
+    for seed in range(0, 10 * scale(1, 40), 10):
         assert_lossless(MultiStep(None), (CHAINS | TREES)[plan], SAMPLINGS[sampling], seed)
 
 
@@ -54,14 +48,14 @@ def test_multi_step_on_wide_trees(plan: str, sampling: str) -> None:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("plan", CHAINS)
 def test_chain_rejection(plan: str, sampling: str, scale: Callable[[int, int], int]) -> None:
-    for seed in range(0, 10 * scale(2, 10), 10):
+    for seed in range(0, 10 * scale(2, 40), 10):
         assert_lossless(ChainRejection(None), CHAINS[plan], SAMPLINGS[sampling], seed)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("plan", CHAINS)
 def test_block_verification(plan: str, sampling: str, scale: Callable[[int, int], int]) -> None:
-    for seed in range(0, 10 * scale(2, 10), 10):
+    for seed in range(0, 10 * scale(2, 40), 10):
         assert_lossless(BlockVerification(None), CHAINS[plan], SAMPLINGS[sampling], seed)
 
 
@@ -75,10 +69,8 @@ def test_block_verification_with_rows_that_lie_in_one_place(plan: str, sampling:
 @pytest.mark.parametrize("sampling", ["temperature 1", "top-p"])
 @pytest.mark.parametrize("plan", ["top-2 tree", "repeated draws", "distinct draws"])
 def test_naive_tree(plan: str, sampling: str, scale: Callable[[int, int], int]) -> None:
-    # all three tokens of the plan with the most outcomes, as many as all others have together, in the full tier alone
-    most = (plan, sampling) == ("repeated draws", "temperature 1")
-    tokens = scale(2, TOKENS) if most else TOKENS
-    assert_lossless(NaiveTree(None), TREES[plan], SAMPLINGS[sampling], seed=0, tokens=tokens)
+    for seed in range(0, 10 * scale(1, 40), 10):
+        assert_lossless(NaiveTree(None), TREES[plan], SAMPLINGS[sampling], seed)
 
 
 class FirstDraws(Verifier):
@@ -112,19 +104,20 @@ def test_an_unknown_rule_is_named() -> None:
 
     target = TableModel(VOCABULARY, 0)
     with pytest.raises(ValueError, match="unknown rule of acceptance 'multistep', did you mean 'multi_step'"):
-        emitted_law(
-            target, lambda: TableDrafter([target], TREES["top-2 tree"]), Misnamed(None), SAMPLINGS["temperature 1"],
-            PROMPT, TOKENS,
-        )  # fmt: skip
+        deviation(
+            target,
+            lambda: TableDrafter([target], TREES["top-2 tree"]),
+            Misnamed(None),
+            SAMPLINGS["temperature 1"],
+            PROMPT,
+        )
 
 
 def test_a_perfect_draft_leaves_nothing_to_resample() -> None:
     """With q = p the residual has no mass; the rule must still be sound, and accept everything."""
     target, plan = TableModel(VOCABULARY, 3), TREES["repeated draws"]
     params = SamplingParams(temperature=1.0)
-    law = emitted_law(target, lambda: TableDrafter([target], plan), MultiStep(None), params, PROMPT, TOKENS)
-    expected = joint_law(target, ReferenceSampler(None, params), PROMPT, TOKENS)
-    assert (law - expected).abs().max() < 1e-6
+    assert deviation(target, lambda: TableDrafter([target], plan), MultiStep(None), params, PROMPT) < 1e-6
 
 
 def test_enumeration_finds_every_outcome_once() -> None:

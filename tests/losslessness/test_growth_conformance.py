@@ -20,7 +20,9 @@ from tests.support.example_plugin import example
 GROWTHS = [
     AutoGrowth(AutoConfig()),
     AutoGrowth(AutoConfig(width=3)),
+    AutoGrowth(AutoConfig(width=3, temperature=0.5)),
     BeamGrowth(BeamConfig(width=2)),
+    BeamGrowth(BeamConfig(temperature=2.0)),
     DynamicGrowth(DynamicConfig(width=3, max_nodes=7)),
     StaticGrowth(StaticConfig(widths=[2, 1], children="with_replacement")),
     StaticGrowth(StaticConfig(widths=[2, 2, 1], children="without_replacement")),

@@ -77,16 +77,23 @@ def static(children: str, *widths: int) -> DraftModelConfig:
     return DraftModelConfig(growth=StaticGrowth(StaticConfig(list(widths), children)))
 
 
+def tempered(temperature: float, width: int = 1) -> DraftModelConfig:
+    return DraftModelConfig(growth=AutoGrowth(AutoConfig(width=width, temperature=temperature)))
+
+
+def few_tokens() -> DraftModelConfig:
+    """Of the four tokens the lowest, and those of the text as far as it has come: all of the prompt's but one."""
+    return DraftModelConfig(vocabulary=1, growth=AutoGrowth(AutoConfig(width=2)))
+
+
 def easyspec() -> EasySpecDrafter:
     growth, runner = AutoGrowth(AutoConfig(width=3)), LayerParallelRunner(LayerParallelConfig(size=2))
     return EasySpecDrafter(EasySpecConfig(growth=growth, runner=runner), MODELS)
 
 
 def mixed(model: dict[str, Any]) -> MixedDrafter:
-    """It asks the model always, and some guesses coincide with what the model draws."""
-    return MixedDrafter(
-        MixedConfig(model={"name": "draft_model", **model}, model_below=1.0, min_probability=0.0), MODELS
-    )
+    """Where time is free it asks the model always, and some guesses coincide with what the model draws."""
+    return MixedDrafter(MixedConfig(model={"name": "draft_model", **model}, min_probability=0.0), MODELS)
 
 
 REPEATED = {"children": "with_replacement"}
@@ -95,6 +102,9 @@ DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
     "drawn paths": lambda: DraftModelDrafter(DraftModelConfig(growth=AutoGrowth(AutoConfig(width=3))), MODELS),
     "drawn with replacement": lambda: DraftModelDrafter(static("with_replacement", 3, 1), MODELS),
     "drawn without replacement": lambda: DraftModelDrafter(static("without_replacement", 3, 1), MODELS),
+    "sharpened chain": lambda: DraftModelDrafter(tempered(0.4), MODELS),
+    "flattened paths": lambda: DraftModelDrafter(tempered(3.0, width=3), MODELS),
+    "drawn of few tokens": lambda: DraftModelDrafter(few_tokens(), MODELS),
     "chosen": lambda: DraftModelDrafter(static("top_k", 2, 2), MODELS),
     "dynamic": lambda: DraftModelDrafter(DraftModelConfig(growth=DynamicGrowth(DynamicConfig(width=2))), MODELS),
     "easyspec": easyspec,
@@ -103,6 +113,7 @@ DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
     "suffix": lambda: SuffixDrafter(SuffixConfig(min_probability=0.0), MODELS),
     "mixed, drawn with replacement": lambda: mixed({"growth": "static", "widths": [3, 1], **REPEATED}),
     "mixed, drawn without replacement": lambda: mixed({"width": 3}),
+    "mixed, chosen": lambda: mixed({"growth": "dynamic", "width": 2}),
 }
 LEARNING: Mapping[str, Callable[[], Drafter]] = {
     **{name: DRAFTERS[name] for name in DRAFTERS if name.startswith(("suffix", "mixed"))},
@@ -129,6 +140,17 @@ class Granted(Policy):
         return budget
 
 
+class Priced(Policy):
+    """Prices, and what a second is worth, that vary with what the answer has come to."""
+
+    name = "priced"
+
+    def budget(self, request: Request) -> Budget:
+        heard = sum(request.tokens[request.prompt_length :]) + request.step
+        price = (0.02, 0.0, 0.3)[heard % 3]
+        return Budget(3, 5, tuple(price * n for n in range(5)), price, (100.0, 1e-6, 2000.0)[heard % 3])
+
+
 def test_a_residual_distribution_is_no_point_mass() -> None:
     sampler = ReferenceSampler(None, SAMPLINGS["temperature 1"])
     for reference in (None, "second"):
@@ -137,9 +159,21 @@ def test_a_residual_distribution_is_no_point_mass() -> None:
         assert int((residual(p_V, q_V) > 0).sum()) == 2
 
 
+TELLING = [
+    ("drawn with replacement", 3),
+    ("drawn paths", 3),
+    ("drawn paths", 5),
+    ("merged", 5),
+    ("mixed, drawn with replacement", 5),
+    ("mixed, drawn without replacement", 5),
+]
+"""Where an odd number of nodes shows a fault soonest: mutants name these."""
+ALWAYS = [*((name, nodes) for name in DRAFTERS for nodes in (2, 4)), *TELLING]
+ODD = [(name, nodes) for name in DRAFTERS for nodes in (3, 5) if (name, nodes) not in ALWAYS]
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("nodes", [2, 3, 4, 5])
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize(("name", "nodes"), [*ALWAYS, *(pytest.param(*case, marks=pytest.mark.full) for case in ODD)])
 def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
     target, params, policy = table(), SAMPLINGS[sampling], Granted(Budget(3, nodes))
     emitted = cycle_law(target, DRAFTERS[name], MultiStep(None), params, PROMPT, policy=policy)
@@ -151,15 +185,24 @@ def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
     assert length > 1 or params.top_k
 
 
-@pytest.mark.parametrize("sampler_class", [ReferenceSampler, ExactSampler], ids=lambda sampler: sampler.name)
+GROWN = ("drawn with replacement", "drawn without replacement", "easyspec", "merged")
+
+
 @pytest.mark.parametrize(
-    "name", ["drawn with replacement", "drawn without replacement", "easyspec", "merged", *LEARNING]
+    ("name", "sampler_class"),
+    [
+        *((name, ReferenceSampler) for name in (*GROWN, *LEARNING)),
+        *((name, ExactSampler) for name in GROWN),
+        # they draw as those do
+        *(pytest.param(name, ExactSampler, marks=pytest.mark.full) for name in LEARNING),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_cycles_of_one_drafter(
     name: str, sampler_class: Callable[[Any, SamplingParams], Sampler], scale: Callable[[int, int], int]
 ) -> None:
     """Its cache holds what earlier cycles accepted."""
-    target, draws = table(), scale(300, 10_000)
+    target, draws = table(), scale(200, 10_000)
     sampler = sampler_class(None, SAMPLINGS["temperature 1"])
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(
@@ -172,5 +215,17 @@ def test_cycles_of_one_drafter(
         draws,
         policy=Granted(Budget(3, 4)),
     ):
+        counts[cell_of(tokens, VOCABULARY)] += 1
+    assert goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", [name for name in DRAFTERS if name.startswith("mixed")])
+def test_cycles_of_one_drafter_at_prices_that_vary(name: str, sampling: str, scale: Callable[[int, int], int]) -> None:
+    """It learns from answer to answer when its model is worth asking, how deep and how wide."""
+    target, draws, params = table(), scale(150, 10_000), SAMPLINGS[sampling]
+    sampler, drafter = ReferenceSampler(None, params), DRAFTERS[name]()
+    counts = torch.zeros(VOCABULARY**TOKENS)
+    for tokens in sample_tokens(target, drafter, MultiStep(None), sampler, PROMPT, TOKENS, draws, policy=Priced(None)):
         counts[cell_of(tokens, VOCABULARY)] += 1
     assert goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE

@@ -7,6 +7,7 @@ Legend: B requests, N rows, M model dim, D head dim.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -16,19 +17,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from spec_sdk.model import compiler
+from spec_sdk.model import compiled_decoder, compiler
 from spec_sdk.model.compiled_decoder import MOST_ROWS, CompiledDecoder, compile_decoder
 from spec_sdk.model.compiler import Compiler
-from spec_sdk.model.decoder import Rotations
+from spec_sdk.model.decoder import Decoder, Rotations
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.feed_forward import GatedMLP
+from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_executor
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk_backends.cpu import CpuOps
+from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from tests.support.real_pipelines import bench_prompts, settings_of, tokens_of
 
 CPU = torch.device("cpu")
@@ -103,6 +108,8 @@ from spec_sdk.model.compiler import Compiler
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk_backends.cpu import CpuOps
+from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 made = Compiler()
 compile_decoder(load_decoder(RandomWeights(TINY, 1), torch.device("cpu"), torch.float32, CpuOps()), made)
 print(json.dumps([made.graphs, made.compiled, "torch._inductor.compile_fx" in sys.modules]))
@@ -111,6 +118,43 @@ print(json.dumps([made.graphs, made.compiled, "torch._inductor.compile_fx" in sy
         [sys.executable, "-c", code], env={"PATH": str(tmp_path), **cache()}, capture_output=True, text=True, check=True
     )
     assert json.loads(run.stdout) == [2, 0, False]
+
+
+def with_quantized_mlps(decoder: Decoder) -> Decoder:
+    """The same with 8-bit matrices in its MLPs, whose inputs are whole groups of 32."""
+    blocks = []
+    for block in decoder.blocks:
+        assert isinstance(block.mlp, GatedMLP)
+        made = []
+        for part in block.mlp.projections:
+            codes = (part.weight_OI * 127 / part.weight_OI.abs().max()).round().to(torch.int8)
+            scale = torch.full((part.outputs, part.inputs // 32), 0.01, dtype=torch.float16)
+            made.append(NativeQuantizedProjection(QuantizedMatrix(codes, scale)))
+        blocks.append(dataclasses.replace(block, mlp=GatedMLP(made[0], made[1])))
+    return Decoder(
+        decoder.config, blocks, decoder.embedding, decoder.final_norm_M, decoder.output_head, sources=decoder.sources
+    )
+
+
+@pytest.mark.parametrize("quantized", [pytest.param(False, marks=pytest.mark.full), True])
+def test_graphs_call_native_products(quantized: bool, works: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are, dense and quantised: the stage after attention has both, and alone takes half the time."""
+    plain = load_decoder(RandomWeights(TINY, 0), CPU, torch.float32, NativeOps(CpuOps()))
+    if quantized:
+        plain = with_quantized_mlps(plain)
+        monkeypatch.setattr(compiled_decoder._Before, "exempt", lambda decoder, layer: "left out")
+    fast, fault = compile_decoder(plain, Compiler())
+    assert isinstance(fast, CompiledDecoder) and fast.compiled[1].after is not None
+    assert quantized or fault is None
+    for rows in (1, 5):
+        h, a = torch.randn(2, 1, rows, TINY.hidden_size)
+        cos, sin = torch.randn(2, 1, rows, 1, TINY.head_dim)
+        with torch.no_grad():
+            work = Rotations([(cos, sin)] * len(plain.ropes))
+            found = (*fast.pre_attention(1, h, work), fast.post_attention(1, h, a))
+            expected = (*plain.pre_attention(1, h, work), plain.post_attention(1, h, a))
+        for ours, theirs in zip(found, expected, strict=True):
+            assert float((ours - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())
 
 
 def cache() -> dict[str, str]:

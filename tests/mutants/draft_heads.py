@@ -20,8 +20,8 @@ DRAFT_HEADS = (
     Mutant(
         "EAGLE-3: the residual stream is always normalized",
         f"{ROOM}/eagle3.py",
-        "if self.variant.norm_before_residual:\n            h_BNM",
-        "if True:\n            h_BNM",
+        "self._feature_norm(feature_BNM) if self.variant.norm_before_residual else",
+        "self._feature_norm(feature_BNM) if True else",
         (FORMULAS,),
     ),
     Mutant(
@@ -48,8 +48,8 @@ DRAFT_HEADS = (
     Mutant(
         "EAGLE-1: the logits are those of a normalized feature",
         f"{ROOM}/eagle1.py",
-        "self.output_head(h_BNM)",
-        "self.output_head(self._target.final_norm(h_BNM))",
+        "return output_head(h_BNM)",
+        "return output_head(self._target.final_norm(h_BNM))",
         (FORMULAS,),
     ),
     Mutant(

@@ -11,6 +11,8 @@ DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
 GROWING_DRAFT = "plugins/drafters/spec_sdk_drafters/growing_draft.py"
 GROWING_DRAFTER = "plugins/drafters/spec_sdk_drafters/growing_drafter.py"
 MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
+CONTEXT = "spec_sdk/model/context_vocabulary.py"
+CHOSEN_VOCABULARY = "tests/drafters/test_chosen_vocabulary.py"
 PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
 OF_MERGED = "tests/drafters/test_merged.py"
@@ -107,9 +109,33 @@ GROWTH = (
     Mutant(
         "static: children are drawn from the first node's distribution",
         STATIC,
-        "request.sampler.law(logits_V), count",
-        "request.sampler.law(logits_KV[0]), count",
+        "tempered(logits_V, temperature)",
+        "tempered(logits_KV[0], temperature)",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
+    ),
+    Mutant(
+        "a draw at another temperature is recorded with the distribution of temperature 1",
+        STATIC,
+        IF_ROOM,
+        """            if fed.room:
+                untempered = sampler.law(law.logits_V * 0.4)
+                fed.add(node, sampler.draw_from(law, rng), "with_replacement", untempered, drafter)
+""",
+        (f"{OUTCOMES}[sharpened chain-2-temperature 1]",),
+    ),
+    Mutant(
+        "the logits of a text's tokens are those of the level's first rows",
+        CONTEXT,
+        "[:, -logits_BNV.shape[1] :]",
+        "[:, : logits_BNV.shape[1]]",
+        (CHOSEN_VOCABULARY,),
+    ),
+    Mutant(
+        "a slot's next request can draft the tokens of the last one's text",
+        "spec_sdk/model/session.py",
+        "            self.context_vocabulary.forget(slot)\n",
+        "            pass\n",
+        (CHOSEN_VOCABULARY,),
     ),
     Mutant(
         "beam: wrong parents",

@@ -83,7 +83,7 @@ MEDUSA = (
     ),
     Mutant(
         "medusa: the penalty is for the first position alone",
-        f"{DRAFTERS}/medusa.py",
+        f"{DRAFTERS}/position_tree.py",
         "request.sampler.penalise(logits_PV[1:], request.tokens, [()] * (len(logits_PV) - 1))",
         "logits_PV[1:]",
         (f"{DRAFTER}::test_the_repetition_penalty_reaches_every_depth",),

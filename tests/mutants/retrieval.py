@@ -12,10 +12,15 @@ TABLE = f"{DRAFTERS}/recycling_table.py"
 GUESSING = f"{DRAFTERS}/guessing.py"
 RATES = f"{DRAFTERS}/acceptance_rates.py"
 MIXED = f"{DRAFTERS}/mixed.py"
+ASKED = f"{DRAFTERS}/asked_model.py"
+WORTH = f"{DRAFTERS}/model_worth.py"
+MODEL_SOURCE = f"{DRAFTERS}/model_source.py"
+GROWING = f"{DRAFTERS}/growing_draft.py"
 SCHEDULER = "spec_sdk/engine/scheduler.py"
 POLICY = "spec_sdk/policy/break_even.py"
 OF_AUTOMATON = "tests/drafters/test_suffix_automaton.py::test_runs_and_followers_are_those_that_counting_finds"
 OF_DRAFTERS = "tests/drafters/test_retrieval.py"
+OF_MIXED = "tests/drafters/test_mixed.py"
 OF_POLICY = "tests/policies/test_break_even.py"
 OUTCOMES = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_a_cycle"
 MATCHES = f"{OF_DRAFTERS}::test_several_matches_are_merged_longest_run_and_latest_first"
@@ -170,17 +175,17 @@ RETRIEVAL = (
     Mutant(
         "mixed: what the model drew and nobody guessed is left out where there are guesses",
         MIXED,
-        "            trees[i] = merge([tree, trees[i]])\n",
-        "            trees[i] = merge([tree, trees[i]]) if trees[i].size == 1 else trees[i]\n",
+        "trees[i] = merge([proposal.tree, without]) if fits else proposal.tree",
+        "trees[i] = merge([proposal.tree, without]) if without.size == 1 else without",
         (f"{OF_DRAFTERS}::test_no_draw_of_the_model_is_lost",),
     ),
     Mutant(
         "mixed: guesses that the model drew replace its draws",
         MIXED,
-        "            trees[i] = merge([tree, trees[i]])\n",
-        """            if tree.token_N[1:2] != trees[i].token_N[1:2]:
-                trees[i] = merge([tree, trees[i]])
-""",
+        "trees[i] = merge([proposal.tree, without]) if fits else proposal.tree",
+        """trees[i] = without
+                if proposal.tree.token_N[1:2] != without.token_N[1:2]:
+                    trees[i] = merge([proposal.tree, without])""",
         (
             f"{OUTCOMES}[mixed, drawn with replacement-5-temperature 1]",
             f"{OUTCOMES}[mixed, drawn without replacement-5-temperature 1]",
@@ -189,9 +194,121 @@ RETRIEVAL = (
     Mutant(
         "mixed: the model may use up the nodes of the guesses",
         MIXED,
-        "nodes = [budgets[i].nodes - (trees[i].size - 1) for i in asked]",
-        "nodes = [budgets[i].nodes for i in asked]",
-        (f"{OF_DRAFTERS}::test_no_draw_of_the_model_is_lost", OUTCOMES),
+        "nodes=budget.nodes - (tree.size - 1),",
+        "nodes=budget.nodes,",
+        (f"{OF_MIXED}::test_draws_leave_the_guesses_their_share",),
+    ),
+    Mutant(
+        "mixed: prices beside guesses are those of the first nodes",
+        MIXED,
+        "tuple(cost - costs[0] for cost in costs)",
+        "tuple(costs)",
+        (f"{OF_MIXED}::test_draws_leave_the_guesses_their_share",),
+    ),
+    Mutant(
+        "mixed: drawn tokens are pruned as chosen ones",
+        MIXED,
+        "if proposal.drawn:",
+        "if False:",
+        (
+            f"{OF_DRAFTERS}::test_no_draw_of_the_model_is_lost",
+            f"{OUTCOMES}[mixed, drawn with replacement-5-temperature 1]",
+        ),
+    ),
+    Mutant(
+        "worth: a second costs nothing",
+        WORTH,
+        "gain - seconds * tokens_per_second, MOST_CREDIT)",
+        "gain, MOST_CREDIT)",
+        (f"{OF_MIXED}::test_a_model_that_is_never_right_is_hardly_ever_asked",),
+    ),
+    Mutant(
+        "worth: every pause is as long as the first",
+        WORTH,
+        "min(FIRST_PAUSE << self._failures, LONGEST_PAUSE)",
+        "FIRST_PAUSE",
+        (f"{OF_MIXED}::test_a_model_that_is_never_right_is_hardly_ever_asked",),
+    ),
+    Mutant(
+        "worth: how sure the guesses are does not matter",
+        WORTH,
+        "return bisect_right(SURENESS, surest)",
+        "return 0",
+        (f"{OF_MIXED}::test_worth_is_weighed_by_how_sure_the_guesses_are",),
+    ),
+    Mutant(
+        "worth: catching up is free",
+        WORTH,
+        "if gain > 0 and price <= ",
+        "if gain > 0 or price <= ",
+        (f"{OF_MIXED}::test_catching_up_must_pay_before_the_answer_ends",),
+    ),
+    Mutant(
+        "asked model: states of later steps are not kept until it is started",
+        ASKED,
+        "self._hidden[request.slot].append(path_hidden[i])",
+        "pass",
+        (f"{OF_MIXED}::test_the_model_is_started_when_it_is_first_asked_with_all_states_until_then",),
+    ),
+    Mutant(
+        "asked model: a gain counts what the guesses alone had right",
+        ASKED,
+        "gain = len(committed[i]) - 1 - accepted(question.without, committed[i]) - question.price",
+        "gain = len(committed[i]) - 1 - question.price",
+        (f"{OF_MIXED}::test_a_model_that_agrees_with_the_guesses_gains_nothing",),
+    ),
+    Mutant(
+        "model source: the model's own probability is believed",
+        MODEL_SOURCE,
+        "reached[self._children[node][token]] = reached[node] * self.rates.rate(kind)",
+        "reached[self._children[node][token]] = reached[node] * self._chances[node].get(token, 1.0)",
+        (f"{OF_MIXED}::test_levels_are_worth_what_they_gave",),
+    ),
+    Mutant(
+        "growing: a level is fed whatever it costs",
+        GROWING,
+        "if self._reach() < self.level_cost:",
+        "if False:",
+        (f"{OF_MIXED}::test_a_level_that_is_not_worth_its_time_is_not_drafted",),
+    ),
+    Mutant(
+        "growing: drawn levels end for what was drawn",
+        GROWING,
+        """            if chance is None:
+                return math.inf
+""",
+        """            if chance is None:
+                chance = 0.5 if tree.token[node] % 2 else 0.01
+""",
+        (f"{OF_MIXED}::test_a_level_that_is_not_worth_its_time_is_not_drafted",),
+    ),
+    Mutant(
+        "break_even: what was never tried stays dear",
+        POLICY,
+        "UNMEASURED / (1 + self._untried / UNTRIED)",
+        "UNMEASURED",
+        (f"{OF_POLICY}::test_what_is_unknown_becomes_cheaper_until_it_is_tried",),
+    ),
+    Mutant(
+        "break_even: a level's price is of a whole draft",
+        POLICY,
+        'self._level.add(event["draft_s"] / event["drafted"])',
+        'self._level.add(event["draft_s"])',
+        (f"{OF_POLICY}::test_what_a_level_and_a_second_are_worth_is_said",),
+    ),
+    Mutant(
+        "rates: a temperature changes nothing",
+        RATES,
+        "return float(prior(kind) ** (1 + FLATTER * temperature))",
+        "return float(prior(kind))",
+        (f"{OF_DRAFTERS}::test_rates_begin_lower_where_answers_are_sampled",),
+    ),
+    Mutant(
+        "rates: those of all temperatures are kept as one",
+        RATES,
+        "return min(round(temperature, 1), WARMEST)",
+        "return 0.0",
+        (f"{OF_DRAFTERS}::test_rates_begin_lower_where_answers_are_sampled",),
     ),
     Mutant(
         "top tokens of another request",

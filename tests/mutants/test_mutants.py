@@ -13,6 +13,7 @@ import pytest
 
 from tests.mutants.adapting import ADAPTING
 from tests.mutants.api import API
+from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
@@ -54,6 +55,7 @@ LISTS = (
     MEDUSA,
     HYDRA,
     MTP,
+    BLOCK_HEADS,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

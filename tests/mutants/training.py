@@ -9,9 +9,13 @@ PACKING = "spec_sdk/training/packing.py"
 LOSS = "spec_sdk/training/distillation.py"
 LOOP = "spec_sdk/training/training_loop.py"
 ACCEPTANCE = "spec_sdk/training/measured_acceptance.py"
+CHAINS = "spec_sdk/training/trainable_head.py"
+CHAIN_ATTENTION = "spec_sdk/training/chain_attention.py"
+CHAIN_BATCH = "spec_sdk/training/chain_batch.py"
 HEAD = "spec_sdk/ops/reduced_vocabulary.py"
 BORROWED = "spec_sdk/model/borrowed_weights.py"
 OF_MODEL = "tests/training/test_trainable.py"
+OF_HEAD = "tests/training/test_trainable_head.py"
 OF_LOSS = "tests/training/test_distillation.py"
 OF_DIRECTORY = "tests/training/test_draft_directory.py"
 
@@ -47,9 +51,37 @@ TRAINING = (
     Mutant(
         "training: the token after an accepted chain is not counted",
         ACCEPTANCE,
-        "min(accepted + 1, len(matches) - at)",
-        "min(max(accepted, 1), len(matches) - at)",
+        "min(accepted + 1, length - at)",
+        "min(max(accepted, 1), length - at)",
         ("tests/training/test_measured_acceptance.py",),
+    ),
+    Mutant(
+        "head: a chain's rows stand at its anchor's position",
+        CHAINS,
+        "batch.position_T[pairs_R] + step, longest",
+        "batch.position_T[pairs_R], longest",
+        (OF_HEAD,),
+    ),
+    Mutant(
+        "head: a chain does not see its own rows",
+        CHAIN_ATTENTION,
+        "    if step:\n",
+        "    if step > 99:\n",
+        (OF_HEAD,),
+    ),
+    Mutant(
+        "head: a chain sees true features behind its anchor",
+        CHAIN_ATTENTION,
+        ".triu(before + 1)",
+        ".triu(before + 2)",
+        (OF_HEAD,),
+    ),
+    Mutant(
+        "head: a prompt of one token gives its first label to the next anchor",
+        CHAIN_BATCH,
+        "kept = slice(skipped, skipped + anchors)",
+        "kept = slice(0, anchors)",
+        (OF_HEAD,),
     ),
     Mutant(
         "draft vocabulary: other tokens have a logit of 0",

@@ -49,6 +49,13 @@ def growing(slot: int, prefix: int, parents: list[int], queries: int) -> tuple[R
     return rows, ancestors(parents, prefix)[old:]
 
 
+def block(slot: int, prefix: int, size: int) -> tuple[RequestRows, torch.Tensor]:
+    """Rows that all see one another, as heads that draft a block have them."""
+    order, position = range(size), range(prefix, prefix + size)
+    rows = RequestRows(slot, prefix, prefix, [1] * size, position, order, [0] * size, [size] * size, position)
+    return rows, torch.ones(size, prefix + size, dtype=torch.bool)
+
+
 BATCHES: dict[str, tuple[PassKind, list[tuple[RequestRows, torch.Tensor]]]] = {
     "trees": ("tree", [tree(3, 70, random_tree(18, seed=1)), tree(0, 0, star(9)), tree(4, 300, chain(1))]),
     "plain steps": ("chain", [tree(2, 127, chain(1)), tree(4, 1, chain(1)), tree(1, 128, chain(1))]),
@@ -57,6 +64,7 @@ BATCHES: dict[str, tuple[PassKind, list[tuple[RequestRows, torch.Tensor]]]] = {
         "growing",
         [growing(4, 5, [-1, -1, 0, 1, 0, 2, 3], 3), growing(1, 126, [-1] * 4, 4), growing(0, 64, [-1, *range(66)], 1)],
     ),
+    "blocks": ("growing", [block(3, 70, 5), block(0, 0, 5), block(4, 2, 5)]),
     "one wide tree": ("tree", [tree(1, 250, random_tree(MOST_ROWS, seed=2))]),
 }
 SPECS = [PLAIN, AttentionSpec(window=3), AttentionSpec(scale=0.4, softcap=1.5, window=70)]

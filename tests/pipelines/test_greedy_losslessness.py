@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,16 @@ from spec_sdk.tree import TokenTree
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
 LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "specinfer_tree", "layer_skip_tree"]
+KINDS = ("prompt_lookup", "easyspec_paper", "layer_skip_tree")
+"""A guesser, a draft model in a group of layers, and the target's own cache. On a tiny model all are tried always
+(``test_tiny_pipelines.py``).
+"""
 Scale = Callable[[int, int], int]
+
+
+def with_some(*always: str) -> list[Any]:
+    """The lossless pipelines, of which only these are tried in the first tier."""
+    return [name if name in always else pytest.param(name, marks=pytest.mark.full) for name in LOSSLESS]
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +39,11 @@ def vanilla() -> Pipeline:
 @pytest.fixture(scope="module")
 def expected(vanilla: Pipeline, scale: Scale) -> list[tuple[list[int], list[int]]]:
     """Prompts, and what plain decoding answers."""
-    prompts = bench_prompts(vanilla, scale(3, 40), longest=scale(600, 4000))
+    prompts = bench_prompts(vanilla, scale(2, 40), longest=scale(600, 4000))
     return [(prompt, tokens_of(vanilla, prompt, scale(16, 32))) for prompt in prompts]
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
+@pytest.mark.parametrize("name", with_some("sd_chain", *KINDS))
 def test_float32_equals_vanilla_token_by_token(
     name: str, expected: list[tuple[list[int], list[int]]], scale: Scale
 ) -> None:
@@ -48,9 +58,7 @@ def test_float32_equals_vanilla_token_by_token(
     assert accepted > 0
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if "chain" in name else name for name in LOSSLESS]
-)
+@pytest.mark.parametrize("name", with_some(*KINDS))
 def test_bfloat16_differs_by_rounding_alone(name: str, scale: Scale) -> None:
     """Where bfloat16 rounds a wide pass differently, near ties may fall the other way; nothing else may happen."""
     pipeline = pipeline_of(f"pipeline={name}", "model.dtype=bfloat16")
@@ -91,15 +99,16 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_bfloat16_does_not_excuse_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_does_not_excuse_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the test above: it can fail. Each fault is planted in every pass over a tree, and in no plain one."""
     pipeline = pipeline_of("pipeline=prompt_lookup", "model.dtype=bfloat16")
     text = "Say this sentence again, twice: the cat sat on the mat, and the cat slept."
     prompt = pipeline.tokenizer.chat([{"role": "user", "content": text}])
     assert step_of_a_fault(pipeline, prompt, 24) is None
-    monkeypatch.setattr(*FAULTS[fault])
-    assert step_of_a_fault(pipeline, prompt, 24) is not None
+    for name, fault in FAULTS.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(*fault)
+            assert step_of_a_fault(pipeline, prompt, 24) is not None, name
 
 
 def step_of_a_fault(pipeline: Pipeline, prompt: list[int], max_new_tokens: int) -> int | None:

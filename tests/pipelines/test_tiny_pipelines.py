@@ -14,7 +14,7 @@ from spec_sdk.registry import Registry
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
-RETRIEVAL = ["suffix", "token_recycling", "mixed"]
+RETRIEVAL = ["suffix", "token_recycling", "mixed", "easyspec_tree"]
 LOSSLESS = [
     "sd_chain",
     "prompt_lookup",

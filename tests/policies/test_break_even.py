@@ -24,6 +24,7 @@ def cycle(budget: int, nodes: int, new: int, verify_s: float, draft_s: float = 0
         "prefix": 10,
         "budget": budget,
         "tree_nodes": nodes,
+        "drafted": min(budget, nodes - 1),
         "tokens": [0] * new,
         "verify_s": verify_s,
         "recover_s": 0.0,
@@ -131,3 +132,24 @@ def test_what_a_cycle_without_a_draft_costs_is_drafting_alone() -> None:
         assert policy.budget(REQUEST).depth
     assert policy._times.plain.count == before + 5
     assert policy._gained == pytest.approx(-5 * 0.0005)
+
+
+def test_what_a_level_and_a_second_are_worth_is_said() -> None:
+    policy = warm()
+    for _ in range(40):
+        policy.observe(cycle(4, 5, 2, PLAIN_S, draft_s=0.6 * PLAIN_S))
+    budget = policy.budget(REQUEST)
+    # two tokens in 1.6 plain steps; a level took 0.15 of one
+    assert budget.tokens_per_second == pytest.approx(2 / 1.6 / PLAIN_S, rel=0.02)
+    assert budget.level_cost == pytest.approx(0.15 * 2 / 1.6, rel=0.02)
+
+
+def test_what_is_unknown_becomes_cheaper_until_it_is_tried() -> None:
+    """Sampled answers hardly ever have guesses as sure as the first price asks for."""
+    policy = warm(refresh=10**6, patience=10**6)
+    for _ in range(80):
+        policy.observe(cycle(4, 1, 1, PLAIN_S))
+    assert policy.budget(REQUEST).node_costs[1] < UNMEASURED / 8
+    for _ in range(8):
+        policy.observe(cycle(4, 3, 1, 1.5 * PLAIN_S))
+    assert policy.budget(REQUEST).node_costs[2] == pytest.approx(0.5, rel=0.2)

@@ -29,7 +29,7 @@ from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
-from tests.losslessness.enumeration import emitted_law
+from tests.losslessness.enumeration import completed_law, cycle_law, deviation
 from tests.losslessness.plans import CHAINS
 from tests.losslessness.plans import TREES as TREE_PLANS
 
@@ -69,16 +69,19 @@ def test_more_answers_of_one_chain_and_one_tree(scale: Callable[[int, int], int]
 
 @pytest.mark.parametrize("scales", [(-10.0, 10.0), (-1e3, 1e3)])
 def test_the_sigmoid_sampler_is_not_lossless(scales: tuple[float, float]) -> None:
-    """The same test with the same counts that ``exact`` passes. It says so itself: relaxed."""
+    """By a test that ``exact`` passes with the same counts. It says so itself: relaxed."""
     sampler = SigmoidSampler(SigmoidConfig("auto", *scales), SamplingParams(temperature=1.0))
     assert sampler.guarantee == "relaxed"
     assert probability(ChainRejection(None), sampler, DRAWN_CHAIN, 1000) < SIGNIFICANCE
+
+
+def test_as_many_answers_of_the_exact_sampler_are_lossless() -> None:
     assert probability(ChainRejection(None), exact(SamplingParams(temperature=1.0)), DRAWN_CHAIN, 1000) > SIGNIFICANCE
 
 
 @pytest.mark.parametrize("verifier", [MultiStep(None), ChainRejection(None), BlockVerification(None)])
 def test_the_repetition_penalty_by_enumeration(verifier: Verifier) -> None:
-    """Every outcome: the law of three tokens is that of plain sampling with the penalty, to 1e-6."""
+    """Every outcome of a cycle: the law of its tokens is that of plain sampling with the penalty, to 1e-6."""
     target, *tables = (TableModel(3, seed) for seed in (7, 8, 9))
     plans = [CHAINS["chain of all kinds"]]
     if isinstance(verifier, MultiStep):
@@ -87,22 +90,21 @@ def test_the_repetition_penalty_by_enumeration(verifier: Verifier) -> None:
     unpenalised = joint_law(target, ReferenceSampler(None, SamplingParams(temperature=0.8)), (2, 0), TOKENS)
     assert (expected - unpenalised).abs().max() > 0.01
     for plan in plans:
-        law = emitted_law(target, partial(TableDrafter, tables, plan), verifier, PENALISED, (2, 0), TOKENS)
-        assert (law - expected).abs().max() < 1e-6
+        assert deviation(target, partial(TableDrafter, tables, plan), verifier, PENALISED, (2, 0)) < 1e-6
 
 
 def test_a_penalty_that_forgets_drafted_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same proof with the prefix penalised alone, and not the path of the tree."""
     target, *tables = (TableModel(3, seed) for seed in (7, 8, 9))
-    expected = joint_law(target, ReferenceSampler(None, PENALISED), (2, 0), TOKENS)
     right = Sampler.penalise
-    monkeypatch.setattr(
-        Sampler, "penalise", lambda self, logits, prefix, paths: right(self, logits, prefix, [()] * len(paths))
-    )
-    law = emitted_law(
-        target, lambda: TableDrafter(tables, CHAINS["drawn chain"]), MultiStep(None), PENALISED, (2, 0), TOKENS
-    )
-    assert (law - expected).abs().max() > 1e-3
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Sampler, "penalise", lambda self, logits, prefix, paths: right(self, logits, prefix, [()] * len(paths))
+        )
+        make_drafter = partial(TableDrafter, tables, CHAINS["drawn chain"])
+        emitted = cycle_law(target, make_drafter, MultiStep(None), PENALISED, (2, 0))
+    law = completed_law(emitted, target, PENALISED, (2, 0), 4)
+    assert (law - joint_law(target, ReferenceSampler(None, PENALISED), (2, 0), 4)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

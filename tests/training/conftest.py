@@ -35,6 +35,14 @@ QUICK = (
     "backend.native=false",
 )
 """A whole training in a few seconds."""
+HEAD = (
+    *(option for option in QUICK if not option.startswith("task.layers")),
+    "task.method=eagle3",
+    "task.taps=[1,2,3]",
+    "task.unrolled=3",
+    "task.vocabulary=300",
+)
+"""The same of a head."""
 
 
 @dataclass(frozen=True)

@@ -73,3 +73,17 @@ def test_derivatives_in_chunks(chunk: int, missing: bool, monkeypatch: pytest.Mo
     (0.25 * whole).backward()
     torch.testing.assert_close(total, whole.detach(), atol=1e-3, rtol=1e-4)
     torch.testing.assert_close(found_MM, weight_MM.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_a_position_s_weight_is_that_of_its_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distillation, "CHUNK", 3)
+    torch.manual_seed(5)
+    head_VM, state_AM = torch.randn(40, 8), torch.randn(7, 8).requires_grad_()
+    id_AK, logprob_AK = labels(torch.randn(7, 40).softmax(-1), 5)
+    weight_A = torch.tensor([1.0, 0.0, 0.5, 1.0, 0.2, 0.0, 2.0])
+    total = backward_in_chunks(state_AM, lambda s_aM: s_aM @ head_VM.T, id_AK, logprob_AK, 0.25, weight_A)
+    found_AM, state_AM.grad = state_AM.grad, None
+    whole = (weight_A * divergence(state_AM @ head_VM.T, id_AK, logprob_AK)).sum()
+    (0.25 * whole).backward()
+    torch.testing.assert_close(total, whole.detach(), atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(found_AM, state_AM.grad, atol=1e-4, rtol=1e-4)

@@ -11,17 +11,21 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.distributed.support import end, start
-from tests.training.conftest import QUICK
+from tests.training.conftest import HEAD, QUICK
 
 
-def test_two_processes_learn_what_one_does(cli: Callable[..., Any], place: Path) -> None:
-    quick = [option for option in QUICK if not option.startswith("backend.")]
+@pytest.mark.parametrize("options", [QUICK, HEAD], ids=["model", "eagle3"])
+def test_two_processes_learn_what_one_does(cli: Callable[..., Any], place: Path, options: tuple[str, ...]) -> None:
+    quick = [option for option in options if not option.startswith("backend.")]
     train = (*quick, "task.only=train", "task.data=data", "task.steps=6", "task.stored=float32")
-    assert cli(*QUICK, "task.only=data", "task.data=data").status == 0
+    assert cli(*options, "task.only=data", "task.data=data").status == 0
+    if options is HEAD:
+        assert cli(*options, "task.only=features", "task.data=data").status == 0
     assert cli(*train, "backend.threads=1", "task.output=one").status == 0
     done = end(start(2, ["-m", "spec_sdk", *train, "backend=accelerate", "backend.device=cpu"], place))
     assert [status for status, _, _ in done] == [0, 0], done
-    assert done[0][1] == "model.draft=draft\n" and done[1][1] == ""
+    assert done[0][1] == ("drafter.checkpoint=draft\n" if options is HEAD else "model.draft=draft\n")
+    assert done[1][1] == ""
     one, two = (load_file(place / name / "model.safetensors") for name in ("one", "draft"))
     assert one.keys() == two.keys()
     for name, tensor in one.items():

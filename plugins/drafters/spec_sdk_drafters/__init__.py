@@ -8,6 +8,7 @@ from spec_sdk.hookspecs import hookimpl
 
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk_drafters.block import BlockDrafter
     from spec_sdk_drafters.draft_model import DraftModelDrafter
     from spec_sdk_drafters.eagle import EagleDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
@@ -28,6 +29,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         DraftModelDrafter,
         EasySpecDrafter,
         EagleDrafter,
+        BlockDrafter,
         MedusaDrafter,
         HydraDrafter,
         MtpDrafter,

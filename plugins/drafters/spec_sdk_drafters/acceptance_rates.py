@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 PRIOR_WEIGHT = 12.0
@@ -17,6 +18,39 @@ FORGET = 0.99
 """What a guess is worth one guess of its kind later."""
 LEAST = 0.001
 """No rate is taken to be nearer to 0 or 1."""
+
+
+FLATTER = 0.35
+"""A prior rate p of greedy answers is p ** (1 + FLATTER * T) at temperature T: measured at 1, as the priors were."""
+WARMEST = 2.0
+"""Temperatures are told apart in tenths, up to this one."""
+
+
+class RatesByTemperature:
+    """Rates of a kind of source for requests of every temperature; ``keep``: those of one temperature share theirs."""
+
+    def __init__(self, prior: Callable[[Any], float], keep: bool) -> None:
+        self._prior = prior
+        self._kept: dict[float, AcceptanceRates] | None = {} if keep else None
+
+    def of(self, temperature: float) -> AcceptanceRates:
+        """The rates of a request that begins."""
+        temperature = temperature_class(temperature)
+        if self._kept is None:
+            return AcceptanceRates(partial(prior_at, self._prior, temperature))
+        if temperature not in self._kept:
+            self._kept[temperature] = AcceptanceRates(partial(prior_at, self._prior, temperature))
+        return self._kept[temperature]
+
+
+def temperature_class(temperature: float) -> float:
+    """What is learned together."""
+    return min(round(temperature, 1), WARMEST)
+
+
+def prior_at(prior: Callable[[Any], float], temperature: float, kind: Hashable) -> float:
+    """The prior rate of a kind at a temperature: the further from greedy, the rarer is any one token."""
+    return float(prior(kind) ** (1 + FLATTER * temperature))
 
 
 class AcceptanceRates:

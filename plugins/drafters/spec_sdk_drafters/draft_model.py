@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,12 @@ from spec_sdk.contracts import BlockRunner, Hidden, Request, option
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
 from spec_sdk.registry import Registry
+from spec_sdk_drafters.chosen_vocabulary import (
+    context_vocabulary_of,
+    context_vocabulary_option,
+    reduced_to,
+    vocabulary_option,
+)
 from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
 
 RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec); layer_skip, without some layers"
@@ -23,6 +30,8 @@ class DraftModelConfig:
     """Options of drafting with a model; those of the chosen growth and runner stand beside them."""
 
     draft: str | None = option(None, "the model to draft with", means={None: "model.draft"})
+    vocabulary: int | None = vocabulary_option()
+    context_vocabulary: Any = context_vocabulary_option()
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
     runner: Any = option("sequential", f"how the draft model runs while the tree grows: {RUNNERS}")
 
@@ -44,10 +53,12 @@ class DraftModelDrafter(GrowingDrafter):
         super().__init__(config, models)
         self.runner: BlockRunner = Registry.discover().part("runner", config.runner)
         model = models.draft(config.draft)
+        model = dataclasses.replace(model, executor=reduced_to(model.executor, config))
         self.draft_name = model.name
         self.runner.prepare(model.executor.layers, models.ranks)
         self.every_rank = self.runner.spreads and models.ranks.size > 1
         self.session: Session = models.session(model, self.runner, spread=self.every_rank)
+        self.session.context_vocabulary = context_vocabulary_of(model.executor, config)
         self.draft_session = self.session
 
     @property

@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import option
-from spec_sdk.model.draft_heads.head import DraftHead
+from spec_sdk.model.draft_heads.head import DraftHead, DraftHeadExecutor
 from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
+from spec_sdk_drafters.chosen_vocabulary import (
+    context_vocabulary_of,
+    context_vocabulary_option,
+    reduced_to,
+    vocabulary_option,
+)
 from spec_sdk_drafters.feature_drafter import FeatureDrafter
 from spec_sdk_drafters.growing_drafter import GROWTHS
 
@@ -37,6 +43,8 @@ class EagleConfig:
     context: int | None = option(
         None, "longest text in tokens to draft for", minimum=2, means={None: "the head's max_position_embeddings"}
     )
+    vocabulary: int | None = vocabulary_option()
+    context_vocabulary: Any = context_vocabulary_option()
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
@@ -58,5 +66,8 @@ class EagleDrafter(FeatureDrafter):
         layers = None if config.target_layers is None else tuple(config.target_layers)
         model = models.draft_head(config.checkpoint, HeadChoices(config.method, layers, config.context))
         self.draft_name = model.name
-        self.draft_session = DraftHeadSession(model.executor)
-        self._use(model.executor.head, self.draft_session)
+        executor = reduced_to(model.executor, config)
+        assert isinstance(executor, DraftHeadExecutor)
+        self.draft_session = DraftHeadSession(executor)
+        self.draft_session.context_vocabulary = context_vocabulary_of(executor, config)
+        self._use(executor.head, self.draft_session)

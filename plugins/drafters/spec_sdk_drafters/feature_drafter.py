@@ -16,6 +16,7 @@ import torch
 from spec_sdk.contracts import Hidden, Request
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk_drafters.growing_drafter import GrowingDrafter, GrowingSession
+from spec_sdk_drafters.unfed_states import UnfedStates
 
 
 class FeatureHead(Protocol):
@@ -65,18 +66,18 @@ class FeatureDrafter(GrowingDrafter):
     def _use(self, head: FeatureHead, session: PairSession) -> None:
         self.head, self.session = head, session
         self.taps = tuple(sorted(head.taps))
-        self._unfed: dict[int, list[Hidden]] = {}
+        self._unfed = UnfedStates(self.taps)
 
     def room(self, request: Request) -> int:
         # the first token makes no pair before the target has seen it
-        has_feature = self.session.length(request.slot) + len(self._unfed.get(request.slot, ())) > 0
+        has_feature = self.session.length(request.slot) > 0 or self._unfed.has_any(request.slot)
         return self.session.context - len(request.tokens) if has_feature else 0
 
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
         assert prompt_hidden is not None
         for request, hidden in zip(requests, prompt_hidden, strict=True):
             self.session.open(request.slot, (), keep=False)
-            self._unfed[request.slot] = []
+            self._unfed.open(request.slot)
             self._note(request, hidden)
             self._feed_all_but(1, request)
 
@@ -93,7 +94,7 @@ class FeatureDrafter(GrowingDrafter):
     def finish(self, requests: Sequence[Request]) -> None:
         super().finish(requests)
         for request in requests:
-            self._unfed.pop(request.slot, None)
+            self._unfed.drop(request.slot)
             self.session.forget(request.slot)
 
     def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[torch.Tensor]]:
@@ -101,32 +102,18 @@ class FeatureDrafter(GrowingDrafter):
         for request in requests:
             # tokens of many plain steps would make one pass too wide
             self._feed_all_but(PREFILL_CHUNK, request)
-        features = [self.head.features(joined(self._unfed[slot])) for slot in slots]
+        features = [self.head.features(self._unfed.take(slot)) for slot in slots]
         unfed = [request.tokens[self.session.length(request.slot) + 1 :] for request in requests]
-        for slot in slots:
-            self._unfed[slot] = []
         return functools.partial(self.session.feed_pairs, slots, unfed, features)
 
     def _note(self, request: Request, hidden: Hidden) -> None:
-        """Keep the states of some positions, layer → [N, M], until they are fed."""
-        if hidden and len(request.tokens) <= self.session.context:
-            self._unfed[request.slot].append({layer: hidden[layer] for layer in self.taps})
+        if len(request.tokens) <= self.session.context:
+            self._unfed.note(request.slot, hidden)
 
     def _feed_all_but(self, last: int, request: Request) -> None:
         """Feed what was noted of a request, up to the ``last`` pairs."""
-        slot, unfed = request.slot, self._unfed[request.slot]
-        early = sum(len(hidden[self.taps[0]]) for hidden in unfed) - last
-        if early <= 0:
-            return
-        hidden, tokens = joined(unfed), request.tokens[self.session.length(slot) + 1 :]
-        for first in range(0, early, PREFILL_CHUNK):
-            rows = slice(first, min(first + PREFILL_CHUNK, early))
-            chunk = {layer: states[rows] for layer, states in hidden.items()}
-            self.session.prefill_pairs(slot, tokens[rows], self.head.features(chunk))
-        # a copy, so that the states before them need not be kept
-        self._unfed[slot] = [{layer: states[early:].clone() for layer, states in hidden.items()}]
-
-
-def joined(noted: Sequence[Hidden]) -> Hidden:
-    """States of successive positions, one below the other."""
-    return {layer: torch.cat([hidden[layer] for hidden in noted]) for layer in noted[0]}
+        slot = request.slot
+        for hidden in self._unfed.take_all_but(last, slot):
+            features_NM = self.head.features(hidden)
+            first = self.session.length(slot) + 1
+            self.session.prefill_pairs(slot, request.tokens[first : first + len(features_NM)], features_NM)

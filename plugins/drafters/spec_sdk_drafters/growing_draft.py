@@ -5,6 +5,7 @@ Legend: K nodes of a level, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,15 +18,21 @@ class GrowingDraft:
     """One request's tree while it grows, and until it is known what of it was accepted.
 
     ``asked``: how many of the tree's youngest nodes are to be fed next. ``closed``: the tree, when it has grown.
+    ``level_cost``: see :class:`Budget`; a level that is worth less is not fed.
     """
 
-    def __init__(self, request: Request, tree: TreeBuilder, growing: Growing) -> None:
+    def __init__(
+        self, request: Request, tree: TreeBuilder, growing: Growing, vocabulary: int = 0, level_cost: float = 0.0
+    ) -> None:
         self.request = request
+        self.level_cost = level_cost
         self.tree = tree
         self.asked = 0
         self.closed: TokenTree
         self._growing = growing
         self._fed = 1
+        self._vocabulary = vocabulary
+        self._reached = [1.0]
 
     def advance(self, logits_KV: torch.Tensor | None) -> bool:
         """Go on with the logits that were asked for; whether more are asked for. If not, the tree is closed."""
@@ -35,10 +42,28 @@ class GrowingDraft:
             else:
                 self._fed = self.tree.size
                 self.asked = self._growing.send(self._penalised(logits_KV))
+            if self._reach() < self.level_cost:
+                self.asked = self._growing.send(torch.empty(0, self._vocabulary))
         except StopIteration as done:
             self.closed = done.value
             return False
         return True
+
+    def _reach(self) -> float:
+        """How probably a node that is to be fed is reached: a further level gives no more tokens than that.
+
+        Infinite where the growth does not note probabilities: what is drawn never ends for what it is.
+        """
+        if not self.level_cost:
+            return math.inf
+        tree, reached = self.tree, self._reached
+        for node in range(len(reached), tree.size):
+            draws = tree.draws[tree.parent[node]]
+            chance = next(draw.probability for draw in draws if draw.node == node)
+            if chance is None:
+                return math.inf
+            reached.append(reached[tree.parent[node]] * chance)
+        return sum(reached[-self.asked :])
 
     def accepted(self, tokens: Sequence[int]) -> list[int]:
         """The rows of the fed nodes that ``tokens``, which follow the root, lead through."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Growth, Request
+from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -25,6 +26,8 @@ GROWTHS = (
 
 class GrowingSession(Protocol):
     """What a tree grows in: a session of a draft model or of a draft head."""
+
+    context_vocabulary: ContextVocabulary | None
 
     def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
         """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]."""
@@ -65,13 +68,18 @@ class GrowingDrafter(Drafter):
         depths = [min(budget.depth, self.room(request)) for request, budget in zip(requests, budgets, strict=True)]
         able = [i for i, depth in enumerate(depths) if depth >= 1]
         drafts: dict[int, GrowingDraft] = {}
+        if (context := self.session.context_vocabulary) is not None:
+            for request in (requests[i] for i in able):
+                context.follow(request.slot, request.tokens, request.stop_ids)
         roots = self.root_pass([requests[i] for i in able])() if able else []
         for i, logits_V in zip(able, roots, strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
             root_logits_V = align_vocabulary(logits_V, self.vocabulary)
             root_logits_V = request.process_logits(root_logits_V[None], [()])[0]
             growing = self.growth.grow(tree, root_logits_V, depths[i], request, self.name)
-            self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing)
+            self._drafts[request.slot] = drafts[i] = GrowingDraft(
+                request, tree, growing, self.vocabulary, budgets[i].level_cost
+            )
         asking = advanced([*drafts.values()], [None] * len(drafts))
         while asking:
             # a level of every tree in one pass
@@ -86,3 +94,5 @@ class GrowingDrafter(Drafter):
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
+            if self.session.context_vocabulary is not None:
+                self.session.context_vocabulary.forget(request.slot)

@@ -14,6 +14,10 @@ from spec_sdk_drafters.acceptance_rates import AcceptanceRates
 class GuessSource(ABC):
     """Guesses for one request's text. A *place* is what the source knows of a path: the text, and drafted tokens."""
 
+    further_weight = 0.25
+    """What its log odds count for beside a better informed source: less than 1, since sources mostly know the same."""
+    further_offset = 0.6
+    """What it adds there whatever it says, so that one that says nothing new (log odds of -2.4) changes nothing."""
     rates: AcceptanceRates
     """How often its guesses are right, by kind."""
 
@@ -44,6 +48,10 @@ class GuessSource(ABC):
     def other(self, place: Any) -> Hashable:
         """The kind of all tokens that it does not guess."""
 
+    def silent(self, place: Any) -> bool:
+        """Whether it knows nothing of the place, so that what it does not guess tells nothing. By default never."""
+        return False
+
 
 class Sources(ABC):
     """Makes the sources of one kind for an engine's requests, and holds what they share if anything is kept."""
@@ -51,8 +59,8 @@ class Sources(ABC):
     target_top_k: int = 0
 
     @abstractmethod
-    def new(self) -> GuessSource:
-        """The source of a request that begins."""
+    def new(self, temperature: float) -> GuessSource:
+        """The source of a request that begins, which is sampled at ``temperature``; 0: greedy."""
 
     @abstractmethod
     def keep(self, answer: Sequence[int]) -> None:

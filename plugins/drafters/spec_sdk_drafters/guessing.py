@@ -12,17 +12,12 @@ from spec_sdk.contracts import Budget, TopTokens
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.guess_source import GuessSource
 
-FURTHER_WEIGHT = 0.25
-"""What the log odds of a further source count for: less than 1, since sources mostly know the same."""
-FURTHER_OFFSET = 0.6
-"""What a further source adds whatever it says, so that one that says nothing new (log odds of -2.4) changes nothing."""
-
 Places = list[Any]
 """The place in each source."""
 
 
 class Guesser:
-    """Guesses of ``sources`` for one request's text, of which ``taken_in`` tokens are known."""
+    """Guesses of ``sources``, the best informed first, for a text whose first ``taken_in`` tokens are known."""
 
     def __init__(self, sources: Sequence[GuessSource]) -> None:
         self.sources = sources
@@ -39,6 +34,8 @@ class Guesser:
             offered = [source.guesses(place) for source, place in zip(self.sources, places, strict=True)]
             for guess in dict.fromkeys(guess for guesses in offered for guess in guesses):
                 for source, place, guesses in zip(self.sources, places, offered, strict=True):
+                    if source.silent(place):
+                        continue
                     kind = guesses[guess] if guess in guesses else source.other(place)
                     source.rates.observe(kind, guess == token)
             self._extend([token])
@@ -92,17 +89,20 @@ class Guesser:
 
     def _guesses(self, places: Places) -> Iterator[tuple[int, float]]:
         """Every token that some source guesses, and how probably it is right."""
-        offered = [source.guesses(place) for source, place in zip(self.sources, places, strict=True)]
-        if len(offered) == 1:
-            rate = self.sources[0].rates.rate
-            yield from ((token, rate(kind)) for token, kind in offered[0].items())
+        speaking = [
+            (source, source.guesses(place), source.other(place))
+            for source, place in zip(self.sources, places, strict=True)
+            if not source.silent(place)
+        ]
+        if len(speaking) == 1:
+            ((source, guesses, _),) = speaking
+            yield from ((token, source.rates.rate(kind)) for token, kind in guesses.items())
             return
-        others = [source.other(place) for source, place in zip(self.sources, places, strict=True)]
-        for token in dict.fromkeys(token for guesses in offered for token in guesses):
+        for token in dict.fromkeys(token for _, guesses, _ in speaking for token in guesses):
             log_odds = 0.0
-            for i, (source, guesses, other) in enumerate(zip(self.sources, offered, others, strict=True)):
+            for i, (source, guesses, other) in enumerate(speaking):
                 own = source.rates.log_odds(guesses.get(token, other))
-                log_odds += FURTHER_WEIGHT * own + FURTHER_OFFSET if i else own
+                log_odds += source.further_weight * own + source.further_offset if i else own
             yield token, 1 / (1 + math.exp(-log_odds))
 
     def _end(self) -> Places:
@@ -135,5 +135,7 @@ def first_nodes(tree: TreeBuilder, size: int) -> TreeBuilder:
     """The tree of the ``size`` nodes that were added first, all of them chosen."""
     kept = TreeBuilder(tree.root, tree.max_nodes)
     for node in range(1, size):
-        kept.add(tree.parent[node], tree.token[node], "chosen", drafter=tree.draws[tree.parent[node]][0].drafter)
+        parent = tree.parent[node]
+        draw = next(draw for draw in tree.draws[parent] if draw.node == node)
+        kept.add(parent, tree.token[node], "chosen", drafter=draw.drafter, probability=draw.probability)
     return kept

@@ -71,7 +71,7 @@ class LayerSkipDrafter(Drafter):
         for request, tree, budget, logits_1V in zip(requests, trees, budgets, roots, strict=True):
             root_logits_V = request.process_logits(logits_1V, [()])[0]
             growing = self.growth.grow(tree, root_logits_V, budget.depth, request, self.name)
-            drafts.append(GrowingDraft(request, tree, growing))
+            drafts.append(GrowingDraft(request, tree, growing, len(root_logits_V), budget.level_cost))
         asking = advanced(drafts, [None] * len(drafts))
         while asking:
             slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]

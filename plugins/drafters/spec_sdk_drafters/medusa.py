@@ -14,7 +14,7 @@ from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
 from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import TokenTree
-from spec_sdk_drafters.position_tree import most_probable_tree
+from spec_sdk_drafters.position_tree import likeliest, most_probable_tree, positions_of
 
 
 @dataclass
@@ -83,27 +83,13 @@ class MedusaDrafter(Drafter):
         top: list[torch.Tensor] = []
         for row, i in enumerate(able):
             logits_PV = torch.stack([align_vocabulary(logits_RV[row], self.vocabulary) for logits_RV in logits])
-            top += self._most_probable(requests[i], logits_PV)
+            top += likeliest(requests[i], logits_PV, self.config.candidates)
         top = read(*top)
         for i, token_PC, probability_PC in zip(able, top[::2], top[1::2], strict=True):
-            positions = [
-                list(zip(tokens, probabilities, strict=True))
-                for tokens, probabilities in zip(token_PC.tolist(), probability_PC.tolist(), strict=True)
-            ]
+            positions = positions_of(token_PC, probability_PC)
             budget = replace(budgets[i], nodes=min(budgets[i].nodes, 1 + self.config.max_nodes))
             trees[i] = most_probable_tree(requests[i].pending_token, positions, budget, self.name).build().tree
         return trees
-
-    def _most_probable(self, request: Request, logits_PV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The likeliest tokens of every position and their probabilities, both [P, C], under the request's penalty.
-
-        Its constraint is asked for the first position alone: what it allows later depends on the tokens between.
-        """
-        first_1V = request.process_logits(logits_PV[:1], [()])
-        later_PV = request.sampler.penalise(logits_PV[1:], request.tokens, [()] * (len(logits_PV) - 1))
-        probability_PV = torch.cat((first_1V, later_PV)).float().softmax(-1)
-        top = probability_PV.topk(min(self.config.candidates, probability_PV.shape[-1]))
-        return top.indices, top.values
 
     def _note(self, request: Request, hidden: Hidden) -> None:
         """Keep the last of some states, layer → [N, M], in memory of its own."""

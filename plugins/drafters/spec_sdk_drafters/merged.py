@@ -112,7 +112,9 @@ def merge(trees: Sequence[TokenTree]) -> TokenTree:
             for draw in draws:
                 sequence = None if draw.sequence is None else above + draw.sequence
                 token = tree.token_N[draw.node]
-                node_of[draw.node] = merged.add(parent, token, draw.kind, draw.source, draw.drafter, sequence)
+                node_of[draw.node] = merged.add(
+                    parent, token, draw.kind, draw.source, draw.drafter, sequence, draw.probability
+                )
     return merged.build().tree
 
 

@@ -1,4 +1,4 @@
-"""Retrieval, recycling and, where they are unsure, a draft model: one tree of the most probable tokens."""
+"""Retrieval, recycling and, where it is worth its time, a drafter with a model: one tree of the best guesses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens, option
 from spec_sdk.model.models import Models
 from spec_sdk.tree import TokenTree
+from spec_sdk_drafters.asked_model import AskedModel
 from spec_sdk_drafters.guess_source import Sources
+from spec_sdk_drafters.guessing import Guesser
 from spec_sdk_drafters.merged import member_of, merge
 from spec_sdk_drafters.recycling_table import RecyclingSources
 from spec_sdk_drafters.retrieval import RetrievalDrafter
@@ -28,18 +30,17 @@ class MixedConfig(SuffixConfig):
         means={0: "no token recycling"},
     )
     model: dict[str, Any] | None = option(
-        None, "a drafter for where nothing is sure, as {name: draft_model, option: value}", means={None: "none"}
-    )
-    model_below: float = option(
-        0.5, "the model is asked where the best first guess is less probable", minimum=0, maximum=1
+        None, "a drafter to ask where it is worth its time, as {name: draft_model, option: value}", means={None: "none"}
     )
 
 
 class MixedDrafter(RetrievalDrafter):
-    """Drafts the best guesses of a suffix automaton and token recycling, and asks a model where they are unsure.
+    """Drafts the most probable guesses of a suffix automaton, token recycling and, where that pays, a model.
 
-    Whether the model is asked, and for how large a tree, depends on the text alone. All of its draws are in the tree:
-    so a rejected draw tells the verifier what it told the model, and the distribution of the output stays.
+    Whether the model is asked, and for how much, depends on what is past alone: the text, and what asking gained and
+    took before. Tokens that the model chose compete with the other guesses, node by node. Tokens that it drew are all
+    in the tree, and the guesses beside them were fixed before: so a rejected draw tells the verifier what it told the
+    model, and the distribution of the output stays.
     """
 
     name = "mixed"
@@ -48,51 +49,63 @@ class MixedDrafter(RetrievalDrafter):
 
     def __init__(self, config: MixedConfig, models: Models) -> None:
         super().__init__(config, models)
-        self.model: Drafter | None = None
-        self._asked: set[int] = set()
+        self.model: AskedModel | None = None
         if config.model is not None:
-            self.model = model = member_of(config.model, "drafter.model", models)
-            self.taps, self.draft_name, self.draft_session = model.taps, model.draft_name, model.draft_session
-            self.every_rank = model.every_rank
-            self.target_top_k = max(self.target_top_k, model.target_top_k)
+            drafter: Drafter = member_of(config.model, "drafter.model", models)
+            self.model = AskedModel(drafter, models.target.executor.layers)
+            self.taps, self.draft_name, self.draft_session = drafter.taps, drafter.draft_name, drafter.draft_session
+            self.every_rank, self.target_top_k = drafter.every_rank, max(self.target_top_k, drafter.target_top_k)
 
     def make_sources(self) -> list[Sources]:
         config = self.config
         found: list[Sources] = [SuffixSources(config.keep_across_prompts, config.max_kept_tokens)]
         return found + [RecyclingSources(config.keep_across_prompts, config.successors)] * (config.successors > 0)
 
+    def new_guesser(self, request: Request) -> Guesser:
+        guesser = super().new_guesser(request)
+        if self.model is not None:
+            guesser.sources = [self.model.source_of(request), *guesser.sources]
+        return guesser
+
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
+        if self.model is not None:
+            self.model.begin(requests, prompt_hidden)
         super().start(requests, prompt_hidden)
-        # without taps it is started when it is first asked: its prefill is not paid for where it never is
-        if self.model is not None and self.model.taps:
-            self._start_model(requests, prompt_hidden)
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
-        asked = self._unsure(requests)
-        # half of the nodes at most: the model gets the others, fixed before it draws
-        own = [
-            replace(budget, nodes=1 + (budget.nodes - 1) // 2) if i in asked else budget
+        model = self.model
+        if model is None:
+            return super().propose(requests, budgets)
+        own = [self._guessers[request.slot] for request in requests]
+        unpaused = [i for i in range(len(own)) if model.may_ask(requests[i], budgets[i])]
+        surest = {i: own[i].surest() for i in unpaused}
+        asked = [i for i in unpaused if model.is_worth_asking(requests[i], surest[i], budgets[i])]
+        # beside draws, half of the nodes at most: the model gets the others, fixed before it draws
+        shares = [
+            replace(budget, nodes=1 + (budget.nodes - 1) // 2) if i in asked and model.draws(requests[i]) else budget
             for i, budget in enumerate(budgets)
         ]
-        trees = super().propose(requests, own)
-        if self.model is None or not asked:
+        trees = super().propose(requests, shares)
+        if not asked:
             return trees
-        self._start_model([requests[i] for i in asked if requests[i].slot not in self._asked], None)
-        nodes = [budgets[i].nodes - (trees[i].size - 1) for i in asked]
-        granted = [Budget(min(budgets[i].depth, left - 1), left) for i, left in zip(asked, nodes, strict=True)]
-        for i, tree in zip(asked, self.model.propose([requests[i] for i in asked], granted), strict=True):
-            trees[i] = merge([tree, trees[i]])
+        granted = [beside(trees[i], budgets[i]) if model.draws(requests[i]) else budgets[i] for i in asked]
+        proposals = model.propose([requests[i] for i in asked], granted, [surest[i] for i in asked])
+        for i, proposal in zip(asked, proposals, strict=True):
+            without = trees[i]
+            if proposal.drawn:
+                # guesses may have taken the room of draws that were not foreseen
+                fits = proposal.tree.size + without.size - 1 <= budgets[i].nodes
+                trees[i] = merge([proposal.tree, without]) if fits else proposal.tree
+            else:
+                trees[i] = self.propose_one(requests[i], budgets[i])
+            model.asked(requests[i], surest[i], proposal, without, trees[i], budgets[i])
         return trees
 
     def observe_scores(
         self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]
     ) -> None:
-        count = self.model.target_top_k if self.model is not None else 0
-        if self.model is not None and count:
-            started = [i for i, request in enumerate(requests) if request.slot in self._asked]
-            self.model.observe_scores(
-                [requests[i] for i in started], [trees[i] for i in started], [tops[i].first(count) for i in started]
-            )
+        if self.model is not None:
+            self.model.observe_scores(requests, trees, tops)
         super().observe_scores(requests, trees, tops)
 
     def observe(
@@ -102,26 +115,16 @@ class MixedDrafter(RetrievalDrafter):
         path_hidden: Sequence[Hidden] | None = None,
     ) -> None:
         super().observe(requests, committed, path_hidden)
-        started = [i for i, request in enumerate(requests) if request.slot in self._asked]
-        if self.model is not None and started:
-            hidden = None if path_hidden is None else [path_hidden[i] for i in started]
-            self.model.observe([requests[i] for i in started], [committed[i] for i in started], hidden)
+        if self.model is not None:
+            self.model.observe(requests, committed, path_hidden)
 
     def finish(self, requests: Sequence[Request]) -> None:
         super().finish(requests)
-        started = [request for request in requests if request.slot in self._asked]
-        if self.model is not None and started:
-            self.model.finish(started)
-        self._asked -= {request.slot for request in requests}
+        if self.model is not None:
+            self.model.finish(requests)
 
-    def _unsure(self, requests: Sequence[Request]) -> list[int]:
-        """Those for whom the model is asked."""
-        if self.model is None:
-            return []
-        below = self.config.model_below
-        return [i for i, request in enumerate(requests) if self._guessers[request.slot].surest() < below]
 
-    def _start_model(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None) -> None:
-        if self.model is not None and requests:
-            self.model.start(requests, prompt_hidden)
-            self._asked |= {request.slot for request in requests}
+def beside(tree: TokenTree, budget: Budget) -> Budget:
+    """What ``tree`` leaves of a budget for a tree with the same root: fewer nodes, at the price of further ones."""
+    costs = budget.node_costs[tree.size - 1 :]
+    return replace(budget, nodes=budget.nodes - (tree.size - 1), node_costs=tuple(cost - costs[0] for cost in costs))

@@ -13,7 +13,7 @@ from typing import Final
 
 from spec_sdk.contracts import TopTokens
 from spec_sdk.tree import TokenTree
-from spec_sdk_drafters.acceptance_rates import AcceptanceRates
+from spec_sdk_drafters.acceptance_rates import AcceptanceRates, RatesByTemperature
 from spec_sdk_drafters.guess_source import GuessSource, Sources
 
 PROBABILITIES = (0.03, 0.1, 0.25, 0.5, 0.8)
@@ -83,10 +83,12 @@ class RecyclingSources(Sources):
 
     def __init__(self, keep: bool, successors: int) -> None:
         self.target_top_k = successors
-        self._kept = (AcceptanceRates(prior), RecyclingTable()) if keep else None
+        self._rates = RatesByTemperature(prior, keep)
+        self._kept = RecyclingTable() if keep else None
 
-    def new(self) -> RecyclingSource:
-        return RecyclingSource(*self._kept or (AcceptanceRates(prior), RecyclingTable()))
+    def new(self, temperature: float) -> RecyclingSource:
+        table = RecyclingTable() if self._kept is None else self._kept
+        return RecyclingSource(self._rates.of(temperature), table)
 
     def keep(self, answer: Sequence[int]) -> None:
         """The table has all of it."""

@@ -42,8 +42,13 @@ class RetrievalDrafter(Drafter):
 
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
         for request in requests:
-            guesser = self._guessers[request.slot] = Guesser([sources.new() for sources in self.sources])
+            guesser = self._guessers[request.slot] = self.new_guesser(request)
             guesser.read(request.tokens)
+
+    def new_guesser(self, request: Request) -> Guesser:
+        """What guesses for a request that begins."""
+        temperature = request.sampler.params.temperature
+        return Guesser([sources.new(temperature) for sources in self.sources])
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         guesser = self._guessers[request.slot]

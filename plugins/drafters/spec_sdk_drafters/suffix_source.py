@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from spec_sdk.contracts import TopTokens
 from spec_sdk.tree import TokenTree
-from spec_sdk_drafters.acceptance_rates import AcceptanceRates
+from spec_sdk_drafters.acceptance_rates import AcceptanceRates, RatesByTemperature
 from spec_sdk_drafters.guess_source import GuessSource, Sources
 from spec_sdk_drafters.suffix_automaton import Cursor, SuffixAutomaton
 
@@ -53,6 +53,9 @@ class KeptAnswers:
 
 class SuffixSource(GuessSource):
     """Followers of the longest runs at the text's end."""
+
+    # beside a model; fitted, as the rates
+    further_weight, further_offset = 0.75, 1.65
 
     def __init__(self, rates: AcceptanceRates, kept: KeptAnswers | None = None) -> None:
         self.rates = rates
@@ -102,10 +105,10 @@ class SuffixSources(Sources):
 
     def __init__(self, keep: bool, most_kept: int) -> None:
         self._kept = KeptAnswers(most_kept) if keep else None
-        self._rates = AcceptanceRates(prior) if keep else None
+        self._rates = RatesByTemperature(prior, keep)
 
-    def new(self) -> SuffixSource:
-        return SuffixSource(self._rates or AcceptanceRates(prior), self._kept)
+    def new(self, temperature: float) -> SuffixSource:
+        return SuffixSource(self._rates.of(temperature), self._kept)
 
     def keep(self, answer: Sequence[int]) -> None:
         if self._kept is not None:

@@ -12,7 +12,7 @@ import torch
 from spec_sdk.contracts import Growing, Growth, Request
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
-from spec_sdk_growth.options import children_of, children_option, width_option
+from spec_sdk_growth.options import check_draws, children_of, children_option, temperature_option, width_option
 from spec_sdk_growth.static import grow_static
 
 
@@ -22,6 +22,10 @@ class AutoConfig:
 
     width: int = width_option()
     children: str = children_option()
+    temperature: float = temperature_option()
+
+    def __post_init__(self) -> None:
+        check_draws(self.children, self.temperature, "auto")
 
 
 class AutoGrowth(Growth):
@@ -42,4 +46,4 @@ class AutoGrowth(Growth):
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
         if children == "top_k":
             return grow_beam(fed, root_logits_V, depth, width, drafter)
-        return grow_static(fed, root_logits_V, depth, [width, 1], children, request, drafter)
+        return grow_static(fed, root_logits_V, depth, [width, 1], children, self.config.temperature, request, drafter)

@@ -12,7 +12,7 @@ import torch
 from spec_sdk.contracts import Growing
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
-from spec_sdk_growth.options import check_kept, children_option, width_option
+from spec_sdk_growth.options import check_draws, check_kept, children_option, temperature_option, width_option
 
 
 @dataclass
@@ -21,9 +21,11 @@ class BeamConfig:
 
     width: int = width_option()
     children: str = children_option()
+    temperature: float = temperature_option()
 
     def __post_init__(self) -> None:
         check_kept(self.children, "beam", self.width)
+        check_draws(self.children, self.temperature, "beam", pruned=self.width > 1)
 
 
 class BeamGrowth(MostProbableGrowth):

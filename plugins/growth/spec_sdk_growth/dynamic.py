@@ -5,6 +5,7 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from spec_sdk.contracts import Growing, option
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
-from spec_sdk_growth.options import check_kept, children_option, width_option
+from spec_sdk_growth.options import check_draws, check_kept, children_option, temperature_option, width_option
 
 
 @dataclass
@@ -22,9 +23,11 @@ class DynamicConfig:
     width: int = width_option()
     max_nodes: int = option(32, "nodes of the tree, the root not counted", minimum=1)
     children: str = children_option()
+    temperature: float = temperature_option()
 
     def __post_init__(self) -> None:
         check_kept(self.children, "dynamic", self.width)
+        check_draws(self.children, self.temperature, "dynamic", pruned=self.width > 1)
 
 
 class DynamicGrowth(MostProbableGrowth):
@@ -52,9 +55,10 @@ class DynamicGrowth(MostProbableGrowth):
         # sorted by level too, so that of two paths of equal probability the parent comes before its child
         most = min(max_nodes, fed.max_nodes - 1)
         kept = sorted(sorted(offered)[:most], key=lambda offer: (offer[1], offer[2], offer[0]))
-        tree, node_of = TreeBuilder(fed.root), {0: 0}
-        for _, _, parent, token in kept:
-            node = tree.add(node_of[parent], token, "chosen", drafter=drafter)
+        tree, node_of, joint_of = TreeBuilder(fed.root), {0: 0}, {0: 0.0}
+        for cost, _, parent, token in kept:
+            chance = math.exp(-cost - joint_of[parent])
+            node = tree.add(node_of[parent], token, "chosen", drafter=drafter, probability=chance)
             if (parent, token) in fed_as:
-                node_of[fed_as[parent, token]] = node
+                node_of[fed_as[parent, token]], joint_of[fed_as[parent, token]] = node, -cost
         return tree.build().tree

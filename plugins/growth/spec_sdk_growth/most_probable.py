@@ -24,6 +24,7 @@ class PathOptions(Protocol):
 
     width: int
     children: str
+    temperature: float
 
 
 class MostProbableGrowth(Growth):
@@ -40,7 +41,7 @@ class MostProbableGrowth(Growth):
     ) -> Growing:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)
         if children != "top_k":
-            return grow_static(fed, root_logits_V, depth, [1], children, request, drafter)
+            return grow_static(fed, root_logits_V, depth, [1], children, self.config.temperature, request, drafter)
         return self.grow_chosen(fed, root_logits_V, depth, drafter)
 
     @abstractmethod
@@ -67,21 +68,28 @@ def grow_levels(
 ) -> Generator[int, torch.Tensor, list[Level]]:
     """Add the ``width`` most probable children of every level, and feed them.
 
-    Where there is room for fewer, every level gets an equal share of it: the budget's depth is used."""
+    Where there is room for fewer, every level gets an equal share of it: the budget's depth is used. A level that is
+    not fed is the last.
+    """
     frontier, joint_K = [0], torch.zeros(1)
     logits_KV = root_logits_V[None]
     levels: list[Level] = []
     for level in range(depth):
         if level:
             logits_KV = yield len(frontier)
+            if not len(logits_KV):
+                break
         joint_KW, token_KW = best_children(logits_KV, joint_K, width)
         share = fed.room // (depth - level)
         best = joint_KW.flatten().topk(min(width, joint_KW.numel(), share)).indices.sort().values
+        parents = (best // joint_KW.shape[1]).tolist()
+        chance_K = (joint_KW - joint_K[:, None]).flatten()[best].exp().tolist()
         joint_K = joint_KW.flatten()[best]
         tokens = token_KW.flatten()[best].tolist()
-        parents = (best // joint_KW.shape[1]).tolist()
-        chosen = [(frontier[k], token) for k, token in zip(parents, tokens, strict=True)]
-        added = {(parent, token): fed.add(parent, token, "chosen", drafter=drafter) for parent, token in chosen}
+        added = {
+            (frontier[k], token): fed.add(frontier[k], token, "chosen", drafter=drafter, probability=chance)
+            for k, token, chance in zip(parents, tokens, chance_K, strict=True)
+        }
         levels.append(Level(frontier, joint_KW, token_KW, added))
         frontier = list(added.values())
     return levels

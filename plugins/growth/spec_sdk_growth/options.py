@@ -1,10 +1,15 @@
-"""Options that several growths have."""
+"""Options that several growths have.
+
+Legend: V vocabulary.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal, cast
+
+import torch
 
 from spec_sdk.contracts import LARGEST_TREE, option
 from spec_sdk.errors import UserError
@@ -28,6 +33,35 @@ def children_option() -> str:
             "with_replacement": "drawn",
             "without_replacement": "drawn, all different",
         },
+    )
+
+
+def temperature_option() -> float:
+    """The option ``temperature``."""
+    return option(
+        1.0,
+        "of draws: the draft's logits are divided by it, before what the request's sampling does to them",
+        minimum=0.01,
+        maximum=100,
+    )
+
+
+def tempered(logits_V: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Logits [V] to draw from: divided by ``temperature``, in float32 at least; at 1 they are left as they are."""
+    if temperature == 1:
+        return logits_V
+    return logits_V.to(torch.promote_types(logits_V.dtype, torch.float32)) / temperature
+
+
+def check_draws(children: str, temperature: float, growth: str, pruned: bool = False) -> None:
+    """Raise UserError for a ``temperature`` of draws where none is ever made: children are chosen, as those of a tree
+    that ``growth`` prunes are."""
+    if temperature == 1 or not (pruned or children == "top_k"):
+        return
+    why = f"growth={growth} chooses the children of a tree" if pruned else f"children={children} chooses them"
+    raise UserError(
+        f"drafter.temperature: {temperature:g} changes what is drawn, and {why}; leave it at 1, or use "
+        "drafter.growth=auto drafter.children=auto"
     )
 
 

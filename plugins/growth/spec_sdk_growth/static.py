@@ -16,7 +16,15 @@ from spec_sdk.ops import without
 from spec_sdk.ops.host_reads import count as count_read
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import DraftDistribution, TreeBuilder
-from spec_sdk_growth.options import Children, affordable_widths, children_of, children_option
+from spec_sdk_growth.options import (
+    Children,
+    affordable_widths,
+    check_draws,
+    children_of,
+    children_option,
+    temperature_option,
+    tempered,
+)
 
 
 @dataclass
@@ -30,8 +38,10 @@ class StaticConfig:
         maximum=LARGEST_TREE - 1,
     )
     children: str = children_option()
+    temperature: float = temperature_option()
 
     def __post_init__(self) -> None:
+        check_draws(self.children, self.temperature, "static")
         if not self.widths:
             raise UserError("drafter.widths: no level is listed; give one or more numbers of children, such as [2,2,1]")
 
@@ -51,7 +61,8 @@ class StaticGrowth(Growth):
         self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
     ) -> Growing:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
-        return grow_static(fed, root_logits_V, depth, self.config.widths, children, request, drafter)
+        c = self.config
+        return grow_static(fed, root_logits_V, depth, c.widths, children, c.temperature, request, drafter)
 
 
 def grow_static(
@@ -60,10 +71,13 @@ def grow_static(
     depth: int,
     widths: Sequence[int],
     children: Children,
+    temperature: float,
     request: Request,
     drafter: str,
 ) -> Growing:
     """Children are the most probable ones, or drawn with the request's sampler and random numbers.
+
+    ``temperature``: of draws. A draw carries the distribution that it was made from, so verification stays lossless.
 
     A tree too large for the budget becomes narrower, not shallower, before anything is drawn.
 
@@ -86,7 +100,8 @@ def grow_static(
         else:
             count_read()
             for node, logits_V in zip(frontier, logits_KV, strict=True):
-                _draw_children(fed, node, request.sampler.law(logits_V), count, children, request, drafter)
+                law = request.sampler.law(tempered(logits_V, temperature))
+                _draw_children(fed, node, law, count, children, request, drafter)
         frontier = list(range(first_new, fed.size))
     return fed.build().tree
 

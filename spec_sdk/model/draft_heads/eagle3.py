@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.model.decoder import ForwardPass, Rotations
-from spec_sdk.model.draft_heads.head import DraftHead, HeadParts, HeadPass, fed_features
+from spec_sdk.model.draft_heads.head import DraftHead, HeadParts, HeadPass, HeadRows, fed_features
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection
@@ -76,22 +76,35 @@ class Eagle3Head(DraftHead):
     ) -> tuple[torch.Tensor, ForwardPass]:
         """What enters the layer [B, N, M], and what the pass works on."""
         embedded_BNM, work = super().forward_pass(inputs, cache, ops, taps)
-        embedded_BNM = self._norm(embedded_BNM, self._embedding_norm_M)
-        h_BNM = fed_features(inputs)
-        if self.variant.norm_before_residual:
-            h_BNM = self._feature_norm(h_BNM)
-        return h_BNM, HeadPass(**vars(work), embedded_BNM=embedded_BNM)
+        embedded_BNM = self.normed_embedding(embedded_BNM)
+        return self.entering(fed_features(inputs)), HeadPass(**vars(work), embedded_BNM=embedded_BNM)
+
+    def normed_embedding(self, embedded_BNM: torch.Tensor) -> torch.Tensor:
+        """What the attention reads of a token."""
+        return self._norm(embedded_BNM, self._embedding_norm_M)
+
+    def entering(self, feature_BNM: torch.Tensor) -> torch.Tensor:
+        """What enters the layer with a feature."""
+        return self._feature_norm(feature_BNM) if self.variant.norm_before_residual else feature_BNM
+
+    @property
+    def attention_norm_M(self) -> torch.Tensor | None:
+        return None if self.variant.norm_before_residual else super().attention_norm_M
 
     def attention_input(self, layer: int, h_BNM: torch.Tensor, work: Rotations) -> torch.Tensor:
         """Embedding and feature side by side [B, N, 2M]."""
-        assert isinstance(work, HeadPass)
+        assert isinstance(work, HeadPass | HeadRows)
         normed_BNM = h_BNM if self.variant.norm_before_residual else self._feature_norm(h_BNM)
         return torch.cat((work.embedded_BNM, normed_BNM), dim=-1)
 
-    def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
-        """Logits [B, N, V]; a token outside the draft vocabulary has -inf."""
-        logits, scale = self.output_head(self._norm(h_BNM, self.final_norm_M)), self.variant.logit_scale
+    def logits(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+        """A logit for each row of the output head; a token outside the draft vocabulary has -inf."""
+        logits, scale = output_head(self.before_output(h_BNM)), self.variant.logit_scale
         return logits if scale == 1.0 else logits * scale
+
+    def before_output(self, h: torch.Tensor) -> torch.Tensor:
+        """What the output head reads of what left the layer [..., M]."""
+        return self._norm(h, self.final_norm_M)
 
     def _feature_norm(self, h_BNM: torch.Tensor) -> torch.Tensor:
         return super().attention_input(0, h_BNM, Rotations(()))

@@ -21,13 +21,15 @@ FcNorm = Literal["none", "together", "each"]
 @dataclass(frozen=True)
 class Eagle3Spec(DraftHeadSpec):
     """``published_taps``: the target layers that it reads. ``fc_norm``: what is normalized
-    before ``fc``: nothing, all tapped states together, or each by itself.
+    before ``fc``: nothing, all tapped states together, or each by itself. ``borrows_head``: the output rows of its
+    tokens are the target's.
     """
 
     method: ClassVar[str] = "eagle3"
     published_taps: PublishedTaps = PublishedTaps()
     fc_norm: FcNorm = "none"
     variant: Eagle3Variant = Eagle3Variant()
+    borrows_head: bool = False
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
         return self.published_taps.of_target(target_layers)
@@ -50,7 +52,11 @@ class Eagle3Spec(DraftHeadSpec):
         elif self.fc_norm == "each":
             required |= {f"fc_norm.{i}.weight": (S,) for i in range(taps)}
         # what the target cannot lend
-        needed = [("d2t", V != W), ("lm_head.weight", V != W or M != S), ("embed_tokens.weight", M != S)]
+        needed = [
+            ("d2t", V != W),
+            ("lm_head.weight", (V != W or M != S) and not self.borrows_head),
+            ("embed_tokens.weight", M != S),
+        ]
         required |= {name: optional.pop(name) for name, wanted in needed if wanted}
         return required, optional
 

@@ -9,13 +9,13 @@ Legend: B requests, N rows of a request, M model dim of the head.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass
+from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
@@ -43,6 +43,16 @@ class DraftHead(Decoder, ABC):
     def __init__(self, parts: HeadParts, final_norm_M: torch.Tensor) -> None:
         super().__init__(parts.config, [parts.block], parts.embedding, final_norm_M, parts.output_head)
         self.taps = parts.taps
+        self.at_once: Callable[[torch.Tensor, ForwardPass], torch.Tensor | None] | None = None
+        """What runs the block in one call, if the backend has such a thing."""
+
+    @property
+    def attention_norm_M(self) -> torch.Tensor | None:
+        """The gain of the norm under which the attention reads hidden states; None if it reads them as they are."""
+        return self.blocks[0].input_norm_M
+
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
+        return None if self.at_once is None else self.at_once(h_BNM, work)
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         raise ValueError("a draft head has one layer, of which nothing can be left out")
@@ -68,8 +78,15 @@ def fed_features(inputs: PassInputs) -> torch.Tensor:
 
 
 @dataclass
+class HeadRows(Rotations):
+    """Rows of a head whose attention also reads the tokens' embeddings, ``embedded_BNM``, normalized."""
+
+    embedded_BNM: torch.Tensor
+
+
+@dataclass
 class HeadPass(ForwardPass):
-    """A pass of a head whose attention also reads the tokens' embeddings, ``embedded_BNM``, normalized."""
+    """A pass of such rows."""
 
     embedded_BNM: torch.Tensor = torch.empty(0)
 
@@ -80,7 +97,12 @@ class DraftHeadExecutor(TorchExecutor):
     def __init__(self, head: DraftHead, ops: Ops) -> None:
         super().__init__(head, ops)
         self.head = head
+        head.at_once = ops.head_block(head)
         self.feature_width = head.config.hidden_size
 
     def cut(self, layers: Sequence[int]) -> TorchExecutor:
         raise ValueError("a draft head has one layer, of which nothing can be left out")
+
+    def _running(self, decoder: Decoder) -> DraftHeadExecutor:
+        assert isinstance(decoder, DraftHead)
+        return DraftHeadExecutor(decoder, self.ops)

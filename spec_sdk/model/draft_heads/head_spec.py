@@ -8,7 +8,7 @@ Legend: V target vocabulary, W draft vocabulary, M model dim of the head.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -73,16 +73,27 @@ class DraftHeadSpec(PublishedSpec):
         return IGNORED
 
 
-def read_layer(body: Fields, tensors: HeadTensors) -> ModelConfig:
+def read_layer(body: Fields, tensors: Collection[str]) -> ModelConfig:
     """The configuration of a head's decoder layer, from the config.json of a Llama-like model.
 
-    What other models have beside it (experts, scaled logits) may stand there and is not the head's. Raises UserError
-    for several layers: the programs that read such heads differ in their norms.
+    ``tensors``: the names of those that it has. What other models have beside it (experts, scaled logits) may stand
+    there and is not the head's. Raises UserError for several layers: the programs that read such heads differ in their
+    norms.
     """
     layers = body.size("num_hidden_layers", 1)
     if layers != 1:
         raise UserError(f"{body.where}: num_hidden_layers is {layers}; only heads of one layer are read")
-    values = {"max_position_embeddings": _POSITIONS, **body.values, "num_hidden_layers": 1}
+    return read_layers(Fields({**body.values, "num_hidden_layers": 1}, body.where), tensors)
+
+
+def read_layers(
+    body: Fields, tensors: Collection[str], windows: Sequence[int | None] = (), computes: Collection[str] = ()
+) -> ModelConfig:
+    """The configuration of decoder layers. ``tensors``: names of a head's; ``windows``: the sliding window of each.
+
+    ``computes``: keys that the head reads itself. Which biases and norms there are, the tensors of the first layer say.
+    """
+    values = {"max_position_embeddings": _POSITIONS, **body.values}
     attention = f"{LAYER}.self_attn"
     if body.flag("attention_bias", False) and f"{attention}.q_proj.bias" not in tensors:
         raise UserError(f"{body.where}: attention_bias is true, and there is no tensor '{attention}.q_proj.bias'")
@@ -91,15 +102,16 @@ def read_layer(body: Fields, tensors: HeadTensors) -> ModelConfig:
         qkv_bias=f"{attention}.q_proj.bias" in tensors,
         o_bias=f"{attention}.o_proj.bias" in tensors,
         qk_norm=f"{attention}.q_norm.weight" in tensors,
-        computes=("logit_scale", *EXPERT_COUNTS),
+        windows=windows,
+        computes=("logit_scale", *EXPERT_COUNTS, *computes),
     )
 
 
-def layer_shapes(config: ModelConfig, inputs: int) -> dict[str, Shape]:
+def layer_shapes(config: ModelConfig, inputs: int, layer: str = LAYER) -> dict[str, Shape]:
     """The matrices of a head's layer, whose Q, K and V read ``inputs`` numbers, with its norm before the MLP."""
     M, MLP = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention, mlp = f"{LAYER}.self_attn", f"{LAYER}.mlp"
+    attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
     shapes: dict[str, Shape] = {
         f"{attention}.q_proj.weight": (queries, inputs),
         f"{attention}.k_proj.weight": (keys, inputs),
@@ -108,7 +120,7 @@ def layer_shapes(config: ModelConfig, inputs: int) -> dict[str, Shape]:
         f"{mlp}.gate_proj.weight": (MLP, M),
         f"{mlp}.up_proj.weight": (MLP, M),
         f"{mlp}.down_proj.weight": (M, MLP),
-        f"{LAYER}.post_attention_layernorm.weight": (M,),
+        f"{layer}.post_attention_layernorm.weight": (M,),
     }
     if config.qkv_bias:
         shapes |= {
@@ -165,9 +177,12 @@ class HeadWeights:
 
     def output_head(self, target: TargetEnds) -> Projection:
         """The head's own, over the tokens that ``d2t`` names if it does, or the target's."""
-        own = self.projection("lm_head") if "lm_head.weight" in self.tensors else target.output_head
+        own = self.projection("lm_head") if "lm_head.weight" in self.tensors else None
         d2t_W, t2d_V = self.tensors.tensor_if_any("d2t"), self.tensors.tensor_if_any("t2d")
         if d2t_W is None:
-            return own
-        token_W = draft_tokens(d2t_W, t2d_V, target.vocabulary, self.tensors.where)
-        return ReducedVocabularyHead(own, token_W.to(self.device), target.vocabulary)
+            return own or target.output_head
+        token_W = draft_tokens(d2t_W, t2d_V, target.vocabulary, self.tensors.where).to(self.device)
+        if own is None:
+            rows_WM = target.output_head.weight_OI.to(self.device)[token_W]
+            own = self.ops.projection(rows_WM.to(self.dtype))
+        return ReducedVocabularyHead(own, token_W, target.vocabulary)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.tree import TreeBuilder
@@ -22,6 +23,8 @@ class HydraSession:
 
     def __init__(self, heads: HydraHeads) -> None:
         self.heads = heads
+        self.context_vocabulary: ContextVocabulary | None = None
+        """The heads have rows of all tokens."""
         self._prefix = None if heads.prefix is None else DraftHeadSession(heads.prefix)
         self._length: dict[int, int] = {}
         self._state_1M: dict[int, torch.Tensor] = {}

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.draft_heads.block_head import BlockExecutor
+from spec_sdk.model.draft_heads.block_spec import BlockSpec
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor, HeadParts
 from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, HeadWeights
 from spec_sdk.model.draft_heads.hydra import HydraHeads
@@ -22,6 +24,8 @@ from spec_sdk.ops import Ops
 
 HEADS = ("eagle", "eagle3")
 """Methods of EAGLE heads."""
+BLOCK_HEADS = ("dflash", "dspark")
+"""Methods of heads that draft a block."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,26 @@ def load_hydra_heads(
     spec = spec.beside(target, published.where)
     taps = _checked(published, spec, target)
     return spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target, ops)
+
+
+def load_block_head(
+    published: PublishedHead,
+    target: TargetEnds,
+    choices: HeadChoices,
+    device: torch.device,
+    dtype: torch.dtype,
+    ops: Ops,
+) -> BlockExecutor:
+    """A head that drafts a block, on ``device``. Raises UserError for one that does not suit, and for other heads."""
+    spec = published.spec
+    if not isinstance(spec, BlockSpec):
+        raise _another_method(published, "one that drafts a block: dflash or dspark")
+    if choices.target_layers is not None:
+        spec = spec.with_taps(choices.target_layers)
+    if choices.context is not None:
+        spec = spec.within(choices.context)
+    taps = _checked(published, spec, target)
+    return BlockExecutor(spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target), ops)
 
 
 def _checked(published: PublishedHead, spec: PublishedSpec, target: TargetEnds) -> tuple[int, ...]:

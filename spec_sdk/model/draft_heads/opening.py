@@ -15,6 +15,8 @@ from spec_sdk.model.draft_heads.layouts.mtp import MtpLayout
 from spec_sdk.model.source_directory import PICKLES, weights_are_complete
 
 OPTION = "drafter.checkpoint"
+MASK_EMBEDDING_FILE = "mask_embedding.pt"
+"""Beside some DFlash heads: what the mask token is fed as, a pickle."""
 
 
 def open_draft_head(reference: str) -> PublishedHead:
@@ -26,6 +28,8 @@ def open_draft_head(reference: str) -> PublishedHead:
     pickles = pickles_in(directory)
     if pickles and not weights_are_complete(directory, ("config.json",)):
         raise UserError(f"{directory}: has only pickle weights ({pickles[0].name}); {conversion_advice(reference)}")
+    if (directory / MASK_EMBEDDING_FILE).is_file():
+        raise UserError(f"{directory}: has a pickle, {MASK_EMBEDDING_FILE}; {conversion_advice(reference)}")
     return read_head(HeadFiles.open(directory))
 
 
@@ -72,7 +76,7 @@ def _hub_directory(reference: str, option: str, pickled: bool) -> Path:
     from spec_sdk.model.source_hub import HubUnreachable, Wanted, cached_snapshot, downloaded_snapshot
 
     wanted = Wanted(
-        patterns=("*.json", *(("*.bin", "*.pt") if pickled else ("*.safetensors",))),
+        patterns=("*.json", *(("*.bin", "*.pt") if pickled else ()), "*.safetensors", MASK_EMBEDDING_FILE),
         complete=(lambda directory: bool(pickles_in(directory)))
         if pickled
         else (lambda directory: weights_are_complete(directory, ("config.json",))),

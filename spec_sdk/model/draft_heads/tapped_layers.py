@@ -14,24 +14,30 @@ from spec_sdk.model.config_fields import Fields
 ENTERING = "eagle_aux_hidden_state_layer_ids"
 """At the top of config.json (speculators, vLLM): the index of the block that the state enters."""
 LEAVING = "target_layer_ids"
-"""At the top of config.json (DeepSpec): the index of the block that the state leaves."""
+"""At the top of config.json (DeepSpec) or in ``dflash_config``: the index of the block that the state leaves."""
+BLOCK_ENTERING = "aux_hidden_state_layer_ids"
+"""The same as :data:`ENTERING` in the files that speculators writes of heads that draft a block."""
 
 
 @dataclass(frozen=True)
 class PublishedTaps:
     """The layers that config.json names; None where it names none and the method's own are meant.
 
-    ``fault``: why it cannot be told which are meant; empty if it can.
+    ``fault``: why it cannot be told which are meant; empty if it can. ``evenly``: how many layers are meant where none
+    are named, if they are spread evenly.
     """
 
     layers: tuple[int, ...] | None = None
     fault: str = ""
+    evenly: int | None = None
 
     def of_target(self, target_layers: int) -> tuple[int, ...]:
         """The layers of a target of so many. Raises UserError if it cannot be told which."""
         if self.fault:
             raise UserError(self.fault)
-        return default_taps(target_layers) if self.layers is None else self.layers
+        if self.layers is not None:
+            return self.layers
+        return default_taps(target_layers) if self.evenly is None else evenly_spread(target_layers, self.evenly)
 
 
 def published_taps(config: Fields) -> PublishedTaps:
@@ -51,6 +57,30 @@ def published_taps(config: Fields) -> PublishedTaps:
             "with drafter.target_layers"
         )
     return PublishedTaps(next((ids for ids in (entering, inside, leaving, plain) if ids is not None), None))
+
+
+def block_taps(config: Fields, nested: Fields | None, draft_layers: int) -> PublishedTaps:
+    """The layers that a head which drafts a block of so many layers names, at the top or in ``dflash_config``."""
+    sections = [config] if nested is None else [nested, config]
+    leaving = [ids for section in sections if (ids := _ids(section, LEAVING, 1)) is not None]
+    if len(leaving) == 2 and leaving[0] != leaving[1]:
+        return PublishedTaps(
+            fault=f"{config.where}: {LEAVING} is {[tap - 1 for tap in leaving[1]]} at the top, and "
+            f"{[tap - 1 for tap in leaving[0]]} in dflash_config; say which layers are right with drafter.target_layers"
+        )
+    entering = [
+        ids
+        for section, key in ((config, BLOCK_ENTERING), (nested, "layer_ids"))
+        if section is not None and (ids := _ids(section, key, 0)) is not None
+    ]
+    return PublishedTaps(next(iter((*leaving, *entering)), None), evenly=draft_layers)
+
+
+def evenly_spread(target_layers: int, count: int) -> tuple[int, ...]:
+    """DFlash's own choice: what leaves so many blocks from the second to the last but two. May coincide."""
+    if count == 1:
+        return (target_layers // 2 + 1,)
+    return tuple(2 + round(i * (target_layers - 4) / (count - 1)) for i in range(count))
 
 
 def default_taps(target_layers: int) -> tuple[int, ...]:

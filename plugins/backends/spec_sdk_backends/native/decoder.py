@@ -28,6 +28,12 @@ def unknown_block(decoder: Decoder) -> str | None:
     """Why the native kernels do not run a decoder's blocks; None if they do."""
     if type(decoder) is not Decoder:
         return f"a {type(decoder).__name__} is not run natively"
+    unnormed = next((layer for layer, block in enumerate(decoder.blocks) if block.input_norm_M is None), None)
+    return unknown_stages(decoder) if unnormed is None else f"layer {unnormed} has no input norm"
+
+
+def unknown_stages(decoder: Decoder) -> str | None:
+    """Why they do not run what a block does once it has read its input; None if they do."""
     config = decoder.config
     if decoder.dtype not in DTYPES or not knows_heads(config.num_heads, config.num_kv_heads, config.head_dim):
         return f"heads of {config.head_dim} in {decoder.dtype} are not"
@@ -38,8 +44,6 @@ def unknown_block(decoder: Decoder) -> str | None:
         mlp, spec = block.mlp, decoder.kinds[layer].attention
         if not isinstance(mlp, GatedMLP) or mlp.activation != "silu":
             return f"layer {layer} has no MLP with SiLU"
-        if block.input_norm_M is None:
-            return f"layer {layer} has no input norm"
         if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
             return f"layer {layer} has norms of its outputs"
         if spec.softcap is not None:
@@ -69,12 +73,11 @@ class NativeDecoder(Decoder):
             stack=decoder.stack,
             sources=decoder.sources,
         )
-        c, mlp = self.config, self.blocks[0].mlp
-        assert isinstance(mlp, GatedMLP)
         self._dtype_number = DTYPES[self.dtype]
         self._most_rows = min(MOST_ROWS, most_rows(self.dtype))
-        self._shape = Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, mlp.down.inputs, c.rms_norm_eps)
-        self._native = (Block * self.layers)(*(self._block(layer) for layer in range(self.layers)))
+        self._shape = shape_of(self)
+        gains = [block.input_norm_M for block in self.blocks]
+        self._native = (Block * self.layers)(*(block_of(self, layer, gain) for layer, gain in enumerate(gains)))
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         return NativeDecoder(super().subset(layers))
@@ -83,7 +86,7 @@ class NativeDecoder(Decoder):
         if not self._narrow(h_BNM) or not work.cache.in_place:
             return None
         of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
-        rotations = _Rotations(work)
+        rotations = PassRotations(work)
         for stop in sorted({layer for layer in work.taps if first < layer < end} | {end}):
             h_BNM = h_BNM.clone(memory_format=torch.contiguous_format)
             library().spec_blocks(
@@ -95,6 +98,7 @@ class NativeDecoder(Decoder):
                 address(of_pass),
                 address(cache),
                 h_BNM.data_ptr(),
+                None,
                 rotations.cosines,
                 rotations.sines,
                 torch.get_num_threads(),
@@ -110,7 +114,7 @@ class NativeDecoder(Decoder):
             return super().pre_attention(layer, h_BNM, work)
         (B, N, _), c = h_BNM.shape, self.config
         H, G = c.num_heads, c.num_kv_heads
-        h_BNM, rotations = h_BNM.contiguous(), _Rotations(work)
+        h_BNM, rotations = h_BNM.contiguous(), PassRotations(work)
         qkv_BNXD = h_BNM.new_empty((B, N, H + 2 * G, c.head_dim))
         library().spec_before(
             self._dtype_number,
@@ -143,22 +147,31 @@ class NativeDecoder(Decoder):
     def _narrow(self, h_BNM: torch.Tensor) -> bool:
         return h_BNM.shape[0] * h_BNM.shape[1] <= self._most_rows and not torch.is_grad_enabled()
 
-    def _block(self, layer: int) -> Block:
-        block, spec = self.blocks[layer], self.kinds[layer].attention
-        mlp = block.mlp
-        assert isinstance(mlp, GatedMLP)
-        linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
-        gains = (block.input_norm_M, block.q_norm_D, block.k_norm_D, block.post_norm_M)
-        return Block(
-            *(part.matrix for part in linear if isinstance(part, NativeProjection | NativeQuantizedProjection)),
-            *(None if gain is None else gain.data_ptr() for gain in gains),
-            spec.scale_for(self.config.head_dim),
-            spec.window or 0,
-            self.rotation_index(layer),
-        )
+
+def shape_of(decoder: Decoder) -> Shape:
+    """The sizes that all its blocks have."""
+    c, mlp = decoder.config, decoder.blocks[0].mlp
+    assert isinstance(mlp, GatedMLP)
+    return Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, mlp.down.inputs, c.rms_norm_eps)
 
 
-class _Rotations:
+def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) -> Block:
+    """One block for the kernels, with this gain on what its attention reads; None for no norm."""
+    block, spec = decoder.blocks[layer], decoder.kinds[layer].attention
+    mlp = block.mlp
+    assert isinstance(mlp, GatedMLP)
+    linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
+    gains = (input_norm_M, block.q_norm_D, block.k_norm_D, block.post_norm_M)
+    return Block(
+        *(part.matrix for part in linear if isinstance(part, NativeProjection | NativeQuantizedProjection)),
+        *(None if gain is None else gain.data_ptr() for gain in gains),
+        spec.scale_for(decoder.config.head_dim),
+        spec.window or 0,
+        decoder.rotation_index(layer),
+    )
+
+
+class PassRotations:
     """The addresses of a pass's cosines and sines [B, N, 1, D], which it keeps alive."""
 
     def __init__(self, work: Rotations) -> None:

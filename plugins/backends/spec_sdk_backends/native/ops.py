@@ -5,6 +5,8 @@ Legend: L layers, O outputs, I inputs, g layers of a run, B requests, N rows of 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from spec_sdk.ops import Ops
@@ -13,6 +15,7 @@ from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.types import PLAIN, AttentionSpec
 from spec_sdk_backends.native.attention import attends, attention
+from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
@@ -54,6 +57,9 @@ class NativeOps(Ops):
 
     def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
         return NativeQuantizedProjection(matrix, bias_O)
+
+    def head_block(self, head: Any) -> NativeHeadBlock | None:
+        return native_head_block(head)
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.head_files import HeadFiles
+from spec_sdk.model.draft_heads.layouts.dflash import DFlashLayout
 from spec_sdk.model.draft_heads.layouts.eagle import EagleLayout
 from spec_sdk.model.draft_heads.layouts.eagle3 import Eagle3Layout
 from spec_sdk.model.draft_heads.layouts.hydra import HydraLayout
@@ -16,6 +17,7 @@ LAYOUTS: tuple[DraftHeadLayout, ...] = (
     SpeculatorsLayout(),
     Eagle3Layout(),
     EagleLayout(),
+    DFlashLayout(),
     MedusaLayout(),
     VllmMedusaLayout(),
     HydraLayout(),

@@ -25,7 +25,7 @@ class EagleLayout(DraftHeadLayout):
                 "there is no hidden_norm"
             )
         tensors, config = files.tensors(), files.config
-        layer = read_layer(config, tensors)
+        layer = read_layer(config, tensors.names)
         spec = Eagle1Spec(layer, layer.vocab_size, layer.hidden_size, fc_bias=_bias(files))
         return PublishedHead(self.title, spec, tensors, str(files.directory), files.directory.resolve().name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.borrowed_weights import KEY as WEIGHTS_OF_TARGET
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Variant
 from spec_sdk.model.draft_heads.eagle3_spec import Eagle3Spec, FcNorm
@@ -52,7 +53,7 @@ def read_eagle3(body: Fields, options: Fields, tensors: HeadTensors, norm_before
     """
     if not flag(options, "use_aux_hidden_state", True):
         raise UserError(f"{options.where}: use_aux_hidden_state is false; only heads that read several layers are read")
-    layer = read_layer(body, tensors)
+    layer = read_layer(body, tensors.names)
     taps, fc_norm = published_taps(options), _fc_norm(options)
     states = options.get("num_aux_hidden_states")
     if taps.layers is not None and states is not None and options.size("num_aux_hidden_states") != len(taps.layers):
@@ -68,7 +69,16 @@ def read_eagle3(body: Fields, options: Fields, tensors: HeadTensors, norm_before
             norm_output=options.flag("norm_output", False),
             logit_scale=options.positive("logit_scale", 1.0),
         ),
+        borrows_head=_borrows_head(options),
     )
+
+
+def _borrows_head(options: Fields) -> bool:
+    """Whether config.json leaves the output rows to the target, as it does for a draft model."""
+    listed = options.get(WEIGHTS_OF_TARGET) or []
+    if listed not in ([], ["head"]):
+        raise UserError(f"{options.where}: {WEIGHTS_OF_TARGET} is {listed!r}; a head can leave ['head'] to its target")
+    return bool(listed)
 
 
 def _fc_norm(options: Fields) -> FcNorm:

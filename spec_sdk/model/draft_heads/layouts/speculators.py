@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.draft_heads.eagle1_spec import Eagle1Spec
 from spec_sdk.model.draft_heads.head_files import HeadFiles, HeadTensors
-from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, read_layer
+from spec_sdk.model.draft_heads.head_spec import read_layer
+from spec_sdk.model.draft_heads.layouts.dflash import block_tensors, read_block
 from spec_sdk.model.draft_heads.layouts.eagle3 import eagle3_tensors, read_eagle3
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
 from spec_sdk.model.draft_heads.layouts.mtp import read_speculators_mtp
+from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 
 _KEY = "speculators_model_type"
-_KINDS = ("eagle", "eagle3", "mtp")
+_KINDS = ("eagle", "eagle3", "dflash", "dspark", "mtp")
+_OTHER_KINDS = ("peagle", "dflash2", "xpress")
 _DRAFT_VOCABULARY = 32000
 """The library's own default of ``draft_vocab_size``."""
+_DFLASH: dict[str, Any] = {"draft_vocab_size": _DRAFT_VOCABULARY, "block_size": 8, "sample_from_anchor": False}
+_BLOCK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dflash": _DFLASH,
+    "dspark": {
+        **_DFLASH,
+        "sample_from_anchor": True,
+        "markov_rank": 256,
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
+    },
+}
+"""What the library means where a file does not say."""
 
 
 class SpeculatorsLayout(DraftHeadLayout):
@@ -26,12 +43,16 @@ class SpeculatorsLayout(DraftHeadLayout):
     def read(self, files: HeadFiles) -> PublishedHead:
         config, kind = files.config, files.config.text(_KEY, "")
         if kind not in _KINDS:
-            raise UserError(f"{config.where}: {_KEY} is '{kind}'{did_you_mean(kind, _KINDS)}")
+            advice = f"; read are {', '.join(_KINDS)}" if kind in _OTHER_KINDS else did_you_mean(kind, _KINDS)
+            raise UserError(f"{config.where}: {_KEY} is '{kind}'{advice}")
         if kind == "mtp":
             return read_speculators_mtp(files, _target(config))
         body = config.section("transformer_layer_config")
-        spec: DraftHeadSpec
-        if kind == "eagle":
+        spec: PublishedSpec
+        if kind in ("dflash", "dspark"):
+            tensors = block_tensors(files)
+            spec = read_block(body, Fields({**_BLOCK_DEFAULTS[kind], **config.values}, config.where), tensors)
+        elif kind == "eagle":
             tensors = files.tensors()
             spec = _eagle(body, config, tensors)
         else:
@@ -50,7 +71,7 @@ def _eagle(body: Fields, config: Fields, tensors: HeadTensors) -> Eagle1Spec:
     if bias != ("fc.bias" in tensors):
         there = "a" if "fc.bias" in tensors else "no"
         raise UserError(f"{config.where}: fusion_bias is {str(bias).lower()}, and there is {there} tensor 'fc.bias'")
-    layer = read_layer(body, tensors)
+    layer = read_layer(body, tensors.names)
     return Eagle1Spec(layer, layer.vocab_size, layer.hidden_size, fc_bias=bias)
 
 

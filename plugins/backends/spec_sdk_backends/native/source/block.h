@@ -7,8 +7,8 @@
 
 extern "C" struct Block {
     Matrix qkv, output, gate_up, down;
-    const void* input_norm;
-    const void* q_norm;  // null: none
+    const void* input_norm;  // null: none
+    const void* q_norm;
     const void* k_norm;
     const void* post_norm;
     double scale;
@@ -34,6 +34,7 @@ template <class T> struct Work {
     std::vector<Span>* spans;
     std::vector<float>* sums;
     Team* team;
+    const T* beside = nullptr;  // [rows, model]: what the attention reads before each row of h; null: nothing
 };
 
 // What one thread works on.
@@ -59,13 +60,21 @@ template <class T> void normalise(const T* x, const T* gain, int64_t size, doubl
     for (i = 0; i < size; i++) to[i] = rounded<T>(to_float(x[i]) * factor * to_float(gain[i]));
 }
 
-// the norm of all rows, which every thread makes for itself
-template <class T> Rows<T> normalised(Own<T>& own, const Work<T>& work, const void* gain, const Matrix& matrix) {
-    int64_t M = work.shape.model;
-    own.normal.resize(work.rows * M);
-    for (int64_t r = 0; r < work.rows; r++)
-        normalise<T>(work.h + r * M, (const T*)gain, M, work.shape.epsilon, own.normal.data() + r * M);
-    return own.rows(own.normal.data(), M, work.rows, matrix);
+// the norm of all rows, each behind its row of ``beside``, which every thread makes for itself
+template <class T>
+Rows<T> normalised(Own<T>& own, const Work<T>& work, const void* gain, const Matrix& matrix,
+                   const T* beside = nullptr) {
+    int64_t M = work.shape.model, width = beside ? 2 * M : M;
+    own.normal.resize(work.rows * width);
+    for (int64_t r = 0; r < work.rows; r++) {
+        T* to = own.normal.data() + r * width;
+        if (beside) to = std::copy_n(beside + r * M, M, to);
+        if (gain)
+            normalise<T>(work.h + r * M, (const T*)gain, M, work.shape.epsilon, to);
+        else
+            std::copy_n(work.h + r * M, M, to);
+    }
+    return own.rows(own.normal.data(), width, work.rows, matrix);
 }
 
 // this thread's part of the outputs, block by block: ``use(first, count, y, stride)``
@@ -74,7 +83,7 @@ template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>&
 }
 
 template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
-    Rows<T> rows = normalised(own, work, block.input_norm, block.qkv);
+    Rows<T> rows = normalised(own, work, block.input_norm, block.qkv, work.beside);
     int64_t width = block.qkv.outputs;
     multiply<T>(block.qkv, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
         for (int64_t r = 0; r < rows.count; r++)

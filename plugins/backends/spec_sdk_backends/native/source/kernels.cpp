@@ -131,13 +131,14 @@ Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosin
 
 template <class T>
 void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, const Pass& pass, const Cache& cache,
-            T* h, const void* const* cosines, const void* const* sines, int threads) {
+            T* h, const T* beside, const void* const* cosines, const void* const* sines, int threads) {
     thread_local Buffers<T> kept;
     Buffers<T>& buffers = kept;
     Sight sight(pass);
     buffers.room.make(sight, shape.heads, shape.dim);
     Team team;
     Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, buffers, team);
+    work.beside = beside;
 #pragma omp parallel num_threads(threads)
     {
         thread_local Own<T> own;
@@ -232,13 +233,16 @@ void spec_attention(int dtype, int64_t heads, int64_t kv_heads, int64_t dim, dou
         attend_layer<float>(of, *pass, (const float*)q, stride, *cache, layer, (float*)o, threads);
 }
 
-// ``count`` blocks from cache layer ``first`` on, h [rows, model] in place
+// ``count`` blocks from cache layer ``first`` on, h [rows, model] in place; ``beside`` [rows, model], or null
 void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t first, int64_t count, const Pass* pass,
-                 const Cache* cache, void* h, const void* const* cosines, const void* const* sines, int threads) {
+                 const Cache* cache, void* h, const void* beside, const void* const* cosines,
+                 const void* const* sines, int threads) {
     if (dtype)
-        blocks<bf16>(*shape, blocks_of, first, count, *pass, *cache, (bf16*)h, cosines, sines, threads);
+        blocks<bf16>(*shape, blocks_of, first, count, *pass, *cache, (bf16*)h, (const bf16*)beside, cosines, sines,
+                     threads);
     else
-        blocks<float>(*shape, blocks_of, first, count, *pass, *cache, (float*)h, cosines, sines, threads);
+        blocks<float>(*shape, blocks_of, first, count, *pass, *cache, (float*)h, (const float*)beside, cosines, sines,
+                      threads);
 }
 
 // qkv [rows, (H + 2G) D] of one block, Q and K normalised and rotated

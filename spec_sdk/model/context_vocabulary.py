@@ -1,0 +1,127 @@
+"""What a draft model can draft, chosen at inference: some tokens for all requests, and those of each request's text.
+
+Few tokens make most of a text, and most others of an answer stand before it in the prompt or the answer. So an output
+head over the lowest ids, which a BPE tokenizer gives to frequent tokens, and the rows of the text's tokens, a few
+dozen, miss few tokens at a fraction of the whole head's bytes.
+
+Legend: B requests, N rows of a request, R tokens of the head, C tokens of a text beside them, M model dim,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import torch
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.executor import Executor, PassOutput, PassPlan
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead, reduced
+
+SMALL_BLOCK = 64
+"""Rows of fewer tokens are laid out anew when the text gets another one."""
+
+
+def with_lowest_tokens(executor: TorchExecutor, tokens: int, option: str) -> TorchExecutor:
+    """The same model, its weights shared, with an output head over the ``tokens`` lowest ids: a copy of those rows.
+
+    Raises UserError, naming ``option``, for a model whose head is over some tokens only.
+    """
+    decoder, head = executor.decoder, executor.decoder.output_head
+    if isinstance(head, ReducedVocabularyHead):
+        raise UserError(
+            f"{option}: {tokens} tokens cannot be chosen: the draft model has rows of {len(head.token_R)} of "
+            f"{head.outputs} tokens; leave it at null"
+        )
+    if tokens >= head.outputs:
+        return executor
+    token_R = torch.arange(tokens, device=decoder.device)
+    return executor.of_decoder(decoder.with_head(reduced(head, decoder.embedding, token_R, executor.ops)))
+
+
+def why_no_context(executor: Executor) -> str | None:
+    """Why the tokens of a request's text cannot be added to what a model can draft; None if they can."""
+    head = executor.decoder.output_head if isinstance(executor, TorchExecutor) else None
+    if head is None or executor.config.encoder is not None:
+        return "its output head is not that of a decoder in torch"
+    if not isinstance(head, ReducedVocabularyHead):
+        return "it can draft all tokens"
+    return None if head.rows_of_tokens is not None else "its output head has rows of no other tokens"
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some tokens [C] of a text, and their rows of the head in the form in which the backend multiplies them."""
+
+    token_C: torch.Tensor
+    rows: Projection
+
+
+@dataclass
+class _Text:
+    """A request's tokens that the head has no rows of. ``seen``: tokens of the text that were looked at; ``known``:
+    what can be drafted.
+    """
+
+    known: set[int]
+    seen: int = 0
+    blocks: list[_Block] = field(default_factory=list)
+
+
+class ContextVocabulary:
+    """Adds to a pass's logits those of the tokens that stand in each request's own text.
+
+    ``executor`` is one that :func:`why_no_context` has nothing against. What one request can draft does not depend on
+    the texts of others, and a draw's distribution is over exactly what it can draft.
+    """
+
+    def __init__(self, executor: TorchExecutor) -> None:
+        decoder, head = executor.decoder, executor.decoder.output_head
+        assert isinstance(head, ReducedVocabularyHead) and head.rows_of_tokens is not None
+        self._decoder, self._ops = decoder, executor.ops
+        self._rows, self._vocabulary = head.rows_of_tokens, head.outputs
+        self._in_head = frozenset(head.token_R.tolist())
+        self._texts: dict[int, _Text] = {}
+
+    def follow(self, slot: int, tokens: Sequence[int], others: Iterable[int] = ()) -> None:
+        """``tokens``: a slot's text, which has grown since the last call. ``others``: tokens to add to it at first."""
+        text = self._texts.get(slot)
+        if text is None:
+            text = self._texts[slot] = _Text(set(self._in_head))
+        else:
+            others = ()
+        new = [t for t in dict.fromkeys(chain(others, tokens[text.seen :])) if t not in text.known]
+        new = [token for token in new if token < self._vocabulary]
+        text.seen = len(tokens)
+        if new:
+            text.known.update(new)
+            token_C = torch.tensor(new, device=self._decoder.device)
+            if text.blocks and len(text.blocks[-1].token_C) < SMALL_BLOCK:
+                token_C = torch.cat((text.blocks.pop().token_C, token_C))
+            text.blocks.append(_Block(token_C, self._ops.projection(self._rows(token_C))))
+
+    def forget(self, slot: int) -> None:
+        """A slot's request has ended, or another one begins there."""
+        self._texts.pop(slot, None)
+
+    def tokens(self, slot: int) -> list[int]:
+        """What a slot's request can draft beside the head's tokens."""
+        text = self._texts.get(slot)
+        return [] if text is None else [token for block in text.blocks for token in block.token_C.tolist()]
+
+    def planned(self, plan: PassPlan) -> PassPlan:
+        """The plan with what :meth:`complete` needs of the pass."""
+        return replace(plan, taps=tuple(dict.fromkeys((*plan.taps, self._decoder.layers))))
+
+    def complete(self, slot: int, output: PassOutput) -> None:
+        """Write the logits of the text's tokens into those of a request's pass, [1, N, V] or [1, 1, V]."""
+        text, logits_BNV = self._texts.get(slot), output.logits_BNV
+        if text is None:
+            return
+        h_BNM = output.hidden[self._decoder.layers][:, -logits_BNV.shape[1] :]
+        for block in text.blocks:
+            logits_BNV.index_copy_(-1, block.token_C, self._decoder.logits(h_BNM, block.rows))
