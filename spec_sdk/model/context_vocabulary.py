@@ -124,4 +124,4 @@ class ContextVocabulary:
             return
         h_BNM = output.hidden[self._decoder.layers][:, -logits_BNV.shape[1] :]
         for block in text.blocks:
-            logits_BNV.index_copy_(-1, block.token_C, self._decoder.logits(h_BNM, block.rows))
+            logits_BNV.index_copy_(-1, block.token_C, self._decoder.logits_with(h_BNM, block.rows))

@@ -249,9 +249,9 @@ class Decoder:
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
         """Logits [B, N, V] in the model's dtype."""
-        return self.logits(h_BNM, self.output_head)
+        return self.logits_with(h_BNM, self.output_head)
 
-    def logits(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+    def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
         """Final norm and this output projection, soft-capped if the model is: a logit for each of its rows."""
         logits_BNV, cap = output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
         if cap is None:

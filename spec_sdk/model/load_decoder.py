@@ -10,7 +10,7 @@ import torch
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.attention_stack import AttentionStack
 from spec_sdk.model.borrowed_weights import BorrowingModel
-from spec_sdk.model.config import Experts
+from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.load_whisper import load_whisper
 from spec_sdk.model.target_ends import TargetEnds
@@ -43,6 +43,24 @@ def load_decoder(
     weights = _Weights(source, device, dtype, ops)
     if config.encoder is not None:
         return load_whisper(config, weights, weights.embedding())
+    blocks, stack = _blocks(config, weights)
+    lent = source if isinstance(source, BorrowingModel) else None
+    embedding = embedding or (lent and lent.embedding) or weights.embedding()
+    if lent is not None and lent.token_R is not None:
+        lent_rows = rows_of(lent.head, lent.loaded.embedding) if lent.head and lent.loaded else None
+        head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows)
+    else:
+        head = (lent and lent.head) or weights.head(embedding)
+    return Decoder(config, blocks, embedding, weights.read("final_norm"), head, stack=stack)
+
+
+def load_blocks(source: TensorSource, device: torch.device, dtype: torch.dtype, ops: Ops) -> list[BlockWeights]:
+    """The blocks of a checkpoint alone."""
+    blocks, _ = _blocks(source.config, _Weights(source, device, dtype, ops))
+    return blocks
+
+
+def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights], AttentionStack]:
     stack = AttentionStack(
         input_norm_LM=weights.stacked("input_norm"),
         qkv_projections=weights.projections("q", "k", "v"),
@@ -68,14 +86,7 @@ def load_decoder(
         )
         for i in range(config.num_layers)
     ]
-    lent = source if isinstance(source, BorrowingModel) else None
-    embedding = embedding or (lent and lent.embedding) or weights.embedding()
-    if lent is not None and lent.token_R is not None:
-        lent_rows = rows_of(lent.head, lent.loaded.embedding) if lent.head and lent.loaded else None
-        head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows)
-    else:
-        head = (lent and lent.head) or weights.head(embedding)
-    return Decoder(config, blocks, embedding, weights.read("final_norm"), head, stack=stack)
+    return blocks, stack
 
 
 def load_target_ends(source: TensorSource, name: str, device: torch.device, dtype: torch.dtype, ops: Ops) -> TargetEnds:
@@ -84,7 +95,7 @@ def load_target_ends(source: TensorSource, name: str, device: torch.device, dtyp
     embedding = weights.embedding()
     head = weights.head(embedding)
     norm_M = weights.read("final_norm")
-    return TargetEnds(name, config.num_layers, head.outputs, embedding, norm_M, config.rms_norm_eps, head)
+    return TargetEnds(name, config.num_layers, head.outputs, embedding, norm_M, config.rms_norm_eps, head, config)
 
 
 def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -22,6 +22,7 @@ from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.draft_heads.block_head import BlockExecutor
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
+from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.loading import (
     BLOCK_HEADS,
@@ -29,10 +30,11 @@ from spec_sdk.model.draft_heads.loading import (
     HeadChoices,
     load_block_head,
     load_draft_head,
+    load_hydra_heads,
     load_medusa_heads,
 )
 from spec_sdk.model.draft_heads.medusa import MedusaHeads
-from spec_sdk.model.draft_heads.opening import open_draft_head
+from spec_sdk.model.draft_heads.opening import open_draft_head, open_own_module
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder, load_target_ends
 from spec_sdk.model.model_source import ModelSource
@@ -86,6 +88,14 @@ class MedusaModel:
     heads: MedusaHeads
 
 
+@dataclass(frozen=True)
+class HydraModel:
+    """Loaded Hydra heads, with a label for reports."""
+
+    name: str
+    heads: HydraHeads
+
+
 class Models:
     """Loads the target at once and draft models when first asked for.
 
@@ -124,14 +134,15 @@ class Models:
         self.group = group or ranks
         self.spread: list[SpreadSession] = []
         """The sessions that all ranks have, in the order in which they were made."""
-        self._draft_reference = draft_reference
+        self._target_reference, self._draft_reference = target_reference, draft_reference
         self._draft_layers = draft_layers
         self._context = context
         self._weights, self._kv_cache = weights, kv_cache
         self._loaded: dict[str, Model] = {}
-        self._heads: dict[tuple[str, HeadChoices], DraftHeadModel] = {}
+        self._heads: dict[tuple[str | None, HeadChoices], DraftHeadModel] = {}
         self._block_heads: dict[tuple[str, HeadChoices], BlockHeadModel] = {}
         self._medusa_heads: dict[str, MedusaModel] = {}
+        self._hydra_heads: dict[str, HydraModel] = {}
         self._target_checkpoint = self._open(target_reference)
         longest = self._target_checkpoint.config.longest_context
         if context is not None and context > longest:
@@ -191,9 +202,22 @@ class Models:
         that cannot be used with the target.
         """
         reference = reference or self._trained_head(HEADS if choices.method == "auto" else (choices.method,))
+        return self._draft_head(reference, choices)
+
+    def prediction_module(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
+        """A prediction module (MTP), by directory or Hugging Face hub id, loaded once for every choice.
+
+        None: the one in the target's own checkpoint, for texts as long as the target is served. Raises UserError where
+        there is none, and for one that cannot be used with the target.
+        """
+        if reference is None and choices.context is None and self._context is not None:
+            choices = replace(choices, context=self._context)
+        return self._draft_head(reference, choices)
+
+    def _draft_head(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
         key = (reference, choices)
         if key not in self._heads:
-            published = self._open_head(reference)
+            published = self._own_module() if reference is None else self._open_head(reference)
             executor = load_draft_head(published, self._ends, choices, self.device, self.dtype, self.ops)
             self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} head", self._with_cache(executor))
         return self._heads[key]
@@ -226,6 +250,21 @@ class Models:
             self._medusa_heads[reference] = MedusaModel(f"{published.name}, {published.layout} heads", heads)
         return self._medusa_heads[reference]
 
+    def hydra_heads(self, reference: str | None) -> HydraModel:
+        """Hydra heads, by directory or Hugging Face hub id, loaded once.
+
+        None: those that an installed package has for the target. Raises UserError where there are none, and for ones
+        that cannot be used with the target.
+        """
+        reference = reference or self._trained_head(("hydra",))
+        if reference not in self._hydra_heads:
+            published = self._open_head(reference)
+            heads = load_hydra_heads(published, self._ends, self.device, self.dtype, self.ops)
+            if heads.prefix is not None:
+                self._with_cache(heads.prefix)
+            self._hydra_heads[reference] = HydraModel(f"{published.name}, {published.layout} heads", heads)
+        return self._hydra_heads[reference]
+
     def _trained_head(self, methods: Collection[str]) -> str:
         found = trained_draft(self._target_checkpoint, methods)
         if found is None:
@@ -239,6 +278,14 @@ class Models:
         if self.target.executor.config.encoder is not None:
             raise UserError(f"drafter.checkpoint: {self.target.name} has an encoder; draft heads are of text models")
         return open_draft_head(reference)
+
+    def _own_module(self) -> PublishedHead:
+        if self._target_reference in self._given:
+            raise UserError(
+                f"drafter.checkpoint: is not given, and {self.target.name} is in memory, without files to look for a "
+                "prediction module (MTP) in"
+            )
+        return open_own_module(open_checkpoint(self._target_reference).directory, self.target.name)
 
     @functools.cached_property
     def _ends(self) -> TargetEnds:

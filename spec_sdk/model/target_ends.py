@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
@@ -17,7 +18,10 @@ from spec_sdk.ops.linear import Projection
 
 @dataclass(frozen=True)
 class TargetEnds:
-    """The first and last parts of a target of so many ``layers``. ``vocabulary``: the length of its logits."""
+    """The first and last parts of a target of so many ``layers``. ``vocabulary``: the length of its logits.
+
+    ``config``: that of the target, whose sizes some heads share.
+    """
 
     name: str
     layers: int
@@ -26,6 +30,7 @@ class TargetEnds:
     final_norm_M: torch.Tensor
     epsilon: float
     output_head: Projection
+    config: ModelConfig
 
     @staticmethod
     def of(name: str, decoder: Decoder) -> TargetEnds:
@@ -38,6 +43,7 @@ class TargetEnds:
             decoder.final_norm_M,
             decoder.config.rms_norm_eps,
             decoder.output_head,
+            decoder.config,
         )
 
     @property

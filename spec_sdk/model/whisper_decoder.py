@@ -153,7 +153,7 @@ class WhisperDecoder(Decoder):
     def mlp(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
         return self.whisper_blocks[layer].mlp(h_BNM)
 
-    def logits(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+    def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
         return output_head(self.final_norm(h_BNM))
 
     def _cross_attention(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,7 @@ class Counted(ModelTensors):
 def test_every_architecture_is_there_once() -> None:
     model_types = [name for family in families() for name in family.model_types]
     gemmas, moes = ["gemma", "gemma2", "gemma3"], ["mixtral", "qwen2_moe", "qwen3_moe"]
-    others = ["gemma3_text", "llama", "mistral", "qwen2", "qwen3", "whisper"]
+    others = ["gemma3_text", "llama", "mimo", "mistral", "qwen2", "qwen3", "whisper"]
     assert sorted(model_types) == sorted([*gemmas, *moes, *others])
     # Mixtral is a llama there
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
@@ -217,6 +217,6 @@ def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
 
 
 def test_without_its_file_there_is_no_such_family() -> None:
-    known = "gemma, .*llama, mistral, mixtral, qwen2, qwen2_moe, qwen3"
+    known = "gemma, .*llama, mimo, mistral, mixtral, qwen2, qwen2_moe, qwen3"
     with pytest.raises(UserError, match=f"unsupported architecture 'toylm'; there are: {known}"):
         read_config({"model_type": "toylm"}, "config.json")

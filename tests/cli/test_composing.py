@@ -24,7 +24,8 @@ from tests.cli.conftest import Result
 
 PIPELINES = [
     *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "easyspec_tree"),
-    *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree", "block_tree", "mixed", "mixed_eagle"),
+    *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree", "hydra_tree", "mtp_chain"),
+    *("block_tree", "mixed", "mixed_eagle"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from tests.draft_heads.test_conversion import SIZES, pickled
 from tests.support.tiny_blocks import BlockSizes, write_dspark
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_heads import eagle3_tensors, write_eagle3
+from tests.support.tiny_hydra import hydra_config, hydra_tensors
 from tests.support.tiny_medusa import write_medusa
+from tests.support.tiny_mtp import add_module, model_config, mtp_tensors, write_module
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +79,44 @@ def test_medusa_heads_draft(cli: Callable[..., Any], own_directory: Path) -> Non
     assert unnamed.status == 2 and unnamed.error.startswith(
         "drafter.checkpoint: no installed package has a head of medusa for model; name one"
     )
+
+
+def test_hydra_heads_draft(cli: Callable[..., Any], own_directory: Path) -> None:
+    pickled(own_directory / "heads", hydra_tensors(prefix=True), "hydra_lm_head.pt")
+    (own_directory / "heads" / "config.json").write_text(json.dumps(hydra_config(prefix=True)))
+    hydra = ["pipeline=hydra_tree", "model.target=model", "prompt=a b c d", "max_new_tokens=12", "ignore_eos=true"]
+    refused = cli(*hydra, "drafter.checkpoint=heads")
+    assert refused.status == 2 and "task=convert_draft_head task.input=heads task.output=heads-saf" in refused.error
+    done = cli("task=convert_draft_head", "task.input=heads", "task.output=converted")
+    assert done.out == "converted: Hydra++ head, for a target of hidden size 48 and vocabulary 96\n", done.err
+    plain = cli("pipeline=vanilla", *hydra[1:])
+    drafted = cli(*hydra, "drafter.checkpoint=converted", "output_dir=results")
+    assert drafted.status == 0 and drafted.out == plain.out, drafted.err
+    assert '"converted, Hydra++ heads"' in (own_directory / "results" / "metrics.json").read_text()
+    shown = cli(*hydra, "drafter.checkpoint=converted", "task=show_tree", "drafter.growth=beam")
+    assert shown.status == 0, shown.err
+    unnamed = cli(*hydra)
+    assert unnamed.status == 2 and unnamed.error.startswith(
+        "drafter.checkpoint: no installed package has a head of hydra for model; name one"
+    )
+
+
+def test_a_prediction_module_drafts(cli: Callable[..., Any], own_directory: Path) -> None:
+    mtp = ["pipeline=mtp_chain", "model.target=model", "prompt=a b c d", "max_new_tokens=12", "ignore_eos=true"]
+    without = cli(*mtp)
+    assert without.status == 2
+    assert without.error.startswith("drafter.checkpoint: is not given, and model has no prediction module (MTP)")
+    plain = cli("pipeline=vanilla", *mtp[1:])
+    # from a directory of its own, and from among the target's tensors
+    write_module(own_directory / "module", "deepseek", model_config(), mtp_tensors("deepseek"))
+    drafted = cli(*mtp, "drafter.checkpoint=module", "policy=adaptive")
+    assert drafted.status == 0 and drafted.out == plain.out, drafted.err
+    add_module(own_directory / "model", "deepseek")
+    own = cli(*mtp, "output_dir=results", "drafter.growth=dynamic", "drafter.width=3")
+    assert own.status == 0 and own.out == plain.out, own.err
+    assert '"model, DeepSeek MTP head"' in (own_directory / "results" / "metrics.json").read_text()
+    eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=module", *mtp[1:])
+    assert eagle.status == 2 and "module is a head of mtp (DeepSeek MTP layout), and this drafter needs" in eagle.error
 
 
 def test_a_block_is_drafted(cli: Callable[..., Any], own_directory: Path) -> None:

@@ -24,6 +24,7 @@ from spec_sdk.ops import Ops
 from tests.support.tiny_blocks import BlockSizes, write_dflash
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_heads import HeadSizes, write_eagle3
+from tests.support.tiny_hydra import write_hydra
 from tests.support.tiny_medusa import write_medusa
 
 CPU = torch.device("cpu")
@@ -66,11 +67,13 @@ def test_the_head_that_was_trained_for_the_target(package: Path, tmp_path: Path)
     for seed, (name, target) in enumerate({"another": "0123456789abcdef", "fits": identity}.items()):
         facts(write_eagle3(package / name, HeadSizes(), seed), method="eagle3", target_identity=target)
     facts(write_medusa(package / "heads", HeadSizes()), method="medusa", target_identity=identity)
+    facts(write_hydra(package / "hydra"), method="hydra", target_identity=identity)
     block = write_dflash(package / "block", BlockSizes(), leaving=(0, 2, 4))
     facts(block, method="dflash", target_identity=identity)
     beside = models(tmp_path / "target")
     assert beside.draft_head(None, ANY).name == "fits, EAGLE-3 head"
     assert beside.medusa_heads(None).name == "heads, Medusa heads"
+    assert beside.hydra_heads(None).name == "hydra, Hydra heads"
     assert beside.block_head(None, HeadChoices()).name == "block, DFlash head"
     # a head that is named goes before it
     assert beside.draft_head(str(package / "another"), ANY).name == "another, EAGLE-3 head"

@@ -175,7 +175,18 @@ ODD = [(name, nodes) for name in DRAFTERS for nodes in (3, 5) if (name, nodes) n
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(("name", "nodes"), [*ALWAYS, *(pytest.param(*case, marks=pytest.mark.full) for case in ODD)])
 def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
-    target, params, policy = table(), SAMPLINGS[sampling], Granted(Budget(3, nodes))
+    check_outcomes(name, Budget(3, nodes), sampling)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", ["drawn paths", "drawn with replacement", "drawn without replacement"])
+def test_every_outcome_of_siblings(name: str, sampling: str) -> None:
+    """Three draws at the root: where trees may be deep, few nodes leave one."""
+    check_outcomes(name, Budget(1, 4), sampling)
+
+
+def check_outcomes(name: str, budget: Budget, sampling: str) -> None:
+    target, params, policy = table(), SAMPLINGS[sampling], Granted(budget)
     emitted = cycle_law(target, DRAFTERS[name], MultiStep(None), params, PROMPT, policy=policy)
     length = max(map(len, emitted))
     law = completed_law(emitted, target, params, PROMPT, length)

@@ -96,14 +96,14 @@ DRAFT_HEADS = (
     ),
     Mutant(
         "eagle: tokens are paired with the states of their own position",
-        "plugins/drafters/spec_sdk_drafters/eagle.py",
+        "plugins/drafters/spec_sdk_drafters/feature_drafter.py",
         "unfed = [request.tokens[self.session.length(request.slot) + 1 :] for request in requests]",
         "unfed = [request.tokens[self.session.length(request.slot) : -1] for request in requests]",
         (f"{DRAFTER}::test_a_drafter_in_use_drafts_as_a_fresh_one_would",),
     ),
     Mutant(
         "eagle: a slot's pairs outlive its request",
-        "plugins/drafters/spec_sdk_drafters/eagle.py",
+        "plugins/drafters/spec_sdk_drafters/feature_drafter.py",
         "self.session.open(request.slot, (), keep=False)",
         "self.session.open(request.slot, self.session.tokens(request.slot))",
         (f"{DRAFTER}::test_tokens_are_the_same_alone_and_among_others", f"{DRAFTER}::test_conformance"),

@@ -17,6 +17,7 @@ PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
 OF_MERGED = "tests/drafters/test_merged.py"
 OUTCOMES = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_a_cycle"
+SIBLINGS = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_siblings"
 PENALISED_DRAFTS = "tests/drafters/test_penalised_drafts.py"
 SHARED_PASSES = f"{PROPOSALS}::test_requests_of_one_step_share_the_draft_models_passes"
 TOGETHER = f"{PROPOSALS}::test_requests_of_one_step_get_the_trees_that_each_gets_alone"
@@ -76,21 +77,21 @@ GROWTH = (
         STATIC,
         REMOVAL,
         "remaining_V = without(law.q_V, token)",
-        (f"{OUTCOMES}[drawn paths-4-temperature 1]",),
+        (f"{SIBLINGS}[drawn paths-temperature 1]",),
     ),
     Mutant(
         "no sibling is removed",
         STATIC,
         REMOVAL,
         "pass",
-        (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
+        (f"{SIBLINGS}[drawn paths-temperature 1]",),
     ),
     Mutant(
         "the likeliest token is removed, not the drawn one",
         STATIC,
         REMOVAL,
         "remaining_V = without(remaining_V, int(remaining_V.argmax()))",
-        (f"{OUTCOMES}[drawn paths-3-temperature 1]",),
+        (f"{SIBLINGS}[drawn paths-temperature 1]",),
     ),
     Mutant(
         "draws without replacement pass over the node budget",

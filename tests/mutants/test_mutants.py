@@ -17,9 +17,11 @@ from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
+from tests.mutants.hydra import HYDRA
 from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
+from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.quantised import QUANTISED
 from tests.mutants.retrieval import RETRIEVAL
@@ -51,6 +53,8 @@ LISTS = (
     TRAINING,
     DRAFT_HEADS,
     MEDUSA,
+    HYDRA,
+    MTP,
     BLOCK_HEADS,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from spec_sdk.model.architectures import read_config
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head
 from spec_sdk.model.draft_heads.opening import open_draft_head
@@ -169,7 +170,9 @@ def random_ends(sizes: HeadSizes, layers: int = 10, seed: int = 7, dtype: torch.
     random = _Random(seed)
     embedding = Embedding(random.matrix(sizes.V, sizes.S).to(dtype))
     head = Projection(random.matrix(sizes.V, sizes.S).to(dtype))
-    return TargetEnds("tiny", layers, sizes.V, embedding, random.gain(sizes.S).to(dtype), EPSILON, head)
+    norm_S = random.gain(sizes.S).to(dtype)
+    config = read_config({**sizes.config(), "hidden_size": sizes.S, "num_hidden_layers": layers}, "tiny")
+    return TargetEnds("tiny", layers, sizes.V, embedding, norm_S, EPSILON, head, config)
 
 
 def load_head(

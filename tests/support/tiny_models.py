@@ -24,7 +24,8 @@ class TinyModels(Models):
         target_executor = TorchExecutor(target or tiny_decoder("smollm", 0), self.ops)
         draft_executor = TorchExecutor(draft or tiny_decoder("smollm", 1), self.ops)
         self.target = Model("tiny target", target_executor, no_tokenizer)
-        self._heads, self._block_heads, self._medusa_heads, self._kv_cache = {}, {}, {}, "auto"
+        self._heads, self._block_heads, self._medusa_heads, self._hydra_heads = {}, {}, {}, {}
+        self._kv_cache = "auto"
         self._draft = Model("tiny draft", draft_executor, no_tokenizer)
 
     def draft(self, reference: str | None = None) -> Model:

@@ -12,10 +12,12 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.draft_model import DraftModelDrafter
     from spec_sdk_drafters.eagle import EagleDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
+    from spec_sdk_drafters.hydra import HydraDrafter
     from spec_sdk_drafters.layer_skip import LayerSkipDrafter
     from spec_sdk_drafters.medusa import MedusaDrafter
     from spec_sdk_drafters.merged import MergedDrafter
     from spec_sdk_drafters.mixed import MixedDrafter
+    from spec_sdk_drafters.mtp import MtpDrafter
     from spec_sdk_drafters.no_draft import NoDraft
     from spec_sdk_drafters.prompt_lookup import PromptLookup
     from spec_sdk_drafters.skipped_layers import LayerSkipRunner
@@ -29,6 +31,8 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         EagleDrafter,
         BlockDrafter,
         MedusaDrafter,
+        HydraDrafter,
+        MtpDrafter,
         LayerSkipDrafter,
         PromptLookup,
         SuffixDrafter,

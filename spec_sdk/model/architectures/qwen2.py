@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: biases on Q, K and V; a sliding window that is mostly off."""
+"""Qwen 2 and 2.5: biases on Q, K and V; a sliding window that is mostly off. MiMo 7B is one, with a module beside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 FAMILY = Family(
-    model_types=("qwen2",),
+    model_types=("qwen2", "mimo"),
     gguf_architectures=("qwen2",),
     read_config=_read_config,
     read_gguf=hf_config,

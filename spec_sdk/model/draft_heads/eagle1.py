@@ -45,6 +45,6 @@ class Eagle1Head(DraftHead):
         embedded_BNM, work = super().forward_pass(inputs, cache, ops, taps)
         return self.fc(torch.cat((embedded_BNM, fed_features(inputs)), dim=-1)), work
 
-    def logits(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+    def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
         """A logit for each row of the output head. The layer's output is a feature, so it is normalized already."""
         return output_head(h_BNM)

@@ -97,7 +97,7 @@ class Eagle3Head(DraftHead):
         normed_BNM = h_BNM if self.variant.norm_before_residual else self._feature_norm(h_BNM)
         return torch.cat((work.embedded_BNM, normed_BNM), dim=-1)
 
-    def logits(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+    def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
         """A logit for each row of the output head; a token outside the draft vocabulary has -inf."""
         logits, scale = output_head(self.before_output(h_BNM)), self.variant.logit_scale
         return logits if scale == 1.0 else logits * scale

@@ -56,6 +56,10 @@ class DraftHeadSpec(PublishedSpec):
     def with_taps(self, taps: tuple[int, ...]) -> DraftHeadSpec:
         """The same reading other layers. Raises UserError if that is not a choice."""
 
+    def block(self, weights: HeadWeights) -> BlockWeights:
+        """The decoder layer. By default Llama's, whose input norm is ``hidden_norm``, if there is any."""
+        return weights.block(weights.read_if_any(f"{LAYER}.hidden_norm.weight"))
+
     @abstractmethod
     def build(self, weights: HeadWeights, parts: HeadParts, target: TargetEnds) -> DraftHead:
         """The head. ``parts`` are what all heads have."""
@@ -135,7 +139,7 @@ class HeadWeights:
     def __init__(self, tensors: HeadTensors, device: torch.device, dtype: torch.dtype, ops: Ops) -> None:
         self.tensors = tensors
         self.device, self.dtype = device, dtype
-        self._ops = ops
+        self.ops = ops
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor. Raises KeyError if it is not there."""
@@ -149,7 +153,7 @@ class HeadWeights:
         weight_OI = torch.cat([self.read(f"{name}.weight") for name in names])
         biased = f"{names[0]}.bias" in self.tensors
         bias_O = torch.cat([self.read(f"{name}.bias") for name in names]) if biased else None
-        return self._ops.projection(weight_OI, bias_O)
+        return self.ops.projection(weight_OI, bias_O)
 
     def block(self, input_norm_M: torch.Tensor | None) -> BlockWeights:
         """The decoder layer."""
@@ -180,5 +184,5 @@ class HeadWeights:
         token_W = draft_tokens(d2t_W, t2d_V, target.vocabulary, self.tensors.where).to(self.device)
         if own is None:
             rows_WM = target.output_head.weight_OI.to(self.device)[token_W]
-            own = self._ops.projection(rows_WM.to(self.dtype))
+            own = self.ops.projection(rows_WM.to(self.dtype))
         return ReducedVocabularyHead(own, token_W, target.vocabulary)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,29 +11,34 @@ from spec_sdk.model.draft_heads.block_head import BlockExecutor
 from spec_sdk.model.draft_heads.block_spec import BlockSpec
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor, HeadParts
 from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, HeadWeights
+from spec_sdk.model.draft_heads.hydra import HydraHeads
+from spec_sdk.model.draft_heads.hydra_spec import HydraSpec
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.medusa import MedusaHeads
 from spec_sdk.model.draft_heads.medusa_spec import MedusaSpec
+from spec_sdk.model.draft_heads.mtp_spec import MtpSpec
 from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 from spec_sdk.model.source_progress import notice
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
 
 HEADS = ("eagle", "eagle3")
-"""Methods of heads that are a decoder layer."""
+"""Methods of EAGLE heads."""
 BLOCK_HEADS = ("dflash", "dspark")
 """Methods of heads that draft a block."""
 
 
 @dataclass(frozen=True)
 class HeadChoices:
-    """What the user says of a head. ``method``: auto, or the one that it must be. ``target_layers``: those to read in
-    place of the ones that its files mean. ``context``: most tokens to draft for, in place of its own.
+    """What the user says of a head. ``method``: the one that it must be; auto is eagle or eagle3. ``target_layers``:
+    those to read in place of the ones that its files mean. ``context``: most tokens to draft for, in place of its own.
+    ``state``: of a prediction module, the target's state that it reads: before or after the final norm, or auto.
     """
 
     method: str = "auto"
     target_layers: tuple[int, ...] | None = None
     context: int | None = None
+    state: str = "auto"
 
 
 def load_draft_head(
@@ -46,12 +51,17 @@ def load_draft_head(
 ) -> DraftHeadExecutor:
     """The head on ``device``. Raises UserError for one that does not suit the target or the choices."""
     spec, where = published.spec, published.where
-    if choices.method not in ("auto", spec.method):
+    if choices.method in HEADS and choices.method != spec.method:
         raise UserError(
             f"drafter.method: {choices.method} is asked for, and {where} is a head of {spec.method} "
             f"({published.layout} layout)"
         )
-    if not isinstance(spec, DraftHeadSpec):
+    if choices.method == "mtp":
+        if not isinstance(spec, MtpSpec):
+            raise _another_method(published, "a prediction module (MTP)")
+        if choices.state != "auto":
+            spec = replace(spec, variant=replace(spec.variant, reads_normalized=choices.state == "after_norm"))
+    elif spec.method not in HEADS or not isinstance(spec, DraftHeadSpec):
         raise _another_method(published, "a decoder layer, as those of eagle and eagle3")
     if choices.target_layers is not None:
         spec = spec.with_taps(choices.target_layers)
@@ -61,7 +71,7 @@ def load_draft_head(
     weights = HeadWeights(published.tensors, device, dtype, ops)
     parts = HeadParts(
         config=spec.config,
-        block=weights.block(weights.read_if_any("layers.0.hidden_norm.weight")),
+        block=spec.block(weights),
         embedding=weights.embedding(target),
         output_head=weights.output_head(target),
         taps=taps,
@@ -78,6 +88,18 @@ def load_medusa_heads(
         raise _another_method(published, "Medusa's")
     taps = _checked(published, spec, target)
     return spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target)
+
+
+def load_hydra_heads(
+    published: PublishedHead, target: TargetEnds, device: torch.device, dtype: torch.dtype, ops: Ops
+) -> HydraHeads:
+    """The heads on ``device``. Raises UserError for ones that do not suit the target, and for other heads."""
+    spec = published.spec
+    if not isinstance(spec, HydraSpec):
+        raise _another_method(published, "Hydra's")
+    spec = spec.beside(target, published.where)
+    taps = _checked(published, spec, target)
+    return spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target, ops)
 
 
 def load_block_head(

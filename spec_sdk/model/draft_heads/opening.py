@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from spec_sdk.errors import UserError
@@ -10,6 +11,7 @@ from spec_sdk.model.checkpoint import HUB_ID, looks_like_path
 from spec_sdk.model.draft_heads.head_files import HeadFiles
 from spec_sdk.model.draft_heads.layouts import read_head
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
+from spec_sdk.model.draft_heads.layouts.mtp import MtpLayout
 from spec_sdk.model.source_directory import PICKLES, weights_are_complete
 
 OPTION = "drafter.checkpoint"
@@ -29,6 +31,17 @@ def open_draft_head(reference: str) -> PublishedHead:
     if (directory / MASK_EMBEDDING_FILE).is_file():
         raise UserError(f"{directory}: has a pickle, {MASK_EMBEDDING_FILE}; {conversion_advice(reference)}")
     return read_head(HeadFiles.open(directory))
+
+
+def open_own_module(directory: Path, name: str) -> PublishedHead:
+    """The prediction module in the checkpoint of the target ``name``. Raises UserError if there is none."""
+    files, layout = HeadFiles.open(directory), MtpLayout()
+    if not layout.recognises(files):
+        raise UserError(
+            f"{OPTION}: is not given, and {name} has no prediction module (MTP) among its tensors; name one, a "
+            "directory or a Hugging Face hub id"
+        )
+    return replace(layout.read(files), name=name)
 
 
 def pickles_in(directory: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
-from spec_sdk.model.executor import PassOutput, PassPlan
+from spec_sdk.model.executor import LogitRows, PassOutput, PassPlan
 from spec_sdk.model.session import PLAIN, Session
 from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.tree import TreeBuilder
@@ -42,10 +42,15 @@ class DraftHeadSession(Session):
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Commit each slot's pairs, features [N, M], and return the logits [V] after its last one, a tree's root."""
-        outputs = self._feed(slots, tokens, features, PassPlan(PLAIN, (_LAYER,), "last"))
-        for slot, output in zip(slots, outputs, strict=True):
-            self._states_TM[slot] = self.head.recurrent(output.hidden[_LAYER][0, -1:])
+        outputs = self._feed_roots(slots, tokens, features, "last")
         return [output.logits_BNV[0, 0] for output in outputs]
+
+    def last_features(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Commit each slot's pairs, features [N, M], and return what its last one would feed its children [1, M]."""
+        self._feed_roots(slots, tokens, features, "none")
+        return [self._states_TM[slot] for slot in slots]
 
     def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
         """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]. Nothing is committed."""
@@ -66,6 +71,18 @@ class DraftHeadSession(Session):
     def forget(self, slot: int) -> None:
         """A slot's request has ended, or its tree is not needed any more."""
         self._states_TM.pop(slot, None)
+
+    def _feed_roots(
+        self,
+        slots: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        features: Sequence[torch.Tensor],
+        logits: LogitRows,
+    ) -> list[PassOutput]:
+        outputs = self._feed(slots, tokens, features, PassPlan(PLAIN, (_LAYER,), logits))
+        for slot, output in zip(slots, outputs, strict=True):
+            self._states_TM[slot] = self.head.recurrent(output.hidden[_LAYER][0, -1:])
+        return outputs
 
     def _feed(
         self,

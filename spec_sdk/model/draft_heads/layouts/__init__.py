@@ -7,8 +7,10 @@ from spec_sdk.model.draft_heads.head_files import HeadFiles
 from spec_sdk.model.draft_heads.layouts.dflash import DFlashLayout
 from spec_sdk.model.draft_heads.layouts.eagle import EagleLayout
 from spec_sdk.model.draft_heads.layouts.eagle3 import Eagle3Layout
+from spec_sdk.model.draft_heads.layouts.hydra import HydraLayout
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
 from spec_sdk.model.draft_heads.layouts.medusa import MedusaLayout, VllmMedusaLayout
+from spec_sdk.model.draft_heads.layouts.mtp import MtpLayout
 from spec_sdk.model.draft_heads.layouts.speculators import SpeculatorsLayout
 
 LAYOUTS: tuple[DraftHeadLayout, ...] = (
@@ -18,6 +20,8 @@ LAYOUTS: tuple[DraftHeadLayout, ...] = (
     DFlashLayout(),
     MedusaLayout(),
     VllmMedusaLayout(),
+    HydraLayout(),
+    MtpLayout(),
 )
 """In the order in which they are tried: the first that recognises the files reads them."""
 

@@ -12,11 +12,12 @@ from spec_sdk.model.draft_heads.head_spec import read_layer
 from spec_sdk.model.draft_heads.layouts.dflash import block_tensors, read_block
 from spec_sdk.model.draft_heads.layouts.eagle3 import eagle3_tensors, read_eagle3
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
+from spec_sdk.model.draft_heads.layouts.mtp import read_speculators_mtp
 from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 
 _KEY = "speculators_model_type"
-_KINDS = ("eagle", "eagle3", "dflash", "dspark")
-_OTHER_KINDS = ("peagle", "dflash2", "xpress", "mtp")
+_KINDS = ("eagle", "eagle3", "dflash", "dspark", "mtp")
+_OTHER_KINDS = ("peagle", "dflash2", "xpress")
 _DRAFT_VOCABULARY = 32000
 """The library's own default of ``draft_vocab_size``."""
 _DFLASH: dict[str, Any] = {"draft_vocab_size": _DRAFT_VOCABULARY, "block_size": 8, "sample_from_anchor": False}
@@ -44,6 +45,8 @@ class SpeculatorsLayout(DraftHeadLayout):
         if kind not in _KINDS:
             advice = f"; read are {', '.join(_KINDS)}" if kind in _OTHER_KINDS else did_you_mean(kind, _KINDS)
             raise UserError(f"{config.where}: {_KEY} is '{kind}'{advice}")
+        if kind == "mtp":
+            return read_speculators_mtp(files, _target(config))
         body = config.section("transformer_layer_config")
         spec: PublishedSpec
         if kind in ("dflash", "dspark"):

@@ -1,0 +1,95 @@
+"""Prediction modules as files say them. Tensor names are the speculators format's; ``layers.0`` is the decoder layer.
+
+Legend: V target vocabulary, M model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import weights_of
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.decoder import BlockWeights, TensorSource
+from spec_sdk.model.draft_heads.head import DraftHead, HeadParts
+from spec_sdk.model.draft_heads.head_files import HeadTensors
+from spec_sdk.model.draft_heads.head_spec import LAYER, DraftHeadSpec, HeadWeights
+from spec_sdk.model.draft_heads.mtp import MtpHead, MtpVariant
+from spec_sdk.model.load_decoder import load_blocks
+from spec_sdk.model.target_ends import TargetEnds
+from spec_sdk.model.weight_table import Shape
+
+_MODEL = "model."
+"""What a target has before the names of its layers."""
+
+
+@dataclass(frozen=True)
+class MtpSpec(DraftHeadSpec):
+    """A module whose layer is one of the target's family."""
+
+    method: ClassVar[str] = "mtp"
+    variant: MtpVariant = MtpVariant()
+
+    @staticmethod
+    def of(target: ModelConfig, tensors: HeadTensors, variant: MtpVariant) -> MtpSpec:
+        """The module with these tensors beside a target of this configuration.
+
+        It sees all tokens, and has a mixture of experts if its tensors are of one.
+        """
+        config, experts = target.of_layers([target.num_layers - 1]), target.experts
+        if experts is not None:
+            sparse = any(".experts." in name for name in tensors.names)
+            experts = replace(experts, layers=(0,) if sparse else ())
+        config = replace(config, windows=(), experts=experts)
+        return MtpSpec(config, config.vocab_size, config.hidden_size, variant)
+
+    def taps(self, target_layers: int) -> tuple[int, ...]:
+        return (target_layers,)
+
+    def with_taps(self, taps: tuple[int, ...]) -> DraftHeadSpec:
+        raise UserError("drafter.target_layers: a prediction module reads the last layer; leave the option out")
+
+    def shapes(self, taps: int) -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
+        M, V = self.config.hidden_size, self.config.vocab_size
+        required: dict[str, Shape] = {
+            "input_proj.weight": (M, 2 * M),
+            **{f"{part}_layernorm.weight": (M,) for part in ("token", "hidden", "final")},
+        }
+        layer = _MODEL + LAYER
+        of_model = weights_of(self.config).shapes
+        required |= {name.removeprefix(_MODEL): of_model[name] for name in of_model if name.startswith(f"{layer}.")}
+        return required, {"embed_tokens.weight": (V, M), "lm_head.weight": (V, M)}
+
+    def block(self, weights: HeadWeights) -> BlockWeights:
+        source = _OneLayer(weights.tensors, self.config)
+        (block,) = load_blocks(source, weights.device, weights.dtype, weights.ops)
+        return block
+
+    def build(self, weights: HeadWeights, parts: HeadParts, target: TargetEnds) -> DraftHead:
+        return MtpHead(
+            parts,
+            weights.projection("input_proj"),
+            weights.read("token_layernorm.weight"),
+            weights.read("hidden_layernorm.weight"),
+            weights.read("final_layernorm.weight"),
+            target,
+            self.variant,
+        )
+
+
+class _OneLayer(TensorSource):
+    """A module's decoder layer as a model of the target's family that has no other."""
+
+    def __init__(self, tensors: HeadTensors, config: ModelConfig) -> None:
+        self.config = config
+        self._tensors = tensors
+
+    def names(self) -> frozenset[str]:
+        return frozenset(_MODEL + name for name in self._tensors.names if name.startswith(f"{LAYER}."))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._tensors.tensor(name.removeprefix(_MODEL))
