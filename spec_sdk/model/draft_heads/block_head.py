@@ -175,7 +175,7 @@ class BlockHead(Decoder):
         """What left the last layer under the final norm: what logits, Markov and confidence head read."""
         return self._norm(h_BNM, self.final_norm_M)
 
-    def logits(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+    def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
         return self._scaled(output_head(self.normed(h_BNM)))
 
     def block_logits(self, normed: torch.Tensor) -> torch.Tensor:
