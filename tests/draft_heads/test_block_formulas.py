@@ -146,7 +146,7 @@ def test_blocks_of_a_batch_over_several_cycles(name: str, tmp_path: Path) -> Non
                     _, state_1R = head.markov.step(state_1R, torch.tensor(known[:1]), normed_BM[:1])
             for depth, token in enumerate(known):
                 row_1M, token_1 = normed_BM[first + depth][None], torch.tensor([token])
-                logits_1V = head.logits(row_1M)
+                logits_1V = head.block_logits(row_1M)
                 if head.markov is not None:
                     bias_1V, state_1R = head.markov.step(state_1R, token_1, row_1M)
                     logits_1V = logits_1V + bias_1V
@@ -237,13 +237,16 @@ def test_trees_have_the_probabilities_of_their_paths(name: str, tmp_path: Path) 
         assert set(paths[1:]) == set(expected)
         by_number = sorted((node.joint for node in tree._nodes[1:]), reverse=True)[: nodes - 1]
         torch.testing.assert_close(by_number, sorted(expected.values(), reverse=True), atol=1e-6, rtol=1e-5)
-        # so is a child of every node that was opened, however improbable
-        children = {node.parent: number for number, node in enumerate(tree._nodes) if number}
-        assert depth == 2 or len({tree._path(number)[0] for number in children.values()}) > 1
-        for number in children.values():
-            known = [text.tokens[-1], *tree._path(number)]
-            joint = math.prod(one_more(plain, returned, known[:end], known[end]) for end in range(1, len(known)))
-            assert tree._nodes[number].joint == pytest.approx(joint, rel=1e-4)
+    # where all nodes are opened, so that every path of three has a state of its own
+    text, bushy = texts[0], LevelTree(texts[0].tokens[-1], Budget(3, 200), 9, 0.0)
+    grow_levels(head, requests[:1], [bushy], normed_RBM[:1], normed_RBM[:1, first : first + 3], 3)
+    states = [text.hidden(0, len(text.tokens) - 1)[tap] for tap in head.taps]
+    returned, deepest = plain.returned(text.tokens, states), range(13, 40)
+    assert len(bushy._nodes) == 40
+    for number in deepest:
+        known = [text.tokens[-1], *bushy._path(number)]
+        joint = math.prod(one_more(plain, returned, known[:end], known[end]) for end in range(1, 4))
+        assert bushy._nodes[number].joint == pytest.approx(joint, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["dflash", "dspark"])
@@ -260,5 +263,5 @@ def test_speculators_write_the_same_head(kind: str, tmp_path: Path) -> None:
         text = Context(sizes, 4)
         tokens, hidden = text.unfed()
         session.feed_context([0], [tokens], [session.head.features(hidden)])
-        found.append((session.head.form, session.head.logits(session.blocks([0], [7]))))
+        found.append((session.head.form, session.head.block_logits(session.blocks([0], [7]))))
     assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])

@@ -125,7 +125,7 @@ class BlockDrafter(Drafter):
         """Trees of guesses that are the same behind every node of a depth."""
         rows_RPM = self._rows(normed_RBM, budgets)
         top: list[torch.Tensor] = []
-        for request, logits_PV in zip(requests, self.head.logits(rows_RPM), strict=True):
+        for request, logits_PV in zip(requests, self.head.block_logits(rows_RPM), strict=True):
             top += likeliest(request, logits_PV, self.config.candidates)
         if self.head.confidence is not None:
             sure_RP1 = self.head.confidence(rows_RPM.flatten(0, 1)).view(len(requests), -1, 1)

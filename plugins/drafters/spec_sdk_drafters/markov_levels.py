@@ -30,7 +30,7 @@ def grow_levels(
     """
     markov = head.markov
     assert markov is not None
-    logits_RPV, device = head.logits(rows_RPM), rows_RPM.device
+    logits_RPV, device = head.block_logits(rows_RPM), rows_RPM.device
     state_KR = markov.start(len(requests))
     if not head.form.from_anchor:
         # the anchor's slot predicts nothing, and a state begins there all the same

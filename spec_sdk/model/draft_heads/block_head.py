@@ -175,12 +175,18 @@ class BlockHead(Decoder):
         """What left the last layer under the final norm: what logits, Markov and confidence head read."""
         return self._norm(h_BNM, self.final_norm_M)
 
-    def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
-        return self.logits(self.normed(h_BNM))
+    def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+        return self._scaled(output_head(self.normed(h_BNM)))
 
-    def logits(self, normed: torch.Tensor) -> torch.Tensor:
-        """[..., M] → [..., V], without what a Markov head adds; a token outside the draft vocabulary has -inf."""
-        logits, scale, cap = self.output_head(normed), self._parts.logit_scale, self.config.logit_softcap
+    def block_logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """[..., M] → [..., V], of what :meth:`normed` gave, without what a Markov head adds.
+
+        A token outside the draft vocabulary has -inf.
+        """
+        return self._scaled(self.output_head(normed))
+
+    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        scale, cap = self._parts.logit_scale, self.config.logit_softcap
         if scale != 1.0:
             logits = logits * scale
         if cap is None:
