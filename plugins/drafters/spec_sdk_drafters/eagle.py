@@ -43,6 +43,16 @@ class EagleConfig:
     context: int | None = option(
         None, "longest text in tokens to draft for", minimum=2, means={None: "the head's max_position_embeddings"}
     )
+    weights: str = option(
+        "auto",
+        "of the head's linear layers, in memory",
+        choices={
+            "auto": "8 bits where the backend multiplies those fast",
+            "dense": "in model.dtype",
+            "int8": "8 bits",
+            "int4": "4 bits",
+        },
+    )
     vocabulary: int | None = vocabulary_option()
     context_vocabulary: Any = context_vocabulary_option()
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
@@ -64,7 +74,9 @@ class EagleDrafter(FeatureDrafter):
     def __init__(self, config: EagleConfig, models: Models) -> None:
         super().__init__(config, models)
         layers = None if config.target_layers is None else tuple(config.target_layers)
-        model = models.draft_head(config.checkpoint, HeadChoices(config.method, layers, config.context))
+        model = models.draft_head(
+            config.checkpoint, HeadChoices(config.method, layers, config.context, weights=config.weights)
+        )
         self.draft_name = model.name
         executor = reduced_to(model.executor, config)
         assert isinstance(executor, DraftHeadExecutor)

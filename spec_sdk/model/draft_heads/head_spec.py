@@ -28,6 +28,8 @@ from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.quantized import GROUP
+from spec_sdk.ops.quantizing import quantize
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
 
 LAYER = "layers.0"
@@ -134,12 +136,16 @@ def layer_shapes(config: ModelConfig, inputs: int, layer: str = LAYER) -> dict[s
 
 
 class HeadWeights:
-    """A head's tensors on a device, as a backend's linear layers and gains."""
+    """A head's tensors on a device, as a backend's linear layers and gains. ``bits``: of the matrices of linear layers
+    whose inputs are whole groups of 32: 8, 4, or None for ``dtype``.
+    """
 
-    def __init__(self, tensors: HeadTensors, device: torch.device, dtype: torch.dtype, ops: Ops) -> None:
+    def __init__(
+        self, tensors: HeadTensors, device: torch.device, dtype: torch.dtype, ops: Ops, bits: int | None = None
+    ) -> None:
         self.tensors = tensors
         self.device, self.dtype = device, dtype
-        self.ops = ops
+        self.ops, self.bits = ops, bits
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor. Raises KeyError if it is not there."""
@@ -153,7 +159,13 @@ class HeadWeights:
         weight_OI = torch.cat([self.read(f"{name}.weight") for name in names])
         biased = f"{names[0]}.bias" in self.tensors
         bias_O = torch.cat([self.read(f"{name}.bias") for name in names]) if biased else None
-        return self.ops.projection(weight_OI, bias_O)
+        return self.linear(weight_OI, bias_O)
+
+    def linear(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
+        """A linear layer of this weight."""
+        if self.bits is None or weight_OI.shape[1] % GROUP:
+            return self.ops.projection(weight_OI.to(self.dtype), bias_O)
+        return self.ops.quantized_projection(quantize(weight_OI, self.bits), bias_O)
 
     def block(self, input_norm_M: torch.Tensor | None) -> BlockWeights:
         """The decoder layer."""
@@ -184,5 +196,5 @@ class HeadWeights:
         token_W = draft_tokens(d2t_W, t2d_V, target.vocabulary, self.tensors.where).to(self.device)
         if own is None:
             rows_WM = target.output_head.weight_OI.to(self.device)[token_W]
-            own = self.ops.projection(rows_WM.to(self.dtype))
+            own = self.linear(rows_WM)
         return ReducedVocabularyHead(own, token_W, target.vocabulary)

@@ -33,12 +33,20 @@ class HeadChoices:
     """What the user says of a head. ``method``: the one that it must be; auto is eagle or eagle3. ``target_layers``:
     those to read in place of the ones that its files mean. ``context``: most tokens to draft for, in place of its own.
     ``state``: of a prediction module, the target's state that it reads: before or after the final norm, or auto.
+    ``weights``: dense, in int8 or int4, or auto: int8 where the backend multiplies them as fast.
     """
 
     method: str = "auto"
     target_layers: tuple[int, ...] | None = None
     context: int | None = None
     state: str = "auto"
+    weights: str = "dense"
+
+    def bits(self, ops: Ops, dtype: torch.dtype) -> int | None:
+        """The bits of its matrices; None for ``dtype``. What rounding changes is what is drafted, never the output."""
+        if self.weights == "auto":
+            return 8 if ops.fast_in_bits(8, dtype) else None
+        return {"int8": 8, "int4": 4}.get(self.weights)
 
 
 def load_draft_head(
@@ -68,7 +76,7 @@ def load_draft_head(
     if choices.context is not None:
         spec = spec.within(choices.context)
     taps = _checked(published, spec, target)
-    weights = HeadWeights(published.tensors, device, dtype, ops)
+    weights = HeadWeights(published.tensors, device, dtype, ops, choices.bits(ops, dtype))
     parts = HeadParts(
         config=spec.config,
         block=spec.block(weights),
