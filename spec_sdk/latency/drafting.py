@@ -17,7 +17,7 @@ import yaml
 
 from spec_sdk.errors import UserError
 
-TABLE = Path(__file__).parent / "tables" / "drafting_8b.yaml"
+TABLE = Path(__file__).parent / "drafting_8b.yaml"
 
 
 @dataclass(frozen=True)

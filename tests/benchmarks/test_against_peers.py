@@ -53,14 +53,14 @@ def test_installed_peers_answer_and_missing_ones_are_left_out(
     prompts = [{"turns": [f"One {word} and two {word}s and"], "task": task} for word in ("ox", "cow") for task in "ab"]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
     options = [f"--model={tmp_path / 'model'}", f"--file={tmp_path / 'prompts.jsonl'}", "--dtype=float32"]
-    options += ["--prompts=2", "--new-tokens=12", "--rounds=2", f"--output={tmp_path / 'report.json'}"]
+    options += ["--prompts=2", "--new-tokens=32", "--rounds=2", f"--output={tmp_path / 'report.json'}"]
     assert against_peers.main([*options, "--only", "llama.cpp F32", *names]) == 0
     report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
     assert list(report["programs"]) == names
     assert [prompt["task"] for prompt in report["prompts"]] == ["a", "b"]
     for row in report["programs"].values():
-        # end tokens end no answer: 2 rounds of 2 prompts of 12 tokens
-        assert row["new_tokens"] == 48 and len(row["rounds_tokens_per_s"]) == 2
+        # end tokens end no answer: 2 rounds of 2 prompts of 32 tokens
+        assert row["new_tokens"] == 128 and len(row["rounds_tokens_per_s"]) == 2
         assert row["answers_equal_to_plain"] == row["ratios"]["transformers"]["answers_equal"] == 2
         assert 0 < row["first_token_s"]["sum"] < row["seconds"]
         assert set(row["task_tokens_per_s"]) == {"a", "b"}

@@ -155,7 +155,7 @@ def test_a_draft_head_has_no_tokenizer(hub: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(source_hub, "snapshot_download", snapshot_download)
     assert head_directory("org/other", "task.input", pickled=True) == snapshot
-    assert asked == [["*.json", "*.bin", "*.pt"]] * 2
+    assert asked == [["*.json", "*.bin", "*.pt", "*.safetensors", "mask_embedding.pt"]] * 2
 
 
 def test_only_the_files_of_a_checkpoint_are_downloaded(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,10 @@ PIPELINES = {
     "vanilla": ["pipeline=vanilla"],
     "sd_chain": ["pipeline=sd_chain"],
     # a member that drafts on every rank between two that do not, on a budget that what they gave decides
-    "merged": ["drafter=merged", f"drafter.members={MEMBERS}", "policy.depth=4", "policy.max_nodes=7"],
+    "merged": [
+        *("pipeline=easyspec_paper", "drafter=merged", f"drafter.members={MEMBERS}"),
+        *("policy.depth=4", "policy.max_nodes=7"),
+    ],
     # begins with plain steps, so that the drafter is started later, when the leader's clock says so
     "adaptive": ["pipeline=easyspec_paper", "drafter.size=3", "policy=adaptive", "policy.loss=0.99", "policy.retry=1"],
     "easyspec_chain": ["pipeline=easyspec_chain", "drafter.size=3"],

@@ -79,7 +79,7 @@ def test_bad_input_is_told_once_and_is_every_rank_s_status(command: list[str], t
 
 
 MISMATCHED = {
-    "another option": ("drafter.width=3", "drafter is "),
+    "another option": ("drafter.min_probability=0.2", "drafter is "),
     "another dtype": ("model.dtype=bfloat16", "model is "),
     "another length": ("max_new_tokens=5", "max_new_tokens is 5 here and 4 there"),
 }
