@@ -108,7 +108,8 @@ class BreakEvenPolicy(Policy):
         if not event["budget"]:
             self._pause -= 1
         else:
-            self._book(new, event["draft_s"] + verify_s)
+            # a plain step is no loss of drafting, however long it took
+            self._book(new, event["draft_s"] + (verify_s if nodes > 1 else times.plain.mean))
             if event["drafted"]:
                 self._level.add(event["draft_s"] / event["drafted"])
         self._since_priced += 1

@@ -101,6 +101,13 @@ def test_it_pauses_longer_each_time_drafting_loses_time() -> None:
     assert policy.budget(REQUEST).depth > 0
 
 
+def test_a_slow_plain_step_is_no_loss_of_drafting() -> None:
+    policy = warm(patience=1.0)
+    for slow in (1, 4, 1, 4):
+        policy.observe(cycle(12, 1, 1, slow * PLAIN_S))
+        assert policy.budget(REQUEST).depth
+
+
 def test_it_goes_on_where_drafting_pays() -> None:
     """Through strokes of bad luck, since what was gained before makes up for them; it may pause before any gain."""
     policy, choose, granted = warm(refresh=10**6), random.Random(0), list[bool]()
