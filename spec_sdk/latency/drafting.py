@@ -111,6 +111,8 @@ def measured_drafters(path: Path, table: GPUTable, option: str) -> tuple[list[Dr
         for temperature, drafters in temperatures:
             for name, tasks in drafters.items():
                 pipeline, figures = name.split()[0], tasks["all"]
+                if table.parameters.get(pipeline) and "policy=" in name:
+                    continue  # by this machine's prices it paused where another would draft
                 if pipeline in table.parameters:
                     found.append(_measured(pipeline, float(temperature), figures, table.parameters[pipeline]))
                 elif pipeline != "vanilla" and name not in unknown:
