@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
-from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model import session as sessions
 from spec_sdk.model.target_ends import TargetEnds
-from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_drafter, joint_law
 from spec_sdk.testing.defaults import request_for
@@ -23,7 +20,15 @@ from spec_sdk_drafters.block import BlockConfig, BlockDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
 from tests.draft_heads.plain_block import PlainBlock
-from tests.draft_heads.test_drafter import PROMPTS, Served, answers, eagle_root, pipeline_of, target_session
+from tests.draft_heads.test_drafter import (
+    PROMPTS,
+    Served,
+    answers,
+    eagle_root,
+    greedy_answer,
+    pipeline_of,
+    target_session,
+)
 from tests.draft_heads.test_formulas import end_tensors
 from tests.draft_heads.test_losslessness import PROMPT, SAMPLINGS, VERIFIERS, VOCABULARY, Granted, TableModels
 from tests.losslessness.enumeration import completed_law, cycle_law
@@ -51,13 +56,6 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         name: (write_dspark if sizes.rank else write_dflash)(directory / name, sizes, leaving=LEAVING)
         for name, sizes in HEADS.items()
     }
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "target"
-    tiny_checkpoints.write_checkpoint(directory, "smollm", 3)
-    return directory
 
 
 def drafter_of(head: Path, models: TinyModels = MODELS, **options: Any) -> BlockDrafter:
@@ -213,18 +211,11 @@ def test_the_repetition_penalty_reaches_every_depth(head: str, heads: dict[str, 
 
 
 def test_greedy_answers_are_those_of_plain_decoding(heads: dict[str, Path]) -> None:
-    def answer(make_drafter: Callable[[], Any], prompt: list[int]) -> list[int]:
-        request = request_for(prompt, ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=20)
-        scheduler = Scheduler(
-            target_session(), make_drafter(), VERIFIERS["multi_step"], FixedPolicy(FixedConfig(depth=4))
-        )
-        return [token for tokens in scheduler.run(request) for token in tokens]
-
     # of one token: there is no context before the first step
     for prompt in ([30, 31, 32, 40], [9]):
-        plain = answer(lambda: NoDraft(None, MODELS), prompt)
+        plain = greedy_answer(lambda: NoDraft(None, MODELS), prompt)
         for head in HEADS:
-            assert answer(lambda head=head: drafter_of(heads[head]), prompt) == plain  # type: ignore[misc]
+            assert greedy_answer(lambda head=head: drafter_of(heads[head]), prompt) == plain  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -28,7 +28,7 @@ from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.support.real_pipelines import settings_of
-from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
+from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_heads import HeadSizes, write_eagle1, write_eagle3
 from tests.support.tiny_models import TinyModels
@@ -152,17 +152,21 @@ def eagle_root(request: RequestState) -> Any:
     return TokenTree.root_only(request.view.pending_token)
 
 
+def greedy_answer(
+    make_drafter: Callable[[], Drafter], prompt: list[int], depth: int = 4, new_tokens: int = 20
+) -> list[int]:
+    """What the target answers beside such a drafter."""
+    request = request_for(prompt, ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=new_tokens)
+    scheduler = Scheduler(target_session(), make_drafter(), MultiStep(None), FixedPolicy(FixedConfig(depth=depth)))
+    return [token for tokens in scheduler.run(request) for token in tokens]
+
+
 @pytest.mark.parametrize(("head", "options"), CASES)
 def test_greedy_answers_are_those_of_plain_decoding(head: str, options: str, heads: dict[str, Path]) -> None:
-    def answer(make_drafter: Callable[[], Any], prompt: list[int]) -> list[int]:
-        request = request_for(prompt, ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=30)
-        scheduler = Scheduler(target_session(), make_drafter(), MultiStep(None), FixedPolicy(FixedConfig(depth=4)))
-        return [token for tokens in scheduler.run(request) for token in tokens]
-
     # of one token: there is no feature before the first step
     for prompt in ([30, 31, 32, 40], [9]):
-        drafted = answer(lambda: drafter_of(heads[head], **OPTIONS[options]), prompt)
-        assert drafted == answer(lambda: NoDraft(None, MODELS), prompt)
+        drafted = greedy_answer(lambda: drafter_of(heads[head], **OPTIONS[options]), prompt, new_tokens=30)
+        assert drafted == greedy_answer(lambda: NoDraft(None, MODELS), prompt, new_tokens=30)
 
 
 def test_drafting_stops_where_the_heads_context_ends(heads: dict[str, Path]) -> None:
@@ -177,13 +181,6 @@ def test_drafting_stops_where_the_heads_context_ends(heads: dict[str, Path]) -> 
 
 
 # --- pipelines ---
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "target"
-    write_checkpoint(directory, "smollm", 3)
-    return directory
 
 
 def pipeline_of(target: Path, *overrides: str) -> Pipeline:

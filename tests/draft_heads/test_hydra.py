@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,13 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
-from spec_sdk.engine.scheduler import Scheduler
-from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_drafter, joint_law
 from spec_sdk.testing.defaults import request_for
 from spec_sdk_drafters.hydra import HydraConfig, HydraDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
-from tests.draft_heads.test_drafter import OPTIONS, PROMPTS, Served, answers, pipeline_of, target_session
+from tests.draft_heads.test_drafter import OPTIONS, PROMPTS, Served, answers, greedy_answer, pipeline_of, target_session
 from tests.draft_heads.test_losslessness import (
     CHAINS,
     PROMPT,
@@ -44,13 +41,6 @@ LAYOUTS = ("Hydra", "Hydra++")
 def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("hydra")
     return {name: write_hydra(directory / name, prefix=name == "Hydra++") for name in LAYOUTS}
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "target"
-    tiny_checkpoints.write_checkpoint(directory, "smollm", 3)
-    return directory
 
 
 def drafter_of(heads: Path, models: TinyModels = MODELS, **options: Any) -> HydraDrafter:
@@ -120,17 +110,10 @@ def test_conformance(layout: str, options: str, heads: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_greedy_answers_are_those_of_plain_decoding(layout: str, heads: dict[str, Path]) -> None:
-    def answer(make_drafter: Callable[[], Any], prompt: list[int]) -> list[int]:
-        request = request_for(prompt, ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=20)
-        scheduler = Scheduler(
-            target_session(), make_drafter(), VERIFIERS["multi_step"], FixedPolicy(FixedConfig(depth=4))
-        )
-        return [token for tokens in scheduler.run(request) for token in tokens]
-
     # of one token: there is no state before the first step
     for prompt in ([30, 31, 32, 40], [9]):
-        plain = answer(lambda: NoDraft(None, MODELS), prompt)
-        assert answer(lambda: drafter_of(heads[layout], **OPTIONS["dynamic"]), prompt) == plain
+        plain = greedy_answer(lambda: NoDraft(None, MODELS), prompt)
+        assert greedy_answer(lambda: drafter_of(heads[layout], **OPTIONS["dynamic"]), prompt) == plain
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
-from spec_sdk.engine.scheduler import Scheduler
-from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_drafter, joint_law
 from spec_sdk.testing.defaults import request_for
@@ -24,7 +21,7 @@ from spec_sdk_drafters.medusa import MedusaConfig, MedusaDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_drafters.position_tree import Candidates, most_probable_tree
 from spec_sdk_samplers.reference import ReferenceSampler
-from tests.draft_heads.test_drafter import PROMPTS, Served, answers, pipeline_of, target_session
+from tests.draft_heads.test_drafter import PROMPTS, Served, answers, greedy_answer, pipeline_of, target_session
 from tests.draft_heads.test_losslessness import PROMPT, SAMPLINGS, VERIFIERS, VOCABULARY, Granted, TableModels
 from tests.losslessness.enumeration import completed_law, cycle_law
 from tests.support import tiny_checkpoints
@@ -38,13 +35,6 @@ MODELS, SIZES = TinyModels(), HeadSizes()
 @pytest.fixture(scope="module")
 def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_medusa(tmp_path_factory.mktemp("medusa") / "heads", SIZES)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "target"
-    tiny_checkpoints.write_checkpoint(directory, "smollm", 3)
-    return directory
 
 
 def drafter_of(heads: Path, models: TinyModels = MODELS, **options: Any) -> MedusaDrafter:
@@ -161,16 +151,11 @@ def test_conformance(options: dict[str, Any], heads: Path) -> None:
 
 
 def test_greedy_answers_are_those_of_plain_decoding(heads: Path) -> None:
-    def answer(make_drafter: Callable[[], Any], prompt: list[int]) -> list[int]:
-        request = request_for(prompt, ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=30)
-        scheduler = Scheduler(
-            target_session(), make_drafter(), VERIFIERS["multi_step"], FixedPolicy(FixedConfig(depth=4))
-        )
-        return [token for tokens in scheduler.run(request) for token in tokens]
-
     # of one token: there is no state before the first step
     for prompt in ([30, 31, 32, 40], [9]):
-        assert answer(lambda: drafter_of(heads), prompt) == answer(lambda: NoDraft(None, MODELS), prompt)
+        assert greedy_answer(lambda: drafter_of(heads), prompt, new_tokens=30) == greedy_answer(
+            lambda: NoDraft(None, MODELS), prompt, new_tokens=30
+        )
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 from spec_sdk import Engine, InMemoryModel
-from spec_sdk.contracts import Budget, SamplingParams
-from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.contracts import Budget
 from spec_sdk.errors import UserError
-from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_drafter, joint_law
-from spec_sdk.testing.defaults import request_for
 from spec_sdk_drafters.mtp import MtpConfig, MtpDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
-from tests.draft_heads.test_drafter import OPTIONS, PROMPTS, Served, answers, pipeline_of, target_session
+from tests.draft_heads.test_drafter import OPTIONS, PROMPTS, Served, answers, greedy_answer, pipeline_of, target_session
 from tests.draft_heads.test_hydra import same_draws
 from tests.draft_heads.test_losslessness import (
     CHAINS,
@@ -99,16 +95,11 @@ def test_conformance(family: str, options: str, modules: dict[str, Path]) -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_answers_are_those_of_plain_decoding(family: str, modules: dict[str, Path]) -> None:
-    def answer(make_drafter: Callable[[], Any], prompt: list[int]) -> list[int]:
-        request = request_for(prompt, ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=20)
-        scheduler = Scheduler(
-            target_session(), make_drafter(), VERIFIERS["multi_step"], FixedPolicy(FixedConfig(depth=3))
-        )
-        return [token for tokens in scheduler.run(request) for token in tokens]
-
     # of one token: there is no state before the first step
     for prompt in ([30, 31, 32, 40], [9]):
-        assert answer(lambda: drafter_of(modules[family]), prompt) == answer(lambda: NoDraft(None, MODELS), prompt)
+        assert greedy_answer(lambda: drafter_of(modules[family]), prompt, depth=3) == greedy_answer(
+            lambda: NoDraft(None, MODELS), prompt, depth=3
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

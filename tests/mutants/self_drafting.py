@@ -83,8 +83,8 @@ SELF_DRAFTING = (
     Mutant(
         "native: a run of blocks begins with the first one's weights",
         "plugins/backends/spec_sdk_backends/native/decoder.py",
-        "ctypes.addressof(self._native[first])",
-        "ctypes.addressof(self._native[0])",
+        "self._native[first], first,",
+        "self._native[0], first,",
         ("tests/native/test_decoder.py::test_runs_of_blocks_agree_with_their_stages_to_the_bit",),
     ),
     Mutant(

@@ -7,13 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens
 from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.acceptance_rates import RatesByTemperature, temperature_class
 from spec_sdk_drafters.model_source import ModelSource, UsualRates, prior
 from spec_sdk_drafters.model_worth import ModelWorth
+from spec_sdk_drafters.unfed_states import joined
 
 UNKNOWN_SHARE = 0.1
 """What a pass of a drafter takes of one of the target's, where nothing tells its layers."""
@@ -231,9 +230,3 @@ def accepted(tree: TokenTree, tokens: Sequence[int]) -> int:
             return count
         node = child
     return len(tokens)
-
-
-def joined(noted: Sequence[Hidden], taps: Sequence[int]) -> Hidden:
-    """States of successive positions, one below the other."""
-    known = [hidden for hidden in noted if hidden]
-    return {layer: torch.cat([hidden[layer] for hidden in known]) for layer in taps} if known else {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
+from spec_sdk.contracts import Budget, Hidden, Request, option
 from spec_sdk.model.draft_heads.block_session import BlockSession
 from spec_sdk.model.draft_heads.loading import HeadChoices
 from spec_sdk.model.models import Models
@@ -19,6 +19,7 @@ from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.level_tree import LevelTree
 from spec_sdk_drafters.markov_levels import grow_levels
+from spec_sdk_drafters.noting_drafter import NotingDrafter
 from spec_sdk_drafters.position_tree import likeliest, most_probable_tree, positions_of
 from spec_sdk_drafters.unfed_states import UnfedStates
 
@@ -49,7 +50,7 @@ class BlockConfig:
     )
 
 
-class BlockDrafter(Drafter):
+class BlockDrafter(NotingDrafter):
     """Drafts the tree of the most probable paths through a block that a head guesses in one pass (DFlash, DSpark).
 
     The head sees the target's states of all committed positions, and a block of the pending token and mask tokens. Its
@@ -80,16 +81,6 @@ class BlockDrafter(Drafter):
             self._unfed.open(request.slot)
             self._note(request, hidden)
             self._feed_all_but(0, request)
-
-    def observe(
-        self,
-        requests: Sequence[Request],
-        committed: Sequence[Sequence[int]],
-        path_hidden: Sequence[Hidden] | None = None,
-    ) -> None:
-        assert path_hidden is not None
-        for request, hidden in zip(requests, path_hidden, strict=True):
-            self._note(request, hidden)
 
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:

@@ -16,6 +16,7 @@ import torch
 from spec_sdk.contracts import Hidden, Request
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk_drafters.growing_drafter import GrowingDrafter, GrowingSession
+from spec_sdk_drafters.noting_drafter import NotingDrafter
 from spec_sdk_drafters.unfed_states import UnfedStates
 
 
@@ -53,7 +54,7 @@ class PairSession(GrowingSession, Protocol):
         """A slot's request has ended."""
 
 
-class FeatureDrafter(GrowingDrafter):
+class FeatureDrafter(NotingDrafter, GrowingDrafter):
     """Feeds a head the pairs of what was committed, then lets the growth expand the trees.
 
     A node's pair in the tree has what the head itself makes of its parent. Only pairs of the target's own states are
@@ -80,16 +81,6 @@ class FeatureDrafter(GrowingDrafter):
             self._unfed.open(request.slot)
             self._note(request, hidden)
             self._feed_all_but(1, request)
-
-    def observe(
-        self,
-        requests: Sequence[Request],
-        committed: Sequence[Sequence[int]],
-        path_hidden: Sequence[Hidden] | None = None,
-    ) -> None:
-        assert path_hidden is not None
-        for request, hidden in zip(requests, path_hidden, strict=True):
-            self._note(request, hidden)
 
     def finish(self, requests: Sequence[Request]) -> None:
         super().finish(requests)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Request, option
+from spec_sdk.contracts import Budget, Hidden, Request, option
 from spec_sdk.model.models import Models, align_vocabulary
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import TokenTree
+from spec_sdk_drafters.noting_drafter import NotingDrafter
 from spec_sdk_drafters.position_tree import likeliest, most_probable_tree, positions_of
 
 
@@ -30,7 +31,7 @@ class MedusaConfig:
     max_nodes: int = option(63, "most nodes of the tree, the root not counted", minimum=1)
 
 
-class MedusaDrafter(Drafter):
+class MedusaDrafter(NotingDrafter):
     """Drafts the tree of the most probable guesses of Medusa heads, one head per position ahead.
 
     The heads do not see each other's tokens: what may follow at a depth is the same after every node, and a path's
@@ -55,16 +56,6 @@ class MedusaDrafter(Drafter):
         assert prompt_hidden is not None
         for request, hidden in zip(requests, prompt_hidden, strict=True):
             self._last_1M.pop(request.slot, None)
-            self._note(request, hidden)
-
-    def observe(
-        self,
-        requests: Sequence[Request],
-        committed: Sequence[Sequence[int]],
-        path_hidden: Sequence[Hidden] | None = None,
-    ) -> None:
-        assert path_hidden is not None
-        for request, hidden in zip(requests, path_hidden, strict=True):
             self._note(request, hidden)
 
     def finish(self, requests: Sequence[Request]) -> None:

@@ -40,7 +40,7 @@ class UnfedStates:
     def take(self, slot: int) -> Hidden:
         """All there are, at least one, which are then fed: layer → [N, M]."""
         noted, self._noted[slot] = self._noted[slot], []
-        return _joined(noted)
+        return joined(noted, self.taps)
 
     def take_all_but(self, last: int, slot: int) -> Iterator[Hidden]:
         """The first ones, up to the ``last``, in parts of bounded size."""
@@ -48,7 +48,7 @@ class UnfedStates:
         early = sum(len(hidden[self.taps[0]]) for hidden in noted) - last
         if early <= 0:
             return
-        hidden = _joined(noted)
+        hidden = joined(noted, self.taps)
         # a copy, so that the states before them need not be kept
         self._noted[slot] = [{layer: states[early:].clone() for layer, states in hidden.items()}] if last else []
         for first in range(0, early, PREFILL_CHUNK):
@@ -56,6 +56,7 @@ class UnfedStates:
             yield {layer: states[rows] for layer, states in hidden.items()}
 
 
-def _joined(noted: Sequence[Hidden]) -> Hidden:
-    """States of successive positions, one below the other."""
-    return {layer: torch.cat([hidden[layer] for hidden in noted]) for layer in noted[0]}
+def joined(noted: Sequence[Hidden], taps: Sequence[int]) -> Hidden:
+    """States of successive positions, one below the other; empty where there are none."""
+    known = [hidden for hidden in noted if hidden]
+    return {layer: torch.cat([hidden[layer] for hidden in known]) for layer in taps} if known else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
@@ -22,6 +23,7 @@ from spec_sdk.model.source_progress import notice
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
 
+ChosenSpec = TypeVar("ChosenSpec", DraftHeadSpec, BlockSpec)
 HEADS = ("eagle", "eagle3")
 """Methods of EAGLE heads."""
 BLOCK_HEADS = ("dflash", "dspark")
@@ -71,10 +73,7 @@ def load_draft_head(
             spec = replace(spec, variant=replace(spec.variant, reads_normalized=choices.state == "after_norm"))
     elif spec.method not in HEADS or not isinstance(spec, DraftHeadSpec):
         raise _another_method(published, "a decoder layer, as those of eagle and eagle3")
-    if choices.target_layers is not None:
-        spec = spec.with_taps(choices.target_layers)
-    if choices.context is not None:
-        spec = spec.within(choices.context)
+    spec = _as_chosen(spec, choices)
     taps = _checked(published, spec, target)
     weights = HeadWeights(published.tensors, device, dtype, ops, choices.bits(ops, dtype))
     parts = HeadParts(
@@ -122,12 +121,16 @@ def load_block_head(
     spec = published.spec
     if not isinstance(spec, BlockSpec):
         raise _another_method(published, "one that drafts a block: dflash or dspark")
-    if choices.target_layers is not None:
-        spec = spec.with_taps(choices.target_layers)
-    if choices.context is not None:
-        spec = spec.within(choices.context)
+    spec = _as_chosen(spec, choices)
     taps = _checked(published, spec, target)
     return BlockExecutor(spec.load(HeadWeights(published.tensors, device, dtype, ops), taps, target), ops)
+
+
+def _as_chosen(spec: ChosenSpec, choices: HeadChoices) -> ChosenSpec:
+    """The spec with the target layers and the context that the user wants."""
+    if choices.target_layers is not None:
+        spec = spec.with_taps(choices.target_layers)
+    return spec if choices.context is None else spec.within(choices.context)
 
 
 def _checked(published: PublishedHead, spec: PublishedSpec, target: TargetEnds) -> tuple[int, ...]:

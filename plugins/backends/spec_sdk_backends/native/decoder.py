@@ -89,19 +89,8 @@ class NativeDecoder(Decoder):
         rotations = PassRotations(work)
         for stop in sorted({layer for layer in work.taps if first < layer < end} | {end}):
             h_BNM = h_BNM.clone(memory_format=torch.contiguous_format)
-            library().spec_blocks(
-                self._dtype_number,
-                address(self._shape),
-                ctypes.addressof(self._native[first]),
-                first,
-                stop - first,
-                address(of_pass),
-                address(cache),
-                h_BNM.data_ptr(),
-                None,
-                rotations.cosines,
-                rotations.sines,
-                torch.get_num_threads(),
+            run_blocks(
+                self.dtype, self._shape, self._native[first], first, stop - first, of_pass, cache, h_BNM, rotations
             )
             work.record(stop, h_BNM)
             first = stop
@@ -146,6 +135,38 @@ class NativeDecoder(Decoder):
 
     def _narrow(self, h_BNM: torch.Tensor) -> bool:
         return h_BNM.shape[0] * h_BNM.shape[1] <= self._most_rows and not torch.is_grad_enabled()
+
+
+def run_blocks(
+    dtype: torch.dtype,
+    shape: Shape,
+    block: Block,
+    first: int,
+    count: int,
+    of_pass: Pass,
+    cache: Cache,
+    h_BNM: torch.Tensor,
+    rotations: PassRotations,
+    beside_BNM: torch.Tensor | None = None,
+) -> None:
+    """Run ``count`` blocks, ``block`` and those behind it in memory, from cache layer ``first`` on; writes ``h_BNM``.
+
+    ``beside_BNM``: what their attention reads before each hidden state.
+    """
+    library().spec_blocks(
+        DTYPES[dtype],
+        address(shape),
+        address(block),
+        first,
+        count,
+        address(of_pass),
+        address(cache),
+        h_BNM.data_ptr(),
+        None if beside_BNM is None else beside_BNM.data_ptr(),
+        rotations.cosines,
+        rotations.sines,
+        torch.get_num_threads(),
+    )
 
 
 def shape_of(decoder: Decoder) -> Shape:

@@ -12,9 +12,8 @@ from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
 from spec_sdk.model.draft_heads.head import DraftHead, HeadPass
 from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.decoder import PassRotations, block_of, shape_of, unknown_stages
-from spec_sdk_backends.native.library import DTYPES, library
-from spec_sdk_backends.native.structures import Cache, Pass, address
+from spec_sdk_backends.native.decoder import PassRotations, block_of, run_blocks, shape_of, unknown_stages
+from spec_sdk_backends.native.structures import Cache, Pass
 
 _STAGES = ("of_pass", "pre_attention", "rotation", "write_kv", "attend", "project", "post_attention", "summed")
 
@@ -32,7 +31,6 @@ class NativeHeadBlock:
     """Runs the block of ``head``, whose attention may read an embedding before each hidden state."""
 
     def __init__(self, head: DraftHead) -> None:
-        self._dtype_number = DTYPES[head.dtype]
         self._most_rows = min(MOST_ROWS, most_rows(head.dtype))
         self._shape, self._block = shape_of(head), block_of(head, 0, head.attention_norm_M)
 
@@ -41,22 +39,9 @@ class NativeHeadBlock:
         rows = h_BNM.shape[0] * h_BNM.shape[1]
         if rows > self._most_rows or torch.is_grad_enabled() or not work.cache.in_place:
             return None
-        beside = work.embedded_BNM.contiguous() if isinstance(work, HeadPass) else None
+        beside_BNM = work.embedded_BNM.contiguous() if isinstance(work, HeadPass) else None
         h_BNM = h_BNM.clone(memory_format=torch.contiguous_format)
         of_pass, cache, rotations = Pass.of(work.inputs), Cache.of_pass(work.cache, 1), PassRotations(work)
-        library().spec_blocks(
-            self._dtype_number,
-            address(self._shape),
-            address(self._block),
-            0,
-            1,
-            address(of_pass),
-            address(cache),
-            h_BNM.data_ptr(),
-            None if beside is None else beside.data_ptr(),
-            rotations.cosines,
-            rotations.sines,
-            torch.get_num_threads(),
-        )
+        run_blocks(h_BNM.dtype, self._shape, self._block, 0, 1, of_pass, cache, h_BNM, rotations, beside_BNM)
         work.record(1, h_BNM)
         return h_BNM
