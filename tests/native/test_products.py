@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.cpu import CpuOps
-from spec_sdk_backends.native import products
+from spec_sdk_backends.native import crossover, products
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.panels import to_panels
@@ -235,11 +236,34 @@ def test_prompts(rows: int, dtype: torch.dtype, threads: int) -> None:
 
 
 def test_rows_that_torch_multiplies_faster_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "most_rows", lambda dtype, bits: 64)
+    monkeypatch.setattr(products, "most_rows", lambda dtype, bits, rounds: 64)
     weight_OI, wide = random(9, 7), random(65, 7)
     assert torch.equal(NativeProjection(weight_OI)(wide), Projection(weight_OI)(wide))
     monkeypatch.setattr(products, "multiply", lambda matrix, x: x[:, :1])
     assert torch.equal(NativeProjection(weight_OI)(wide[:64]), wide[:64, :1])
+
+
+def test_what_was_measured_first_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another process keeps its figure while this one measures: both go by the same, whoever asks in which words."""
+    monkeypatch.setattr(crossover, "cache_root", lambda: tmp_path)
+    dtype = torch.float32
+
+    def measured(*of: object) -> int:
+        place = crossover._place(dtype, 4, False)
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("128")
+        return 512
+
+    monkeypatch.setattr(crossover, "measure", measured)
+    crossover._most_rows.cache_clear()
+    try:
+        assert most_rows(dtype, 4) == most_rows(dtype, 4, False) == most_rows(dtype, bits=4, rounds=False) == 128
+        monkeypatch.setattr(crossover, "measure", lambda *of: 256)
+        assert most_rows(dtype, 8) == 256
+        crossover._place(dtype, 8, False).write_text("1024")
+        assert most_rows(dtype, bits=8) == 256, "a process never changes its mind"
+    finally:
+        crossover._most_rows.cache_clear()
 
 
 def test_derivatives_are_torchs() -> None:

@@ -9,11 +9,13 @@ Legend: N rows, O outputs, I inputs.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -21,7 +23,7 @@ import torch.nn.functional as F
 
 from spec_sdk.files import write_json
 from spec_sdk.model.source_cache import cache_root
-from spec_sdk.ops.quantized_linear import expanded_linear
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.panels import from_panels, to_panels
@@ -39,24 +41,51 @@ MARGIN = 1.1
 """torch's product must be so many times faster: the native one keeps a row's result free of those beside it."""
 
 
+def most_rows(dtype: torch.dtype, bits: int = 0, rounds: bool = False) -> int:
+    """The most rows that the native kernel multiplies with dense weights, or with those of so many bits.
+
+    ``rounds``: it rounds rows to 8 bits first. The same for all processes that share a cache directory: what is kept
+    first counts, so that ranks that measure at once multiply alike.
+    """
+    return _most_rows(dtype, bits, rounds)
+
+
 @functools.cache
-def most_rows(dtype: torch.dtype, bits: int = 0) -> int:
-    """The most rows that the native kernel multiplies with dense weights, or with those of so many bits."""
-    path = _place(dtype, bits)
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        kept = int(json.loads(path.read_text(encoding="utf-8")))
-        if kept in (*ROWS, ANY):
-            return kept
-    found = measure(dtype, bits)
+def _most_rows(dtype: torch.dtype, bits: int, rounds: bool) -> int:
+    path = _place(dtype, bits, rounds)
+    kept = _kept(path)
+    if kept is not None:
+        return kept
+    found = measure(dtype, bits, rounds)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, found)
-    return found
+        with _locked(path.parent):
+            kept = _kept(path)
+            if kept is None:
+                write_json(path, found)
+    return found if kept is None else kept
 
 
-def measure(dtype: torch.dtype, bits: int = 0) -> int:
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _kept(path: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        kept = int(json.loads(path.read_text(encoding="utf-8")))
+        return kept if kept in (*ROWS, ANY) else None
+    return None
+
+
+def measure(dtype: torch.dtype, bits: int = 0, rounds: bool = False) -> int:
     """The same, measured now."""
-    native, plain = _dense(dtype) if bits == 0 else _quantized(bits)
+    native, plain = _dense(dtype) if bits == 0 else _quantized(bits, rounds)
     best = ROWS[0]
     for rows in ROWS[1:]:
         x_NI, y_NO = torch.randn(rows, SIZE[1]).to(dtype), torch.empty(rows, SIZE[0], dtype=dtype)
@@ -77,10 +106,11 @@ def _dense(dtype: torch.dtype) -> tuple[Product, Product]:
     return _native(matrices), lambda x_NI, y_NO: [F.linear(x_NI, from_panels(panels, *SIZE)) for panels in weights]
 
 
-def _quantized(bits: int) -> tuple[Product, Product]:
+def _quantized(bits: int, rounds: bool) -> tuple[Product, Product]:
     weights = [SideBySide.of(quantize(torch.randn(SIZE), bits)) for _ in range(MATRICES)]
-    matrices = [weight.matrix(None) for weight in weights]
-    return _native(matrices), lambda x_NI, y_NO: [expanded_linear(x_NI, weight, None) for weight in weights]
+    matrices = [weight.matrix(None, rounds) for weight in weights]
+    plain = [QuantizedProjection(weight, None, rounds) for weight in weights]
+    return _native(matrices), lambda x_NI, y_NO: [product(x_NI) for product in plain]
 
 
 def _native(matrices: list[Matrix]) -> Product:
@@ -108,6 +138,6 @@ def _seconds(call: Product, x_NI: torch.Tensor, y_NO: torch.Tensor) -> float:
     return min(taken)
 
 
-def _place(dtype: torch.dtype, bits: int) -> Path:
-    facts = f"{library()._name} {torch.__version__} {dtype} {bits} {torch.get_num_threads()} {ROWS} {SIZE}"
+def _place(dtype: torch.dtype, bits: int, rounds: bool) -> Path:
+    facts = f"{library()._name} {torch.__version__} {dtype} {bits} {rounds} {torch.get_num_threads()} {ROWS} {SIZE}"
     return cache_root() / "native" / f"rows-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"
