@@ -22,7 +22,9 @@ import sys
 from collections import Counter
 from typing import Any
 
-from benchmarks.measuring import RESULTS, write_report
+from benchmarks.places import RESULTS
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import run_script
 from tests.policies.machine import Machine, Rate, play, steady
 from tests.policies.test_adaptive import ADVERSARIES, LOOKUP, MACHINES, SMALL_DRAFT
 from tests.policies.worlds import WORLDS, adaptive_in, best_fixed, run
@@ -129,4 +131,4 @@ def simulate(loss: float, noise: float, seeds: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

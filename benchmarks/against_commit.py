@@ -24,8 +24,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import PROMPTS, RESULTS, write_report
-from benchmarks.support import machine
+from benchmarks.places import RESULTS
+from spec_sdk.bench.machine import hardware_name
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import run_script, script_parser
 
 ROOT = Path(__file__).parents[1]
 PLUGINS = ("", "plugins/drafters", "plugins/growth", "plugins/verifiers", "plugins/samplers", "plugins/predictors",
@@ -50,11 +52,15 @@ except ImportError:  # where it stood in earlier commits
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.prompts import encode
 from spec_sdk.registry import Registry
-from spec_sdk.search_path import register_search_path
+try:
+    from spec_sdk.search_path import register_search_path
+except ImportError:  # earlier commits register their YAML with Hydra
+    register_search_path = None
 from spec_sdk.settings import Settings
 
 asked = json.loads(sys.argv[1])
-register_search_path()
+if register_search_path is not None:
+    register_search_path()
 config = OmegaConf.to_container(compose_config(asked["overrides"]), resolve=True)
 pipeline = build_pipeline(Settings.from_config(config, Path("unused")), Registry.discover())
 
@@ -95,16 +101,12 @@ print(json.dumps(found))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = script_parser(__doc__, count=4, new_tokens=48, output=RESULTS / "against_commit.json", overrides=None)
     parser.add_argument("commit", help="the earlier commit")
     parser.add_argument("--pipelines", nargs="+", default=list(PIPELINES), choices=list(PIPELINES))
-    parser.add_argument("--prompts", type=Path, default=PROMPTS)
-    parser.add_argument("--count", type=int, default=4)
-    parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--long", type=int, default=4000, help="tokens of a long context, for its memory; 0: none")
-    parser.add_argument("--output", type=Path, default=RESULTS / "against_commit.json")
     options = parser.parse_args()
     lines = [json.loads(line)["turns"][0] for line in options.prompts.read_text(encoding="utf-8").splitlines()]
     texts = [line for line in lines if len(line) <= 1500]
@@ -123,7 +125,7 @@ def main() -> int:
 def compare(trees: dict[str, Path], texts: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """All pipelines, by turns."""
     report: dict[str, Any] = {
-        "machine": machine.device_name(torch.device("cpu")),
+        "machine": hardware_name(torch.device("cpu")),
         "earlier": git("rev-parse", "--short", options.commit),
         "now": git("rev-parse", "--short", "HEAD"),
         "dtype": options.dtype,
@@ -193,4 +195,4 @@ def git(*arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

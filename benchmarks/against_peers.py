@@ -16,7 +16,6 @@ import contextlib
 import fnmatch
 import os
 import platform
-import shutil
 import sys
 import tempfile
 import time
@@ -24,11 +23,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import PROMPTS, RESULTS, Prompt, spread_prompts, write_report
 from benchmarks.peers.figures import report_of
-from benchmarks.peers.programs import Interpreters, Program, programs, register_task
-from benchmarks.peers.weights import KINDS, Weights, weights_of
-from benchmarks.peers.worker import NotAvailable, Timing, Worker
+from benchmarks.peers.programs import REPOSITORY, Interpreters, Program, programs, register_task
+from benchmarks.places import RESULTS
+from spec_sdk.bench.answers import Prompt, spread_prompts
+from spec_sdk.bench.peers.interpreter import found
+from spec_sdk.bench.peers.serving import Request
+from spec_sdk.bench.peers.weights import KINDS, Weights, weights_of
+from spec_sdk.bench.peers.worker import NotAvailable, PeerError, Timing, Worker, peer_worker
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import PROMPTS, run_script
+from spec_sdk.bench.turns import rotated
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.source_wheel import DEFAULT_NAME
@@ -81,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise SystemExit("error: none of the programs could be started")
         for worker in workers.values():
             # what a program prepares when it is first used is no part of an answer
-            worker.ask(tokens[0], min(WARM_UP_TOKENS, arguments.new_tokens))
+            worker.ask(Request(tokens[0], min(WARM_UP_TOKENS, arguments.new_tokens)))
         answers = measure(workers, tokens, arguments.new_tokens, arguments.rounds)
         left = {name: workers[name] for name in answers}
         facts = {name: {**w.facts, "resident_bytes": w.resident_bytes()} for name, w in left.items()}
@@ -119,12 +124,6 @@ def prompt_tokens(weights: Weights, prompts: Sequence[Prompt]) -> list[list[int]
     return [encode(tokenizer, prompt.text, chat=None) for prompt in prompts]
 
 
-def found(python: str) -> str:
-    """The interpreter's path, where it can be found from here: a worker starts in another directory."""
-    path = shutil.which(python)
-    return python if path is None else os.path.abspath(path)
-
-
 def started(chosen: Sequence[Program], stack: contextlib.ExitStack) -> dict[str, Worker]:
     """The workers of the programs that are there, by name; they are loaded one after the other."""
     workers = {}
@@ -132,11 +131,17 @@ def started(chosen: Sequence[Program], stack: contextlib.ExitStack) -> dict[str,
         try:
             if program.missing is not None:
                 raise NotAvailable(program.missing)
-            workers[program.name] = stack.enter_context(Worker(program.command, program.environment))
+            workers[program.name] = stack.enter_context(_worker(program))
             print(f"loaded: {program.name}", file=sys.stderr, flush=True)
         except NotAvailable as reason:
             print(f"skipped: {program.name}: {reason}", file=sys.stderr, flush=True)
     return workers
+
+
+def _worker(program: Program) -> contextlib.AbstractContextManager[Worker]:
+    if program.environment is None:
+        return peer_worker(program.command)
+    return Worker(program.command, program.environment, REPOSITORY)
 
 
 def measure(
@@ -151,9 +156,9 @@ def measure(
             continue
         between = prompt[0] + 1 if prompt[0] == 0 else prompt[0] - 1
         try:
-            workers[name].ask([between] * BETWEEN_TOKENS, 1)
-            answers[name][i].append(workers[name].ask(prompt, new_tokens))
-        except NotAvailable as reason:
+            workers[name].ask(Request([between] * BETWEEN_TOKENS, 1))
+            answers[name][i].append(workers[name].ask(Request(list(prompt), new_tokens)))
+        except PeerError as reason:
             print(f"left out: {name}: {reason}", file=sys.stderr, flush=True)
             del answers[name]
     return answers
@@ -165,8 +170,7 @@ def turns(
     """Round, prompt and program of every turn; each prompt begins with another program."""
     for round_ in range(rounds):
         for i, prompt in enumerate(prompts):
-            first = (round_ + i) % len(names)
-            for name in (*names[first:], *names[:first]):
+            for name in rotated(names, round_ + i):
                 yield round_, prompt, name
 
 
@@ -204,4 +208,4 @@ def show(report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -9,14 +9,13 @@ is faster than (a) and (b).
 
 Two times are told. *Wall* is what passed, a round's mean over its tokens. *Alone* is what would have passed on cores
 that nobody else uses: the critical path through what each process computed and waited for
-(:mod:`benchmarks.support.critical_path`). On a machine with other work only the latter compares: a process that waits
+(:mod:`spec_sdk.bench.critical_path`). On a machine with other work only the latter compares: a process that waits
 often gets the core sooner than one that computes on. The file has every round's, their medians and the machine's load.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -30,8 +29,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.ranks import start_others
-from benchmarks.support import plots
-from benchmarks.support.critical_path import (
+from spec_sdk.bench import plots
+from spec_sdk.bench.critical_path import (
     END,
     RECEIVE,
     SEND,
@@ -42,6 +41,7 @@ from benchmarks.support.critical_path import (
     critical_path,
     on_the_way,
 )
+from spec_sdk.bench.reports import write_report
 from spec_sdk.contracts import BlockRunner, Predictor
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
@@ -271,7 +271,7 @@ def main() -> int:
             "contexts": rows,
         }
         place = Path(arguments.output)
-        place.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(place, report)
         plot(report, place.with_suffix(".svg"))
         for entry in report["crossovers"]:
             print(f"{entry['faster']} against {entry['than']} by {entry['by']}: {entry['context'] or 'slower'}")

@@ -25,25 +25,18 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.measuring import (
-    PROMPTS,
-    RESULTS,
-    Prompt,
-    answer,
-    build,
-    long_prompts,
-    spread,
-    tokens_of,
-    write_report,
-)
-from benchmarks.support.fidelity import Fidelity, Passage, hit_rates, nll, perplexity
+from benchmarks.places import RESULTS
 from benchmarks.support.quality_plot import plot
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
+from spec_sdk.bench.answers import Prompt, answer, long_prompts, tokens_of
+from spec_sdk.bench.conversations import spread
+from spec_sdk.bench.fidelity import Fidelity, Passage, hit_rates, nll, perplexity
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import common_prefix
@@ -249,9 +242,7 @@ def main() -> int:
         "schema_version": 1,
         "benchmark": "alspec_quality",
         "guarantee": "relaxed",
-        "machine": first.backend.describe(),
-        "target": first.target_name,
-        "dtype": first.dtype,
+        **pipeline_facts(first),
         "overrides": arguments.overrides,
         "size": arguments.size,
         "prompts": [{"task": p.task, "tokens": len(tokens_of(first, p))} for p in measured],
@@ -292,11 +283,8 @@ def main() -> int:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--count", type=int, default=8, help="prompts, and articles, taken")
-    parser.add_argument("--calibration", type=int, default=4, help="other prompts, on which static layers are chosen")
-    parser.add_argument("--new-tokens", type=int, default=32)
+    parser = script_parser(__doc__, count=6, new_tokens=32, output=RESULTS / "alspec_quality.json")
+    parser.add_argument("--calibration", type=int, default=3, help="other prompts, on which static layers are chosen")
     parser.add_argument("--text-tokens", type=int, default=32, help="of each article's end")
     parser.add_argument("--shortest", type=int, default=600, help="tokens of the shortest prompt taken")
     parser.add_argument("--longest", type=int, default=1200, help="tokens of the longest prompt taken")
@@ -309,10 +297,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--needle-texts", type=int, default=2, help="texts with ten needles each; 0: no needle test")
     parser.add_argument("--needle-context", type=int, default=1024, help="tokens of such a prompt")
     parser.add_argument("--shade", type=float, default=0.2, help="λ of the shaded answer")
-    parser.add_argument("--output", type=Path, default=RESULTS / "alspec_quality.json")
-    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     return parser.parse_intermixed_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

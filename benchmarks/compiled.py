@@ -15,13 +15,13 @@ import functools
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.measuring import PROMPTS, RESULTS, build, spread_prompts, tokens_of, write_report
-from benchmarks.support import timing
+from benchmarks.places import RESULTS
+from spec_sdk.bench import timing
+from spec_sdk.bench.answers import spread_prompts, tokens_of
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
 
@@ -30,24 +30,16 @@ RIVALS = {"eager": "false", "compiled": "true"}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--count", type=int, default=4, help="prompts that pipelines answer")
-    parser.add_argument("--new-tokens", type=int, default=64)
+    parser = script_parser(__doc__, count=4, new_tokens=64, output=RESULTS / "compiled.json")
     parser.add_argument("--rounds", type=int, default=3, help="times that every pipeline answers them")
     parser.add_argument("--prefix", type=int, default=256, help="committed tokens before a pass")
     parser.add_argument("--seconds", type=float, default=5.0, help="per size of pass")
     parser.add_argument("--pipelines", default="vanilla,sd_chain,easyspec_paper,alspec")
-    parser.add_argument("--output", type=Path, default=RESULTS / "compiled.json")
-    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     start = time.perf_counter()
     rivals = pair("vanilla", arguments)
     report: dict[str, Any] = {
-        "machine": rivals["eager"].backend.describe(),
-        "torch": torch.__version__,
-        "target": rivals["eager"].target_name,
-        "dtype": rivals["eager"].dtype,
+        **pipeline_facts(rivals["eager"]),
         "loading_s": round(time.perf_counter() - start, 1),
         "compiled": dict(rivals["compiled"].backend.compiled),
         "prefix": arguments.prefix,
@@ -80,7 +72,7 @@ def passes(rivals: dict[str, Pipeline], arguments: argparse.Namespace) -> dict[i
         calls: dict[str, Callable[[], object]] = {
             name: functools.partial(session.score, [0], [tree]) for name, session in sessions.items()
         }
-        times = timing.median_cpu(calls, arguments.seconds, clock=timing.own_clock(device))
+        times = timing.median_seconds(calls, arguments.seconds, clock=timing.own_clock(device))
         figures[rows] = {name: round(1e3 * seconds, 3) for name, seconds in times.items()}
         figures[rows]["ratio"] = round(times["eager"] / times["compiled"], 3)
         print(
@@ -126,4 +118,4 @@ def _answer(pipeline: Pipeline, prompt: list[int], new_tokens: int) -> list[int]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -1,6 +1,6 @@
 """Which layers of the target make the best draft model? Greedy removal by measured acceptance.
 
-    python benchmarks/cut_draft.py --prompts spec_bench.jsonl --count 12
+    python -m benchmarks.cut_draft --prompts spec_bench.jsonl --count 12
 
 The target answers the prompts greedily. From the full stack, that layer is removed whose removal leaves the highest
 share of positions at which the cut model's first choice is the target's token (its acceptance rate on a chain of depth
@@ -13,13 +13,13 @@ Legend: B prompts, N tokens, M model dim.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 
 import torch
 
+from spec_sdk.bench.reports import write_report
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.load_decoder import load_decoder
@@ -27,7 +27,7 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
-from spec_sdk.prompts import read_prompt_file
+from spec_sdk.prompts import read_prompt_texts
 from spec_sdk.tree import TokenTree
 
 ANSWER_TOKENS = 64
@@ -115,7 +115,7 @@ def main() -> int:
     arguments = parser.parse_args()
     checkpoint = open_checkpoint(arguments.target)
     decoder = load_decoder(checkpoint, torch.device("cpu"), torch.bfloat16)
-    texts = read_prompt_file(arguments.prompts)
+    texts = read_prompt_texts(arguments.prompts)
     sequences = []
     for text in texts[:: max(1, len(texts) // arguments.count)]:
         prompt = checkpoint.tokenizer.chat([{"role": "user", "content": text}])
@@ -123,7 +123,7 @@ def main() -> int:
             sequences.append((prompt, answer(decoder, prompt)))
     print(f"{len(sequences)} prompts, {ANSWER_TOKENS} tokens each, target {checkpoint.name}", file=sys.stderr)
     steps = remove_greedily(CutMeter(decoder, sequences), arguments.down_to)
-    Path(arguments.output).write_text(json.dumps({"target": checkpoint.name, "steps": steps}, indent=1))
+    write_report(Path(arguments.output), {"target": checkpoint.name, "steps": steps})
     return 0
 
 

@@ -1,9 +1,9 @@
 """EasySpec's tables on this machine and these models.
 
-    python benchmarks/easyspec.py table2      # vanilla, +sd, +tree, EasySpec: d, v, total per 100 tokens, α
-    python benchmarks/easyspec.py table4      # tokens/s, variance over prompts, α per task and pipeline
-    python benchmarks/easyspec.py table5      # cosine similarities inside the draft model
-    python benchmarks/easyspec.py ablation    # Fig. 4: tree width x layers per group x calibration, as a multirun
+    python -m benchmarks.easyspec table2      # vanilla, +sd, +tree, EasySpec: d, v, total per 100 tokens, α
+    python -m benchmarks.easyspec table4      # tokens/s, variance over prompts, α per task and pipeline
+    python -m benchmarks.easyspec table5      # cosine similarities inside the draft model
+    python -m benchmarks.easyspec ablation    # Fig. 4: tree width x layers per group x calibration, as a multirun
 
 ``--draft self`` (the default) drafts with the target itself, so that whatever is not accepted at temperature 0 is the
 fuzziness's doing; ``--draft cut`` drafts with its cut, as the pipelines do by default; anything else is a model
@@ -24,23 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.layer_similarity import STATES, similarities
-from benchmarks.measuring import (
-    PROMPTS,
-    RESULTS,
-    Answer,
-    Prompt,
-    answer,
-    build,
-    events_of,
-    shown,
-    spread_prompts,
-    write_report,
-)
-from benchmarks.support import plots
+from benchmarks.places import RESULTS
+from spec_sdk.bench import plots
+from spec_sdk.bench.answers import Answer, Prompt, answer, events_of, spread_prompts
+from spec_sdk.bench.live_table import LiveTable
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.metrics import request_metrics, summarise
 from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.prompts import encode
+from spec_sdk.tables import number
 
 SELF, CUT = "self", "cut"
 WIDTHS, SIZES = (1, 4, 8, 12), (1, 2, 3, 4, 5)
@@ -59,10 +53,8 @@ def header(pipeline: Pipeline, arguments: argparse.Namespace, prompts: Sequence[
     """What every report begins with."""
     return {
         "table": arguments.table,
-        "machine": pipeline.backend.describe(),
-        "target": pipeline.target_name,
+        **pipeline_facts(pipeline),
         "draft": pipeline.draft_name,
-        "dtype": pipeline.dtype,
         "overrides": arguments.overrides,
         "prompts": len(prompts),
         "new_tokens": arguments.new_tokens,
@@ -94,7 +86,8 @@ def table2(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
     }
     report: dict[str, Any] = {}
     for temperature in (0.0, 0.8):
-        print(f"\ntemperature {temperature}\n{'':12}{'d':>9}{'v':>9}{'total':>9}{'ratio':>9}{'alpha':>9}{'MAT':>9}")
+        print(f"\ntemperature {temperature}; seconds per 100 tokens")
+        table = LiveTable({"": -10} | dict.fromkeys(("d", "v", "total", "ratio", "alpha", "MAT"), 7))
         for name, overrides in rows.items():
             pipeline = build(*overrides, f"sampling.temperature={temperature}", *arguments.common)
             if not report:
@@ -106,15 +99,9 @@ def table2(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
             report["rows"][f"{temperature} {name}"] = row
             report["draft"] = report["draft"] or pipeline.draft_name
             plain = pipeline.draft_name is None
-            columns = [
-                "-" if plain else f"{row['d']:.2f}",
-                "-" if plain else f"{row['v']:.2f}",
-                f"{row['total']:.2f}",
-                f"{row['speedup']:.2f}x",
-                shown(row["alpha"], ".2f"),
-                f"{row['mean_accepted_tokens']:.2f}",
-            ]
-            print(f"{name:12}" + "".join(f"{column:>9}" for column in columns), flush=True)
+            seconds = ["–" if plain else f"{row['d']:.2f}", "–" if plain else f"{row['v']:.2f}", f"{row['total']:.2f}"]
+            mat = f"{row['mean_accepted_tokens']:.2f}"
+            table.row(name, *seconds, f"{row['speedup']:.2f}x", number(row["alpha"]), mat)
     return report
 
 
@@ -126,7 +113,8 @@ def table4(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
         report = report or {**header(pipeline, arguments, prompts), "pipelines": {}}
         answer(pipeline, prompts[:1], 8)
         answers = answer(pipeline, prompts, arguments.new_tokens)
-        print(f"\n{name}, drafting with {pipeline.draft_name}\n{'task':20}{'tokens/s':>10}{'variance':>10}{'alpha':>8}")
+        print(f"\n{name}, drafting with {pipeline.draft_name}")
+        table = LiveTable({"task": -20, "tokens/s": 8, "variance": 8, "alpha": 6})
         tasks: dict[str, Any] = {}
         for task in sorted({prompt.task for prompt in prompts}):
             records = [request_metrics(a.events) for a in answers if a.prompt.task == task]
@@ -139,12 +127,8 @@ def table4(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
                 "alpha": sum(record["accepted"] for record in records) / drafted if drafted else None,
             }
             mean, variance, alpha = (tasks[task][key] for key in ("tokens_per_second", "variance", "alpha"))
-            print(f"{task:20}{mean:>10.2f}{variance:>10.2f}{shown(alpha, '.2f'):>8}", flush=True)
+            table.row(task, f"{mean:.2f}", f"{variance:.2f}", number(alpha))
         report["pipelines"][name] = tasks
-    report["left_out"] = (
-        "no EAGLE-type drafter exists in this project yet; name its pipeline in --pipelines once it does"
-    )
-    print(f"\nleft out: {report['left_out']}")
     return report
 
 
@@ -156,13 +140,13 @@ def table5(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str
     sequences = []
     for given in answer(vanilla, prompts, arguments.new_tokens):
         sequences.append([*encode(vanilla.tokenizer, given.prompt.text, chat=None), *given.tokens])
-    print(f"{'size':6}{'layers':15}" + "".join(f"{state:>11}" for state in STATES))
+    table = LiveTable({"size": -4, "layers": -14} | dict.fromkeys(STATES, 9))
     for size in SIZES[1:]:
         groups = easyspec_groups(draft.executor.layers, size)
         found = similarities(draft.executor, groups, sequences, positions=4)
         report["sizes"][size] = found
         for name, values in found.items():
-            print(f"{size:<6}{name:15}" + "".join(f"{values[state]:>11.3f}" for state in STATES), flush=True)
+            table.row(str(size), name, *(f"{values[state]:.3f}" for state in STATES))
     return report
 
 
@@ -186,12 +170,10 @@ def ablation(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[s
         run_sweep(command)
         jobs = json.loads((Path(directory) / "sweep" / "summary.json").read_text())["jobs"]
     report["jobs"] = [ablation_entry(job, baseline["tokens_per_second"]) for job in jobs]
-    print(f"{'width':>6}{'size':>6}{'calibrated':>12}{'ratio':>8}{'alpha':>8}{'MAT':>8}")
+    table = LiveTable({"width": 5, "size": 5, "calibrated": 10, "ratio": 6, "alpha": 6, "MAT": 6})
     for entry in report["jobs"]:
-        print(
-            f"{entry['width']:>6}{entry['size']:>6}{entry['calibrate']!s:>12}"
-            f"{entry['speedup']:>8.2f}{entry['alpha']:>8.2f}{entry['mean_accepted_tokens']:>8.2f}"
-        )
+        options = [str(entry[key]) for key in ("width", "size", "calibrate")]
+        table.row(*options, *(f"{entry[key]:.2f}" for key in ("speedup", "alpha", "mean_accepted_tokens")))
     plot_ablation(report, arguments.output.with_suffix(".svg"))
     return report
 
@@ -231,13 +213,13 @@ def plot_ablation(report: dict[str, Any], path: Path) -> None:
     if (figure := plots.new_figure(10, 4)) is None:
         return
     left, right = figure.subplots(1, 2)
-    for number, width in enumerate(sorted({job["width"] for job in report["jobs"]})):
+    for place, width in enumerate(sorted({job["width"] for job in report["jobs"]})):
         for calibrate, style in ((True, "-o"), (False, "--x")):
             jobs = [job for job in report["jobs"] if (job["width"], job["calibrate"]) == (width, calibrate)]
             label = f"width {width}" + ("" if calibrate else ", not calibrated")
             sizes = [job["size"] for job in jobs]
-            left.plot(sizes, [job["speedup"] for job in jobs], style, color=f"C{number}", label=label)
-            right.plot(sizes, [job["alpha"] for job in jobs], style, color=f"C{number}", label=label)
+            left.plot(sizes, [job["speedup"] for job in jobs], style, color=f"C{place}", label=label)
+            right.plot(sizes, [job["alpha"] for job in jobs], style, color=f"C{place}", label=label)
     left.set_ylabel("tokens/s, as a ratio to plain decoding")
     right.set_ylabel("acceptance rate")
     for axis in (left, right):
@@ -256,13 +238,10 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = script_parser(__doc__, count=6, new_tokens=48, overrides=None)
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("--draft", default=SELF, help="self, cut, or a model reference")
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--count", type=int, default=6, help="prompts taken, evenly spread over the file")
     parser.add_argument("--longest", type=int, default=2000, help="characters of the longest prompt taken")
-    parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--width", type=int, default=4, help="table2: paths per level of the tree")
     parser.add_argument("--size", type=int, default=4, help="table2: layers per group")
     parser.add_argument("--widths", type=numbers, default=WIDTHS, help="ablation")
@@ -279,4 +258,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

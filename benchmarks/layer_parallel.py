@@ -1,6 +1,6 @@
 """What does layer-parallel drafting save on one device? Sequential against unfused against fused, same process.
 
-    python benchmarks/layer_parallel.py [--quick] [--device cpu|cuda] [--shapes smollm2,1b,8b]
+    python -m benchmarks.layer_parallel [--quick] [--device cpu|cuda] [--shapes smollm2,1b,8b]
 
 Times one drafting pass over N nodes (one level of a beam, N = 1, 4, 8) after a prefix, with random weights in the
 shapes of real models: every block in turn (sequential), groups of 1 … 5 layers computed layer by layer (unfused), and
@@ -14,30 +14,32 @@ cache slots) and replayed; ``eager`` gives the same passes uncaptured. On the CP
 variants take turns, and each gets the median of its rounds. Before it is timed, every fused pass is compared with the
 unfused one.
 
-Writes results/layer_parallel-<machine>-<dtype>.json. Needs torch, on a GPU triton and pluggy; no network. Run it from a
-checkout without installing: PYTHONPATH=.:plugins/backends python benchmarks/layer_parallel.py
+Writes results/layer_parallel-<machine>-<dtype>.json. Needs torch, on a GPU triton and pluggy; no network.
 
 Legend: N nodes, M model dim, V vocabulary; g layers of a group, K rows, I and O inputs and outputs of a product.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import os
-import statistics
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
 
-from benchmarks.support import machine
-from benchmarks.support.random_model import SHAPES, bytes_per_pass, ops_of, random_decoder
+from benchmarks.places import RESULTS
+from benchmarks.support.device_ops import device_ops
+from spec_sdk.bench.aims import Aim, aim
+from spec_sdk.bench.case_report import CaseReport
+from spec_sdk.bench.cuda_timing import replays_of, seconds_on_device
+from spec_sdk.bench.device_scripts import device_parser, output_path
+from spec_sdk.bench.live_table import LiveTable
+from spec_sdk.bench.random_models import SHAPES, bytes_per_pass, random_decoder
+from spec_sdk.bench.timing import median_rounds, timer
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.layer_groups import describe_groups, easyspec_groups
@@ -104,53 +106,6 @@ def variants(layers: int, sizes: list[int]) -> dict[str, BlockRunner]:
     return runners
 
 
-def captured(run: Callable[[], torch.Tensor]) -> Callable[[], None]:
-    """``run`` as a CUDA graph: warmed up on a side stream (kernels compile, libraries allocate), captured, replayed."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    torch.cuda.synchronize()
-    return graph.replay
-
-
-def seconds_on_gpu(run: Callable[[], Any], repeats: int) -> float:
-    """Seconds of one ``run``, over ``repeats`` in a row."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(repeats):
-        run()
-    end.record()
-    end.synchronize()
-    milliseconds: float = start.elapsed_time(end)
-    return milliseconds / 1000 / repeats
-
-
-def seconds_on_cpu(run: Callable[[], Any], repeats: int) -> float:
-    began = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - began) / repeats
-
-
-def medians(runs: Mapping[str, Callable[[], Any]], on_gpu: bool, rounds: int, repeats: int) -> dict[str, float]:
-    """Median seconds of each of ``runs``, which take turns, so that a machine that slows down slows all of them."""
-    clock = seconds_on_gpu if on_gpu else seconds_on_cpu
-    for run in runs.values():
-        clock(run, 1)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(clock(run, repeats))
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def largest_difference(static: StaticPass, runners: Mapping[str, BlockRunner]) -> float:
     """Of fused logits from unfused ones, relative to the largest logit, over all group sizes."""
     worst = 0.0
@@ -161,114 +116,91 @@ def largest_difference(static: StaticPass, runners: Mapping[str, BlockRunner]) -
     return worst
 
 
+def about(name: str, decoder: Decoder, sizes: list[int]) -> dict[str, Any]:
+    """What is timed of a shape, whatever the number of nodes."""
+    strategies = {size: describe_groups(easyspec_groups(decoder.layers, size)) for size in sizes}
+    weights_gb = round(bytes_per_pass(decoder) / 1e9, 3)
+    return {"label": SHAPES[name][0], "layers": decoder.layers, "weights_gb": weights_gb, "strategies": strategies}
+
+
 @torch.inference_mode()
-def measure_shape(name: str, device: torch.device, dtype: torch.dtype, ops: Ops, options: Any) -> dict[str, Any]:
-    """All of one shape's figures: nodes → variant → milliseconds."""
-    label = SHAPES[name][0]
-    decoder = random_decoder(name, device, dtype, ops)
-    on_gpu = device.type == "cuda"
+def measure(decoder: Decoder, ops: Ops, nodes: int, options: Any) -> dict[str, Any]:
+    """Milliseconds of every variant at so many nodes: ``eager_ms``, and on a GPU ``captured_ms``."""
     runners = variants(decoder.layers, options.sizes)
-    strategies = {size: describe_groups(easyspec_groups(decoder.layers, size)) for size in options.sizes}
-    result: dict[str, Any] = {
-        "shape": label,
-        "layers": decoder.layers,
-        "weights_gb": round(bytes_per_pass(decoder) / 1e9, 3),
-        "strategies": strategies,
-        "nodes": {},
-    }
-    print(f"\n{label}, {str(dtype).removeprefix('torch.')}, {result['weights_gb']} GB a pass, prefix {options.prefix}")
-    for nodes in options.nodes:
-        static = StaticPass(decoder, ops, nodes, options.prefix)
-        entry: dict[str, Any] = {"largest_difference": largest_difference(static, runners)}
-        eager = {variant: functools.partial(static, runner) for variant, runner in runners.items()}
-        if on_gpu:
-            graphs = {variant: captured(run) for variant, run in eager.items()}
-            entry["captured_ms"] = as_ms(medians(graphs, True, options.rounds, options.repeats))
-            del graphs
-            entry["eager_ms"] = as_ms(medians(eager, True, max(3, options.rounds // 3), options.repeats))
-        else:
-            entry["eager_ms"] = as_ms(medians(eager, False, options.rounds, 1))
-        result["nodes"][nodes] = entry
-        show(nodes, entry, options.sizes)
-    return result
+    static = StaticPass(decoder, ops, nodes, options.prefix)
+    found: dict[str, Any] = {"largest_difference": largest_difference(static, runners)}
+    eager = {variant: functools.partial(static, runner) for variant, runner in runners.items()}
+    if decoder.device.type == "cuda":
+        graphs = replays_of(eager)
+        found["captured_ms"] = as_ms(median_rounds(graphs, options.rounds, options.repeats, seconds_on_device))
+        del graphs
+        rounds = max(3, options.rounds // 3)
+        found["eager_ms"] = as_ms(median_rounds(eager, rounds, options.repeats, seconds_on_device))
+    else:
+        found["eager_ms"] = as_ms(median_rounds(eager, options.rounds, 1, timer(time.perf_counter)))
+    return found
 
 
 def as_ms(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: round(1000 * value, 5) for name, value in seconds.items()}
 
 
-def show(nodes: int, entry: Mapping[str, Any], sizes: list[int]) -> None:
-    for kind in ("captured_ms", "eager_ms"):
-        if kind in entry:
-            times = entry[kind]
+COMPARED = ("unfused", "fused", "fused, separate products")
+COLUMNS = {"N": 2, "passes": -8, "layers": 6, "in sequence": 11, **dict.fromkeys(COMPARED, 7)}
+
+
+def show(case: Mapping[str, Any], sizes: list[int], table: LiveTable) -> None:
+    for kind in ("captured", "eager"):
+        times = case.get(f"{kind}_ms")
+        for size in sizes if times else []:
             plain = times["sequential"]
-            print(f"N={nodes} {kind.removesuffix('_ms')}: sequential {plain:.3f} ms; × faster than sequential:")
-            for size in sizes:
-                ratios = [
-                    f"{variant} {plain / times[f'{variant} {size}']:.2f}"
-                    for variant in ("unfused", "fused", "fused, separate products")
-                ]
-                print(f"    size {size}: " + ", ".join(ratios), flush=True)
-    print(f"    largest relative difference, fused from unfused: {entry['largest_difference']:.1e}", flush=True)
+            ratios = [f"{plain / times[f'{variant} {size}']:.2f}" for variant in COMPARED]
+            table.row(str(case["nodes"]), kind, str(size), f"{plain:.2f} ms", *ratios)
 
 
-def aims(report: Mapping[str, Any]) -> list[str]:
-    """One line per aim: met, missed or not measured."""
-    lines = []
-    for shape, aim in (("1b", AIM), ("8b", None)):
-        measured = report["shapes"].get(shape, {}).get("nodes", {}).get(1, {}).get("captured_ms", {})
-        what = f"{SHAPES[shape][0].split(':')[0]} shape, one GPU, captured, groups of 4, one node: fused vs sequential"
-        if "fused 4" not in measured:
-            verdict = "not measured"
-        else:
-            ratio = measured["sequential"] / measured["fused 4"]
-            verdict = f"{ratio:.2f}x" if aim is None else f"{ratio:.2f}x, {'met' if ratio >= aim else 'missed'}"
-        lines.append(f"aim: {what}{f' >= {aim}x' if aim else ' (reported)'}: {verdict}")
-    return lines
+def aims(cases: list[dict[str, Any]]) -> list[Aim]:
+    name = f"1B shape, one GPU, captured, groups of 4, one node: fused at least {AIM} times as fast as in sequence"
+    for case in cases:
+        times = case.get("captured_ms", {})
+        if (case["shape"], case["nodes"]) == ("1b", 1) and "fused 4" in times:
+            ratio = times["sequential"] / times["fused 4"]
+            return [aim(name, ratio >= AIM, f"{ratio:.2f}")]
+    return [aim(name, None, "needs an NVIDIA GPU")]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--shapes", help="comma-separated; default: smollm2 on the CPU, all on a GPU")
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = device_parser(__doc__, rounds=15, repeats=20)
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="default: smollm2 on the CPU, all on a GPU")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32 on the CPU, else bfloat16")
     parser.add_argument("--prefix", type=int, default=512, help="committed tokens before the pass")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--repeats", type=int, default=20, help="GPU: passes in a row per round")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: one shape, one N, two sizes, few rounds")
-    parser.add_argument("--output", help="default: layer_parallel-<machine>-<dtype>.json in results; quick: none")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.nodes, options.sizes = [1, 4, 8], [1, 2, 3, 4, 5]
     if options.quick:
         options.nodes, options.sizes, options.rounds, options.repeats = [1], [1, 4], 3, 5
     device = torch.device(options.device)
-    dtype = getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
-    shapes = (options.shapes or ("smollm2,1b,8b" if device.type == "cuda" and not options.quick else "smollm2")).split(
-        ","
-    )
-    ops = ops_of(device)
-    report: dict[str, Any] = {
-        "machine": machine.device_name(device),
-        "cpus": os.cpu_count(),
-        "torch": torch.__version__,
-        "dtype": str(dtype).removeprefix("torch."),
-        "prefix": options.prefix,
-        "rounds": options.rounds,
-        "shapes": {},
-    }
-    print(f"{report['machine']}, torch {torch.__version__}")
-    for shape in shapes:
-        report["shapes"][shape] = measure_shape(shape, device, dtype, ops, options)
-        if device.type == "cuda":
+    on_gpu = device.type == "cuda"
+    dtype = options.dtype or ("bfloat16" if on_gpu else "float32")
+    shapes = options.shapes or (["smollm2", "1b", "8b"] if on_gpu and not options.quick else ["smollm2"])
+    ops = device_ops(device)
+    path = output_path(options.output, RESULTS, "layer_parallel", device, dtype, "quick" if options.quick else "")
+    facts = {"dtype": dtype, "prefix": options.prefix, "rounds": options.rounds, "shapes": {}}
+    report = CaseReport(path, "layer_parallel", device, math.inf, **facts)
+    print(f"{report.content['machine']}, torch {torch.__version__}")
+    for name in shapes:
+        decoder = random_decoder(name, device, getattr(torch, dtype), ops)
+        shape = report.content["shapes"][name] = about(name, decoder, options.sizes)
+        weights = f"{shape['weights_gb']} GB a pass"
+        print(f"\n{shape['label']}, {dtype}, {weights}, prefix {options.prefix}; times as fast as in sequence:")
+        table = LiveTable(COLUMNS)
+        for nodes in options.nodes:
+            report.add({"shape": name, "nodes": nodes, **measure(decoder, ops, nodes, options)})
+            show(report.cases[-1], options.sizes, table)
+        worst = max(case["largest_difference"] for case in report.cases if case["shape"] == name)
+        print(f"largest relative difference, fused from unfused: {worst:.1e}")
+        del decoder
+        if on_gpu:
             torch.cuda.empty_cache()
-    report["aims"] = aims(report)
-    name = f"layer_parallel-{machine.slug(report['machine'])}-{report['dtype']}.json"
-    default = None if options.quick else Path(__file__).parent / "results" / name
-    output = Path(options.output) if options.output else default
-    if output is not None:
-        output.write_text(json.dumps(report, indent=1) + "\n")
-        print(f"\nwritten to {output}")
-    print("\n".join(["", *report["aims"]]))
+    report.finish(aims(report.cases))
     return 0
 
 

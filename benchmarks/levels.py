@@ -11,32 +11,23 @@ text. Also which kernel served the attention level, counted. Writes results/leve
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import (
-    PROMPTS,
-    RESULTS,
-    Answer,
-    answer,
-    build,
-    events_of,
-    long_prompts,
-    shown,
-    spread,
-    tokens_of,
-    write_report,
-)
-from benchmarks.support.fidelity import Passage
+from benchmarks.places import RESULTS
 from benchmarks.support.kernel_counts import counted_kernels
+from spec_sdk.bench.answers import Answer, answer, events_of, long_prompts, tokens_of
+from spec_sdk.bench.conversations import spread
+from spec_sdk.bench.fidelity import Passage
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.metrics import summarise
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import common_prefix
+from spec_sdk.tables import number, percent
 
 ALONE: Mapping[str, tuple[str, ...]] = {
     "token": ("pipeline=sd_chain", "verifier=multi_step", "drafter.width=4"),
@@ -100,16 +91,11 @@ def served(counts: Mapping[str, Counter[int]], predictions: int) -> list[dict[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--count", type=int, default=8, help="prompts taken, evenly spread over those long enough")
-    parser.add_argument("--new-tokens", type=int, default=32)
+    parser = script_parser(__doc__, count=8, new_tokens=32, output=RESULTS / "levels.json")
     parser.add_argument("--shortest", type=int, default=600, help="tokens of the shortest prompt taken")
     parser.add_argument("--longest", type=int, default=1200, help="tokens of the longest prompt taken")
     parser.add_argument("--size", type=int, default=64, help="predictor.size: half the keys read")
     parser.add_argument("--thresholds", type=float, nargs="+", default=[0.1, 0.25], help="λ")
-    parser.add_argument("--output", type=Path, default=RESULTS / "levels.json")
-    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     vanilla = build("pipeline=vanilla", *arguments.overrides)
     prompts = spread(long_prompts(vanilla, arguments.prompts, arguments.shortest, arguments.longest), arguments.count)
@@ -124,9 +110,7 @@ def main() -> int:
     report: dict[str, Any] = {
         "schema_version": 1,
         "benchmark": "levels",
-        "machine": vanilla.backend.describe(),
-        "target": vanilla.target_name,
-        "dtype": vanilla.dtype,
+        **pipeline_facts(vanilla),
         "overrides": arguments.overrides,
         "size": arguments.size,
         "prompts": len(prompts),
@@ -165,9 +149,9 @@ def main() -> int:
         report["pipelines"][name] = entry
         columns = [
             f"{entry['mean_accepted_tokens']:.2f}",
-            shown(entry["acceptance_rate"], ".2f"),
-            shown(entry["attention"] and entry["attention"]["hit_rate"], ".1%"),
-            shown(entry["row_hit_rate"], ".1%"),
+            number(entry["acceptance_rate"]),
+            percent(entry["attention"] and entry["attention"]["hit_rate"]),
+            percent(entry["row_hit_rate"]),
             f"{entry['prompts_with_equal_tokens']}/{len(prompts)}",
             f"{entry['tokens_before_first_difference']:.1f}",
             f"{entry['nll']:.3f}",
@@ -180,4 +164,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -21,8 +21,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import PROMPTS, RESULTS, build, spread_prompts, write_report
-from benchmarks.support import timing
+from benchmarks.places import RESULTS
+from spec_sdk.bench import timing
+from spec_sdk.bench.answers import spread_prompts
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import PROMPTS, build, pipeline_facts, run_script
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -53,10 +56,7 @@ def main() -> int:
         "pipeline=vanilla", "backend=cpu", "backend.pack_weights=false", "model.weights=dense", *arguments.overrides
     )
     report: dict[str, Any] = {
-        "machine": packed.backend.describe(),
-        "torch": torch.__version__,
-        "target": packed.target_name,
-        "dtype": packed.dtype,
+        **pipeline_facts(packed),
         "linear_ms": linear_layers(packed, arguments.seconds),
         "prefix": arguments.prefix,
         "pass_ms": passes(plain, packed, arguments),
@@ -85,7 +85,7 @@ def linear_layers(pipeline: Pipeline, seconds: float) -> dict[str, Any]:
         for N in ROWS:
             x_NI = torch.randn(N, layer.inputs).to(decoder.dtype)
             calls = {rival: _in_turn(projections, x_NI) for rival, projections in held.items()}
-            figures[shape][N] = _milliseconds(timing.median_cpu(calls, seconds))
+            figures[shape][N] = _milliseconds(timing.median_seconds(calls, seconds))
         print(f"{shape:28}" + "  ".join(f"{t['plain']:.2f} / {t['packed']:.2f}" for t in figures[shape].values()))
     return figures
 
@@ -116,7 +116,7 @@ def passes(plain: Pipeline, packed: Pipeline, arguments: argparse.Namespace) -> 
         first = {name: session.score([0], [tree])[0].logits_NV[0] for name, session in sessions.items()}
         alone = alone or first
         figures[N] = {
-            **_milliseconds(timing.median_cpu(calls, 3 * arguments.seconds)),
+            **_milliseconds(timing.median_seconds(calls, 3 * arguments.seconds)),
             "first_node_differs": {name: float((first[name] - alone[name]).abs().max()) for name in first},
         }
         t = figures[N]
@@ -134,4 +134,4 @@ def _milliseconds(times: timing.Times) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

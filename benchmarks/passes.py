@@ -18,13 +18,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.measuring import RESULTS, build, write_report
-from benchmarks.support import timing
+from benchmarks.places import RESULTS
+from spec_sdk.bench import timing
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, run_script, script_parser
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops.linear import Projection
@@ -38,12 +39,10 @@ TOKENS = [1 + 7 * i % 1000 for i in range(2048)]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = script_parser(__doc__, output=RESULTS / "passes.json", overrides=["model.dtype=bfloat16"])
     parser.add_argument("--prefix", type=int, default=256, help="committed tokens before a pass")
     parser.add_argument("--prompt", type=int, default=1024, help="tokens of the prefill")
     parser.add_argument("--seconds", type=float, default=0.3, help="per comparison")
-    parser.add_argument("--output", type=Path, default=RESULTS / "passes.json")
-    parser.add_argument("overrides", nargs="*", default=["model.dtype=bfloat16"], help="a dtype each")
     arguments = parser.parse_intermixed_args()
     report: dict[str, Any] = {
         "torch": torch.__version__,
@@ -83,7 +82,7 @@ def figures_of(pipelines: dict[str, Pipeline], arguments: argparse.Namespace) ->
             calls[f"{name} pass"] = scoring(sessions[name], tree)
             calls[f"{name} products"] = products(executor, nodes)
             calls[f"{name} attention"] = attention(executor, nodes, arguments.prefix)
-        taken = timing.median_cpu(calls, arguments.seconds, clock=time.perf_counter)
+        taken = timing.median_seconds(calls, arguments.seconds, clock=time.perf_counter)
         passes[nodes] = {name: split(taken, name) for name in executors}
         passes[nodes]["reading_ms"] = round(1e3 * taken["reading"], 3)
         print(
@@ -99,7 +98,7 @@ def figures_of(pipelines: dict[str, Pipeline], arguments: argparse.Namespace) ->
         )
     prompt = TOKENS[: arguments.prompt]
     prefills = {"reading": reading, **{name: prefilling(pipelines[name], prompt) for name in executors}}
-    taken = timing.median_cpu(prefills, 2 * arguments.seconds, clock=time.perf_counter)
+    taken = timing.median_seconds(prefills, 2 * arguments.seconds, clock=time.perf_counter)
     prefill = {name: round(taken[name] / taken["reading"], 2) for name in executors}
     print(f"prefill of {len(prompt)}: {prefill}")
     return {"best_reading_ms": round(1e3 * best, 3), "passes": passes, "prefill": {str(len(prompt)): prefill}}
@@ -190,4 +189,4 @@ def split(taken: timing.Times, name: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -9,24 +9,15 @@ machine, dtype, and per predictor, budget and space the hit rates, the mean erro
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
-from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import (
-    PROMPTS,
-    RESULTS,
-    Prompt,
-    answer,
-    build,
-    events_of,
-    long_prompts,
-    spread,
-    tokens_of,
-    write_report,
-)
+from benchmarks.places import RESULTS
+from spec_sdk.bench.answers import Prompt, answer, events_of, long_prompts, tokens_of
+from spec_sdk.bench.conversations import spread
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.pipeline import Pipeline
 
 PREDICTORS = ("attention_sink", "quest", "h2o")
@@ -35,23 +26,16 @@ THRESHOLDS = (0.05, 0.1, 0.2)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--count", type=int, default=4, help="prompts taken, evenly spread over those long enough")
-    parser.add_argument("--new-tokens", type=int, default=24)
+    parser = script_parser(__doc__, count=4, new_tokens=24, output=RESULTS / "predictors.json")
     parser.add_argument("--shortest", type=int, default=600, help="tokens of the shortest prompt taken")
     parser.add_argument("--longest", type=int, default=1200, help="tokens of the longest prompt taken")
     parser.add_argument("--sizes", type=int, nargs="+", default=[64], help="predictor.size: half the keys read")
-    parser.add_argument("--output", type=Path, default=RESULTS / "predictors.json")
-    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     first = build("pipeline=alspec", *arguments.overrides)
     fitting = long_prompts(first, arguments.prompts, arguments.shortest, arguments.longest)
     prompts = spread(fitting, arguments.count)
     report: dict[str, Any] = {
-        "machine": first.backend.describe(),
-        "target": first.target_name,
-        "dtype": first.dtype,
+        **pipeline_facts(first),
         "overrides": arguments.overrides,
         "prompts": [{"task": prompt.task, "tokens": len(tokens_of(first, prompt))} for prompt in prompts],
         "new_tokens": arguments.new_tokens,
@@ -103,4 +87,4 @@ def _measure(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -15,28 +15,25 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from benchmarks.measuring import PROMPTS, RESULTS, Prompt, build, spread_prompts, tokens_of, write_report
+from benchmarks.places import RESULTS
+from spec_sdk.bench.answers import Prompt, spread_prompts, tokens_of
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.model.session import Session
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = script_parser(__doc__, count=40, new_tokens=32, output=RESULTS / "quantised.json")
     parser.add_argument("--weights", default="int4", help="model.weights of the target in few bits")
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--longest", type=int, default=2000, help="characters of a prompt")
-    parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--memory-of", help="only answer one prompt with these weights, and print the memory taken")
-    parser.add_argument("--output", type=Path, default=RESULTS / "quantised.json")
-    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     if arguments.memory_of:
         print(json.dumps(memory_of(loaded(arguments.memory_of, arguments), arguments.new_tokens)))
@@ -44,10 +41,7 @@ def main() -> int:
     dense, kept = loaded("dense", arguments), loaded(arguments.weights, arguments)
     prompts = [tokens_of(dense, text) for text in spread_prompts(arguments.prompts, arguments.count, arguments.longest)]
     report: dict[str, Any] = {
-        "machine": dense.backend.describe(),
-        "torch": torch.__version__,
-        "target": dense.target_name,
-        "dtype": dense.dtype,
+        **pipeline_facts(dense),
         "weights": arguments.weights,
         "logits": compared(dense, kept, prompts, arguments.new_tokens),
         "memory": {weights: in_own_process(weights) for weights in ("dense", arguments.weights)},
@@ -109,4 +103,4 @@ def in_own_process(weights: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -1,6 +1,6 @@
 """Several CPU processes against one of them, same prompts, one thread each, as a ratio.
 
-    python benchmarks/ranks.py --processes 2 --count 2 --new-tokens 32
+    python -m benchmarks.ranks --processes 2 --count 2 --new-tokens 32
 
 The leader process measures both in turn: a pipeline of its own, and the same one spread over all processes. Writes
 results/ranks.json: machine, and per pipeline the ratio of tokens per second, of every round and its median, and whether
@@ -10,7 +10,6 @@ the tokens are the same.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import socket
 import statistics
@@ -20,10 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spec_sdk.bench.reports import write_report
 from spec_sdk.config.composing import settings_for
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import Pipeline, build_pipeline
-from spec_sdk.prompts import read_prompt_file
+from spec_sdk.prompts import read_prompt_texts
 from spec_sdk.registry import Registry
 
 ONE_THREAD = ["backend.threads=1"]
@@ -79,7 +79,7 @@ def main() -> int:
         name: build(name, ["backend=accelerate", *ONE_THREAD, *arguments.overrides]) for name in arguments.pipelines
     }
     first = spread[arguments.pipelines[0]]
-    texts = read_prompt_file(arguments.prompts)
+    texts = read_prompt_texts(arguments.prompts)
     texts = texts[:: max(1, len(texts) // arguments.count)][: arguments.count]
     prompts = [first.tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
     report: dict[str, Any] = {
@@ -111,7 +111,7 @@ def main() -> int:
     if leads:
         # what else ran here: processes that wait for each other suffer from it more than one alone
         report["load_average_1min"] = os.getloadavg()[0]
-        Path(arguments.output).write_text(json.dumps(report, indent=1))
+        write_report(Path(arguments.output), report)
     first.ranks.close()
     return max((other.wait() for other in others), default=0)
 

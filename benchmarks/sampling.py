@@ -1,7 +1,7 @@
 """Speculative sampling: time and memory of one verification step on a chain of γ drafted tokens.
 
-    python benchmarks/sampling.py            # on the GPU if there is one, else on the CPU
-    python benchmarks/sampling.py --quick    # a smoke run
+    python -m benchmarks.sampling            # on the GPU if there is one, else on the CPU
+    python -m benchmarks.sampling --quick    # a smoke run
 
 Rivals get the same logits and tokens in one process, turn by turn; figures are medians over steps of several sets of
 inputs. A step begins with drawn tokens and what drawing left behind, alike for all
@@ -23,25 +23,15 @@ Legend: G = γ drafted tokens, V vocabulary.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# a checkout that is not installed will do
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "backends"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "samplers"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "verifiers"))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import torch
 
-from benchmarks.support import machine, plots
+from benchmarks.places import RESULTS
 from benchmarks.support.published_sampling import Decide
 from benchmarks.support.sampling_rivals import (
     COMPILED_SIGMOID,
@@ -50,15 +40,21 @@ from benchmarks.support.sampling_rivals import (
     RIVALS,
     Step,
     functions,
-    peak_bytes,
     stepper,
     whole_step,
 )
-from benchmarks.support.timing import median_cpu, median_wall, own_clock
+from spec_sdk.bench import plots
+from spec_sdk.bench.aims import Aim, aim
+from spec_sdk.bench.case_report import CaseReport
+from spec_sdk.bench.cuda_timing import median_wall
+from spec_sdk.bench.device_scripts import device_parser, output_path
+from spec_sdk.bench.live_table import LiveTable
+from spec_sdk.bench.memory import peak_bytes
+from spec_sdk.bench.rivals import COLUMNS, Case, faster_aim, rival_rows, time_ratio
+from spec_sdk.bench.timing import median_seconds, own_clock
 from spec_sdk.contracts import SamplingParams
 from spec_sdk_samplers.reference import ReferenceSampler
 
-ROOT = Path(__file__).parents[1]
 SCHEMA_VERSION = 2
 GAMMAS = (1, 2, 3, 5, 8, 10, 15, 20)
 VOCABULARIES = (32_000, 49_152, 128_256, 262_144)
@@ -70,7 +66,7 @@ INPUT_SETS = 8
 def make_step(
     gamma: int, vocabulary: int, dtype: torch.dtype, device: torch.device, params: SamplingParams, seed: int
 ) -> Step:
-    """Random logits of target and draft, and tokens drawn from the draft's law."""
+    """Random logits of target and draft, and tokens drawn from the draft's distribution."""
     rng = torch.Generator().manual_seed(seed)
     target = 3 * torch.randn((gamma + 1, vocabulary), generator=rng)
     # so near that about two of three tokens are accepted
@@ -84,10 +80,10 @@ def make_step(
 def rivals(steps: list[Step], params: SamplingParams, known: dict[str, Decide]) -> dict[str, Callable[[], object]]:
     """Calls that decide one step after the other. The functions of ``known`` take logits that no filter changed."""
     names = [name for name in (*RIVALS, COMPILED_SIGMOID) if name in OURS or (params == SAMPLED and name in known)]
-    return {name: _next_step(name, steps, params, known) for name in names}
+    return {name: next_step(name, steps, params, known) for name in names}
 
 
-def _next_step(name: str, steps: list[Step], params: SamplingParams, known: dict[str, Decide]) -> Callable[[], object]:
+def next_step(name: str, steps: list[Step], params: SamplingParams, known: dict[str, Decide]) -> Callable[[], object]:
     decide, count = stepper(name, steps, params, known), itertools.count()
 
     def call() -> object:
@@ -115,7 +111,7 @@ def measure(
         # each of these calls waits for its verdict, so the time of a call is the time of a step
         times = median_wall(calls, rounds=60)
     else:
-        times = median_cpu(calls, seconds, clock=own_clock(device))
+        times = median_seconds(calls, seconds, clock=own_clock(device))
     return {
         "gamma": gamma,
         "vocabulary": vocabulary,
@@ -133,45 +129,30 @@ def measure(
     }
 
 
-def lines(case: dict[str, Any]) -> list[str]:
-    base = case["rivals"].get("transformers") or case["rivals"]["reference"]
-    shape = f"γ={case['gamma']} V={case['vocabulary']} {case['dtype']} {case['filters'] or ''}"
-    return [
-        f"{base['seconds'] / one['seconds']:7.2f}  {name:28}{one['seconds'] * 1e6:10.0f} us"
-        f"{one['peak_bytes'] / 2**20:9.2f} MiB  {shape}"
-        for name, one in case["rivals"].items()
-    ]
+def rows(case: Case) -> list[list[str]]:
+    base = "transformers" if "transformers" in case["rivals"] else "reference"
+    label = f"{shape(case)} {case['dtype']} {case['filters'] or ''}"
+    return rival_rows(case, base, label.strip())
 
 
-def aims(report: dict[str, Any]) -> list[dict[str, str]]:
+def shape(case: Case) -> str:
+    return f"γ={case['gamma']} V={case['vocabulary']}"
+
+
+def aims(report: dict[str, Any]) -> list[Aim]:
     plain = [case for case in report["cases"] if not case["filters"]]
-
-    def share(case: dict[str, Any], name: str, beside: str) -> float:
-        return float(case["rivals"][name]["seconds"] / case["rivals"][beside]["seconds"])
-
-    def judged(name: str, beside: str, cases: list[dict[str, Any]]) -> tuple[str, str]:
-        shares = sorted((share(case, name, beside), case["gamma"], case["vocabulary"]) for case in cases)
-        worst, median = shares[-1], shares[len(shares) // 2][0]
-        below = sum(value < 1 for value, *_ in shares)
-        figure = f"faster in {below} of {len(shares)}, median {median:.2f} of its time, worst {worst[0]:.2f} "
-        return ("met" if worst[0] < 1 else "missed"), figure + f"at γ={worst[1]} V={worst[2]}"
-
-    found = []
-    rows = [("exact", beside) for beside in ("reference", "transformers", PUBLISHED_SIGMOID)]
-    if all(COMPILED_SIGMOID in case["rivals"] for case in plain):
-        rows.append(("exact", COMPILED_SIGMOID))
-    for name, beside in (*rows, ("exact", "sigmoid")):
-        result, figure = judged(name, beside, plain)
-        found.append({"aim": f"{report['device']}: {name} is faster than {beside}", "result": result, "figure": figure})
+    others = ["reference", "transformers", PUBLISHED_SIGMOID, COMPILED_SIGMOID, "sigmoid"]
+    known = [name for name in others if plain and all(name in case["rivals"] for case in plain)]
+    found = [faster_aim("exact", name, plain, shape, report["device"]) for name in known]
     asked = [case for case in plain if (case["gamma"], case["vocabulary"]) == (5, 128_256)]
-    aim = "GPU: exact at least 95 % below transformers per step at V = 128,256, γ = 5"
+    name = "GPU: exact at least 95 % below transformers per step at V = 128,256, γ = 5"
     if report["device"] == "cuda" and asked:
-        worst = max(share(case, "exact", "transformers") for case in asked)
-        found.append({"aim": aim, "result": "met" if worst <= 0.05 else "missed", "figure": f"{1 - worst:.1%} below"})
+        worst = max(time_ratio(case, "exact", "transformers") for case in asked)
+        found.append(aim(name, worst <= 0.05, f"{1 - worst:.1%} below"))
     else:
-        found.append({"aim": aim, "result": "not measured here", "figure": "needs an NVIDIA GPU"})
-    aim = "GPU: within 2x of reading the needed logits once, or of a kernel launch"
-    found.append({"aim": aim, "result": "not measured here", "figure": "bandwidth: benchmarks/sampling_tables.py"})
+        found.append(aim(name, None, "needs an NVIDIA GPU"))
+    name = "GPU: within 2x of reading the needed logits once, or of a kernel launch"
+    found.append(aim(name, None, "bandwidth: python -m benchmarks.sampling_tables"))
     return found
 
 
@@ -193,27 +174,14 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run: two small cases")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", type=Path, help="the JSON to write")
-    parser.add_argument("--seconds", type=float, default=600.0, help="stop beginning new cases after this")
-    parser.add_argument("--each", type=float, default=2.0, help="seconds per case on the CPU")
+    parser = device_parser(__doc__, seconds=600.0, each=2.0)
     parser.add_argument("--not-compiled", action="store_true", help="leave out what torch.compile must make first")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     torch.set_grad_enabled(False)
-    report: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "benchmark": "sampling",
-        **machine.facts(device),
-        "load": os.getloadavg(),
-        "clock": "processor time" if own_clock(device) is time.thread_time else "wall time",
-        "quick": arguments.quick,
-        "cases": [],
-        "left_out": [],
-    }
-    path = arguments.output or ROOT / "benchmarks" / "results" / f"sampling-{machine.slug(report['machine'])}.json"
+    path = output_path(arguments.output, RESULTS, "sampling", device, "quick" if arguments.quick else "")
+    facts = {"schema_version": SCHEMA_VERSION, "quick": arguments.quick}
+    report = CaseReport(path, "sampling", device, arguments.seconds, **facts)
     first, second = (torch.bfloat16, torch.float32) if device.type == "cuda" else (torch.float32, torch.bfloat16)
     plan = [(5, V, first, SAMPLED) for V in VOCABULARIES]
     plan += [(gamma, V, first, SAMPLED) for gamma in GAMMAS if gamma != 5 for V in VOCABULARIES]
@@ -221,25 +189,15 @@ def main() -> int:
     if arguments.quick:
         plan = [(2, 1000, first, SAMPLED), (2, 1000, second, FILTERED)]
     known = functions(None if arguments.not_compiled else device)
-    began = time.monotonic()
-    print(
-        "  ratio  rival                             time  peak memory  step (ratio: transformers' time / the rival's)"
-    )
-    for gamma, vocabulary, dtype, params in plan:
-        if time.monotonic() - began > arguments.seconds:
-            report["left_out"].append(f"γ={gamma} V={vocabulary} {dtype}: no time left of {arguments.seconds:.0f} s")
-            continue
+    print("ratio: transformers' time over the rival's")
+    table = LiveTable(COLUMNS)
+    for gamma, V, dtype, params in report.in_time(plan, lambda case: f"γ={case[0]} V={case[1]} {case[2]}"):
         each = 0.1 if arguments.quick else arguments.each
-        report["cases"].append(measure(gamma, vocabulary, dtype, device, params, each, known))
-        print("\n".join(lines(report["cases"][-1])), flush=True)
-    report["load_after"] = os.getloadavg()
-    report["aims"] = aims(report)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"written: {path}")
-    plot(report, path.with_suffix(".svg"))
-    for aim in report["aims"]:
-        print(f"{aim['result']:18} {aim['aim']}: {aim['figure']}")
+        report.add(measure(gamma, V, dtype, device, params, each, known))
+        for row in rows(report.cases[-1]):
+            table.row(*row)
+    report.finish(aims(report.content))
+    plot(report.content, path.with_suffix(".svg"))
     return 0
 
 

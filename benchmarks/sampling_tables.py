@@ -1,8 +1,8 @@
 """The tables of "Optimized speculative sampling" on our models: what sampling costs in a step and in a whole run.
 
-    python benchmarks/sampling_tables.py
-    python benchmarks/sampling_tables.py --gammas 2 5 --steps 2 --runs 2 --prompt-count 1 --new-tokens 6  # smoke
-    python benchmarks/sampling_tables.py backend=cuda model.dtype=bfloat16
+    python -m benchmarks.sampling_tables
+    python -m benchmarks.sampling_tables --gammas 2 5 --steps 2 --runs 2 --count 1 --new-tokens 6  # smoke
+    python -m benchmarks.sampling_tables backend=cuda model.dtype=bfloat16
 
 SmolLM2-135M, drafted by its own layers (``model.draft=cut``), answers prompts of Spec-Bench at temperature 1.
 
@@ -21,8 +21,7 @@ Legend: G = γ drafted tokens, N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
-import argparse
-import os
+import math
 import statistics
 import sys
 import time
@@ -34,19 +33,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import (
-    PROMPTS,
-    RESULTS,
-    Answer,
-    Prompt,
-    answer,
-    build,
-    events_of,
-    spread_prompts,
-    tokens_of,
-    write_report,
-)
-from benchmarks.support import machine, plots
+from benchmarks.places import RESULTS
 from benchmarks.support.published_sampling import Decide
 from benchmarks.support.sampling_rivals import (
     COMPILED_SIGMOID,
@@ -56,11 +43,18 @@ from benchmarks.support.sampling_rivals import (
     TRANSFORMERS,
     Step,
     functions,
-    peak_bytes,
     stepper,
     whole_step,
 )
-from benchmarks.support.timing import own_clock
+from spec_sdk.bench import plots
+from spec_sdk.bench.answers import Answer, Prompt, answer, events_of, spread_prompts, tokens_of
+from spec_sdk.bench.case_report import CaseReport
+from spec_sdk.bench.device_scripts import output_path
+from spec_sdk.bench.live_table import LiveTable
+from spec_sdk.bench.memory import peak_bytes
+from spec_sdk.bench.scripts import build, run_script, script_parser
+from spec_sdk.bench.timing import own_clock
+from spec_sdk.bench.turns import rotated
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams, Verdict, Verifier
 from spec_sdk.metrics import summarise
 from spec_sdk.pipeline import Pipeline
@@ -168,8 +162,7 @@ def replay(
     while rounds < least_rounds or time.perf_counter() - began < seconds:
         for i, step in enumerate(steps):
             answers = {}
-            for turn in range(len(names)):
-                name = names[(turn + i + rounds) % len(names)]
+            for name in rotated(names, i + rounds):
                 torch.manual_seed(1000 * rounds + i)
                 start = clock()
                 answers[name] = steppers[name](i, 1000 * rounds + i)
@@ -232,8 +225,7 @@ def whole_runs(
     answers: dict[str, list[Answer]] = {name: [] for name in IN_RUNS}
     torch.manual_seed(0)
     for i, prompt in enumerate(prompts):
-        for turn in range(len(IN_RUNS)):
-            name = IN_RUNS[(turn + i) % len(IN_RUNS)]
+        for name in rotated(IN_RUNS, i):
             answers[name] += answer(in_pipeline(pipeline, name, gamma, known), [prompt], new_tokens)
     return {"gamma": gamma, "methods": {name: run_entry(answers[name]) for name in IN_RUNS}}
 
@@ -267,24 +259,37 @@ def _median(values: Iterator[float]) -> float | None:
     return statistics.median(listed) if listed else None
 
 
-def print_steps(case: Mapping[str, Any]) -> None:
+STEP_COLUMNS = {
+    "γ": 3,
+    "method": -28,
+    "median us": 9,
+    "mean": 7,
+    "std": 7,
+    "ratio": 6,
+    "MiB": 7,
+    "GB/s": 6,
+    "accepted": 8,
+}
+
+
+def show_steps(case: Mapping[str, Any], table: LiveTable) -> None:
     base = case["methods"][TRANSFORMERS]["median_s"]
     for name, one in case["methods"].items():
-        print(
-            f"{case['gamma']:>3}  {name:28}{one['median_s'] * 1e6:>9.0f}{one['mean_s'] * 1e6:>9.0f}"
-            f"{one['std_s'] * 1e6:>9.0f}{base / one['median_s']:>8.2f}{one['peak_bytes'] / 2**20:>8.2f}"
-            f"{one['bytes_per_s'] / 1e9:>7.2f}{one['acceptance_rate']:>8.2f}"
-        )
+        times = [f"{1e6 * one[key]:.0f}" for key in ("median_s", "mean_s", "std_s")]
+        ratio, mebibytes = f"{base / one['median_s']:.2f}", f"{one['peak_bytes'] / 2**20:.2f}"
+        rates = [f"{one['bytes_per_s'] / 1e9:.2f}", f"{one['acceptance_rate']:.2f}"]
+        table.row(str(case["gamma"]), name, *times, ratio, mebibytes, *rates)
 
 
-def print_runs(case: Mapping[str, Any]) -> None:
+RUN_COLUMNS = {"γ": 3, "method": -28, "accepted": 8, "MAT": 5, "verdict us": 10, **dict.fromkeys(STAGES, 7)}
+
+
+def show_runs(case: Mapping[str, Any], table: LiveTable) -> None:
     for name, one in case["methods"].items():
-        shares = "".join(f"{one['share'][stage]:>9.1%}" for stage in STAGES) if one["share"] else ""
+        shares = [f"{one['share'][stage]:.1%}" if one["share"] else "–" for stage in STAGES]
         verdict = (one["median_s"]["verdict"] or 0.0) * 1e6
-        print(
-            f"{case['gamma']:>3}  {name:28}{one['acceptance_rate']:>8.2f}{one['mean_accepted_tokens']:>7.2f}"
-            f"{verdict:>10.0f}{shares}"
-        )
+        counts = [f"{one['acceptance_rate']:.2f}", f"{one['mean_accepted_tokens']:.2f}"]
+        table.row(str(case["gamma"]), name, *counts, f"{verdict:.0f}", *shares)
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
@@ -308,64 +313,55 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--prompt-count", type=int, default=4, help="prompts taken, evenly spread over the file")
+    parser = script_parser(__doc__, count=4, new_tokens=32)
     parser.add_argument("--longest", type=int, default=600, help="characters of a prompt")
     parser.add_argument("--gammas", type=int, nargs="*", default=range(1, 21), help="γ of the recorded steps")
     parser.add_argument("--steps", type=int, default=8, help="steps recorded for each γ")
     parser.add_argument("--seconds", type=float, default=3.0, help="of replaying, for each γ")
     parser.add_argument("--runs", type=int, nargs="*", default=(3, 5, 10, 15), help="γ of the whole runs")
-    parser.add_argument("--new-tokens", type=int, default=32, help="of a whole run, for each prompt")
     parser.add_argument("--not-compiled", action="store_true", help="leave out what torch.compile must make first")
     parser.add_argument("--output", type=Path, help="the JSON to write")
-    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as backend=cuda")
     arguments = parser.parse_intermixed_args()
     torch.set_grad_enabled(False)
-    prompts = spread_prompts(arguments.prompts, arguments.prompt_count, arguments.longest)
+    prompts = spread_prompts(arguments.prompts, arguments.count, arguments.longest)
     hot = ["sampling.temperature=1.0", "sampling.seed=0"]
     pipeline = build("pipeline=sd_chain", "verifier=chain_rejection", *hot, *arguments.overrides)
-    known = functions(None if arguments.not_compiled else pipeline.backend.device)
+    device = pipeline.backend.device
+    known = functions(None if arguments.not_compiled else device)
     names = [name for name in (*RIVALS, COMPILED_SIGMOID) if name in OURS or name in known]
-    report: dict[str, Any] = {
+    facts = {
         "schema_version": SCHEMA_VERSION,
-        "benchmark": "sampling_tables",
         "target": pipeline.target_name,
         "draft": pipeline.draft_name,
         "dtype": pipeline.dtype,
         "overrides": arguments.overrides,
         "prompts": len(prompts),
         "new_tokens": arguments.new_tokens,
-        "load": os.getloadavg(),
+        "read_bytes_per_s": read_bandwidth(device),
         "steps": [],
         "runs": [],
     }
-    path = arguments.output
-    print("  γ  method                       median us     mean     std   ratio     MiB   GB/s  accept")
+    path = output_path(arguments.output, RESULTS, "sampling_tables", device)
+    report = CaseReport(path, "sampling_tables", device, math.inf, **facts)
+    content = report.content
+    print(f"reading a large tensor: {content['read_bytes_per_s'] / 1e9:.1f} GB/s; ratio: transformers' median over it")
+    table = LiveTable(STEP_COLUMNS)
     for gamma in arguments.gammas:
         steps = record(pipeline, gamma, prompts, arguments.steps)
-        if "machine" not in report:
-            device = steps[0].target_GV1.device
-            clock = "processor time" if own_clock(device) is time.thread_time else "wall time"
-            report |= machine.facts(device) | {"clock": clock} | {"vocabulary": steps[0].target_GV1.shape[1]}
-            report["read_bytes_per_s"] = read_bandwidth(device)
-        report["steps"].append(replay(steps, names, known, arguments.seconds))
-        print_steps(report["steps"][-1])
-        sys.stdout.flush()
-    print("  γ  method                        accept    MAT  verdict us" + "".join(f"{stage:>9}" for stage in STAGES))
+        content["vocabulary"] = steps[0].target_GV1.shape[1]
+        content["steps"].append(replay(steps, names, known, arguments.seconds))
+        report.write()
+        show_steps(content["steps"][-1], table)
+    table = LiveTable(RUN_COLUMNS)
     for gamma in arguments.runs:
-        report["runs"].append(whole_runs(pipeline, gamma, prompts, arguments.new_tokens, known))
-        print_runs(report["runs"][-1])
-        sys.stdout.flush()
-    report["load_after"] = os.getloadavg()
-    if path is None:
-        path = RESULTS / f"sampling_tables-{machine.slug(str(report.get('machine', 'runs')))}.json"
-    write_report(path, report)
-    if report["steps"]:
-        print(f"reading a large tensor: {report['read_bytes_per_s'] / 1e9:.1f} GB/s")
-        plot(report, path.with_suffix(".svg"))
+        content["runs"].append(whole_runs(pipeline, gamma, prompts, arguments.new_tokens, known))
+        report.write()
+        show_runs(content["runs"][-1], table)
+    report.finish()
+    if content["steps"]:
+        plot(content, path.with_suffix(".svg"))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

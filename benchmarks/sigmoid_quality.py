@@ -1,7 +1,7 @@
 """What the sigmoid sampler does to acceptance and to the text, over its scales α = −s, β = s.
 
-    python benchmarks/sigmoid_quality.py
-    python benchmarks/sigmoid_quality.py --count 2 --new-tokens 8 --scales 10 1e4     # a smoke run
+    python -m benchmarks.sigmoid_quality
+    python -m benchmarks.sigmoid_quality --count 2 --new-tokens 8 --scales 10 1e4     # a smoke run
 
 Summaries of Spec-Bench's articles by SmolLM2-135M, drafted by its own layers (``model.draft=cut``), a chain per step.
 Every setting answers the same prompts with the same seed. ROUGE-1 (F, package rouge-score) is taken between the outputs
@@ -13,7 +13,6 @@ Needs ``pip install 'spec-sdk[benchmarks]'``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -22,16 +21,10 @@ from typing import Any
 
 from rouge_score.rouge_scorer import RougeScorer
 
-from benchmarks.measuring import (
-    PROMPTS,
-    RESULTS,
-    Answer,
-    Prompt,
-    answer,
-    build,
-    events_of,
-    write_report,
-)
+from benchmarks.places import RESULTS
+from spec_sdk.bench.answers import Answer, Prompt, answer, events_of
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, run_script, script_parser
 from spec_sdk.metrics import summarise
 from spec_sdk.model.session import common_prefix
 
@@ -46,15 +39,10 @@ def articles(path: Path, count: int, longest: int) -> list[Prompt]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
-    parser.add_argument("--count", type=int, default=5)
+    parser = script_parser(__doc__, count=5, new_tokens=48, output=RESULTS / "sigmoid_quality.json")
     parser.add_argument("--longest", type=int, default=1500, help="characters of a prompt")
-    parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--gamma", type=int, default=5)
     parser.add_argument("--scales", type=float, nargs="+", default=SCALES)
-    parser.add_argument("--output", type=Path, default=RESULTS / "sigmoid_quality.json")
-    parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     prompts = articles(arguments.prompts, arguments.count, arguments.longest)
     common = [
@@ -106,4 +94,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -1,8 +1,8 @@
 """Tree attention by intervals against an explicit mask, FlexAttention and causal FlashAttention: time and memory.
 
-    python benchmarks/tree_attention.py              # on the GPU if there is one, else on the CPU
-    python benchmarks/tree_attention.py --quick      # a smoke run
-    python benchmarks/tree_attention.py --tune       # GPU: which block sizes are fastest
+    python -m benchmarks.tree_attention              # on the GPU if there is one, else on the CPU
+    python -m benchmarks.tree_attention --quick      # a smoke run
+    python -m benchmarks.tree_attention --tune       # GPU: which block sizes are fastest
 
 Prints a table (ratio first: the rival's time over ours), writes ``results/tree_attention-<device>.json`` and a plot
 beside it, and says last which aims are met. Rivals take turns in one process; figures are medians. The paper's shape is
@@ -15,65 +15,25 @@ Legend: B batch, N tree nodes, P prompt tokens, H query heads, G KV heads, D hea
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import os
 import sys
-import time
 import types
 from pathlib import Path
 from typing import Any
 
-# a checkout that is not installed will do
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "backends"))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import torch
 
+from benchmarks.places import RESULTS
 from benchmarks.support import attention_report as reporting
-from benchmarks.support import machine
 from benchmarks.support.attention_inputs import Shape
+from spec_sdk.bench.case_report import CaseReport
+from spec_sdk.bench.device_scripts import device_parser, output_path
+from spec_sdk.bench.live_table import LiveTable
 
-ROOT = Path(__file__).parents[1]
 SCHEMA_VERSION = 1
 PROMPT = 10
 SIZES = (256, 512, 1014, 2048, 4096, 8192)
-
-
-class Run:
-    """The report under way. It is written after every case: an interrupted run keeps what it had."""
-
-    def __init__(self, device: torch.device, path: Path, arguments: argparse.Namespace) -> None:
-        self.path, self.began = path, time.monotonic()
-        self.seconds: float = arguments.seconds
-        self.report: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "benchmark": "tree_attention",
-            **machine.facts(device),
-            "quick": arguments.quick,
-            "cases": [],
-            "memory": [],
-            "full_mask_no_longer_fits": None,
-            "left_out": [],
-            "aims": [],
-        }
-
-    def add(self, case: dict[str, Any]) -> None:
-        self.report["cases"].append(case)
-        print("\n".join(reporting.case_lines(case)), flush=True)
-        self.write()
-
-    def leave_out(self, what: str) -> None:
-        self.report["left_out"].append(what)
-        print(f"left out: {what}", flush=True)
-
-    def is_over_time(self) -> bool:
-        return time.monotonic() - self.began > self.seconds
-
-    def write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
 
 
 def gpu_shapes(quick: bool) -> list[tuple[Shape, bool]]:
@@ -91,17 +51,26 @@ def gpu_shapes(quick: bool) -> list[tuple[Shape, bool]]:
     return [*paper, *alone, *others]
 
 
-def run_gpu(run: Run, device: torch.device, quick: bool) -> None:
+def run_gpu(report: CaseReport, table: LiveTable, device: torch.device, quick: bool) -> None:
     from benchmarks.support.cuda_rivals import full_mask_no_longer_fits, measure
 
     rounds = 10 if quick else 50
-    for shape, with_flex in gpu_shapes(quick):
-        if run.is_over_time():
-            run.leave_out(f"{shape}: no time left of {run.seconds:.0f} s")
-            continue
-        run.add(measure(shape, device, rounds, with_flex))
+    for shape, with_flex in report.in_time(gpu_shapes(quick), label):
+        report.add(measure(shape, device, rounds, with_flex))
+        show(report.cases[-1], table)
     if not quick:
-        run.report["full_mask_no_longer_fits"] = full_mask_no_longer_fits(device)
+        report.content["full_mask_no_longer_fits"] = full_mask_no_longer_fits(device)
+
+
+def label(case: tuple[Shape, bool]) -> str:
+    return str(case[0])
+
+
+def show(case: reporting.Case, table: LiveTable) -> None:
+    for row in reporting.case_rows(case):
+        table.row(*row)
+    for line in reporting.left_out_lines(case):
+        print(line, flush=True)
 
 
 def cpu_shapes(quick: bool) -> list[tuple[Shape, bool]]:
@@ -120,95 +89,86 @@ def cpu_shapes(quick: bool) -> list[tuple[Shape, bool]]:
     return [*small, *large, *batch]
 
 
-def run_cpu(run: Run, quick: bool) -> None:
+def run_cpu(report: CaseReport, table: LiveTable, quick: bool) -> None:
+    from benchmarks.support.attention_memory import measure_in_child
     from benchmarks.support.cpu_rivals import measure
-    from benchmarks.support.peak_memory import measure_in_child
 
-    for shape, with_flex in cpu_shapes(quick):
-        if run.is_over_time():
-            run.leave_out(f"{shape}: no time left of {run.seconds:.0f} s")
-            continue
-        run.add(measure(shape, seconds=0.2 if quick else 1.5 if shape.nodes <= 64 else 6.0, with_flex=with_flex))
+    for shape, with_flex in report.in_time(cpu_shapes(quick), label):
+        report.add(measure(shape, seconds=0.2 if quick else 1.5 if shape.nodes <= 64 else 6.0, with_flex=with_flex))
+        show(report.cases[-1], table)
     for nodes in (1024, 4096) if quick else SIZES:
         row: dict[str, Any] = {"nodes": nodes}
         try:
             for rival in ("ours", "sdpa"):
                 row[rival] = measure_in_child(rival, nodes)
         except (RuntimeError, OSError) as error:
-            run.leave_out(f"peak memory at {nodes} nodes: {error}")
+            report.leave_out(f"peak memory at {nodes} nodes: {error}")
             continue
-        run.report["memory"].append(row)
-    print("\n".join(reporting.memory_lines(run.report["memory"])))
-    run.leave_out("on the CPU one tree serves all sequences of a batch: the reference op takes one mask per pass")
-    run.leave_out("GPU: our kernel, the full mask in it, causal FlashAttention (no CUDA device was asked for)")
+        report.content["memory"].append(row)
+    print("\nratio: resident memory of one sequence with an explicit mask over ours")
+    memory = LiveTable(reporting.MEMORY_COLUMNS)
+    for row in report.content["memory"]:
+        memory.row(*reporting.memory_row(row))
+    report.leave_out("on the CPU one tree serves all sequences of a batch: the reference op takes one mask per pass")
+    report.leave_out("GPU: our kernel, the full mask in it, causal FlashAttention (no CUDA device was asked for)")
+
+
+def run_tuning(report: CaseReport, device: torch.device, quick: bool) -> None:
+    from benchmarks.support import tune
+
+    report.content["tuning"] = []
+    print("ratio: the time with today's tiling over that with the best")
+    table = LiveTable(tune.COLUMNS)
+    for shape in report.in_time(tune.shapes(quick)):
+        found = tune.sweep(shape, device)
+        report.content["tuning"].append(found)
+        report.write()
+        table.row(*tune.row(found))
 
 
 def make_backends_importable() -> None:
     """The package registers its plugins through pluggy when it is imported; its kernels need none of that."""
     if importlib.util.find_spec("pluggy") is None:
         package = types.ModuleType("spec_sdk_backends")
-        package.__path__ = [str(ROOT / "plugins" / "backends" / "spec_sdk_backends")]
+        package.__path__ = [str(Path(__file__).parents[1] / "plugins" / "backends" / "spec_sdk_backends")]
         sys.modules["spec_sdk_backends"] = package
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--quick", action="store_true", help="few small shapes, in under 30 s")
-    parser.add_argument("--tune", action="store_true", help="GPU: sweep the kernel's block sizes instead")
-    parser.add_argument("--seconds", type=float, default=480.0, help="start no further case after so long")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
-    parser.add_argument("--output", type=Path, help="JSON file (default: results/tree_attention-<device>.json)")
-    return parser.parse_args()
-
-
 def main() -> int:
-    arguments = parse()
+    parser = device_parser(__doc__, seconds=480.0)
+    parser.add_argument("--tune", action="store_true", help="GPU: sweep the kernel's block sizes instead")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
+    arguments = parser.parse_args()
     # read when triton is imported, which is yet to come; times of interpreted kernels mean nothing
     os.environ.pop("TRITON_INTERPRET", None)
-    available = torch.cuda.is_available()
-    if (arguments.device == "cuda" or arguments.tune) and not available:
+    device = torch.device("cuda" if arguments.tune else arguments.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
         print("error: --device cuda and --tune need a CUDA device that torch sees", file=sys.stderr)
         return 2
-    device = torch.device("cuda" if available and arguments.device != "cpu" else "cpu")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     torch.set_grad_enabled(False)
     make_backends_importable()
-    name = machine.slug(machine.device_name(device))
     kind = "tuning" if arguments.tune else "quick" if arguments.quick else ""
-    default = ROOT / "benchmarks" / "results" / f"tree_attention-{name}{'-' if kind else ''}{kind}.json"
-    run = Run(device, arguments.output or default, arguments)
-    print(f"{run.report['machine']}; torch {run.report['torch']}, triton {run.report['triton']}")
+    path = output_path(arguments.output, RESULTS, "tree_attention", device, kind)
+    facts = {"schema_version": SCHEMA_VERSION, "quick": arguments.quick, "memory": [], "full_mask_no_longer_fits": None}
+    report = CaseReport(path, "tree_attention", device, arguments.seconds, **facts)
+    content = report.content
+    print(f"{content['machine']}; torch {content['torch']}, triton {content['triton']}")
     if arguments.tune:
-        from benchmarks.support.tune import tune
-
-        run.report["tuning"] = []
-        for sweep in tune(device, arguments.quick):
-            run.report["tuning"].append(sweep)
-            run.write()
-            if run.is_over_time():
-                run.leave_out(f"further shapes: no time left of {run.seconds:.0f} s")
-                run.write()
-                break
-        print(f"written: {run.path}")
+        run_tuning(report, device, arguments.quick)
+        report.finish()
         return 0
-    print(reporting.HEADING)
+    print("ratio: the rival's time over ours")
+    table = LiveTable(reporting.COLUMNS)
     if device.type == "cuda":
-        run_gpu(run, device, arguments.quick)
+        run_gpu(report, table, device, arguments.quick)
     else:
-        run_cpu(run, arguments.quick)
-    report = run.report
-    report["aims"] = reporting.gpu_aims(
-        report["cases"] if device.type == "cuda" else [], report["full_mask_no_longer_fits"]
-    )
-    report["aims"] += reporting.cpu_aims(report["cases"] if device.type == "cpu" else [], report["memory"])
-    report["aims"].append(reporting.mask_aim(report["cases"]))
-    run.write()
-    print(f"written: {run.path}")
-    reporting.plot(report, run.path.with_suffix(".svg"))
-    for line in report["aims"]:
-        print(f"{line['result']:18} {line['aim']}: {line['figure']}")
+        run_cpu(report, table, arguments.quick)
+    aims = reporting.gpu_aims(report.cases if device.type == "cuda" else [], content["full_mask_no_longer_fits"])
+    aims += reporting.cpu_aims(report.cases if device.type == "cpu" else [], content["memory"])
+    report.finish([*aims, reporting.mask_aim(report.cases)])
+    reporting.plot(content, path.with_suffix(".svg"))
     return 0
 
 

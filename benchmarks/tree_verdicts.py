@@ -1,15 +1,15 @@
 """Speculative sampling: time and memory of one verification step on trees with branches.
 
-    python benchmarks/tree_verdicts.py            # on the GPU if there is one, else on the CPU
-    python benchmarks/tree_verdicts.py --quick    # a smoke run
+    python -m benchmarks.tree_verdicts            # on the GPU if there is one, else on the CPU
+    python -m benchmarks.tree_verdicts --quick    # a smoke run
 
 Trees of WIDTHS, their children made in each of three ways: chosen, drawn with replacement, without. ``reference``,
 ``exact`` and ``sigmoid`` get the same logits and tokens in one process, turn by turn; on a GPU also ``by nodes``,
 ``exact`` without its kernels, in torch on the device, which waits for the host at every decision. A step begins with
-what drawing leaves behind, as :mod:`benchmarks.support.sampling_rivals` has it: made laws for ``reference`` and, of
-draws without replacement, for everybody; of draws with replacement the logits and each drawn token's q for the others.
-Chosen tokens have no law. Figures are medians over steps of several sets of inputs; memory is that of a sampler's first
-step, and so holds the laws that drawing leaves.
+what drawing leaves behind, as :mod:`benchmarks.support.sampling_rivals` has it: made distributions for ``reference``
+and, of draws without replacement, for everybody; of draws with replacement the logits and each drawn token's q for the
+others. Chosen tokens have no distribution. Figures are medians over steps of several sets of inputs; memory is that of
+a sampler's first step, and so holds the distributions that drawing leaves.
 
 Prints a table (ratio first: the reference's time over the rival's) and writes ``results/tree_verdicts-<machine>.json``.
 On a GPU it needs triton.
@@ -19,29 +19,24 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import os
 import sys
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
-
-# a checkout that is not installed will do
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "backends"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "samplers"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "verifiers"))
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
+from benchmarks.places import RESULTS
 from benchmarks.sampling import FILTERED, SAMPLED, VOCABULARIES
-from benchmarks.support import machine
 from benchmarks.support.device_ops import device_ops
-from benchmarks.support.sampling_rivals import peak_bytes
-from benchmarks.support.timing import median_cpu, median_wall, own_clock
+from spec_sdk.bench.aims import Aim
+from spec_sdk.bench.case_report import CaseReport
+from spec_sdk.bench.cuda_timing import median_wall
+from spec_sdk.bench.device_scripts import device_parser, output_path
+from spec_sdk.bench.live_table import LiveTable
+from spec_sdk.bench.memory import peak_bytes
+from spec_sdk.bench.rivals import COLUMNS, Case, faster_aim, rival_rows
+from spec_sdk.bench.timing import median_seconds, own_clock
 from spec_sdk.contracts import Request, Sampler, SamplingParams
 from spec_sdk.contracts.request import RequestState
 from spec_sdk.tree import DraftDistribution, DrawKind, TreeBuilder
@@ -50,7 +45,6 @@ from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 
-ROOT = Path(__file__).parents[1]
 SCHEMA_VERSION = 1
 INPUT_SETS = 4
 WIDTHS = (4, 2, 1, 1)
@@ -100,21 +94,23 @@ class TreeStep:
         self._left: dict[Sampler, dict[int, DraftDistribution]] = {}
 
     def by(self, sampler: Sampler, request: Request) -> object:
-        laws = {} if self.kind == "chosen" else self.laws(sampler)
+        distributions = {} if self.kind == "chosen" else self.distributions(sampler)
         builder = TreeBuilder(0)
         for node, token in self.drawn:
-            builder.add(node, token, self.kind, laws.get(node))
+            builder.add(node, token, self.kind, distributions.get(node))
         return MultiStep(None).verify_one(builder.build().tree, self.target, request).tokens
 
-    def laws(self, sampler: Sampler) -> dict[int, DraftDistribution]:
+    def distributions(self, sampler: Sampler) -> dict[int, DraftDistribution]:
         """What drawing with ``sampler`` leaves behind, the same for every step."""
         if sampler not in self._left:
-            laws = self._left[sampler] = {node: sampler.law(row_V) for node, row_V in self.draft.items()}
-            for node, law in laws.items():
+            distributions = self._left[sampler] = {
+                node: sampler.distribution(row_V) for node, row_V in self.draft.items()
+            }
+            for node, distribution in distributions.items():
                 if self.kind == "with_replacement" and isinstance(sampler, ExactSampler):
-                    law.known = self.q[node]
+                    distribution.known = self.q[node]
                 else:
-                    assert law.q_V is not None
+                    assert distribution.q_V is not None
         return self._left[sampler]
 
 
@@ -149,7 +145,7 @@ def measure(
     if device.type == "cuda":
         times = median_wall(calls, rounds=60)
     else:
-        times = median_cpu(calls, seconds, clock=own_clock(device))
+        times = median_seconds(calls, seconds, clock=own_clock(device))
     return {
         "children": kind,
         "widths": WIDTHS,
@@ -166,78 +162,42 @@ def measure(
     }
 
 
-def lines(case: dict[str, Any]) -> list[str]:
-    base = case["rivals"]["reference"]["seconds"]
-    shape = f"{case['children']} V={case['vocabulary']} {case['dtype']} {case['filters'] or ''}"
-    return [
-        f"{base / one['seconds']:7.2f}  {name:12}{one['seconds'] * 1e6:10.0f} us"
-        f"{one['peak_bytes'] / 2**20:9.2f} MiB  {shape}"
-        for name, one in case["rivals"].items()
-    ]
+def rows(case: Case) -> list[list[str]]:
+    return rival_rows(case, "reference", f"{shape(case)} {case['dtype']} {case['filters'] or ''}".strip())
 
 
-def aims(report: dict[str, Any]) -> list[dict[str, str]]:
+def shape(case: Case) -> str:
+    return f"{case['children']} V={case['vocabulary']}"
+
+
+def aims(report: dict[str, Any]) -> list[Aim]:
     """``exact`` against each of the others, over the cases without filters."""
-    plain = [case["rivals"] for case in report["cases"] if not case["filters"]]
-    found = []
-    for beside in (name for name in plain[0] if name != "exact"):
-        shares = sorted(rivals["exact"]["seconds"] / rivals[beside]["seconds"] for rivals in plain)
-        below = sum(share < 1 for share in shares)
-        figure = f"faster in {below} of {len(shares)}, median {shares[len(shares) // 2]:.2f} of its time"
-        found.append(
-            {
-                "aim": f"{report['device']}: exact is faster than {beside}",
-                "result": "met" if below == len(shares) else "missed",
-                "figure": f"{figure}, worst {shares[-1]:.2f}",
-            }
-        )
-    return found
+    plain = [case for case in report["cases"] if not case["filters"]]
+    others = [name for name in plain[0]["rivals"] if name != "exact"] if plain else []
+    return [faster_aim("exact", beside, plain, shape, report["device"]) for beside in others]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run: two small cases")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", type=Path, help="the JSON to write")
-    parser.add_argument("--seconds", type=float, default=600.0, help="stop beginning new cases after this")
-    parser.add_argument("--each", type=float, default=2.0, help="seconds per case on the CPU")
-    arguments = parser.parse_args()
+    arguments = device_parser(__doc__, seconds=600.0, each=2.0).parse_args()
     device = torch.device(arguments.device)
     torch.set_grad_enabled(False)
-    report: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "benchmark": "tree_verdicts",
-        **machine.facts(device),
-        "load": os.getloadavg(),
-        "clock": "processor time" if own_clock(device) is time.thread_time else "wall time",
-        "quick": arguments.quick,
-        "cases": [],
-        "left_out": [],
-    }
-    default = ROOT / "benchmarks" / "results" / f"tree_verdicts-{machine.slug(report['machine'])}.json"
-    path = arguments.output or default
+    path = output_path(arguments.output, RESULTS, "tree_verdicts", device, "quick" if arguments.quick else "")
+    facts = {"schema_version": SCHEMA_VERSION, "quick": arguments.quick}
+    report = CaseReport(path, "tree_verdicts", device, arguments.seconds, **facts)
     first, second = (torch.bfloat16, torch.float32) if device.type == "cuda" else (torch.float32, torch.bfloat16)
     plan = [(kind, V, first, SAMPLED) for V in VOCABULARIES for kind in KINDS]
     plan += [(kind, 128_256, second, SAMPLED) for kind in KINDS]
     plan += [("without_replacement", V, first, FILTERED) for V in VOCABULARIES]
     if arguments.quick:
         plan = [(KINDS[0], 1000, first, SAMPLED), (KINDS[2], 1000, second, FILTERED)]
-    began = time.monotonic()
-    print("  ratio  rival             time  peak memory  step (ratio: reference's time / the rival's)")
-    for kind, vocabulary, dtype, params in plan:
-        if time.monotonic() - began > arguments.seconds:
-            report["left_out"].append(f"{kind} V={vocabulary} {dtype}: no time left of {arguments.seconds:.0f} s")
-            continue
+    print("ratio: the reference's time over the rival's")
+    table = LiveTable(COLUMNS)
+    for kind, V, dtype, params in report.in_time(plan, lambda case: f"{case[0]} V={case[1]} {case[2]}"):
         each = 0.1 if arguments.quick else arguments.each
-        report["cases"].append(measure(kind, vocabulary, dtype, device, params, each))
-        print("\n".join(lines(report["cases"][-1])), flush=True)
-    report["load_after"] = os.getloadavg()
-    report["aims"] = aims(report)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"written: {path}")
-    for aim in report["aims"]:
-        print(f"{aim['result']:18} {aim['aim']}: {aim['figure']}")
+        report.add(measure(kind, V, dtype, device, params, each))
+        for row in rows(report.cases[-1]):
+            table.row(*row)
+    report.finish(aims(report.content))
     return 0
 
 

@@ -27,8 +27,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import PROMPTS, RESULTS, build, spread_prompts, write_report
-from benchmarks.support import machine
+from benchmarks.places import RESULTS
+from spec_sdk.bench.answers import spread_prompts
+from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import PROMPTS, build, run_script
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -97,7 +100,7 @@ def main() -> int:
     tokens = encode(pipeline.tokenizer, text, chat=None)[: arguments.prefix + 1]
     said = [f"{name}={os.environ[name]}" for name in ENVIRONMENT if os.environ.get(name)]
     rivals = {choice: Rival(choice, executor, tokens) for choice in ([", ".join(said)] if said else CHOICES)}
-    report: dict[str, Any] = {**machine.facts(executor.device), "target": pipeline.target_name, "dtype": pipeline.dtype}
+    report: dict[str, Any] = {**device_facts(executor.device), "target": pipeline.target_name, "dtype": pipeline.dtype}
     report["prefix"] = arguments.prefix
     for state, others in (("idle", 0), ("one core taken", 1)):
         with other_processes(others):
@@ -151,4 +154,4 @@ def show(state: str, figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

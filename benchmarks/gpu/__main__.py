@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"error: torch {torch.__version__} finds no CUDA device here; make gpu needs one"
         print(f"{message} (--plan and --smoke do not)", file=sys.stderr)
         return 2
-    from benchmarks.support import machine
+    from spec_sdk.bench.machine import slug
 
     end_on_signals()
     device = "smoke run on the CPU" if options.smoke else torch.cuda.get_device_name(0)
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), "PYTHONUNBUFFERED": "1"}
     if options.smoke:
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    directory = options.results or kit.ROOT / "benchmarks" / "results" / f"gpu-{machine.slug(device)}"
+    directory = options.results or kit.ROOT / "benchmarks" / "results" / f"gpu-{slug(device)}"
     out = os.environ.get("OUT")
     print(f"{device}, torch {torch.__version__}, Python {sys.version.split()[0]}", flush=True)
     return run_suite(

@@ -1,8 +1,10 @@
-"""The four figures that say how good the engine is on a GPU, on a model of random weights made there:
+"""The figures that say how good the engine is on a GPU, on a model of random weights made there:
 
 - plain decoding against the bandwidth bound: bytes of weights over what a large copy moves per second (counted as
   bytes read and written; cached keys and values, which a pass reads too, are left out of the bound);
 - a pass over a tree of 64 nodes against a pass over one;
+- the same two passes each way that the engine has of launching them: operation by operation, small operations fused,
+  captured as CUDA graphs, and both;
 - what a cycle costs beyond the device's time: wall time minus the time in which a kernel or a copy runs;
 - transformers' ``generate`` with a static cache and a compiled decode step, where transformers is installed.
 
@@ -10,8 +12,9 @@
     python -m benchmarks.gpu.headline --device cpu --shape tiny --tokens 8     # tries it out
 
 ``--output`` is written after every part, and no part is begun after ``--seconds``. The engine is touched in
-:func:`make_model`, :func:`plain_pass`, :func:`tree_pass` and :func:`cycles` only. ``device`` times are the union of the
-intervals that the profiler reports, so they exist on a GPU only; wall times are taken without the profiler.
+:func:`make_model`, :func:`sessions_each_way`, :func:`plain_pass`, :func:`tree_pass` and :func:`cycles` only.
+``device`` times are the union of the intervals that the profiler reports, so they exist on a GPU only; wall times are
+taken without the profiler.
 
 Legend: N tree nodes, V vocabulary.
 """
@@ -34,8 +37,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.support import machine
-from benchmarks.support.random_model import SHAPES, bytes_per_pass, hf_fields, ops_of, random_decoder
+from benchmarks.support.device_ops import device_ops
+from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.random_models import SHAPES, bytes_per_pass, hf_fields, random_decoder
 from spec_sdk.contracts import Budget, Drafter, Request, RequestState, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.session import Session
@@ -69,7 +73,7 @@ class Model:
 
 def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int) -> Model:
     """A model of random weights with a prompt of ``prefix`` random tokens."""
-    ops = ops_of(device)
+    ops = device_ops(device)
     decoder = random_decoder(shape, device, dtype, ops)
     chosen = random.Random(0)
     prompt = [chosen.randrange(decoder.vocabulary) for _ in range(prefix)]
@@ -77,6 +81,45 @@ def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int
     clock: StepClock = StreamClock() if device.type == "cuda" else HostClock()
     session.prefill(0, prompt[:-1])
     return Model(session, prompt, decoder.vocabulary, bytes_per_pass(decoder), waiting(device), clock)
+
+
+def sessions_each_way(model: Model, device: torch.device) -> Iterator[tuple[str, Session]]:
+    """The model behind the same prompt, with launches fused and captured: sessions by name, made one by one."""
+    from spec_sdk.model.graph_executor import GraphExecutor
+    from spec_sdk_backends.cuda_graphs import GraphCapture
+    from spec_sdk_backends.fused_decoder import FusedDecoder
+
+    plain = model.session.executor
+    assert isinstance(plain, TorchExecutor)
+    fused = FusedDecoder(plain.decoder)
+    for name, make in (
+        ("fused", lambda: TorchExecutor(fused, plain.ops)),
+        ("captured", lambda: GraphExecutor(plain.decoder, plain.ops, GraphCapture(device))),
+        ("fused and captured", lambda: GraphExecutor(fused, plain.ops, GraphCapture(device))),
+    ):
+        session = Session(make())
+        session.prefill(0, model.prompt[:-1])
+        yield name, session
+
+
+def of_ways(model: Model, device: torch.device, rounds: int, bound_s: float) -> dict[str, Any]:
+    """:func:`of_passes` each way, with the plain pass's share of the bound and its largest error beside the eager one.
+
+    A way that raises has its ``error``, and the others their figures.
+    """
+    expected = plain_pass(model)().float()
+    figures: dict[str, Any] = {}
+    for name, session in sessions_each_way(model, device):
+        way = dataclasses.replace(model, session=session)
+        try:
+            found = plain_pass(way)().float()
+            figures[name] = of_passes(way, device, rounds)
+        except Exception as error:
+            figures[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
+            continue
+        figures[name]["share_of_bound"] = 1e3 * bound_s / figures[name]["wall_ms"]["plain"]
+        figures[name]["off_by"] = float((found - expected).abs().max() / expected.abs().max())
+    return figures
 
 
 def plain_pass(model: Model) -> Callable[[], torch.Tensor]:
@@ -287,7 +330,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "benchmark": "headline",
-        **machine.facts(device),
+        **device_facts(device),
         "shape": SHAPES[shape][0],
         "dtype": str(dtype).removeprefix("torch."),
         "prefix": options.prefix,
@@ -315,6 +358,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         report["passes"] = of_passes(model, device, options.tokens)
     if in_time("tree cycle"):
         report["tree_cycle"] = of_cycles(model, NODES, device, options.tokens)
+    if device.type != "cuda":
+        report["left_out"]["ways"] = "passes are captured on a GPU"
+    elif in_time("ways"):
+        report["ways"] = of_ways(model, device, options.tokens, bound_s)
     prompt = model.prompt
     del model
     gc.collect()
@@ -356,13 +403,22 @@ def lines(report: Mapping[str, Any]) -> list[str]:
             f"cycle of {cycle['nodes']} nodes: wall {ms(cycle['wall_ms'])}, device {ms(cycle['device_ms'])}, "
             f"overhead {ms(cycle['overhead_ms'])}, slowest {ms(cycle['slowest_ms'])}"
         )
+    for name, way in report.get("ways", {}).items():
+        if "error" in way:
+            told.append(f"passes {name}: {way['error']}")
+            continue
+        plain, tree = way["wall_ms"]["plain"], way["tree_over_plain_wall"]
+        told.append(
+            f"passes {name}: plain {ms(plain)}, {way['share_of_bound']:.1%} of the bound's speed, {NODES} nodes over "
+            f"it {tree:.2f}, logits off by {way['off_by']:.1e}"
+        )
     if theirs := report.get("transformers"):
         told.append(f"transformers, static cache: {ms(theirs['token_ms'])} a token, {theirs['share_of_bound']:.1%}")
     return told + [f"left out: {part}: {why}" for part, why in report["left_out"].items()]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="How good the engine is on a GPU, in four figures")
+    parser = argparse.ArgumentParser(description="How good the engine is on a GPU, in a few figures")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="8b", help="8b: 1b where that does not fit")
     parser.add_argument("--prefix", type=int, default=512, help="tokens of the prompt")

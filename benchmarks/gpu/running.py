@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,7 @@ def run_step(
     values = {**values, "workers": str(workers()), "seconds": str(int(limit_s * OF_THE_LIMIT))}
     arguments = [part.format(**values) for part in (*step.command, *((step.on_cpu or ()) if on_cpu else ()))]
     log = directory / f"{step.name}.log"
+    shutil.rmtree(directory / step.name, ignore_errors=True)
     started = time.monotonic()
     with log.open("wb") as output:
         # a group, to be killed as one, but not a session: whoever ends the suite's session ends the step too

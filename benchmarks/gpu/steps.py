@@ -13,6 +13,21 @@ ON_KIT_MODEL = ("backend=cuda", "model.dtype=bfloat16", "sampler=exact", "model.
 """Options of a pipeline on the kit's model: those that a GPU is used with."""
 CUT = "model.draft_layers=smollm2-135m-24"
 
+SHORT_SINK = "predictor.size=32"
+"""Many of Spec-Bench's prompts are shorter than 2 x 128 tokens, where the default prediction is trivially exact."""
+PIPELINES = ", ".join(
+    f'"{name} sampler=exact"'
+    for name in (
+        "sd_chain",
+        "prompt_lookup",
+        "specinfer_tree",
+        "easyspec_chain",
+        "easyspec_paper",
+        f"alspec {SHORT_SINK}",
+        f"alspec_easyspec_tree {SHORT_SINK}",
+    )
+)
+
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "{workers}")
 """In many processes: nearly all of the tests' time is the compilation of kernel variants, which takes a core each."""
 QUICK = ("--quick", "--device=cpu")
@@ -29,7 +44,8 @@ class Step:
     ``value`` over ``expected_s`` decides the order. ``expected_s``: on one H100, estimated. ``least_s``: not begun with
     less time left than this, because nothing useful would come of it. ``limit_s``: killed after so many seconds, or
     when the budget is spent. ``needs``: modules without which it is left out. ``needs_model``: left out without the
-    kit's model. ``on_cpu``: further arguments that make it a small run without a GPU; None where there is no such run.
+    kit's model. ``{results}/<name>``, if a step makes it, is removed before it runs again. ``on_cpu``: further
+    arguments that make it a small run without a GPU; None where there is no such run.
     """
 
     name: str
@@ -60,7 +76,8 @@ STEPS = ordered(
                 "tests/kernels/test_cached_attention.py::test_every_request_has_its_own",
                 "tests/kernels/test_speculative_attention.py::test_trees_in_one_piece_and_in_two",
                 "tests/kernels/test_fused_on_gpu.py",
-                "tests/samplers/test_on_gpu.py::test_nothing_waits_for_the_host_and_no_law_is_written",
+                "tests/kernels/test_fused_block.py",
+                "tests/samplers/test_on_gpu.py::test_nothing_waits_for_the_host_and_no_distribution_is_written",
             ),
             value=250,
             expected_s=60,
@@ -133,12 +150,16 @@ STEPS = ordered(
         Step(
             "pipelines",
             (
-                "benchmarks/pipelines.py",
-                "--prompts={prompts}",
-                "--count=4",
-                "--new-tokens=64",
-                "--output={results}/pipelines.json",
-                *ON_KIT_MODEL,
+                "-m",
+                "spec_sdk",
+                "task=bench",
+                f"task.pipelines=[{PIPELINES}]",
+                "prompt_file={prompts}",
+                "prompt_limit=4",
+                "max_new_tokens=64",
+                "output_dir={results}/pipelines",
+                # plain decoding takes part, and it is greedy: no sampler is for all
+                *(option for option in ON_KIT_MODEL if option != "sampler=exact"),
                 CUT,
             ),
             value=54,
@@ -170,7 +191,7 @@ STEPS = ordered(
         ),
         Step(
             "sampling",
-            ("benchmarks/sampling.py", "--device=cuda", "--seconds={seconds}", "--output={results}/sampling.json"),
+            ("-m", "benchmarks.sampling", "--device=cuda", "--seconds={seconds}", "--output={results}/sampling.json"),
             value=60,
             expected_s=120,
             least_s=30,
@@ -199,7 +220,8 @@ STEPS = ordered(
         Step(
             "tree_verdicts",
             (
-                "benchmarks/tree_verdicts.py",
+                "-m",
+                "benchmarks.tree_verdicts",
                 "--device=cuda",
                 "--seconds={seconds}",
                 "--output={results}/tree_verdicts.json",
@@ -223,7 +245,8 @@ STEPS = ordered(
         Step(
             "tree_attention",
             (
-                "benchmarks/tree_attention.py",
+                "-m",
+                "benchmarks.tree_attention",
                 "--device=cuda",
                 "--seconds={seconds}",
                 "--output={results}/tree_attention.json",
@@ -237,7 +260,8 @@ STEPS = ordered(
         Step(
             "sampling_tables",
             (
-                "benchmarks/sampling_tables.py",
+                "-m",
+                "benchmarks.sampling_tables",
                 "--prompts={prompts}",
                 "--output={results}/sampling_tables.json",
                 *ON_KIT_MODEL,
@@ -253,7 +277,8 @@ STEPS = ordered(
         Step(
             "easyspec",
             (
-                "benchmarks/easyspec.py",
+                "-m",
+                "benchmarks.easyspec",
                 "table2",
                 "--draft=cut",
                 "--prompts={prompts}",
@@ -272,7 +297,8 @@ STEPS = ordered(
         Step(
             "easyspec_ablation",
             (
-                "benchmarks/easyspec.py",
+                "-m",
+                "benchmarks.easyspec",
                 "ablation",
                 "--prompts={prompts}",
                 "--count=1",
@@ -289,7 +315,8 @@ STEPS = ordered(
         Step(
             "tree_attention_tiles",
             (
-                "benchmarks/tree_attention.py",
+                "-m",
+                "benchmarks.tree_attention",
                 "--device=cuda",
                 "--tune",
                 "--seconds={seconds}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers.programs import FOUR_BIT, LLAMA, OUR_PIPELINES, TRANSFORMERS, Program, our_name
-from benchmarks.peers.worker import Timing
+from spec_sdk.bench.peers.worker import Timing
 
 LLAMA_F16, LLAMA_Q4 = f"{LLAMA} F16", f"{LLAMA} {FOUR_BIT}"
 REFERENCES = (TRANSFORMERS, LLAMA_F16, f"{LLAMA} F32", LLAMA_Q4)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.peers.serving import Take, own_stdout, serve
+from spec_sdk.bench.peers.serving import Request, Take, own_stdout, serve
 from spec_sdk.contracts import Task, option
 from spec_sdk.settings import Settings
 
@@ -47,8 +47,8 @@ class AnswerRequests(Task):
         pipeline = build_pipeline(app, registry, backend)
         engine = Engine(pipeline, app)
 
-        def answer(prompt: list[int], new_tokens: int, take: Take) -> None:
-            for part in engine.stream(prompt, max_new_tokens=new_tokens, ignore_eos=True):
+        def answer(request: Request, take: Take) -> None:
+            for part in engine.stream(request.tokens, max_new_tokens=request.new_tokens, ignore_eos=True):
                 if part.tokens:
                     take(list(part.tokens))
 

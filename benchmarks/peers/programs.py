@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.weights import KINDS, Weights
-from benchmarks.peers.worker import REPOSITORY
+from spec_sdk.bench.peers.commands import llama_command, transformers_command
+from spec_sdk.bench.peers.weights import KINDS, Weights
+
+REPOSITORY = Path(__file__).parents[2]
 
 FOUR_BIT = "4-bit"
 """The column of quantised weights; the other is named by its dtype."""
 TRANSFORMERS, LLAMA = "transformers", "llama.cpp"
 LOOKUP = ", prompt lookup"
-
-TRANSFORMERS_LOOKUP = 10
-"""What transformers' documentation uses for ``prompt_lookup_num_tokens``."""
-LLAMA_LOOKUP = 2
-"""What llama-cpp-python's README gives as ``num_pred_tokens`` for machines without a GPU."""
-
-LEAST_CONTEXT = 128
-"""What llama.cpp's worker needs to find the number of threads."""
 
 OUR_PIPELINES = (("pipeline=vanilla",), ("pipeline=prompt_lookup", "policy=adaptive"), ("pipeline=suffix",), ())
 """Without options it is the pipeline of ``python -m spec_sdk``."""
@@ -32,14 +26,15 @@ ENTRY_POINT = "[spec_sdk]\ntasks.answer_requests = benchmarks.peers.our_task:Ans
 class Program:
     """One that is compared. ``plain``: the name of plain decoding by the same program from the same weights.
 
-    ``missing``: why it cannot be started, where that is known beforehand.
+    ``environment``: what is added to the environment of ours; None for other programs. ``missing``: why it cannot be
+    started, where that is known beforehand.
     """
 
     name: str
     column: str
     command: list[str]
     plain: str
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] | None = None
     adaptive: bool = False
     missing: str | None = None
 
@@ -83,27 +78,19 @@ def register_task(directory: Path) -> None:
 
 
 def _transformers(weights: Weights, dtype: str, column: str, python: str) -> list[Program]:
-    command = [python, "-m", "benchmarks.peers.transformers_worker", str(weights.directory), "--dtype", dtype]
-    lookup = [*command, "--lookup", str(TRANSFORMERS_LOOKUP)]
+    plain, lookup = (transformers_command(python, weights.directory, dtype, lookup=lookup) for lookup in (False, True))
     return [
-        Program(TRANSFORMERS, column, command, TRANSFORMERS),
+        Program(TRANSFORMERS, column, plain, TRANSFORMERS),
         Program(TRANSFORMERS + LOOKUP, column, lookup, TRANSFORMERS),
     ]
 
 
 def _llama(file: Path | None, name: str, column: str, python: str, context: int) -> list[Program]:
-    missing = "it takes a GGUF file; give one as --model" if file is None else None
-    command = [python, "-m", "benchmarks.peers.llama_worker", str(file)]
-    # a draft may go beyond what is asked for
-    plain, lookup = (
-        [*command, "--context", str(max(context, LEAST_CONTEXT))],
-        [*command, "--context", str(max(context, LEAST_CONTEXT) + LLAMA_LOOKUP)],
-    )
-    lookup += ["--lookup", str(LLAMA_LOOKUP)]
-    return [
-        Program(name, column, plain, name, missing=missing),
-        Program(name + LOOKUP, column, lookup, name, missing=missing),
-    ]
+    if file is None:
+        missing = "it takes a GGUF file; give one as --model"
+        return [Program(each, column, [], name, missing=missing) for each in (name, name + LOOKUP)]
+    plain, lookup = (llama_command(python, file, context, lookup=lookup) for lookup in (False, True))
+    return [Program(name, column, plain, name), Program(name + LOOKUP, column, lookup, name)]
 
 
 def _ours(options: list[str], column: str, suffix: str, registered: Path) -> list[Program]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support import plots
+from spec_sdk.bench import plots
+from spec_sdk.bench.aims import Aim, aim
 
 Case = dict[str, Any]
 LEAST_NOISE = 0.02
@@ -48,41 +49,35 @@ def memory_unit(value: float) -> str:
     return f"{value / 1024:.0f} KiB" if value < 2**20 else f"{value / 2**20:.1f} MiB"
 
 
-def case_lines(case: Case) -> list[str]:
-    """One line per rival, ratio first."""
+COLUMNS = {"ratio": 7, "rival": -24, "time": 10, "peak memory": 11, "mask": 10, "shape": -1}
+
+
+def case_rows(case: Case) -> list[list[str]]:
+    """The cells of COLUMNS for every rival that ran."""
     shape = "B{batch} H{heads} G{kv_heads} D{head_dim} N{nodes} P{prefix} {dtype} {tree}".format(**case)
-    lines = []
+    found = []
     for name, entry in case["rivals"].items():
         times = seconds(case, name)
         if times is None or name.startswith("sdpa "):
             continue
-        line = f"{times[0] / times[1]:7.2f}  {name:24}{time_unit(times[0]):>11}"
-        line += f"{memory_unit(entry['peak_bytes']):>12}" if "peak_bytes" in entry else " " * 12
-        line += f"{memory_unit(entry['mask_bytes']):>12}" if "mask_bytes" in entry else " " * 12
-        lines.append(f"{line}  {shape}")
-    lines += [f"      -  {name}: left out ({reason})" for name, reason in case.get("left_out", {}).items()]
-    return lines
+        sizes = [memory_unit(entry[key]) if key in entry else "" for key in ("peak_bytes", "mask_bytes")]
+        found.append([f"{times[0] / times[1]:.2f}", name, time_unit(times[0]), *sizes, shape])
+    return found
 
 
-HEADING = "  ratio  rival                          time peak memory        mask  shape (ratio: rival's time / ours)"
+def left_out_lines(case: Case) -> list[str]:
+    return [f"      -  {name}: left out ({reason})" for name, reason in case.get("left_out", {}).items()]
 
 
-def memory_lines(memory: Sequence[Case]) -> list[str]:
-    lines = [
-        "  ratio  nodes   ours, call        mask   explicit mask, call        mask  (one sequence, resident memory)"
-    ]
-    for row in memory:
-        ours, theirs = row["ours"], row["sdpa"]
-        both = (theirs["call_bytes"] + theirs["mask_bytes"]) / max(1, ours["call_bytes"] + ours["mask_bytes"])
-        lines.append(
-            f"{both:7.2f}{row['nodes']:7}{memory_unit(ours['call_bytes']):>13}{memory_unit(ours['mask_bytes']):>12}"
-            f"{memory_unit(theirs['call_bytes']):>22}{memory_unit(theirs['mask_bytes']):>12}"
-        )
-    return lines
+MEMORY_COLUMNS = {"ratio": 7, "nodes": 6, "ours, call": 11, "its mask": 11, "explicit, call": 11, "that mask": 11}
 
 
-def aim(name: str, met: bool | None, figure: str) -> dict[str, Any]:
-    return {"aim": name, "result": "not measured here" if met is None else "met" if met else "missed", "figure": figure}
+def memory_row(row: Case) -> list[str]:
+    """The cells of MEMORY_COLUMNS for one number of nodes."""
+    ours, theirs = row["ours"], row["sdpa"]
+    both = (theirs["call_bytes"] + theirs["mask_bytes"]) / max(1, ours["call_bytes"] + ours["mask_bytes"])
+    sizes = [memory_unit(entry[key]) for entry in (ours, theirs) for key in ("call_bytes", "mask_bytes")]
+    return [f"{both:.2f}", str(row["nodes"]), *sizes]
 
 
 def _paper(cases: Iterable[Case], dtype: str = "bfloat16") -> list[Case]:
@@ -97,11 +92,11 @@ def _paper(cases: Iterable[Case], dtype: str = "bfloat16") -> list[Case]:
     ]
 
 
-def gpu_aims(cases: Sequence[Case], too_large: Case | None) -> list[dict[str, Any]]:
+def gpu_aims(cases: Sequence[Case], too_large: Case | None) -> list[Aim]:
     """The issue's aims for an NVIDIA GPU. A rival that did not run at a size is no proof: the aim counts as missed."""
     paper = _paper(cases)
 
-    def against(name: str, rival: str, least: float) -> dict[str, Any]:
+    def against(name: str, rival: str, least: float) -> Aim:
         ratios = {case["nodes"]: ratio(case, rival) for case in paper}
         known = {nodes: value for nodes, value in ratios.items() if value is not None}
         if not known:
@@ -133,7 +128,7 @@ def gpu_aims(cases: Sequence[Case], too_large: Case | None) -> list[dict[str, An
     return aims
 
 
-def mask_aim(cases: Sequence[Case]) -> dict[str, Any]:
+def mask_aim(cases: Sequence[Case]) -> Aim:
     wrong = [
         case for case in cases
         if "ours" in case["rivals"]
@@ -142,7 +137,7 @@ def mask_aim(cases: Sequence[Case]) -> dict[str, Any]:
     return aim("4 bytes of mask per node and sequence", not wrong if cases else None, f"{len(cases)} cases")
 
 
-def cpu_aims(cases: Sequence[Case], memory: Sequence[Case]) -> list[dict[str, Any]]:
+def cpu_aims(cases: Sequence[Case], memory: Sequence[Case]) -> list[Aim]:
     """Small trees are no slower than SDPA within what the same call measured twice differs by; memory grows with N."""
     aims = []
     small = [case for case in cases if case["nodes"] <= 64]

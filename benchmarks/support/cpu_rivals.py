@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from benchmarks.support.attention_inputs import Inputs, Shape, nbytes
 from benchmarks.support.flex_rival import flex_rival
-from benchmarks.support.timing import median_cpu
+from spec_sdk.bench.timing import median_seconds
 from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
 
@@ -84,6 +84,6 @@ def measure(shape: Shape, seconds: float, with_flex: bool) -> dict[str, Any]:
         if not worst <= tolerance:
             case["left_out"][name] = f"its result differs by {worst:.3g}"
             del calls[name]
-    for name, median in median_cpu(calls, seconds).items():
+    for name, median in median_seconds(calls, seconds).items():
         case["rivals"][name] = {"call_s": median, **facts.get(name, {})}
     return case

@@ -17,7 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.support.attention_inputs import DTYPES, Inputs, Shape, nbytes
 from benchmarks.support.flex_rival import flex_rival
 from benchmarks.support.full_mask_kernel import full_mask_attention
-from benchmarks.support.timing import median_replays
+from spec_sdk.bench.cuda_timing import median_replays
+from spec_sdk.bench.memory import peak_bytes
 from spec_sdk_backends.tree_attention import tree_attention
 
 Call = Callable[[], torch.Tensor]
@@ -123,18 +124,6 @@ def our_call(it: Inputs) -> Call:
     return lambda: tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, it.end_BN, it.prefix)
 
 
-def peak_bytes(call: Call) -> int:
-    """Most device memory that the call holds over what was held before it, its output included."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    out = call()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() - before
-    del out
-    return peak
-
-
 def gather(shape: Shape, device: torch.device, with_flex: bool, seed: int) -> Rivals:
     """Every rival that runs at this shape, each checked against ours."""
     it = Inputs.make(shape, device, seed=seed)
@@ -183,7 +172,7 @@ def measure(shape: Shape, device: torch.device, rounds: int, with_flex: bool, se
         case["rivals"][name] = {
             "device_s": device_s.get(name),
             "call_s": plain_s[name],
-            "peak_bytes": peak_bytes(call),
+            "peak_bytes": peak_bytes(call, device),
             **rivals.facts[name],
         }
     ways = {name: entry for name, entry in case["rivals"].items() if name.startswith("sdpa ")}
@@ -218,7 +207,7 @@ def full_mask_no_longer_fits(
         out = our_call(it)()
         torch.cuda.synchronize()
         report["intervals"] = "ran" if bool(out.isfinite().all()) else "not finite"
-        report["peak_bytes"] = peak_bytes(our_call(it))
+        report["peak_bytes"] = peak_bytes(our_call(it), device)
     except RuntimeError as error:
         report["intervals"] = first_line(error)
     free()

@@ -8,10 +8,12 @@ from spec_sdk.ops import Ops
 
 
 def device_ops(device: torch.device) -> Ops:
-    """Triton's on a GPU, the reference's elsewhere."""
-    if device.type != "cuda":
-        return Ops()
+    """Triton's on a GPU, packed linear layers on a CPU."""
     # imported here and not above: machines without a GPU need not have triton
-    from spec_sdk_backends.triton_ops import TritonOps
+    if device.type == "cuda":
+        from spec_sdk_backends.triton_ops import TritonOps
 
-    return TritonOps()
+        return TritonOps()
+    from spec_sdk_backends.cpu import CpuOps
+
+    return CpuOps()

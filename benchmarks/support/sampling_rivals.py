@@ -53,12 +53,12 @@ class Step:
         """The chain as a drafter with this sampler hands it over."""
         tree, node = TreeBuilder(0), 0
         for row_V, token, q in zip(self.draft_GV, self.tokens, self.q_G, strict=True):
-            law = sampler.law(row_V)
+            distribution = sampler.distribution(row_V)
             if isinstance(sampler, ExactSampler):
-                law.known = {token: q}
+                distribution.known = {token: q}
             else:
-                assert law.q_V is not None
-            node = tree.add(node, token, "with_replacement", law)
+                assert distribution.q_V is not None
+            node = tree.add(node, token, "with_replacement", distribution)
         return tree.build().tree
 
     def needed_bytes(self, accepted: int) -> int:
@@ -125,28 +125,7 @@ def whole_step(name: str, step: Step, params: SamplingParams, known: dict[str, D
 
     def draw_and_verify() -> object:
         for row_V in step.draft_GV if isinstance(sampler, ExactSampler) else ():
-            sampler.draw_from(sampler.law(row_V), 0.5)
+            sampler.draw_from(sampler.distribution(row_V), 0.5)
         return ChainRejection(None).verify_one(step.tree(sampler), step.target_GV1, request_of(step, sampler, 0)).tokens
 
     return draw_and_verify
-
-
-def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
-    """Most bytes of tensors that the call holds at once, beyond its inputs."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        torch.cuda.synchronize()
-        return int(torch.cuda.max_memory_allocated() - before)
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        call()
-    changes = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(changes, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most

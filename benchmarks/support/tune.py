@@ -14,7 +14,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 
 from benchmarks.support.attention_inputs import DTYPES, Inputs, Shape
-from benchmarks.support.timing import median_replays
+from spec_sdk.bench.cuda_timing import median_replays
 from spec_sdk_backends.tree_attention import Tiling, tree_attention
 
 SHARED_BYTES = 227 * 1024
@@ -63,24 +63,36 @@ def sweep(shape: Shape, device: torch.device, rounds: int = 15) -> dict[str, Any
     }
 
 
-def tune(device: torch.device, quick: bool) -> Iterator[dict[str, Any]]:
-    """Sweeps the shapes that matter, bfloat16 first, and prints a line for each: the best tiling and today's beside it.
+COLUMNS = {
+    "ratio": 5,
+    "dtype": -8,
+    "B": 2,
+    "H": 2,
+    "G": 2,
+    "D": 3,
+    "N": 4,
+    "P": 4,
+    "best: rows keys warps stages": 28,
+    "today: rows keys warps stages": 28,
+}
 
-    Compiling every candidate takes most of the time: minutes per dtype and head dim.
-    """
-    print("ratio  dtype     B   H  G    D     N      P   best rows keys warps stages   today rows keys warps stages")
-    for dtype, head_dim, (batch, heads, kv_heads, prefix) in itertools.product(
-        ("bfloat16",) if quick else ("bfloat16", "float16", "float32"),
-        (64,) if quick else (64, 128),
-        ((10, 10, 10, 10), (1, 9, 3, 1024)),
-    ):
-        for nodes in (64, 1014) if quick else (1, 16, 64, 256, 1014, 4096):
-            shape = Shape(batch, heads, kv_heads, head_dim, nodes, prefix, dtype)
-            report = sweep(shape, device)
-            best, today = report["ranked"][0], report["today"]
-            columns = [
-                f"{today['s'] / best['s']:5.2f}  {dtype:8}{batch:3}{heads:4}{kv_heads:3}{head_dim:5}{nodes:6}{prefix:7}"
-            ]
-            columns += [f"{t['rows']:9}{t['keys']:5}{t['warps']:6}{t['stages']:7}   " for t in (best, today)]
-            print("   ".join(columns), flush=True)
-            yield report
+
+def shapes(quick: bool) -> list[Shape]:
+    """Those that matter, bfloat16 first. Compiling every candidate takes minutes per dtype and head dim."""
+    return [
+        Shape(batch, heads, kv_heads, head_dim, nodes, prefix, dtype)
+        for dtype, head_dim, (batch, heads, kv_heads, prefix) in itertools.product(
+            ("bfloat16",) if quick else ("bfloat16", "float16", "float32"),
+            (64,) if quick else (64, 128),
+            ((10, 10, 10, 10), (1, 9, 3, 1024)),
+        )
+        for nodes in ((64, 1014) if quick else (1, 16, 64, 256, 1014, 4096))
+    ]
+
+
+def row(sweep: dict[str, Any]) -> list[str]:
+    """The cells of COLUMNS for what :func:`sweep` found."""
+    best, today = sweep["ranked"][0], sweep["today"]
+    keys = ("batch", "heads", "kv_heads", "head_dim", "nodes", "prefix")
+    tilings = [" ".join(str(tiling[key]) for key in ("rows", "keys", "warps", "stages")) for tiling in (best, today)]
+    return [f"{today['s'] / best['s']:.2f}", sweep["dtype"], *(str(sweep[key]) for key in keys), *tilings]

@@ -1,1 +1,1 @@
-"""Timing on this machine: what passes of a model cost."""
+"""Measuring: timing, memory, machines, what passes cost, and what scripts that measure share."""

@@ -63,9 +63,11 @@ class MeasuredCosts:
     def measure(self) -> PassCosts | None:
         if self.unavailable is not None:
             return None
-        began = time.perf_counter()
         clock = self._backend.clock()
         timer = PassTimer(self._target, clock, "tree")
+        # the first pass on a machine compiles kernels, which may take longer than all that is measured
+        timer(1, timer.contexts[0])
+        began = time.perf_counter()
         share = 1.0 if self._draft is None else TARGET_SHARE
         target, draft = measure_curve(timer, timer.contexts, share * BUDGET_S), None
         if target is None:

@@ -62,9 +62,6 @@ def test_what_was_kept_is_found_again() -> None:
     assert read_costs(FACTS) == COSTS
     keep_costs(FACTS, PassCosts(CURVE, None, 1.0))
     assert read_costs(FACTS) == PassCosts(CURVE, None, 1.0)
-    began = time.perf_counter()
-    read_costs(FACTS)
-    assert time.perf_counter() - began < 0.1
 
 
 @pytest.mark.parametrize("change", [{"machine": {"threads": 3}}, {"models": [["b", 3]]}, {"torch": "3"}])

@@ -1,0 +1,180 @@
+"""What a level of a draft costs, part by part: an EAGLE head, and a draft model cut out of the target.
+
+    OMP_NUM_THREADS=2 python -m benchmarks.draft_level --seconds 2
+
+Every drafter proposes trees behind a growing text, as an engine asks it to; the target's states are random numbers.
+A level is what a tree of depth ``--depth`` takes longer than one of depth 1, divided by the levels between. Its parts
+are timed inside the same calls: what enters the blocks, the blocks, the output head, the rest of the session's call,
+and growing, which is all that is not the session's. Of each time the least over all proposals counts. The target's
+pass of one row stands beside them. Writes results/draft_level-<machine>.json.
+
+Legend: N rows, M model dim.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.places import RESULTS
+from spec_sdk.bench.machine import device_facts, slug
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, run_script
+from spec_sdk.contracts import Budget, Drafter, RequestState, SamplingParams
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.pipeline import Pipeline
+from spec_sdk.testing.defaults import request_for
+from spec_sdk.tree import TokenTree
+
+PROMPT = 300
+TOKENS = [1 + 7919 * i % 8000 for i in range(2048)]
+DRAFTERS: Mapping[str, tuple[str, ...]] = {
+    "head": ("pipeline=eagle_tree", "drafter.growth=beam"),
+    "cut": ("pipeline=sd_chain", "model.draft=cut", "model.draft_layers=[0,1,2,27,28,29]", "drafter.growth=beam"),
+}
+PARTS = ("entering", "blocks", "head", "session", "growth")
+
+
+class Parts:
+    """Seconds by part, summed while ``calls`` run."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timing(*arguments: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*arguments, **options)
+            finally:
+                self.seconds[name] += time.perf_counter() - began
+
+        return timing
+
+
+class Proposing:
+    """A drafter that is asked again and again, a token further in the text each time."""
+
+    def __init__(self, pipeline: Pipeline, temperature: float) -> None:
+        target = pipeline.models.target.executor
+        assert isinstance(target, TorchExecutor)
+        self.drafter: Drafter = pipeline.make_drafter()
+        sampler = pipeline.make_sampler(SamplingParams(temperature=temperature))
+        self.state: RequestState = request_for(TOKENS[:PROMPT], sampler, 0)
+        self.state.ops = target.ops
+        self._size, self._dtype = target.config.hidden_size, target.dtype
+        self.drafter.start([self.state.view], [self._hidden(PROMPT - 1)])
+
+    def _hidden(self, rows: int) -> dict[int, torch.Tensor]:
+        generator = torch.Generator().manual_seed(rows)
+        return {
+            layer: torch.randn(rows, self._size, generator=generator).to(self._dtype) for layer in self.drafter.taps
+        }
+
+    def commit(self) -> None:
+        """The text goes on by a token."""
+        token = TOKENS[len(self.state.tokens)]
+        self.state.tokens.append(token)
+        self.drafter.observe([self.state.view], [[token]], [self._hidden(1)])
+
+    def propose(self, depth: int) -> TokenTree:
+        (tree,) = self.drafter.propose([self.state.view], [Budget(depth)])
+        return tree
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--drafters", nargs="+", default=list(DRAFTERS), choices=list(DRAFTERS))
+    parser.add_argument("--widths", type=int, nargs="+", default=[1, 4, 8], help="paths of a level")
+    parser.add_argument("--depth", type=int, default=5, help="levels of the deeper tree")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per drafter and width")
+    parser.add_argument("--output", type=Path, default=None)
+    parser.add_argument("overrides", nargs="*", default=["model.dtype=bfloat16"])
+    arguments = parser.parse_intermixed_args()
+    report: dict[str, Any] = {"temperature": arguments.temperature, "drafters": {}}
+    for name in arguments.drafters:
+        for width in arguments.widths:
+            widths = (f"drafter.width={width}",)
+            pipeline = build(*DRAFTERS[name], *widths, *arguments.overrides)
+            proposing = Proposing(pipeline, arguments.temperature)
+            found = level_of(proposing, arguments.depth, arguments.seconds)
+            found["target_pass_ms"] = target_pass(pipeline)
+            report["drafters"].setdefault(name, {})[str(width)] = found
+            report.setdefault("machine", device_facts(pipeline.models.target.executor.device))
+            report.setdefault("dtype", pipeline.dtype)
+            parts = ", ".join(f"{part} {found['parts_ms'][part]:.3f}" for part in PARTS)
+            print(
+                f"{name}, {width} rows: a level {found['level_ms']:.3f} ms ({parts}); "
+                f"root {found['root_ms']:.3f}, target pass {found['target_pass_ms']:.2f}",
+                flush=True,
+            )
+    output = arguments.output or RESULTS / f"draft_level-{slug(str(report['machine']['machine']))}.json"
+    write_report(output, report)
+    return 0
+
+
+def level_of(proposing: Proposing, depth: int, seconds: float) -> dict[str, Any]:
+    """The least over proposals of both depths, which take turns."""
+    session = proposing.drafter.draft_session
+    assert isinstance(session, Session) and isinstance(session.executor, TorchExecutor)
+    executor, parts = session.executor, Parts()
+    decoder: Any = executor.decoder
+    patched: Any = session
+    patched.grow = parts.timed("grow", session.grow)
+    decoder.forward_pass = parts.timed("entering", decoder.forward_pass)
+    decoder.blocks_at_once = parts.timed("blocks", decoder.blocks_at_once)
+    decoder.head = parts.timed("head", decoder.head)
+    taken: dict[int, list[dict[str, float]]] = {1: [], depth: []}
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds or len(taken[depth]) < 6:
+        if len(proposing.state.tokens) >= len(TOKENS):
+            break
+        for levels in taken:
+            proposing.commit()
+            parts.seconds.clear()
+            start = time.perf_counter()
+            tree = proposing.propose(levels)
+            whole = time.perf_counter() - start
+            assert tree.depth == levels, f"a tree of depth {tree.depth} where {levels} was asked for"
+            taken[levels].append({"whole": whole, **parts.seconds})
+
+    def between(part: str) -> float:
+        deep, flat = (min(one.get(part, 0.0) for one in taken[levels]) for levels in (depth, 1))
+        return 1e3 * (deep - flat) / (depth - 1)
+
+    level = {part: between(part) for part in ("whole", "grow", "entering", "blocks", "head")}
+    found = {part: level[part] for part in ("entering", "blocks", "head")}
+    found["session"] = level["grow"] - sum(found.values())
+    found["growth"] = level["whole"] - level["grow"]
+    root = 1e3 * min(one["whole"] for one in taken[1])
+    return {
+        "level_ms": round(level["whole"], 3),
+        "parts_ms": {part: round(of, 3) for part, of in found.items()},
+        "root_ms": round(root, 3),
+        "proposals": len(taken[depth]),
+    }
+
+
+def target_pass(pipeline: Pipeline) -> float:
+    """Milliseconds of a plain step."""
+    session, taken = pipeline.models.session(pipeline.models.target), list[float]()
+    session.reserve(1, PROMPT + 8)
+    session.prefill(0, TOKENS[:PROMPT])
+    for _ in range(8):
+        start = time.perf_counter()
+        session.score([0], [TokenTree.root_only(5)])
+        taken.append(time.perf_counter() - start)
+    return round(1e3 * min(taken), 2)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

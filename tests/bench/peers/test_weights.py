@@ -1,0 +1,48 @@
+"""One model in the forms that the programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from spec_sdk.bench.peers.weights import weights_of, write_plain
+from spec_sdk.errors import UserError
+from spec_sdk.model.checkpoint import Checkpoint
+from tests.checkpoints.gguf_files import write_gguf
+
+
+def test_the_plain_gguf_file_holds_the_quantised_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "q.gguf", kind="Q4_1", customize=lambda writer: writer.add_file_type(3))
+    weights = weights_of(tmp_path / "q.gguf", "F16")
+    assert weights.four_bit == tmp_path / "q.gguf" and weights.plain is not None
+    source, made = gguf.GGUFReader(tmp_path / "q.gguf"), gguf.GGUFReader(weights.plain)
+    assert set(made.fields) == set(source.fields)
+    for name, field in source.fields.items():
+        if not name.startswith("GGUF.") and name != gguf.Keys.General.FILE_TYPE:
+            assert made.fields[name].contents() == field.contents()
+    kinds = set()
+    for old, new in zip(source.tensors, made.tensors, strict=True):
+        values = gguf.quants.dequantize(old.data, old.tensor_type)
+        assert old.name == new.name and np.array_equal(new.data, values.astype(new.data.dtype))
+        kinds.add((values.ndim, new.tensor_type.name))
+    assert kinds == {(1, "F32"), (2, "F16")}
+    # what transformers reads has every weight under its own name
+    directory = Checkpoint(weights.directory, "", "")
+    with safe_open(weights.directory / "model.safetensors", "pt") as stored:
+        assert set(stored.keys()) >= directory.names()
+
+
+def test_values_that_f16_does_not_hold_are_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "large.gguf", "llama")
+    writer.add_tensor("output.weight", np.full((2, 2), 1e6, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UserError, match=r"output\.weight has values that F16 does not hold"):
+        write_plain(tmp_path / "large.gguf", tmp_path / "f16.gguf", "F16")
