@@ -1,8 +1,8 @@
 """The command line: read it, compose the config, run the task (or a sweep of tasks), turn what happens into a status.
 
-Exit status: 0 done, 1 a bug (with its traceback), 2 bad input (one line), 3 another process of the run was lost (one
-line), 130 interrupted (Ctrl-C), 141 stdout was closed, 143 terminated (SIGTERM). Of several processes one tells what
-went wrong, and all end with its status.
+Exit status: 0 done, 1 a bug (with its traceback; in one line where a plugin returned what cannot be used), 2 bad input
+(one line), 3 another process of the run was lost (one line), 130 interrupted (Ctrl-C), 141 stdout was closed, 143
+terminated (SIGTERM). Of several processes one tells what went wrong, and all end with its status.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from spec_sdk.cli.jobs import (
     run_task,
     status_of,
 )
-from spec_sdk.config.composing import compose_config, default_output_dir, explained, reach_unlisted
-from spec_sdk.config.overrides import quote_texts, search_path_override
-from spec_sdk.errors import UserError
+from spec_sdk.config.chosen_backend import is_auto, with_chosen_backend
+from spec_sdk.config.composing import compose_config, explained, reach_unlisted
+from spec_sdk.config.overrides import parse, quote_texts, search_path_of, search_path_override
+from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.ranks import joined, launched_processes, launched_rank, only_the_leader_speaks, under_launcher
-from spec_sdk.search_path import register_search_path
 from spec_sdk.version import __version__
 
+SHELLS = ("bash", "fish", "zsh")
+"""Those that Hydra writes completions for."""
 SEVERAL_PROCESSES = "accelerate"
 """The backend of a run that a launcher started, unless one is chosen."""
+OF_SWEEPS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper", "hydra.sweep.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,40 +85,44 @@ def leave() -> None:
 
 
 def _run(argv: list[str]) -> int:
-    register_search_path()
-    OmegaConf.register_new_resolver("spec_sdk.sweep_dir", lambda _: str(default_output_dir("sweep")), replace=True)
     if "--version" in argv:
         print(f"spec-sdk {__version__}")
         return EXIT_OK
     parser = get_args_parser()
     args = _parse(parser, argv)
+    search_path = [] if args.config_dir is None else [search_path_override(args.config_dir, "--config-dir")]
     if args.help:
         from spec_sdk.cli.help import help_text
 
-        print(help_text())
+        with explained(search_path):
+            print(help_text(search_path_of(search_path)))
         return EXIT_OK
     args.overrides = quote_texts(args.overrides, sweep=args.multirun)
     if under_launcher():
         _for_several_processes(args)
-    if args.config_dir is not None:
-        args.overrides.append(search_path_override(args.config_dir, "--config-dir"))
+    if args.shell_completion:
+        _check_completion(args.overrides)
+    args.overrides += search_path
+    # Hydra would read the directory itself, without looking into what it loads
+    args.config_dir = None
     with explained(args.overrides):
         if args.multirun:
             from spec_sdk.cli.sweep import run_sweep
 
-            args.overrides = reach_unlisted(args.overrides)
-            return run_sweep(parser, args)
+            # jobs, which say what they are, take longer than a second to make
+            print(f"spec-sdk {__version__}: sweep", file=sys.stderr, flush=True)
+            args.overrides = with_chosen_backend(reach_unlisted(args.overrides))
+            return run_sweep(args.overrides)
         if args.cfg == "job":
             return _show_config(args)
         if args.cfg or args.info or args.hydra_help or args.shell_completion:
-            if args.shell_completion and not any("=" in override for override in args.overrides):
-                raise UserError("--shell-completion: say install=bash, uninstall=bash or query=bash")
-            from spec_sdk.cli.sweep import run_hydra
+            from spec_sdk.cli.hydra_commands import run_hydra_command
 
-            run_hydra(parser, args, lambda _: None)
+            run_hydra_command(parser, args)
             return EXIT_OK
+        _refuse_options_of_sweeps(args.overrides)
         config = compose_config(args.overrides)
-    return run_task(config)
+    return run_task(config, args.overrides)
 
 
 def _parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
@@ -131,12 +138,31 @@ def _parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
     return args
 
 
+def _check_completion(overrides: Sequence[str]) -> None:
+    """Raise UserError unless ``--shell-completion`` stands beside what Hydra expects, and nothing else."""
+    command, _, shell = overrides[0].partition("=") if len(overrides) == 1 else ("", "", "")
+    if command not in ("install", "uninstall", "query"):
+        raise UserError("--shell-completion: say one of install=bash, uninstall=bash and query=bash, and nothing else")
+    if shell not in SHELLS:
+        raise UserError(f"--shell-completion: {command}: unknown shell '{shell}'{did_you_mean(shell, SHELLS)}")
+    if command == "query" and "COMP_LINE" not in os.environ:
+        raise UserError("--shell-completion: query is what the shell asks, with the line so far in COMP_LINE")
+
+
 def _for_several_processes(args: Namespace) -> None:
     """What a launcher's processes are told: no sweeps, and the backend that joins them unless another is chosen."""
     if args.multirun:
         raise UserError("--multirun: a sweep runs in one process; start it as python -m spec_sdk, without a launcher")
-    if not any(override.lstrip("+").partition("=")[0] == "backend" for override in args.overrides):
-        args.overrides.append(f"backend={SEVERAL_PROCESSES}")
+    if is_auto(args.overrides):
+        others = [override for override in args.overrides if override.partition("=")[0] != "backend"]
+        args.overrides = [*others, f"backend={SEVERAL_PROCESSES}"]
+
+
+def _refuse_options_of_sweeps(overrides: Sequence[str]) -> None:
+    """Raise UserError for what a single run would leave unheard."""
+    for key in (str(override.key_or_group) for override in parse(overrides)):
+        if key.startswith(OF_SWEEPS):
+            raise UserError(f"{key}: only a sweep has it; add --multirun")
 
 
 def _show_config(args: Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_sdk.events import Event
 from spec_sdk.metrics import ratio
-from spec_sdk.report import percent
+from spec_sdk.tables import percent
 
 if TYPE_CHECKING:
     from spec_sdk.model.tokenizer import Tokenizer

@@ -1,4 +1,5 @@
-"""The exceptions that are told in a single clear line: what the user can fix (exit status 2), a lost process (3)."""
+"""The exceptions that are told in a single clear line: what the user can fix (exit status 2), a plugin's fault (1), a
+lost process (3)."""
 
 from __future__ import annotations
 
@@ -6,15 +7,23 @@ import difflib
 from collections.abc import Iterable
 
 
-class UserError(Exception):
+class OneLineError(Exception):
+    """Its message is one line that says all; no type needs to stand before it."""
+
+
+class UserError(OneLineError):
     """Something the user gave is wrong. The message is one line: what was wrong, where, the nearest valid value.
 
     The command line prints it as ``error: …`` without a traceback and exits with status 2.
     """
 
 
-class RankLost(Exception):
+class RankLost(OneLineError):
     """Another process of a run on several ended, or did not answer in time. One line says what is known of it."""
+
+
+class PluginFault(OneLineError, ValueError):
+    """What a plugin returned cannot be used. One line names the plugin and what it was."""
 
 
 class UnusableLogits(ValueError):
@@ -23,6 +32,17 @@ class UnusableLogits(ValueError):
     def __init__(self, row: int, where: str = "") -> None:
         super().__init__(f"{where}row {row} of the logits is NaN, infinite, or -inf for every token")
         self.row = row
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an error in one line; the error's type where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error in one line: its message, and before it the type of one that is not made for people."""
+    message, kind = message_of(error), type(error).__name__
+    return message if isinstance(error, OneLineError) or message == kind else f"{kind}: {message}"
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

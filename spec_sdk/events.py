@@ -1,6 +1,6 @@
 """Events: what a run tells of itself. All metrics are computed from them.
 
-Every event is a flat dict with ``event`` and ``request`` (the index of the prompt):
+Every event is a flat dict with ``event`` and, but for the last kind, ``request`` (the index of the prompt):
 
 ``request_start``  ``prompt_tokens``
 ``prefill``        ``seconds``; ``drafter_s``: those of them that the drafter took, null if it was not started yet;
@@ -19,6 +19,9 @@ Every event is a flat dict with ``event`` and ``request`` (the index of the prom
                    where ``error_bounds`` are asked for, ``state_norm`` (the largest norm of a hidden state entering
                    each layer, and leaving the last), and in a request's first guess ``constants``, per layer
 ``request_end``    ``finish_reason``: ``stop``, ``length``, ``interrupted`` (also: cancelled) or ``error``
+``follower``       of several processes, once for each rank but the leader, behind the last request and without
+                   ``request``: ``rank`` and ``calls``, its last 65,536: name, begin (seconds since the epoch, by its
+                   own clock) and seconds (of the host) of each call that it made with the leader
 
 In ``events.jsonl`` each line has also ``pipeline`` and ``timestamp`` (UTC).
 """

@@ -28,6 +28,7 @@ from spec_sdk.installed import GROUP
 
 if TYPE_CHECKING:
     from spec_sdk.contracts import Plugin
+    from spec_sdk.kept_files import KeptFiles
 
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
@@ -41,3 +42,8 @@ def spec_sdk_plugins() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
 @hookspec
 def spec_sdk_event(event: Mapping[str, Any]) -> None:
     """Called with every event of a run, in order (see :mod:`spec_sdk.events`). Must not change it."""
+
+
+@hookspec
+def spec_sdk_kept_files() -> Iterable[KeptFiles]:  # type: ignore[empty-body]
+    """What a package keeps below :func:`spec_sdk.model.source_cache.cache_root`: ``task=cache`` lists and cleans it."""

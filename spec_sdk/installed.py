@@ -9,7 +9,7 @@ import contextlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from importlib.resources import files
 from pathlib import Path
 
@@ -49,9 +49,21 @@ def distribution(entry_point: EntryPoint) -> tuple[str, str]:
 
 def entries() -> list[EntryPoint]:
     """All entry points of our group: ours first, then others' by package and name."""
-    return sorted(
-        entry_points(group=GROUP), key=lambda e: (distribution(e)[0] != OWN_DISTRIBUTION, distribution(e)[0], e.name)
-    )
+    return [entry for _, declared in _by_package() for entry in declared]
+
+
+def entries_of_others() -> list[EntryPoint]:
+    """:func:`entries` without ours."""
+    return [entry for package, declared in _by_package() if package != OWN_DISTRIBUTION for entry in declared]
+
+
+def _by_package() -> list[tuple[str, list[EntryPoint]]]:
+    # a package's name is parsed out of its metadata at every look
+    declared: dict[int, list[EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        declared.setdefault(id(entry.dist), []).append(entry)
+    packages = [(distribution(found[0])[0], sorted(found, key=lambda e: e.name)) for found in declared.values()]
+    return sorted(packages, key=lambda package: (package[0] != OWN_DISTRIBUTION, package[0]))
 
 
 def conf_packages() -> tuple[list[ConfPackage], list[Problem]]:
@@ -112,3 +124,11 @@ def heading(group: str, name: str) -> str:
             first = file.read_text(encoding="utf-8").partition("\n")[0]
             return first.removeprefix("# ") if first.startswith("# ") else ""
     return ""
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed distribution; None of one that is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -24,6 +24,7 @@ from spec_sdk.model.executor import Executor, PassPlan
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
+from spec_sdk.ops import DraftLogits
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -75,8 +76,9 @@ class AcceptanceMeter:
         """Tokens accepted over all positions when the fuzzy ones are drafted with ``runner``."""
         if not self._begun or self._depth == 1:
             return len(self._begun)
-        logits_BNV = self._executor.forward(self._inputs, self._session.cache, PassPlan(runner)).logits_BNV
-        logits_QV = logits_BNV[0, : len(self._next_Q)]
+        output = self._executor.forward(self._inputs, self._session.cache, PassPlan(runner))
+        drafted = DraftLogits(output.logits_BNV[0, : len(self._next_Q)], output.token_R, self._executor.vocabulary)
+        logits_QV = drafted.full_KV
         matches_Kd = self._matches(logits_QV, self._next_Q).view(len(self._begun), self._depth - 1)
         return len(self._begun) + int(matches_Kd.int().cumprod(1).sum())
 

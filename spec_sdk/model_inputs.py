@@ -15,7 +15,7 @@ from spec_sdk.contracts import Constraint, OnlyTokens, SamplingParams
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import EncoderConfig
-from spec_sdk.prompts import encode
+from spec_sdk.prompts import Prompt, encode_prompt
 from spec_sdk.settings import Settings
 from spec_sdk.speech.log_mel import HOP, RATE, log_mel
 from spec_sdk.speech.resample import resampled
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """One request: the prompt's ``tokens``, and for a model that hears its features [X, F] and what it may answer.
-
-    ``label``: the text, or the name of the audio, for reports.
+    """One request: its ``prompt`` (of audio the name) and the tokens of it, and for a model that hears its features
+    [X, F] and what it may answer.
     """
 
-    label: str
+    prompt: Prompt
     tokens: list[int]
     input_features: torch.Tensor | None = None
     constraint: Constraint | None = None
@@ -45,9 +44,9 @@ class ModelInput:
         return {key: value for key, value in given.items() if value is not None}
 
 
-def model_inputs(pipeline: Pipeline, texts: Sequence[str], app: Settings) -> list[ModelInput]:
-    """The requests of a run: one for each of ``texts`` (with several processes the leader's), or for each window of a
-    sound, in which ``texts`` name the files.
+def model_inputs(pipeline: Pipeline, prompts: Sequence[Prompt], app: Settings) -> list[ModelInput]:
+    """The requests of a run: one for each of ``prompts`` (with several processes the leader's), or for each window
+    of a sound, in which ``prompts`` name the files.
 
     Raises UserError for audio without a model that hears, and for such a model without audio.
     """
@@ -55,16 +54,19 @@ def model_inputs(pipeline: Pipeline, texts: Sequence[str], app: Settings) -> lis
     if encoder is None:
         if app.audio is not None:
             raise UserError(f"audio: {pipeline.target_name} is a text model; give model.target=DIR of a Whisper model")
-        prompts = pipeline.ranks.decide(lambda: [encode(pipeline.tokenizer, text, app.chat) for text in texts])
-        return [ModelInput(text, tokens) for text, tokens in zip(texts or [""] * len(prompts), prompts, strict=True)]
+        encoded = pipeline.ranks.decide(lambda: [encode_prompt(pipeline.tokenizer, p, app.chat) for p in prompts])
+        return [
+            ModelInput(prompt, tokens)
+            for prompt, tokens in zip(prompts or [Prompt(1, "")] * len(encoded), encoded, strict=True)
+        ]
     if app.audio is None:
         raise UserError(f"audio: {pipeline.target_name} transcribes audio; give audio=FILE.wav")
-    return [window for name in texts for window in _windows(pipeline, encoder, name, app)]
+    return [window for prompt in prompts for window in _windows(pipeline, encoder, prompt, app)]
 
 
-def _windows(pipeline: Pipeline, encoder: EncoderConfig, name: str, app: Settings) -> list[ModelInput]:
+def _windows(pipeline: Pipeline, encoder: EncoderConfig, audio: Prompt, app: Settings) -> list[ModelInput]:
     """A file's windows of the encoder's length (30 s), each a transcription of its own."""
-    sound = read_wav(name)
+    sound = read_wav(audio.text)
     samples_T = resampled(sound.samples_T, sound.rate, RATE)
     pieces = torch.split(samples_T, encoder.input_frames * HOP)
     features = [log_mel(piece_T, encoder.features, encoder.input_frames) for piece_T in pieces]
@@ -75,7 +77,7 @@ def _windows(pipeline: Pipeline, encoder: EncoderConfig, name: str, app: Setting
     prompt, seconds = tokens.prompt(language, app.translate, app.prompt), encoder.input_frames * HOP / RATE
     return [
         ModelInput(
-            name if len(features) == 1 else f"{name}, from {i * seconds:g} s on",
+            audio if len(features) == 1 else Prompt(*[f"{audio.text}, from {i * seconds:g} s on"] * 2),
             prompt,
             features_XF,
             tokens.suppressed(),

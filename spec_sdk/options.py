@@ -6,7 +6,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -16,6 +16,8 @@ from spec_sdk.config.option import any_of, declared_of
 from spec_sdk.errors import UserError, did_you_mean
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+MOST_PLACES = 3
+"""Of a name that stands in more places than this none is proposed."""
 LISTED = {int: "whole numbers", float: "numbers", str: "texts", dict: "{option: value}"}
 
 
@@ -42,7 +44,12 @@ def merge_options(
             merged = OmegaConf.merge(merged, {key: literal(value)})
         except OmegaConfBaseException as error:
             raise UserError(f"{path}: {_why(error, config_class, str(key), value)}") from error
-    typed = OmegaConf.to_container(merged, resolve=True)
+    try:
+        typed = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        # a text with a ${ for an option that is no text
+        key = str(error.full_key)
+        raise UserError(f"{f'{where}.{key}' if where else key}: {options[key]!r} is of the wrong type") from error
     assert isinstance(typed, dict)
     for key in options:
         fields[key].check(f"{where}.{key}" if where else str(key), typed[key])
@@ -50,6 +57,20 @@ def merge_options(
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise UserError(f"{where or owner}: {first_line(error)}") from error
+
+
+def paths_to(key: str, config: Mapping[Any, Any]) -> list[str]:
+    """The dotted paths of the options of ``config`` called ``key``, its own not among them; none if there are many."""
+    found = list(_paths(key, config, ""))
+    return found if len(found) <= MOST_PLACES else []
+
+
+def _paths(key: str, node: Mapping[Any, Any], path: str) -> Iterator[str]:
+    for name, value in node.items():
+        if isinstance(value, Mapping):
+            if key in value:
+                yield f"{path}{name}.{key}"
+            yield from _paths(key, value, f"{path}{name}.")
 
 
 def literal(value: Any) -> Any:

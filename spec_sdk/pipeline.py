@@ -38,6 +38,7 @@ from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRun
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.parallel.placement import placement
 from spec_sdk.parallel.spread_session import follow
 from spec_sdk.ranks import DeviceGroups, Ranks, launched_processes
 from spec_sdk.registry import Registry
@@ -257,6 +258,7 @@ def build_pipeline(
             "use backend=accelerate, or launch one"
         )
     check_alike(settings, ranks)
+    place = placement(backend.groups, ranks.size, two=attention is not None and ranks.size > 1)
     groups = None
     if attention is not None and ranks.size > 1:
         if ranks.size % 2:
@@ -264,7 +266,7 @@ def build_pipeline(
                 f"predictor: speculation on attention takes two device groups of one size, and {ranks.size} processes "
                 "were launched; launch an even number, or use predictor=none"
             )
-        groups = ranks.halves()
+        groups = ranks.halves(place.first)
         if groups.group.size > 1 and settings.error_bounds:
             # the derivatives that they take do not go through a sum over processes
             raise UserError("error_bounds: they are estimated where a device group is one process; launch two")
@@ -286,6 +288,8 @@ def build_pipeline(
             given,
             model.weights,
             model.kv_cache,
+            model.draft_weights,
+            None if place.draft is None else ranks.among(place.draft),
         )
     if settings.error_bounds and models.target.executor.config.encoder is not None:
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")
@@ -295,8 +299,16 @@ def build_pipeline(
     def new_drafter() -> Drafter:
         # where the leader drafts alone the others need no draft model
         drafter: Drafter = make_drafter(drafter_config, models) if ranks.is_leader else NoDrafting(None, models)
-        if ranks.decide(lambda: drafter.every_rank) and not ranks.is_leader:
-            drafter = make_drafter(drafter_config, models)
+        every_rank, sessions = ranks.decide(lambda: (drafter.every_rank, len(models.spread)))
+        if place.draft is not None and len(place.draft) > 1 and not every_rank:
+            raise UserError(
+                f"backend.groups.draft: drafter '{settings.drafter.get('name')}' drafts on rank 0 alone; use [0], or "
+                "leave it out"
+            )
+        if every_rank and not ranks.is_leader:
+            if place.draft is None or ranks.rank in place.draft:
+                drafter = make_drafter(drafter_config, models)
+            models.skip_sessions(sessions)
         return drafter
 
     pipeline = Pipeline(
@@ -318,11 +330,18 @@ def build_pipeline(
 
 def check_chains(verifier: Verifier, drafter: Drafter) -> None:
     """Raise UserError if the drafter's trees branch where the verifier takes chains."""
-    if verifier.chains_only and drafter.branches:
-        raise UserError(
-            f"verifier '{verifier.name}' takes chains, and drafter '{drafter.name}' drafts trees with these options; "
-            "use verifier=multi_step, or make it a chain (drafter.width=1)"
-        )
+    if not (verifier.chains_only and drafter.branches):
+        return
+    if type(drafter).branches is True:
+        advice = "or another drafter: this one drafts trees whatever its options"
+    elif hasattr(getattr(getattr(drafter, "growth", None), "config", None), "width"):
+        advice = "or make it a chain (drafter.width=1)"
+    else:
+        advice = "or options with which it drafts chains"
+    raise UserError(
+        f"verifier: '{verifier.name}' takes chains, and drafter '{drafter.name}' drafts trees; use "
+        f"verifier=multi_step, {advice}"
+    )
 
 
 def check_alike(settings: Settings, ranks: Ranks) -> None:
@@ -330,7 +349,7 @@ def check_alike(settings: Settings, ranks: Ranks) -> None:
 
     What a run reads and where it writes is the leader's business alone.
     """
-    alone = ("audio", "prompt", "prompt_file", "prompt_limit", "output_dir", "json")
+    alone = ("audio", "prompt", "prompt_file", "prompt_limit", "output_dir", "save_prompts", "json")
     options = {key: value for key, value in settings.resolved.items() if key not in alone}
     # as it travels, so that the leader's is like this one
     own = json.loads(json.dumps({**options, "version": __version__}))

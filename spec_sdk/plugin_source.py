@@ -11,7 +11,7 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
-from spec_sdk.installed import OWN_DISTRIBUTION, distribution, entries, is_data
+from spec_sdk.installed import OWN_DISTRIBUTION, entries_of_others, is_data
 from spec_sdk.settings import PLUGIN_NODES
 
 
@@ -48,8 +48,7 @@ class PluginSource(ConfigSource):
     @functools.cached_property
     def _plugins(self) -> dict[str, dict[str, object]]:
         """``kind/name`` → the options' defaults, of the plugins that other packages offer."""
-        others = [entry for entry in entries() if distribution(entry)[0] != OWN_DISTRIBUTION]
-        if all(is_data(entry) for entry in others):
+        if all(is_data(entry) for entry in entries_of_others()):
             return {}
         from spec_sdk.options import describe_options
         from spec_sdk.registry import Registry

@@ -1,32 +1,48 @@
-"""Where prompts come from: the command line, a file, or standard input; and how a text becomes a prompt's tokens."""
+"""Where prompts come from: the command line, a file, or standard input; and how a prompt becomes tokens."""
 
 from __future__ import annotations
 
 import difflib
-import functools
-import json
-import os
-import select
-import stat
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from spec_sdk.errors import UserError, did_you_mean
-from spec_sdk.files import expanded
+from spec_sdk.files import expanded, read_text
+from spec_sdk.prompt_lines import check_unicode, parsed_line
 from spec_sdk.settings import Settings
+from spec_sdk.standard_input import piped_text, whole_text
 
 if TYPE_CHECKING:
     from spec_sdk.model.tokenizer import Tokenizer
 
 DEFAULT_PROMPT = "Explain in a few sentences why the sky is blue during the day and red at sunset."
 STDIN = "-"
-SHIPPED = {"spec_bench_sample": Path(__file__).parent / "data" / "spec_bench_sample.jsonl"}
+SPEC_BENCH_SAMPLE = "spec_bench_sample"
+SHIPPED = {SPEC_BENCH_SAMPLE: Path(__file__).parent / "data" / "spec_bench_sample.jsonl"}
 """Prompts that come with spec-sdk, by the name that stands for their file; a file of that name is ``./NAME``."""
 
 
-def read_prompts(settings: Settings) -> list[str]:
+@dataclass(frozen=True)
+class Prompt:
+    """What is asked: a text, or the messages of a chat (``role``, ``content``) up to where the assistant answers.
+
+    ``id``: what result files call it: the line's ``question_id`` or ``id``, else its number, from 1 on.
+    """
+
+    id: int | str
+    content: str | tuple[Mapping[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        """The text, or the conversation as one, for people to read."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n\n".join(f"{message['role']}: {message['content']}" for message in self.content)
+
+
+def read_prompts(settings: Settings) -> list[Prompt]:
     """The prompts of this run, at least one, none empty. Raises UserError for what cannot be read.
 
     ``prompt`` and ``prompt_file`` come first; without them, standard input if something was piped into it; else the
@@ -38,18 +54,18 @@ def read_prompts(settings: Settings) -> list[str]:
 
         for name in settings.audio:
             read_wav(name)
-        return list(settings.audio)[: settings.prompt_limit]
+        return [Prompt(name, name) for name in settings.audio][: settings.prompt_limit]
     if settings.prompt is not None:
-        texts = [_stdin_text() if settings.prompt == STDIN else settings.prompt]
+        prompts = [Prompt(1, whole_text() if settings.prompt == STDIN else settings.prompt)]
         where = "prompt: standard input" if settings.prompt == STDIN else "prompt: it"
     elif settings.prompt_file is not None:
-        texts, where = read_prompt_file(settings.prompt_file), f"prompt_file: {settings.prompt_file}"
+        prompts, where = read_prompt_file(settings.prompt_file), f"prompt_file: {settings.prompt_file}"
     else:
-        piped = _piped_text()
-        texts, where = [DEFAULT_PROMPT if piped is None else piped], "prompt: standard input"
-    for text in texts:
-        check_text(text, where)
-    return texts[: settings.prompt_limit]
+        piped = piped_text()
+        prompts, where = [Prompt(1, DEFAULT_PROMPT if piped is None else piped)], "prompt: standard input"
+    for prompt in prompts:
+        check_text(prompt.text, where)
+    return prompts[: settings.prompt_limit]
 
 
 def check_text(text: str, where: str = "prompt: it") -> None:
@@ -69,37 +85,34 @@ def check_length(prompt: int, new: int, context: int, index: int = 0, prompts: i
     raise UserError(f"{which}: its {prompt} tokens and max_new_tokens={new} exceed the context of {context}; {advice}")
 
 
-def check_unicode(text: str, where: str) -> None:
-    """Raise UserError for half a surrogate pair: JSON and the command line can have one, no tokenizer takes it."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{where}: no valid Unicode text (character {error.start})") from error
+def read_prompt_texts(name: str, option: str = "prompt_file") -> list[str]:
+    """The prompts of a file (:func:`read_prompt_file`) for a use that has no place for chats. Raises UserError."""
+    texts = []
+    for prompt in read_prompt_file(name, option):
+        if not isinstance(prompt.content, str):
+            raise UserError(f"{option}: {name}: prompt {prompt.id} has messages, and only a text is of use here")
+        texts.append(prompt.content)
+    return texts
 
 
-def read_prompt_file(name: str, option: str = "prompt_file") -> list[str]:
+def read_prompt_file(name: str, option: str = "prompt_file") -> list[Prompt]:
     """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text; a name of
     :data:`SHIPPED` is that file.
 
     Raises UserError, naming ``option``, for what cannot be read.
     """
     if name == STDIN:
-        return [_stdin_text()]
+        return [Prompt(1, whole_text())]
     if not name:
         raise UserError(f"{option}: it names no file")
     path = SHIPPED.get(name) or expanded(name, option)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"{option}: {name} does not exist{_nearest_shipped(name)}") from None
-    except OSError as error:
-        raise UserError(f"{option}: {name} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{option}: {name} is no UTF-8 text (byte {error.start})") from error
+    if not path.exists():
+        raise UserError(f"{option}: {name} does not exist{_nearest_shipped(name)}")
+    text = read_text(path, f"{option}: {name}")
     if path.suffix.lower() != ".jsonl":
-        return [text.rstrip("\n")]
+        return [Prompt(1, text.rstrip("\n"))]
     prompts = [
-        _from_line(line, f"{option}: {name} line {number}")
+        Prompt(*parsed_line(line, number, f"{option}: {name} line {number}"))
         for number, line in enumerate(text.split("\n"), start=1)
         if line.strip()
     ]
@@ -114,29 +127,8 @@ def _nearest_shipped(name: str) -> str:
     return did_you_mean(stem, SHIPPED) if difflib.get_close_matches(stem, SHIPPED, n=1) else ""
 
 
-def _from_line(line: str, where: str) -> str:
-    """One prompt of a JSON line: ``prompt``, or the first of Spec-Bench's ``turns``."""
-    try:
-        record: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not JSON that can be read: {error}") from error
-    if not isinstance(record, Mapping):
-        raise UserError(f"{where}: not an object with 'prompt' or 'turns'")
-    turns = record.get("turns")
-    prompt = record.get("prompt")
-    if prompt is None and isinstance(turns, list) and turns:
-        prompt = turns[0]
-    if not isinstance(prompt, str):
-        raise UserError(f"{where}: has neither a text 'prompt' nor a non-empty list of texts 'turns'")
-    if not prompt.strip():
-        raise UserError(f"{where}: its prompt is empty")
-    return prompt
-
-
 def encode(tokenizer: Tokenizer, text: str, chat: bool | None) -> list[int]:
-    """The token ids of a prompt; ``chat`` None applies the chat template if there is one.
+    """The token ids of a text; ``chat`` None applies the chat template if there is one.
 
     Raises UserError for ``chat`` without a template.
     """
@@ -147,36 +139,21 @@ def encode(tokenizer: Tokenizer, text: str, chat: bool | None) -> list[int]:
     return tokenizer.encode(text)
 
 
-@functools.cache
-def _stdin_text() -> str:
-    """All of standard input, read once: every job of a sweep gets the same."""
-    try:
-        return sys.stdin.read().rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"prompt: standard input is no UTF-8 text (byte {error.start})") from error
+def encode_messages(tokenizer: Tokenizer, messages: Sequence[Any], chat: bool | None) -> list[int]:
+    """The token ids of a chat. Raises UserError without a template, or for messages that are none."""
+    if chat is False:
+        raise UserError("chat: messages need the model's chat template; leave out chat=False")
+    for number, message in enumerate(messages, start=1):
+        for key in ("role", "content"):
+            if not isinstance(message, Mapping) or not isinstance(message.get(key), str):
+                raise UserError(f"prompt: message {number} has no text '{key}'")
+    if not tokenizer.has_chat_template:
+        raise UserError("prompt: this model has no chat template for messages; give a text")
+    return tokenizer.chat(messages)
 
 
-@functools.cache
-def _piped_text() -> str | None:
-    """What was piped or redirected into standard input; None if nothing was.
-
-    A pipe that has nothing in it yet is not waited for: it may be an open one that nobody ever writes to.
-    """
-    kind = _kind(sys.stdin)
-    if kind == "file":
-        return _stdin_text()
-    if kind == "pipe":
-        if not select.select([sys.stdin], [], [], 0)[0]:
-            print("standard input is a pipe with nothing in it yet: not waiting (prompt=- does)", file=sys.stderr)
-            return None
-        # a pipe that was closed unwritten is how many programs start us
-        return _stdin_text() or None
-    return None
-
-
-def _kind(stream: TextIO | None) -> str:
-    try:
-        mode = os.fstat(stream.fileno()).st_mode if stream is not None else 0
-    except (OSError, ValueError):  # closed, or replaced by something without a descriptor
-        return "none"
-    return "file" if stat.S_ISREG(mode) else "pipe" if stat.S_ISFIFO(mode) else "none"
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, chat: bool | None) -> list[int]:
+    """The token ids of a prompt. Raises UserError as :func:`encode` and :func:`encode_messages` do."""
+    if isinstance(prompt.content, str):
+        return encode(tokenizer, prompt.content, chat)
+    return encode_messages(tokenizer, prompt.content, chat)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -55,12 +55,23 @@ class Ranks:
         """All ranks' ``x``, which have one shape, in the order of ranks: [size, *x.shape]."""
         return x[None]
 
-    def halves(self) -> DeviceGroups:
-        """All ranks as two device groups of one size: the first half of them and the second.
+    def halves(self, first: Sequence[int] | None = None) -> DeviceGroups:
+        """All ranks as two device groups of one size: ``first``, the leader among them, and the others.
 
-        Every rank asks for them, and gets the same ones each time. Raises ValueError for an odd number of ranks.
+        Without ``first`` they are the first half and the second. Every rank asks for them, with the same ranks, and
+        gets the same ones each time. Raises ValueError for an odd number of ranks, or another size.
         """
         raise ValueError("one process is no two device groups")
+
+    def among(self, members: Collection[int]) -> Ranks:
+        """These ranks alone, in their order, for what they sum and gather among themselves.
+
+        Every rank asks for them, also one that is not among them, which gets a group that it must not use. Nothing is
+        decided there: that all ranks are told. Raises ValueError for a rank that there is not, or none.
+        """
+        if set(members) != {0}:
+            raise ValueError(f"one process has no ranks {sorted(members)}")
+        return self
 
     def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
         """``prepare()``, on the leader before the others, who wait as long as it takes. ``key`` names it, once a run.
@@ -85,14 +96,17 @@ class Ranks:
 
 
 Wait = Callable[[], None]
-"""Returns when a message is through: its tensor may be written to, or holds what was sent."""
+"""Returns when a message is through: its tensor holds what was sent."""
 
 
 class Peer(Protocol):
     """The rank of the other device group that has this one's place in it. Messages of a direction keep their order."""
 
-    def send(self, x: torch.Tensor) -> Wait:
-        """Start to send ``x``, which is contiguous, and return."""
+    def send(self, x: torch.Tensor) -> None:
+        """Start to send ``x``, which is contiguous and not written to before :meth:`flush`, and return."""
+
+    def flush(self) -> None:
+        """Return when everything that was sent is through."""
 
     def receive(self, x: torch.Tensor) -> Wait:
         """Start to receive into ``x``, which has the shape and type of what is sent, and return."""

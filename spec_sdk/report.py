@@ -5,49 +5,14 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from spec_sdk.tables import number, percent, print_facts, print_table
+from spec_sdk.what_ran import in_words
 
 REFRESH_S = 0.1
-UNLIMITED = 1000
-"""Columns of an output that is no terminal: a table there is as wide as its cells."""
-
-
-def number(value: float | None, digits: int = 2, unit: str = "") -> str:
-    """``value`` for a table; – if there is none."""
-    return "–" if value is None else f"{value:.{digits}f}{unit}"
-
-
-def percent(value: float | None) -> str:
-    """A rate for a table; – if there is none."""
-    return "–" if value is None else f"{100 * value:.1f} %"
-
-
-def print_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    file: TextIO | None = None,
-    numbers: bool = True,
-) -> None:
-    """A table on ``file`` (stderr by default), as wide as it needs to be where the output is no terminal.
-
-    ``numbers``: all columns but the first are set flush right.
-    """
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if numbers and i else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(file=file or sys.stderr, highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = UNLIMITED
-    console.print(table)
 
 
 @dataclass(frozen=True)
@@ -130,20 +95,39 @@ ROWS: Sequence[tuple[str, Any, Any]] = (
     ("new tokens", str, lambda s: s["new_tokens"]),
     ("attention hit rate", percent, lambda s: (s["attention"] or {}).get("hit_rate")),
 )
-SUMMARY_COLUMNS = ("tokens/s", "MAT", "acceptance", "draft", "verify", "recover")
+SUMMARY_COLUMNS = ("tok/s", "MAT", "accepted", "draft s", "verify s", "recover s")
 
 
 def summary_cells(summary: Mapping[str, Any] | None) -> list[str]:
     """One job's row under :data:`SUMMARY_COLUMNS`; dashes if it has no summary."""
     if summary is None:
         return ["–"] * len(SUMMARY_COLUMNS)
-    stages = [_seconds(summary["stage_s"][stage]) for stage in ("draft", "verify", "recover")]
     return [
         number(summary["tokens_per_second"]),
         number(summary["mean_accepted_tokens"]),
         percent(summary["acceptance_rate"]),
-        *stages,
+        *(number(summary["stage_s"][stage]) for stage in ("draft", "verify", "recover")),
     ]
+
+
+def print_plugins_of_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """What ran in the jobs of a sweep: what they have in common once, then what differs by job.
+
+    A job is as ``summary.json`` has it; ``plugins`` is None of one that failed.
+    """
+    words = {
+        f"job {number}": {kind.replace("_", " "): in_words(plugin) for kind, plugin in job["plugins"].items()}
+        for number, job in enumerate(jobs)
+        if job["plugins"] is not None
+    }
+    kinds = dict.fromkeys(kind for plugins in words.values() for kind in plugins)
+    common = {kind for kind in kinds if len({plugins.get(kind) for plugins in words.values()}) == 1}
+    first = next(iter(words.values()), {})
+    print_facts({kind: first[kind] for kind in kinds if kind in common})
+    for name, plugins in words.items():
+        differing = [f"{kind} {plugins[kind]}" for kind in kinds if kind in plugins and kind not in common]
+        if differing:
+            print_facts({name: "; ".join(differing)})
 
 
 COMPARED = ("tokens/s", "mean accepted tokens (MAT)")

@@ -5,8 +5,6 @@ A run that speculates on attention adds attention.html.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import tempfile
 from collections.abc import Mapping
@@ -16,26 +14,24 @@ from typing import Any, TextIO
 import yaml
 
 from spec_sdk.errors import UserError
-from spec_sdk.files import StagedFile, json_text, missing_directories, remove_empty
+from spec_sdk.files import StagedFile, expanded, json_text, missing_directories, remove_abandoned, remove_empty
 
+OUTPUTS = Path("outputs")
+"""Where runs write that are not told where."""
 METRICS, CONFIG, EVENTS, ATTENTION = "metrics.json", "config.yaml", "events.jsonl", "attention.html"
+SUMMARY = "summary.json"
+"""Of several: the jobs of a sweep, the candidates of a benchmark."""
 
 
 def check_writable(directory: Path) -> None:
     """Raise UserError if ``directory`` cannot be made or written to, before any work is done for it."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        try:
-            os.lstat(directory)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                raise UserError(f"output_dir: the name {directory.name[:20]}… is too long") from error
-            raise
+    expanded(str(directory), "output_dir")
     existing = next(d for d in (directory, *directory.absolute().parents) if os.path.lexists(d))
     if not existing.is_dir():
         raise UserError(f"output_dir: {existing} is a file, not a directory")
     # permissions do not tell all: a file system may be read-only, or like /proc hold no files of ours
     try:
-        with tempfile.TemporaryDirectory(prefix=".spec-sdk-", dir=existing):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise UserError(f"output_dir: {existing} cannot be written to ({error.strerror})") from error
@@ -56,6 +52,9 @@ class RunOutput:
         self._staged: list[StagedFile] = []
 
     def __enter__(self) -> RunOutput:
+        if self.directory.is_relative_to(OUTPUTS):
+            # what killed runs left; elsewhere the next run into the same directory removes it
+            remove_abandoned(OUTPUTS.glob("*/*/.*.partial"))
         self._made = missing_directories(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self.events = self._stage(EVENTS).file

@@ -13,15 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spec_sdk.config.option import option
+from spec_sdk.config.option import any_of, option
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded
-from spec_sdk.options import merge_options
+from spec_sdk.options import merge_options, paths_to
 from spec_sdk.sampling_params import SamplingParams
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = {
+    "auto": "what suits the backend: bfloat16 on a GPU that computes in it, else float32",
+    "float32": "",
+    "bfloat16": "",
+    "float16": "",
+}
 PLUGIN_NODES = ("drafter", "verifier", "sampler", "predictor", "attention_verifier", "policy", "backend", "task")
 """The kinds of plugin, as the top-level keys that choose them (:data:`spec_sdk.contracts.PLUGIN_KINDS`)."""
+
+PIPELINE_NODES = tuple(kind for kind in PLUGIN_NODES if kind not in ("backend", "task"))
+"""Those of them that make up a pipeline: where it runs and what is done with it are no part of it."""
 
 NAME = re.compile(r"[\w][\w.+-]{0,99}")
 """What a pipeline may be called."""
@@ -33,6 +41,12 @@ class PipelineSettings:
 
     name: str = ""
     summary: str = ""
+    overridden: list[str] = option([], "keys that were given other values than the pipeline has; composing writes it")
+
+    @property
+    def in_words(self) -> str:
+        """The name, and what was changed."""
+        return f"{self.name}, overridden: {', '.join(self.overridden)}" if self.overridden else self.name
 
 
 @dataclass
@@ -41,20 +55,35 @@ class ModelSettings:
 
     target: str = option("HuggingFaceTB/SmolLM2-135M-Instruct", "a directory, a .gguf file, or a Hugging Face hub id")
     draft: str = option(
-        "cut", "the draft model, named in the same way", means={"cut": "a subset of the target's own layers"}
+        "auto",
+        "the draft model, named in the same way",
+        means={
+            "auto": "one that an installed package brings, trained for the target; without one: cut",
+            "cut": "a subset of the target's own layers",
+        },
     )
     draft_layers: Any = option(
         "auto", "for cut: a named cut or a list of layers", means={"auto": "chosen by measured acceptance"}
     )
-    dtype: str = option("float32", "of hidden states, and of weights and KV cache not in few bits", choices=DTYPES)
+    dtype: str = option("auto", "of hidden states, and of weights and KV cache not in few bits", choices=DTYPES)
     weights: str = option(
         "auto",
-        "the bits of matrices, of the target and of draft models",
+        "the bits of the target's matrices",
         choices={
             "auto": "a GGUF file's Q4_0, Q4_1 and Q8_0 as they are stored, where the backend has fast kernels for them",
             "dense": "all in model.dtype",
             "int8": "8 bits, and those of a GGUF file as they are stored",
             "int4": "4 bits, 8 for embedding and output head, and those of a GGUF file as they are stored",
+        },
+    )
+    draft_weights: str = option(
+        "auto",
+        "the bits of a draft model's matrices; one that is cut out of the target has the target's",
+        choices={
+            "auto": "as stored, where the backend has fast kernels for them; others as model.weights says",
+            "dense": "all in model.dtype",
+            "int8": "8 bits, and those of a file of few bits as they are stored",
+            "int4": "4 bits, 8 for embedding and output head, and those of a file of few bits as they are stored",
         },
     )
     kv_cache: str = option(
@@ -74,8 +103,8 @@ class RunSettings:
     prompt: str | None = option(None, "the text to answer; - reads standard input")
     prompt_file: str | None = option(
         None,
-        "a text file (one prompt), or .jsonl whose lines have `prompt` or `turns` (the first is used); "
-        "spec_bench_sample comes with spec-sdk; - reads standard input",
+        "a text file (one prompt), or .jsonl whose lines have `prompt`, `messages` (a chat) or `turns` (the first is "
+        "used); spec_bench_sample comes with spec-sdk; - reads standard input",
     )
     prompt_limit: int | None = option(
         None, "answer only the first so many prompts", minimum=1, means={None: "all of them"}
@@ -101,9 +130,33 @@ class RunSettings:
     output_dir: str | None = option(
         None,
         "where metrics, config and events go",
-        means={None: "outputs/<date>/<time>-<pipeline>"},
+        means={None: "outputs/<date>/<time>-<pipeline>, of another task than generate -<task>"},
     )
-    json: bool = option(False, "task=plugins: print JSON instead of a table")
+    save_prompts: bool = option(
+        True,
+        "keep the prompts' texts in a run's files; otherwise only their ids (answers are kept all the same)",
+    )
+    json: bool = option(False, "task=plugins, task=check, task=doctor: print JSON instead of text")
+    plugin: str | None = option(
+        None, "task=check: the plugin to check, NAME, or KIND/NAME where several kinds have one of that name"
+    )
+
+
+@dataclass
+class SweepSettings:
+    """What the jobs of a sweep give to a sweeper that optimises."""
+
+    metric: Any = option(
+        None,
+        "what a sweeper such as Optuna optimises: a number of metrics.json's summary (tokens_per_second, "
+        "stage_s.verify), or speedup, where compare=true; a list for several objectives",
+        means={None: "nothing"},
+    )
+
+    def names(self) -> tuple[str, ...]:
+        """The metrics, none or some."""
+        metrics = self.metric if isinstance(self.metric, list) else [self.metric]
+        return tuple(metrics) if self.metric is not None else ()
 
 
 @dataclass(frozen=True)
@@ -111,13 +164,15 @@ class Settings:
     """All that a task needs to know.
 
     ``audio``: the files to transcribe, None for text. ``chat`` is None for auto. ``output_dir`` is where to write; it
-    is made when there is something to write. ``resolved`` is the whole config as plain data, to be kept beside the
-    results.
+    is made when there is something to write. ``resolved`` is the whole config as plain data, and ``kept`` is what of
+    it goes beside the results. ``overrides`` are what it was composed from, as Hydra read them: those of the command
+    line, and where YAML was looked for.
     """
 
     pipeline: PipelineSettings
     model: ModelSettings
     sampling: SamplingParams
+    sweep: SweepSettings
     drafter: Mapping[str, Any]
     verifier: Mapping[str, Any]
     sampler: Mapping[str, Any]
@@ -138,19 +193,32 @@ class Settings:
     compare: bool
     error_bounds: bool
     output_dir: Path
+    save_prompts: bool
     json: bool
+    plugin: str | None = None
     resolved: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """The whole config, the prompt left out where prompts are not to be kept."""
+        return self.resolved if self.save_prompts else {**self.resolved, "prompt": None}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], default_output_dir: Path) -> Settings:
         """Check the composed and resolved config. Raises UserError for the first thing that is wrong, by its path."""
         refuse_targets(config)
-        groups = ("pipeline", "model", "sampling")
+        groups = ("pipeline", "model", "sampling", "sweep")
         run_keys = [f.name for f in dataclasses.fields(RunSettings)]
         for key in config:
             if key not in (*groups, *PLUGIN_NODES, *run_keys):
-                raise UserError(f"{key}: unknown option{did_you_mean(str(key), [*groups, *PLUGIN_NODES, *run_keys])}")
-        pipeline = merge_options(PipelineSettings, _group(config, "pipeline"), "pipeline", "the pipeline")
+                meant = paths_to(str(key), config)
+                hint = f", did you mean {any_of([repr(path) for path in meant])}?" if meant else ""
+                hint = hint or did_you_mean(str(key), [*groups, *PLUGIN_NODES, *run_keys])
+                raise UserError(f"{key}: unknown option{hint}")
+        pipeline: PipelineSettings = merge_options(
+            PipelineSettings, _group(config, "pipeline"), "pipeline", "the pipeline"
+        )
         if not NAME.fullmatch(pipeline.name):
             raise UserError(
                 f"pipeline.name: {pipeline.name[:80]!r} must be 1 to 100 letters, digits, '_', '-', '+' or '.', the "
@@ -159,19 +227,31 @@ class Settings:
         model = merge_options(ModelSettings, _group(config, "model"), "model", "the model")
         _check_model(model)
         sampling = checked_sampling(_group(config, "sampling"))
+        sweep = sweep_of(config)
         run = checked_run({k: config[k] for k in run_keys if k in config})
         plugins: dict[str, Any] = {kind: _group(config, kind) for kind in PLUGIN_NODES}
+        if run.plugin is not None and plugins["task"].get("name") != "check":
+            raise UserError("plugin: it says which plugin task=check looks at; add task=check, or leave it out")
         values = dataclasses.asdict(run)
         values["audio"] = (run.audio,) if isinstance(run.audio, str) else run.audio and tuple(run.audio)
         values["chat"] = None if run.chat == "auto" else run.chat
         values["output_dir"] = default_output_dir if run.output_dir is None else expanded(run.output_dir, "output_dir")
-        return cls(pipeline=pipeline, model=model, sampling=sampling, **plugins, **values, resolved=config)
+        return cls(pipeline=pipeline, model=model, sampling=sampling, sweep=sweep, **plugins, **values, resolved=config)
 
 
 def checked_sampling(values: Mapping[str, Any]) -> SamplingParams:
     """The options of ``sampling``, typed. Raises UserError for one that is unknown or wrong."""
     sampling: SamplingParams = merge_options(SamplingParams, values, "sampling", "sampling")
     return sampling
+
+
+def sweep_of(config: Mapping[str, Any]) -> SweepSettings:
+    """The options ``sweep.*`` of a resolved config, typed. Raises UserError for one that is unknown or wrong."""
+    sweep: SweepSettings = merge_options(SweepSettings, _group(config, "sweep"), "sweep", "sweeps")
+    names = sweep.names()
+    named = sweep.metric is None or (names and all(isinstance(name, str) and name.strip() for name in names))
+    _require(bool(named), "sweep.metric", sweep.metric, "a name, a list of names, or null")
+    return sweep
 
 
 def checked_run(values: Mapping[str, Any]) -> RunSettings:
@@ -214,7 +294,8 @@ def _require(condition: bool, path: str, value: Any, valid: str) -> None:
 
 def _check_model(model: ModelSettings) -> None:
     _require(bool(model.target.strip()), "model.target", model.target, "a directory, a .gguf file or a hub id")
-    _require(bool(model.draft.strip()), "model.draft", model.draft, "'cut', a directory, a .gguf file or a hub id")
+    references = "'auto', 'cut', a directory, a .gguf file or a hub id"
+    _require(bool(model.draft.strip()), "model.draft", model.draft, references)
     layers = model.draft_layers
     numbers = isinstance(layers, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in layers)
     _require(isinstance(layers, str) or numbers, "model.draft_layers", layers, "the name of a cut or a list of layers")

@@ -18,7 +18,7 @@ from spec_sdk.api.request import Prompt, Request, RequestOptions
 from spec_sdk.contracts.constraint import Constraint
 from spec_sdk.errors import UserError
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk.prompts import check_length, check_text, encode
+from spec_sdk.prompts import check_length, check_text, encode, encode_messages
 from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.settings import RunSettings, Settings, checked_run, checked_sampling
 
@@ -116,20 +116,8 @@ def _encoded(prompt: Prompt, chat: bool | None, tokenizer: Tokenizer) -> list[in
         raise UserError(f"prompt: {prompt!r} is no text, chat or list of token ids")
     items: list[Any] = list(prompt)
     if items and isinstance(items[0], Mapping):
-        return _chat(items, chat, tokenizer)
+        return encode_messages(tokenizer, items, chat)
     return _token_ids(items, "prompt")
-
-
-def _chat(messages: Sequence[Any], chat: bool | None, tokenizer: Tokenizer) -> list[int]:
-    if chat is False:
-        raise UserError("chat: messages need the model's chat template; leave out chat=False")
-    for number, message in enumerate(messages, start=1):
-        for key in ("role", "content"):
-            if not isinstance(message, Mapping) or not isinstance(message.get(key), str):
-                raise UserError(f"prompt: message {number} has no text '{key}'")
-    if not tokenizer.has_chat_template:
-        raise UserError("prompt: this model has no chat template for messages; give a text")
-    return tokenizer.chat(messages)
 
 
 def _token_ids(values: Iterable[Any], name: str) -> list[int]:

@@ -37,6 +37,7 @@ def check_shared(settings: Settings, loaded: Settings) -> None:
         ("model.dtype", settings.model.dtype, loaded.model.dtype),
         ("model.kv_cache", settings.model.kv_cache, loaded.model.kv_cache),
         ("model.weights", settings.model.weights, loaded.model.weights),
+        ("model.draft_weights", settings.model.draft_weights, loaded.model.draft_weights),
         ("backend", dict(settings.backend), dict(loaded.backend)),
     )
     for name, asked, there in pairs:

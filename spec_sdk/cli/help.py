@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
+from collections.abc import Sequence
 
 from spec_sdk.config.composing import groups, options_of, pipeline_summaries
 from spec_sdk.config.option import as_yaml, declared_of
 from spec_sdk.installed import heading
 from spec_sdk.options import describe_options
 from spec_sdk.sampling_params import SamplingParams
-from spec_sdk.settings import ModelSettings, RunSettings
+from spec_sdk.settings import ModelSettings, RunSettings, SweepSettings
+from spec_sdk.tables import WIDTH, wrapped
 from spec_sdk.version import __version__
 
-OPTIONS = (("", RunSettings), ("model.", ModelSettings), ("sampling.", SamplingParams))
+OPTIONS = (("", RunSettings), ("model.", ModelSettings), ("sampling.", SamplingParams), ("sweep.", SweepSettings))
 
 WIDEST_NAME = 24
 
@@ -27,35 +28,37 @@ FLAGS = (
 
 EXAMPLES = """\
   python -m spec_sdk prompt='Why is the sky blue?'
-  python -m spec_sdk pipeline=sd_chain compare=true prompt_file=spec_bench_sample
-  python -m spec_sdk drafter.width=2 policy.depth=6 sampling.temperature=0.8
+  python -m spec_sdk pipeline=sd_chain compare=true prompt='Name ten colours.'
+  python -m spec_sdk pipeline=sd_chain drafter.width=2 sampling.temperature=1
   python -m spec_sdk --multirun pipeline=vanilla,sd_chain,easyspec_tree
 """
 
 
-def help_text() -> str:
-    """The whole of ``--help``, third parties' pipelines and plugins included."""
+def help_text(search_path: Sequence[str] = ()) -> str:
+    """The whole of ``--help``, the pipelines and plugins of third parties and of ``search_path`` included."""
     listed = ("pipeline", "task")
-    choices = [(f"{group}=", ", ".join(options_of(group))) for group in groups() if group not in listed]
+    choices = [
+        (f"{group}=", ", ".join(options_of(group, search_path))) for group in groups(search_path) if group not in listed
+    ]
     tasks = [(name, heading("task", name)) for name in options_of("task")]
     return "\n".join(
         [
-            f"spec-sdk {__version__}: speculative decoding on three levels - tokens, layers, attention - in one loop.",
+            f"spec-sdk {__version__}: speculation on tokens, layers and attention, in one loop.",
             "",
             "usage: python -m spec_sdk [option=value ...] [flags]",
             "",
             "Text goes to stdout; progress and tables to stderr.",
             "",
-            "Options and their defaults (docs/configuration.md has those of all plugins, and so has task=plugins)",
+            "Options and their defaults (task=plugins lists those of all plugins)",
             _columns([row for prefix, config in OPTIONS for row in _rows(prefix, config)]),
             "",
             "Pipelines (pipeline=)",
-            _columns(list(pipeline_summaries().items())),
+            _columns(list(pipeline_summaries(search_path).items())),
             "",
             "Tasks (task=)",
             _columns(tasks),
             "",
-            "Parts of a pipeline, each to be chosen anew; their options hang below them, as in drafter.width=4",
+            "Parts of a pipeline; their options hang below them, as in drafter.width=4",
             _columns(choices),
             "",
             "Flags",
@@ -77,10 +80,12 @@ def _rows(prefix: str, config: type) -> list[tuple[str, str]]:
 
 
 def _columns(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> str:
-    width = min(max(len(name) for name, _ in rows), WIDEST_NAME) + 4
-    indent = " " * width
+    indent = min(max(len(name) for name, _ in rows), WIDEST_NAME) + 4
     lines = []
     for name, text in rows:
-        begin = f"  {name}".ljust(width - 2) + "  "
-        lines.append(textwrap.fill(text, 110, initial_indent=begin, subsequent_indent=indent).rstrip())
+        begin = f"  {name}".ljust(indent)
+        if len(begin) > indent:
+            lines.append(begin)
+            begin = " " * indent
+        lines.append(wrapped(f"{begin}{text}", WIDTH, indent))
     return "\n".join(lines)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import DictConfig
 
+from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.config.composing import settings_of
-from spec_sdk.errors import RankLost, UserError
-from spec_sdk.ranks import launched_processes
+from spec_sdk.errors import PluginFault, RankLost, UserError, message_of
+from spec_sdk.ranks import launched_processes, launched_rank
+from spec_sdk.settings import Settings
+from spec_sdk.version import __version__
 
 EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_LOST = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_TERMINATED = 130, 141, 143
@@ -39,50 +41,34 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, as batch systems and ``timeout`` send it: ends a run as Ctrl-C does, with the text so far kept."""
 
 
-def end_on_sigterm() -> None:
-    """Have SIGTERM raise :class:`Terminated`. Does nothing outside the main thread, where no handler can be set."""
+def end_on_sigterm() -> threading.Event:
+    """Have SIGTERM raise :class:`Terminated`. Does nothing outside the main thread, where no handler can be set.
+
+    Returns an event that is set when the signal comes, for where an exception may be lost.
+    """
+    came = threading.Event()
 
     def terminate(*_: object) -> NoReturn:
+        came.set()
         raise Terminated
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)
+    return came
 
 
-@dataclass
-class Outcome:
-    """How a job of a sweep ended: its exit status, one line if it failed, and where it wrote."""
-
-    name: str
-    status: int
-    error: str | None
-    output_dir: Path
-
-    def as_json(self) -> dict[str, Any]:
-        """The job's line of summary.json, with the summary of its metrics.json if it wrote one."""
-        path = self.output_dir / "metrics.json"
-        # a failed job wrote none: what lies there is of an earlier sweep into the same directory
-        wrote = self.status in (EXIT_OK, EXIT_INTERRUPTED, EXIT_TERMINATED) and path.is_file()
-        metrics = json.loads(path.read_text(encoding="utf-8")) if wrote else {}
-        return {
-            "job": self.name,
-            "status": self.status,
-            "error": self.error,
-            "output_dir": str(self.output_dir) if self.output_dir.is_dir() else None,
-            "pipeline": metrics.get("pipeline"),
-            "summary": metrics.get("summary"),
-        }
-
-
-def run_task(config: DictConfig, directory: Path | None = None) -> int:
-    """Run the task that ``config`` chooses and return its exit status.
+def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | None = None) -> int:
+    """Run the task that ``config``, composed from ``overrides``, chooses and return its exit status.
 
     ``directory`` is where a job of a sweep writes; otherwise ``output_dir`` or the default is. Raises UserError for bad
     input, and whatever the task raises.
     """
-    settings = settings_of(config)
+    settings = replace(settings_of(config), overrides=tuple(overrides))
     if directory is not None:
         settings = replace(settings, output_dir=directory)
+    elif launched_rank() == 0:
+        # what follows imports torch, which takes seconds
+        print(f"spec-sdk {__version__}: {_in_words(settings)}", file=sys.stderr, flush=True)
 
     from spec_sdk.registry import Registry
 
@@ -95,7 +81,14 @@ def run_task(config: DictConfig, directory: Path | None = None) -> int:
             f"task={make.name}: it runs in one process, and {launched_processes()} were launched; start it as "
             "python -m spec_sdk, without a launcher"
         )
+    if make.computes and directory is None and launched_rank() == 0 and (choice := backend_choice(settings)):
+        print(choice, file=sys.stderr, flush=True)
     return int(make(task_config).run(settings))
+
+
+def _in_words(settings: Settings) -> str:
+    task = str(settings.task.get("name"))
+    return f"pipeline {settings.pipeline.in_words}" if task == "generate" else f"task {task}"
 
 
 @functools.cache
@@ -121,19 +114,24 @@ def status_of(error: BaseException) -> int:
 
 
 def report(error: BaseException) -> str:
-    """Tell of ``error`` on stderr: one line for what the user can mend, the whole traceback for a bug of ours.
+    """Tell of ``error`` on stderr: one line for what can be mended, the whole traceback for a bug of ours.
+
+    A plugin that returned what cannot be used is named in a line; what a plugin's code raises has its traceback.
 
     Returns the line.
     """
     status = status_of(error)
-    line = " ".join(str(error).split()) or type(error).__name__
+    line = message_of(error)
     if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         line = RESULTS[status]
-    if status == EXIT_BUG:
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        line = f"no space left on the device{f' for {error.filename}' if error.filename else ''}"
+    if status == EXIT_BUG and not isinstance(error, PluginFault):
         traceback.print_exception(error)
     elif status != EXIT_CLOSED_PIPE:
         with contextlib.suppress(BrokenPipeError):
-            print(f"error: {line}" if status in (EXIT_USER_ERROR, EXIT_LOST) else line, file=sys.stderr)
+            told = status in (EXIT_USER_ERROR, EXIT_LOST, EXIT_BUG)
+            print(f"error: {line}" if told else line, file=sys.stderr)
     return line
 
 

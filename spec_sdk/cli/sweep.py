@@ -1,129 +1,199 @@
-"""``--multirun``: Hydra expands the choices; here each job gets a directory, and all of them one table at the end."""
+"""``--multirun``: Hydra's sweeper and launcher make and run the jobs; here they get a directory and one table.
+
+Whatever launcher runs them, and in whatever processes, a job that fails costs the others nothing.
+"""
 
 from __future__ import annotations
 
-import functools
-import os
+import contextlib
 import re
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
-from hydra._internal.utils import _run_hydra
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from hydra._internal.callbacks import Callbacks
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobRuntime
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from spec_sdk.cli.jobs import (
-    EXIT_CLOSED_PIPE,
-    EXIT_OK,
-    RESULTS,
-    Outcome,
-    report,
-    run_task,
-    status_of,
-    worst,
-)
-from spec_sdk.config.composing import CONFIG_NAME, default_output_dir, drop_stale_options, task_overrides
-from spec_sdk.config.overrides import parse
+from spec_sdk.cli import started_ray
+from spec_sdk.cli.jobs import RESULTS, report, status_of, worst
+from spec_sdk.cli.objective import best_of, directions_of, known_metrics
+from spec_sdk.cli.outcomes import OUTCOMES_FILE, read_outcomes
+from spec_sdk.cli.sweep_job import JobFailed, SweepJob
+from spec_sdk.config.chosen_pipeline import task_overrides
+from spec_sdk.config.composing import default_output_dir, directory_option, explained
+from spec_sdk.config.hydra_loader import CONFIG_NAME, CheckedLoader, config_loader
+from spec_sdk.config.overrides import as_text, parse
+from spec_sdk.errors import UserError, did_you_mean, in_a_line
 from spec_sdk.files import expanded, missing_directories, remove_empty, write_json
-from spec_sdk.installed import OWN_CONF
-from spec_sdk.report import SUMMARY_COLUMNS, print_table, summary_cells
+from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
+from spec_sdk.run_output import SUMMARY, check_writable
+from spec_sdk.settings import sweep_of
+from spec_sdk.tables import number, print_table
 
 HYDRA_SWEEP_FILE = "multirun.yaml"
-LONGEST_NAME = 120
+OF_ONE_JOB = re.compile(r"\$\{hydra[.:]job\.(num|id|override_dirname)\}")
+"""What a job's directory must be named after, for two jobs not to share it."""
+IN_TABLE = ("tokens_per_second", "mean_accepted_tokens", "acceptance_rate")
+"""Metrics that have a column of the table anyway."""
+EXHAUSTIVE = "basic"
+"""Hydra's own sweeper, which tries everything and optimises nothing."""
+
+
+def run_sweep(overrides: Sequence[str]) -> int:
+    """Run the sweep that a command line asks for. Returns the worst job's exit status.
+
+    Raises UserError for what is wrong before the first job, whatever it is that Hydra raises of it.
+    """
+    with config_loader() as loader:
+        with explained(overrides):
+            config = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN)
+            sweep = Sweep(config, overrides, loader)
+        return sweep.run()
 
 
 class Sweep:
-    """The jobs of one ``--multirun``. A job that fails is told of and counted; the others run all the same."""
+    """The jobs of one ``--multirun``: what is checked before them, and what is kept and told of them afterwards."""
 
-    def __init__(self, overrides: Sequence[str]) -> None:
-        self.outcomes: list[Outcome] = []
-        self.directory: Path | None = None
-        self._made: list[Path] = []
+    def __init__(self, config: DictConfig, overrides: Sequence[str], loader: CheckedLoader) -> None:
+        self._config, self._overrides, self._loader = config, overrides, loader
+        given = {o.key_or_group for o in parse(overrides)}
+        if "hydra.run.dir" in given:
+            raise UserError("hydra.run.dir: a sweep writes into output_dir, which Hydra calls hydra.sweep.dir")
+        self._plugins = {kind: str(config.hydra.runtime.choices[f"hydra/{kind}"]) for kind in ("sweeper", "launcher")}
         self._swept = {o.key_or_group for o in parse(overrides) if o.is_sweep_override()}
+        self._metrics = self._checked_metrics()
+        self._directions = self._checked_directions()
+        self._directory = self._make_directory()
+        subdir = str(config.hydra.sweep._get_node("subdir"))
+        self._own_subdirectories = "hydra.sweep.subdir" in given and subdir != "."
+        if self._own_subdirectories and (
+            not OF_ONE_JOB.search(subdir) or Path(subdir).is_absolute() or ".." in Path(subdir).parts
+        ):
+            raise UserError(
+                f"hydra.sweep.subdir: {subdir!r} must be a path below the sweep's directory with the job's number in "
+                "it: ${hydra.job.num}"
+            )
 
-    def run(self, hydra: Callable[[Callable[[DictConfig], None]], None]) -> int:
-        """Let ``hydra`` call :meth:`job` for every combination. Returns the worst job's exit status.
-
-        Raises what Hydra raises if the jobs cannot be composed; none has run then.
-        """
-        OmegaConf.register_new_resolver("spec_sdk.sweep_dir", self._sweep_dir, replace=True)
+    def run(self) -> int:
+        """Run the jobs. Returns the worst one's exit status; raises what prevents them if none has run."""
+        check_writable(self._directory)
+        made = missing_directories(self._directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        (self._directory / OUTCOMES_FILE).unlink(missing_ok=True)
+        statuses: list[int] = []
         try:
-            hydra(self.job)
-        except (KeyboardInterrupt, BrokenPipeError) as error:
-            if not self.outcomes:
+            self._launch()
+        except JobFailed:
+            pass  # it was told of, and its status counts
+        except (KeyboardInterrupt, Exception) as error:
+            if not read_outcomes(self._directory):
+                # nothing ran, so nothing stays: Hydra writes the sweep's config before it knows that the jobs compose
+                (self._directory / HYDRA_SWEEP_FILE).unlink(missing_ok=True)
+                remove_empty(made)
                 raise
             report(error)
-        finally:
-            if not self.outcomes:
-                self._remove_traces()
-        if self.outcomes:
-            self._summarise()
-        return worst([outcome.status for outcome in self.outcomes])
+            statuses.append(status_of(error))
+        return worst([*statuses, *self._summarise()])
 
-    def _sweep_dir(self, output_dir: str | None) -> str:
-        if self.directory is None:
-            self.directory = expanded(output_dir, "output_dir") if output_dir else default_output_dir("sweep")
-            self._made = missing_directories(self.directory)
-        return str(self.directory)
-
-    def job(self, config: DictConfig) -> None:
-        """Run one job. Only an interrupt or a closed stdout goes on to end the sweep."""
-        hydra = cast(DictConfig, HydraConfig.get())
-        swept = [o for o in parse(task_overrides(hydra)) if o.key_or_group in self._swept]
-        name = ",".join(str(o.input_line).lstrip("+") for o in swept) or str(hydra.job.num)
-        outcome = Outcome(name, EXIT_OK, None, Path(hydra.sweep.dir) / directory_name(hydra.job.num, name))
-        self.outcomes.append(outcome)
-        print(f"job {hydra.job.num}: {name}", file=sys.stderr)
+    def _launch(self) -> None:
+        hydra = self._config.hydra
+        with open_dict(hydra):
+            # for the jobs, whose configs are composed anew in whichever process
+            hydra.sweep.dir = str(self._directory)
+            hydra.overrides.hydra.append(f"hydra.sweep.dir={as_text(str(self._directory))}")
+        JobRuntime.instance().set("name", hydra.job.name)
+        params = (hydra.sweeper or {}).get("params") or {}
+        job = SweepJob(
+            directory=self._directory,
+            started_in=Path.cwd(),
+            swept=frozenset(self._swept | {str(key).lstrip("+") for key in params}),
+            own_subdirectories=self._own_subdirectories,
+            metrics=self._metrics,
+            optimised=self._plugins["sweeper"] != EXHAUSTIVE,
+        )
+        # without callbacks: no installed plugin brings any
+        context = HydraContext(config_loader=self._loader, callbacks=Callbacks())
         try:
-            drop_stale_options(config, hydra, GlobalHydra.instance().config_loader())
-            outcome.status = run_task(config, outcome.output_dir)
-        except Exception as error:
-            outcome.status = status_of(error)
-            if outcome.status == EXIT_CLOSED_PIPE:
-                raise
-            outcome.error = report(error)
-        except KeyboardInterrupt as error:
-            outcome.status = status_of(error)
-            outcome.error = RESULTS[outcome.status]
+            with explained(self._overrides):
+                sweeper = Plugins.instance().instantiate_sweeper(
+                    hydra_context=context, task_function=job, config=self._config
+                )
+                with self._launcher_ready():
+                    sweeper.sweep(arguments=task_overrides(hydra))
+        except (UserError, JobFailed, BrokenPipeError):
             raise
+        except Exception as error:
+            if _is_ours(error):
+                raise
+            names = ", ".join(f"hydra/{kind}={name}" for kind, name in self._plugins.items())
+            raise UserError(f"{names}: {in_a_line(error)}") from error
 
-    def _summarise(self) -> None:
-        jobs = [outcome.as_json() for outcome in self.outcomes]
-        if self.directory is not None:
-            write_json(self.directory / "summary.json", {"jobs": jobs})
-        rows = [[job["job"], *summary_cells(job["summary"]), RESULTS.get(job["status"], "failed")] for job in jobs]
-        print_table(f"{len(jobs)} jobs in {self.directory}", ["job", *SUMMARY_COLUMNS, "result"], rows)
+    def _launcher_ready(self) -> contextlib.AbstractContextManager[None]:
+        if self._plugins["launcher"] != started_ray.LAUNCHER:
+            return contextlib.nullcontext()
+        return started_ray.started_ray(self._config.hydra.launcher)
 
-    def _remove_traces(self) -> None:
-        """Nothing ran, so nothing stays: Hydra writes the sweep's config before it knows that the jobs compose."""
-        if self.directory is not None:
-            (self.directory / HYDRA_SWEEP_FILE).unlink(missing_ok=True)
-            remove_empty(self._made)
+    def _checked_metrics(self) -> tuple[str, ...]:
+        if "sweep.metric" in self._swept:
+            raise UserError("sweep.metric: of all jobs the same; several are a list: sweep.metric=[…,…]")
+        config = OmegaConf.to_container(OmegaConf.masked_copy(self._config, "sweep"), resolve=True)
+        assert isinstance(config, dict)
+        names = sweep_of({str(key): value for key, value in config.items()}).names()
+        for name in names if self._config.task.name == "generate" else ():
+            if name not in known_metrics():
+                raise UserError(f"sweep.metric: unknown metric {name!r}{did_you_mean(name, known_metrics())}")
+        return names
+
+    def _checked_directions(self) -> tuple[str, ...]:
+        """The sweeper's direction for each metric; none where it has none, or tries everything."""
+        sweeper = self._config.hydra.sweeper
+        if self._plugins["sweeper"] == EXHAUSTIVE:
+            return ()
+        if not self._metrics:
+            raise UserError(
+                f"sweep.metric: hydra/sweeper={self._plugins['sweeper']} needs a number to optimise; say "
+                "which, such as sweep.metric=tokens_per_second"
+            )
+        if sweeper.get("storage") is not None:
+            # Optuna 2's databases need SQLAlchemy 1, and its Redis and CMA-ES keep pickles in them
+            raise UserError("hydra.sweeper.storage: not offered; a study lasts as long as its sweep")
+        return directions_of(sweeper, self._metrics)
+
+    def _make_directory(self) -> Path:
+        option = "hydra.sweep.dir"
+        directory = directory_option(self._config, self._overrides, option)
+        if directory is None:
+            option, directory = "output_dir", self._config.output_dir
+        return expanded(str(directory), option) if directory else default_output_dir("sweep")
+
+    def _summarise(self) -> list[int]:
+        """Write summary.json, print the table, and return the jobs' exit statuses."""
+        outcomes = read_outcomes(self._directory)
+        best = best_of(outcomes, self._directions)
+        summary: dict[str, Any] = {"jobs": [outcome.as_json() for outcome in outcomes]}
+        if self._directions:
+            summary["best"] = [
+                {"job": outcome.name, "output_dir": outcome.output_dir, "metric": outcome.metric} for outcome in best
+            ]
+        write_json(self._directory / SUMMARY, summary)
+        (self._directory / OUTCOMES_FILE).unlink(missing_ok=True)
+        rows = []
+        added = [name for name in self._metrics if name not in IN_TABLE]
+        for outcome, job in zip(outcomes, summary["jobs"], strict=True):
+            values = [number((outcome.metric or {}).get(name)) for name in added]
+            result = RESULTS.get(outcome.status, "failed") + (", best" if outcome in best else "")
+            rows.append([outcome.name, *summary_cells(job["summary"]), *values, result])
+        title = f"{len(outcomes)} jobs in {self._directory}"
+        print_table(title, ["job", *SUMMARY_COLUMNS, *added, "result"], rows)
+        print_plugins_of_jobs(summary["jobs"])
+        return [outcome.status for outcome in outcomes]
 
 
-def directory_name(number: int, name: str) -> str:
-    """A job's directory: its number and its overrides, without characters that a shell or a file system minds."""
-    return f"{number}-{re.sub(r'[^A-Za-z0-9._=,+-]+', '_', name)}"[:LONGEST_NAME]
-
-
-def run_sweep(parser: ArgumentParser, args: Namespace) -> int:
-    """Run the sweep that ``args`` ask for, with Hydra's sweeper and launcher. Returns the worst job's exit status."""
-    sweep = Sweep(args.overrides)
-    return sweep.run(functools.partial(run_hydra, parser, args))
-
-
-def run_hydra(parser: ArgumentParser, args: Namespace, job: Callable[[DictConfig], None]) -> None:
-    """Hydra's own main, for what its public interface does not offer: sweeps, --info, --hydra-help, completion."""
-    # without this Hydra prints its own reading of an exception and exits
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    _run_hydra(
-        args=args,
-        args_parser=parser,
-        task_function=job,
-        config_path=f"pkg://{OWN_CONF}",
-        config_name=CONFIG_NAME,
-    )
+def _is_ours(error: BaseException) -> bool:
+    """Whether ``error`` was raised in code of spec-sdk: a bug, and not what a sweeper says of its options."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "spec_sdk"

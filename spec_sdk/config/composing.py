@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException
@@ -17,14 +17,31 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_sdk.config.hydra_loader import config_loader
-from spec_sdk.config.overrides import parse, quote_texts
+from spec_sdk.config.checked_plugin import with_checked_plugin
+from spec_sdk.config.chosen_backend import AUTO, with_chosen_backend
+from spec_sdk.config.chosen_pipeline import settle
+from spec_sdk.config.hints import plugins_with
+from spec_sdk.config.hydra_loader import CONFIG_NAME, config_loader
+from spec_sdk.config.option import any_of
+from spec_sdk.config.overrides import parse, quote_texts, search_path_of
+from spec_sdk.config.own_yaml import own_yaml
 from spec_sdk.config.unlisted import options_of_plugin, owner_of, with_unlisted_options
 from spec_sdk.errors import UserError, did_you_mean
-from spec_sdk.options import first_line, key_of
-from spec_sdk.settings import PLUGIN_NODES, Settings
+from spec_sdk.files import shortened
+from spec_sdk.options import first_line, key_of, paths_to
+from spec_sdk.run_output import OUTPUTS
+from spec_sdk.settings import NAME, PLUGIN_NODES, Settings
 
-CONFIG_NAME = "config"
+_SAID_OF_GROUPS = (
+    "Config group override must be a string or a list",
+    "Config group override deletion value must be a string",
+    "Missing ConfigDefault is not supported",
+    "_self_@PACKAGE is not supported",
+)
+EXTRAS = {"hydra/launcher/joblib": "sweep", "hydra/sweeper/optuna": "sweep", "hydra/launcher/ray": "ray"}
+"""Plugins of Hydra that an extra of ours installs."""
+ANSWERING = "generate"
+LABELS = ("task", "pipeline")
 
 
 def settings_for(overrides: Sequence[str]) -> Settings:
@@ -46,9 +63,14 @@ def settings_of(config: DictConfig) -> Settings:
         raise UserError(f"{key_of(error) or 'config'}: {first_line(error)}") from error
     assert isinstance(resolved, dict)
     values = {str(key): value for key, value in resolved.items()}
-    pipeline = values.get("pipeline")
-    name = pipeline.get("name", "run") if isinstance(pipeline, dict) else "run"
-    return Settings.from_config(values, default_output_dir(str(name)))
+    return Settings.from_config(values, default_output_dir(_label(values)))
+
+
+def _label(values: Mapping[str, Any]) -> str:
+    """What a run's directory is named after: its task, or its pipeline where the task is to answer prompts."""
+    task, pipeline = (node.get("name") if isinstance(node := values.get(key), Mapping) else None for key in LABELS)
+    label = pipeline if task == ANSWERING else task
+    return label if isinstance(label, str) and NAME.fullmatch(label) else "run"
 
 
 def default_output_dir(label: str) -> Path:
@@ -58,9 +80,9 @@ def default_output_dir(label: str) -> Path:
     """
     now = datetime.now()
     time = f"{now.strftime('%H-%M-%S')}.{now.microsecond // 1000:03d}"
-    wanted = Path("outputs") / now.strftime("%Y-%m-%d") / f"{time}-{label}"
+    wanted = OUTPUTS / now.strftime("%Y-%m-%d") / f"{time}-{label}"
     free, number = wanted, 2
-    while free.exists():
+    while os.path.lexists(free):
         free, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
     return free
 
@@ -72,6 +94,14 @@ def explained(overrides: Sequence[str]) -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise explain(error, overrides) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # Hydra looks for files of the names that are chosen
+        name = shortened(os.path.basename(str(error.filename)))
+        raise UserError(f"{name}: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise UserError("the options choose one another in a circle, or are nested too deeply") from error
     except ValueError as error:
         if not is_composition_error(error):
             raise
@@ -83,6 +113,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
     An option that the chosen plugins have, but not their YAML, may be set like any other.
     """
+    overrides = with_checked_plugin(overrides)
     try:
         return _compose(overrides)
     except HydraException as error:
@@ -116,72 +147,59 @@ def _choices(overrides: Sequence[str]) -> list[str]:
 def _compose(overrides: Sequence[str]) -> DictConfig:
     refuse_lists(overrides)
     with config_loader() as loader:
-        config = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.RUN, from_shell=False)
-        hydra = config.hydra
-        OmegaConf.set_struct(config, False)
-        del config["hydra"]
-        drop_stale_options(config, hydra, loader)
+        chosen = with_chosen_backend(overrides)
+        config = loader.load_configuration(CONFIG_NAME, chosen, RunMode.RUN, from_shell=False)
+    hydra = config.hydra
+    directory = directory_option(config, overrides, "hydra.run.dir")
+    if directory is not None:
+        config.output_dir = directory
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    settle(config, hydra)
     return config
 
 
-def drop_stale_options(config: DictConfig, hydra: DictConfig, loader: ConfigLoader) -> None:
-    """Forget the pipeline's options for a plugin that the command line replaced by one without them.
-
-    ``pipeline=easyspec_paper drafter=prompt_lookup`` must not fail over the pipeline's ``drafter.width``. Options that
-    the command line itself set are kept, for the registry to judge. ``hydra`` is Hydra's own part of the config, which
-    ``loader`` composed.
+def options_of(group: str, search_path: Sequence[str] = ()) -> list[str]:
+    """What a config group offers: the names of its YAML files, ours, third parties' and those of ``search_path``; and
+    ``backend=auto``.
     """
-    overrides = parse(task_overrides(hydra))
-    typed = {o.key_or_group for o in overrides}
-    replaced = typed & set(PLUGIN_NODES) & set(hydra.runtime.choices)
-    if not replaced:
-        return
-    from_pipeline = _yaml(loader, f"pipeline/{hydra.runtime.choices.get('pipeline')}")
-    OmegaConf.set_struct(config, False)
-    for kind in replaced & set(from_pipeline):
-        stale = set(from_pipeline[kind]) - set(_yaml(loader, f"{kind}/{hydra.runtime.choices[kind]}"))
-        if stale:
-            # its YAML may be made of another's, or not list the options of all its parts
-            stale -= options_of_plugin(kind, str(config[kind].get("name")))
-        for key in stale:
-            if f"{kind}.{key}" not in typed:
-                config[kind].pop(key, None)
+    with config_loader(search_path) as loader:
+        return sorted({*loader.get_group_options(group), *([AUTO] if group == "backend" else [])})
 
 
-def task_overrides(hydra: DictConfig) -> list[str]:
-    """The overrides as they were given: a ``${`` in one of them is not for us to resolve here."""
-    overrides = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-    assert isinstance(overrides, list)
-    return [str(override) for override in overrides]
+def directory_option(config: DictConfig, overrides: Sequence[str], option: str) -> str | None:
+    """The directory that ``option`` names, Hydra's way of saying ``output_dir``; None if it is not among ``overrides``.
+
+    Raises UserError if both are.
+    """
+    given = {o.key_or_group for o in parse(overrides)}
+    if option not in given:
+        return None
+    if "output_dir" in given:
+        raise UserError(f"{option}: output_dir is given too; give one of the two")
+    directory = str(OmegaConf.select(config, option, throw_on_missing=True) or "")
+    if not directory.strip():
+        raise UserError(f"{option}: {directory!r} must be a directory")
+    return directory
 
 
-def _yaml(loader: ConfigLoader, path: str) -> Mapping[str, Any]:
-    loaded = loader.repository.load_config(path)  # type: ignore[attr-defined]
-    if loaded is None or not isinstance(loaded.config, DictConfig):
-        return {}
-    content = OmegaConf.to_container(loaded.config, resolve=False)
-    assert isinstance(content, dict)
-    return {str(key): value for key, value in content.items()}
-
-
-def options_of(group: str) -> list[str]:
-    """Names of the YAML files of a config group, ours and third parties'."""
-    with config_loader() as loader:
-        return loader.get_group_options(group)
-
-
-def groups() -> list[str]:
+def groups(search_path: Sequence[str] = ()) -> list[str]:
     """The config groups (``pipeline``, ``drafter`` …), Hydra's own left out."""
-    with config_loader() as loader:
+    with config_loader(search_path) as loader:
         names = loader.list_groups("")
     return sorted(set(names) - {"hydra"})
 
 
-def pipeline_summaries() -> dict[str, str]:
+def pipeline_summaries(search_path: Sequence[str] = ()) -> dict[str, str]:
     """Every pipeline's name and what its YAML says of itself."""
-    with config_loader() as loader:
-        names = loader.get_group_options("pipeline", ObjectType.CONFIG)
-        return {name: _yaml(loader, f"pipeline/{name}").get("pipeline", {}).get("summary", "") for name in names}
+    with config_loader(search_path) as loader:
+        names = sorted(set(loader.get_group_options("pipeline", ObjectType.CONFIG)))
+        return {name: _summary(own_yaml(loader, f"pipeline/{name}")) for name in names}
+
+
+def _summary(pipeline: Mapping[str, Any]) -> str:
+    about = pipeline.get("pipeline")
+    return str(about.get("summary") or "") if isinstance(about, Mapping) else ""
 
 
 def explain(error: Exception, overrides: Sequence[str]) -> UserError:
@@ -193,7 +211,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> UserError:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if group:
-            return UserError(_unknown_choice(group, name))
+            return UserError(_unknown_choice(group, name, search_path_of(overrides)))
     for path in _overridden_paths(error, overrides):
         message = _unknown_option(path, overrides)
         if message:
@@ -224,12 +242,17 @@ def refuse_lists(overrides: Sequence[str]) -> None:
 
 
 def is_composition_error(error: Exception) -> bool:
-    """True for the one ValueError that Hydra raises for bad input: a group that is set to a number, a map or null."""
-    return "Config group override must be a string or a list" in str(error)
+    """True for the ValueErrors that Hydra raises for bad input: a group that is set to a number, a map or null, or is
+    taken away as one; a defaults list with what it does not take.
+    """
+    return any(said in str(error) for said in _SAID_OF_GROUPS)
 
 
-def _unknown_choice(group: str, name: str) -> str:
-    known = options_of(group)
+def _unknown_choice(group: str, name: str, search_path: Sequence[str]) -> str:
+    extra = EXTRAS.get(f"{group}/{name}")
+    if extra is not None:
+        return f"{group}: '{name}' is not installed; it comes with pip install 'spec-sdk[{extra}]'"
+    known = options_of(group, search_path)
     if group in PLUGIN_NODES:
         from spec_sdk.registry import Registry
 
@@ -263,20 +286,25 @@ def _unknown_option(path: str, overrides: Sequence[str]) -> str | None:
             return f"{here}: unknown option; {'.'.join(parts[:i])} is a value and has none"
         if part not in node:
             if i == 1 and parts[0] in PLUGIN_NODES:
-                return f"{here}: " + _unknown_plugin_option(parts[0], str(node.get("name")), part, node)
-            inside = [f"{group!s}.{part}" for group, own in node.items() if isinstance(own, DictConfig) and part in own]
+                return f"{here}: " + _unknown_plugin_option(parts[0], part, node, search_path_of(overrides))
+            inside = paths_to(part, node)
             if inside:
-                return f"{here}: unknown option, did you mean {' or '.join(map(repr, inside))}?"
+                return f"{here}: unknown option, did you mean {any_of([repr(path) for path in inside])}?"
+            having = plugins_with(part, search_path_of(overrides)) if i == 0 else ""
+            if having:
+                return f"{here}: unknown option; {having}"
             siblings = [".".join([*parts[:i], str(key)]) for key in node]
             return f"{here}: unknown option{did_you_mean(here, siblings)}"
         node = node[part]
     return None
 
 
-def _unknown_plugin_option(kind: str, name: str, option: str, node: Mapping[Any, Any]) -> str:
+def _unknown_plugin_option(kind: str, option: str, node: Mapping[Any, Any], search_path: Sequence[str]) -> str:
+    name = str(node.get("name"))
     owner = owner_of(kind, name, option)
     if owner is not None:
         return f"an option of {owner}, which is not chosen"
     known = {str(key) for key in node} - {"name"} | options_of_plugin(kind, name)
     hint = did_you_mean(option, known) if known else " (it has no options)"
-    return f"unknown option of {kind} '{name}'{hint}"
+    having = plugins_with(option, search_path, [kind])
+    return f"unknown option of {kind} '{name}'{hint}" + f"; {having}" * bool(having)

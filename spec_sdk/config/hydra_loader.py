@@ -1,4 +1,4 @@
-"""Hydra's config loader over our YAML, without Hydra's global state.
+"""Hydra's config loader over our YAML, without Hydra's global state and without code out of YAML.
 
 The program around us may be a Hydra program itself. Its ``GlobalHydra``, its version base, its ``ConfigStore`` and its
 search path are not ours: we neither see them nor leave anything in them.
@@ -7,27 +7,112 @@ search path are not ours: we neither see them nor leave anything in them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import copy
+import functools
+from collections.abc import Iterator, Sequence
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import setup_globals
+from hydra.plugins.config_source import ConfigResult
+from hydra.types import RunMode
 from hydra.version import VersionBase, setbase
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
+from spec_sdk.config.hydra_options import check_composed, check_file, check_overrides
+from spec_sdk.config.overrides import parse
+from spec_sdk.config.user_yaml import UserYaml
+from spec_sdk.errors import UserError
 from spec_sdk.installed import OWN_CONF, conf_packages
 from spec_sdk.plugin_source import PluginSource
 
+CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
+OWN_SOURCES = ("pkg://hydra.conf", f"pkg://{OWN_CONF}", "structured://")
+"""Where configs lie that may speak of Hydra's plugins: Hydra's, ours, and what installed plugins keep in its store."""
+
+
+class ShippedYaml(ImportlibResourcesConfigSource):
+    """Hydra's own YAML, or ours: no file of it changes while a process runs, so that each is parsed once."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        return copy.deepcopy(_parsed(self.provider, self.path, config_path))
+
+
+@functools.cache
+def _parsed(provider: str, package: str, config_path: str) -> ConfigResult:
+    return ImportlibResourcesConfigSource(provider, f"pkg://{package}").load_config(config_path)
+
+
+class _Repository(ConfigRepository):
+    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
+        super().initialize_sources(config_search_path)
+        self.sources = [
+            ShippedYaml(source.provider, f"pkg://{source.path}") if source.full_path() in OWN_SOURCES[:2] else source
+            for source in self.sources
+        ]
+
+
+class CheckedLoader(ConfigLoaderImpl):
+    """Composes configs as Hydra does, and refuses what would have Hydra run code that no installed plugin brings.
+
+    Every config that Hydra acts on comes through here: a run's, a sweep's, and in whichever process each of its jobs'.
+    All methods raise UserError for what :mod:`spec_sdk.config.hydra_options` does not allow.
+    """
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        self.repository = _Repository(config_search_path)
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
+        check_composed(config.hydra)
+        return config
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], CachingConfigRepository]:
+        # before the search path is looked at: a package on it would be imported
+        check_overrides(parse(overrides))
+        return super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        path = str(default.config_path)
+        # sources join it to their directory, so that it would lead out of ours to anybody's file
+        if path.startswith("/") or ".." in path.split("/"):
+            raise UserError(f"{path}: a config is named by its path below a directory of YAML, without '..'")
+        result = super()._load_single_config(default, repo)
+        if result.path not in OWN_SOURCES:
+            file = f"{path} of {result.path}"
+            if path.startswith("hydra/"):
+                raise UserError(f"{file}: Hydra's groups take no YAML but its own plugins'; they are chosen by name")
+            if isinstance(result.config, DictConfig) and "hydra" in result.config:
+                check_file(result.config._get_node("hydra"), file)
+        return result
 
 
 @contextlib.contextmanager
-def config_loader() -> Iterator[ConfigLoaderImpl]:
-    """A loader of our YAML and third parties'. Compose with it inside the context."""
+def config_loader(search_path: Sequence[str] = ()) -> Iterator[CheckedLoader]:
+    """A loader of our YAML, third parties' and that of ``search_path`` (``hydra.searchpath``). Compose with it inside
+    the context.
+    """
     # making it loads the defaults that Hydra's own part of a config names
     Plugins.instance().register(PluginSource)
+    Plugins.instance().register(UserYaml)
     if not OmegaConf.has_resolver("now"):
         setup_globals()
     path = ConfigSearchPathImpl()
@@ -35,10 +120,12 @@ def config_loader() -> Iterator[ConfigLoaderImpl]:
     path.append("main", f"pkg://{OWN_CONF}")
     for package in conf_packages()[0]:
         path.append(package.distribution, f"pkg://{package.module}")
+    for place in search_path:
+        path.append("hydra.searchpath", place)
     path.append("plugins without YAML", f"{PluginSource.scheme()}://")
     path.append("schema", "structured://")
     with _own_version_base(), _hydras_part_of_the_store():
-        yield ConfigLoaderImpl(path)
+        yield CheckedLoader(path)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """How an option is declared: its default, its meaning and its valid values, in one place.
 
-Help, the YAML below ``conf/``, docs/configuration.md and the refusal of bad values are all made from it.
+Help, the YAML below ``conf/``, the configuration reference and the refusal of bad values are all made from it.
 """
 
 from __future__ import annotations

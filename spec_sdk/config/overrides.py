@@ -6,21 +6,27 @@ is a path, so their values are quoted here where Hydra would misread them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
+from spec_sdk.config.user_yaml import UserYaml
 from spec_sdk.errors import UserError
+from spec_sdk.files import expanded, names_in, shortened
 from spec_sdk.options import literal
 
+SEARCH_PATH = "hydra.searchpath"
 PATH_OPTIONS = ("prompt_file", "output_dir", "model.target", "model.draft")
 
 
 def quote_texts(overrides: Sequence[str], sweep: bool) -> list[str]:
     """Quote the value of ``prompt=`` and of path options where Hydra's grammar would not take it as one text.
+
+    The directories of ``hydra.searchpath`` get the source that looks into YAML before it is loaded. Raises UserError
+    for a search path of anything but names.
 
     Left alone are ``null``, an empty value, and one that is quoted as a whole already. In a sweep, whatever Hydra can
     read is left to it, so that ``prompt=a,b`` are two jobs.
@@ -31,6 +37,8 @@ def quote_texts(overrides: Sequence[str], sweep: bool) -> list[str]:
 def _quote(override: str, sweep: bool) -> str:
     key, equals, value = override.partition("=")
     bare = key.lstrip("+")
+    if bare == SEARCH_PATH:
+        return _looked_into(override)
     if not equals or value in ("", "null") or (bare != "prompt" and bare not in PATH_OPTIONS):
         return override
     parsed = _parse(override)
@@ -50,17 +58,49 @@ def as_text(value: str) -> str:
 
 
 def search_path_override(directory: str, option: str) -> str:
-    """The override that adds a directory of YAML. Raises UserError, naming ``option``, if it is none."""
-    path = Path(directory).expanduser().absolute()
-    if not path.is_dir():
-        raise UserError(f"{option}: {directory} is not a directory")
-    return f'hydra.searchpath=["file://{path}"]'
+    """The override that adds a directory of YAML. Raises UserError, naming ``option``, if it is none to be read."""
+    path = expanded(directory, option).absolute()
+    if not directory or not path.is_dir():
+        raise UserError(f"{option}: {directory or 'an empty name'} is not a directory")
+    names_in(path)
+    return _searched([f"{UserYaml.scheme()}://{path}"])
 
 
+def search_path_of(overrides: Sequence[str]) -> list[str]:
+    """The directories of YAML that ``overrides`` add. Raises UserError for an override that cannot be read."""
+    values = [o.value() for o in parse(overrides) if o.key_or_group == "hydra.searchpath"]
+    places = [str(place) for value in values for place in (value if isinstance(value, list) else [value])]
+    # a package would be imported to look into it
+    return [place for place in places if place.startswith(f"{UserYaml.scheme()}://")]
+
+
+def _looked_into(override: str) -> str:
+    """A search path whose directories are read by :class:`UserYaml`. Raises UserError for anything but names."""
+    parsed = _parse(override)
+    if parsed is None or parsed.key_or_group != SEARCH_PATH or parsed.is_delete() or parsed.is_sweep_override():
+        return override
+    given = parsed.value()
+    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
+        raise UserError(f"{SEARCH_PATH}: {given!r} is no list of directories; --config-dir names one")
+    entries = [str(entry) for entry in given]
+    directories = [entry.removeprefix("file://") for entry in entries]
+    read = [
+        entry if "://" in directory else f"{UserYaml.scheme()}://{expanded(directory, SEARCH_PATH).absolute()}"
+        for entry, directory in zip(entries, directories, strict=True)
+    ]
+    return _searched(read)
+
+
+def _searched(sources: Sequence[str]) -> str:
+    # Hydra takes them as they stand: no ${ is resolved here
+    return f"{SEARCH_PATH}=[{','.join(QuotedString(source, Quote.single).with_quotes() for source in sources)}]"
+
+
+@functools.lru_cache(maxsize=1024)
 def _parse(override: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(override)
-    except HydraException:
+    except (HydraException, RecursionError):
         return None
 
 
@@ -71,8 +111,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         reading = _parse(override)
         if reading is None:
             raise UserError(
-                f"'{override}' cannot be read as option=value; values with special characters need quotes inside the "
-                "shell's: \"option='some, text'\""
+                f"'{shortened(override)}' cannot be read as option=value; values with special characters need quotes "
+                "inside the shell's: \"option='some, text'\""
             )
         parsed.append(reading)
     return parsed

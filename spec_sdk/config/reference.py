@@ -1,4 +1,4 @@
-"""docs/configuration.md: every option of every kind, from the declarations."""
+"""docs/configuration.md and a page per kind of plugin below docs/configuration/, from the declarations."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from spec_sdk.contracts import PLUGIN_KINDS
 from spec_sdk.options import describe_options
 from spec_sdk.registry import Offer, Registry, summary_of
 from spec_sdk.sampling_params import SamplingParams
-from spec_sdk.settings import ModelSettings, RunSettings
+from spec_sdk.settings import ModelSettings, RunSettings, SweepSettings
 
 INTRODUCTION = """\
 # Configuration reference
 
-Every option of spec-sdk and of its plugins: name, default, valid values, meaning. The page is written from the
-declarations in the code by `python -m spec_sdk.config.write`; change those, not this page.
+Every option of spec-sdk and of its plugins: name, default, valid values, meaning. The options of a run, its models and
+its sampling are on this page; plugins have a page per kind:
 
+{pages}
 Options stand on the command line as `name=value`, and in YAML under the same names. A pipeline
 (`conf/pipeline/NAME.yaml`) may set any of them; the command line has the last word:
 
@@ -31,25 +32,31 @@ python -m spec_sdk task=plugins
 
 A value that is unknown, of the wrong type or out of range is refused in one line before anything runs. The second
 command lists the same for all plugins that are installed, other packages' included.
+
+These pages are written from the declarations in the code by `python -m spec_sdk.config.write`; change those instead.
 """
 HEAD = ("option", "default", "valid", "meaning")
 
 
-def reference(registry: Registry, package: str, conf: Path) -> str:
-    """The whole page: the options of a run, the pipelines in ``conf``, and the plugins of ``package``."""
+def reference(registry: Registry, package: str, conf: Path) -> dict[str, str]:
+    """The pages by their names below docs/: a run's options and the pipelines in ``conf``; plugins of ``package``."""
+    where = _places(registry)
+    places = {kind: where.get(kind, kind) for kind in PLUGIN_KINDS}
+    listed = "".join(f"- [`{place}=`](configuration/{kind}.md)\n" for kind, place in places.items())
     parts = [
-        INTRODUCTION,
+        INTRODUCTION.format(pages=listed),
         _section("Run", _table(HEAD, _rows("", RunSettings))),
         _section("Models: `model.*`", _table(HEAD, _rows("model.", ModelSettings))),
         _section("Sampling: `sampling.*`", _table(HEAD, _rows("sampling.", SamplingParams))),
+        _section("Sweeps: `sweep.*`", _table(HEAD, _rows("sweep.", SweepSettings))),
         _section("Pipelines: `pipeline=`", _table(("name", "what it is"), _pipelines(conf))),
     ]
-    where = _places(registry)
-    for kind in PLUGIN_KINDS:
+    pages = {"configuration.md": "\n".join(parts)}
+    for kind, place in places.items():
         offers = [offer for offer in registry.offers(kind) if offer.package == package]
-        plugins = [_plugin(where.get(kind, kind), offer) for offer in offers]
-        parts.append(_section(f"`{where.get(kind, kind)}=`", "\n".join(plugins)))
-    return "\n".join(parts)
+        plugins = [f"# Options of `{place}=`\n", *(_plugin(place, offer) for offer in offers)]
+        pages[f"configuration/{kind}.md"] = "\n".join(plugins)
+    return pages
 
 
 def _places(registry: Registry) -> dict[str, str]:
@@ -74,7 +81,7 @@ def _plugin(place: str, offer: Offer) -> str:
         about.append(f"Options of the chosen {' and '.join(plugin.parts.values())} stand beside its own.")
     rows = _rows(f"{place.partition('.')[0]}.", plugin.Config)
     table = f"\n{_table(HEAD, rows)}" if rows else ""
-    return f"### `{place}={plugin.name}`\n\n{' '.join(about)}\n{table}"
+    return f"## `{place}={plugin.name}`\n\n{' '.join(about)}\n{table}"
 
 
 def _rows(prefix: str, config_class: type) -> list[Sequence[str]]:

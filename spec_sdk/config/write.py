@@ -1,4 +1,4 @@
-"""``python -m spec_sdk.config.write``: write the YAML of first-party plugins and docs/configuration.md anew.
+"""``python -m spec_sdk.config.write``: write the YAML of first-party plugins and the reference in docs/ anew.
 
 For a checkout: run it after changing how an option is declared. ``--check`` writes nothing, and ends with status 1 if a
 file is not as it would be written.
@@ -17,7 +17,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.installed import OWN_DISTRIBUTION
 from spec_sdk.registry import Registry
 from spec_sdk.sampling_params import SamplingParams
-from spec_sdk.settings import PLUGIN_NODES, ModelSettings, RunSettings
+from spec_sdk.settings import PLUGIN_NODES, ModelSettings, RunSettings, SweepSettings
 
 BEGIN, END = "# --- options: written by python -m spec_sdk.config.write ---\n", "# --- end of options ---\n"
 
@@ -39,7 +39,8 @@ def written_files(root: Path) -> dict[Path, str]:
     }
     files[conf / "model" / "smollm2.yaml"] = options_yaml(own_lines(ModelSettings))
     files[conf / "config.yaml"] = _with_run_options((conf / "config.yaml").read_text(encoding="utf-8"))
-    files[root / "docs" / "configuration.md"] = reference(registry, OWN_DISTRIBUTION, conf)
+    pages = reference(registry, OWN_DISTRIBUTION, conf)
+    files |= {root / "docs" / name: text for name, text in pages.items()}
     return files
 
 
@@ -50,7 +51,9 @@ def _with_run_options(text: str) -> str:
     if not (begin and end):
         raise UserError(f"conf/config.yaml: the line {(BEGIN if not begin else END).strip()!r} is missing")
     sampling = options_yaml(own_lines(SamplingParams), indent="  ")
-    return f"{before}{BEGIN}{options_yaml(own_lines(RunSettings))}\nsampling:\n{sampling}{END}{after}"
+    sweep = options_yaml(own_lines(SweepSettings), indent="  ")
+    run = options_yaml(own_lines(RunSettings))
+    return f"{before}{BEGIN}{run}\nsampling:\n{sampling}\nsweep:\n{sweep}{END}{after}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,6 +69,7 @@ def main(argv: Sequence[str]) -> int:
         if argv:
             print(f"not up to date: {path}")
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path}")
     return 1 if argv and stale else 0

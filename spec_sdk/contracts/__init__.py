@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from spec_sdk.bench.cost_curve import CostCurve, PassCosts
 from spec_sdk.config.option import option
 from spec_sdk.contracts.attention_verifier import AttentionVerifier
-from spec_sdk.contracts.backend import Backend
+from spec_sdk.contracts.backend import Backend, Suitability
 from spec_sdk.contracts.constraint import Constraint, OnlyTokens, SuppressedTokens
+from spec_sdk.contracts.diagnosis import Finding, SelfTest
 from spec_sdk.contracts.drafter import Drafter, Hidden
 from spec_sdk.contracts.growth import Growing, Growth
 from spec_sdk.contracts.policy import CostSource, Policy
@@ -25,6 +26,7 @@ from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.guarantees import GUARANTEES, Guarantee, weakest
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
+from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.top_tokens import TopTokens
 from spec_sdk.ops.types import (
@@ -51,8 +53,10 @@ __all__ = [
     "Constraint",
     "CostCurve",
     "CostSource",
+    "DraftLogits",
     "Drafter",
     "Executor",
+    "Finding",
     "GUARANTEES",
     "Growing",
     "Growth",
@@ -76,8 +80,10 @@ __all__ = [
     "SPACES",
     "Sampler",
     "SamplingParams",
+    "SelfTest",
     "Space",
     "SpeculativeAttention",
+    "Suitability",
     "SuppressedTokens",
     "Task",
     "TopTokens",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from spec_sdk.contracts.diagnosis import Finding, SelfTest
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
@@ -16,6 +18,22 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.plugin import Plugin
 from spec_sdk.ranks import ALONE, Ranks
+
+
+@dataclass(frozen=True)
+class Suitability:
+    """Whether a backend can run on this machine, and what suits it: what ``backend=auto`` goes by.
+
+    ``usable``: it can be made here. ``reason``: in a few words what it found, or what it lacks and how to get that.
+    ``rank``: of the usable ones the highest is chosen, and the CPU has 0; None: never chosen unasked. ``dtype`` is
+    what ``model.dtype=auto`` means on it (a name of torch), ``sampler`` the one of a run that names none.
+    """
+
+    usable: bool
+    reason: str
+    rank: int | None = None
+    dtype: str = "float32"
+    sampler: str = "reference"
 
 
 class Backend(Plugin, ABC):
@@ -38,6 +56,16 @@ class Backend(Plugin, ABC):
     def ops(self) -> Ops:
         """The kernels of decoders in torch and of rules of acceptance; the reference ones by default."""
         return Ops()
+
+    simulates: bool = False
+    """Whether it computes on a simulator of its device: ``task=doctor`` then tests few passes, as each takes long."""
+
+    @property
+    def tolerances(self) -> Mapping[torch.dtype, float]:
+        """The dtypes that conformance tries it in (``task=check``), and how far it may be off in each: as a part of the
+        largest value. float32 to rounding by default.
+        """
+        return {torch.float32: 1e-4}
 
     expected_tokens: int | None = None
     """About how many tokens the run will make; None where nobody said so."""
@@ -62,6 +90,30 @@ class Backend(Plugin, ABC):
         """The machine in words that stay the same from run to run; what was measured on it is kept under them."""
         return self.describe()
 
+    @classmethod
+    def suitability(cls, config: Any) -> Suitability | None:
+        """How well this machine suits it with these options (:attr:`Config`); None, the default: it does not say.
+
+        Asked of the class, before any is made, and of all backends: it neither raises nor takes long, and changes
+        nothing.
+        """
+        return None
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        """What ``task=doctor`` shows of this machine: devices, drivers, compilers, and why something is not to be had.
+
+        Asked of the class, since a backend may refuse to be made where its device is missing. Nothing by default.
+        """
+        return ()
+
+    def self_tests(self) -> Sequence[SelfTest]:
+        """What ``task=doctor`` runs besides its own tests of ``ops`` and of whole passes, in a second or two.
+
+        For kernels that are neither. None by default.
+        """
+        return ()
+
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         """The model of a checkpoint, ready to run."""
         return TorchExecutor(load_decoder(checkpoint, self.device, dtype, self.ops), self.ops)
@@ -70,6 +122,14 @@ class Backend(Plugin, ABC):
     def ranks(self) -> Ranks:
         """The processes that compute together: the device group that holds the target. This one alone by default."""
         return ALONE
+
+    @property
+    def groups(self) -> Mapping[str, Any]:
+        """Which of several ranks hold the ``target`` and the ``draft`` model, as its option says; empty: as usual.
+
+        What that may be, :func:`spec_sdk.parallel.placement.placement` checks.
+        """
+        return {}
 
     def join(self) -> None:
         """Meet the other processes of a launched run, after which ``ranks`` are all of them; nothing if met already.

@@ -9,14 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import Any
 
-import torch
-
 from spec_sdk.contracts.request import Request
+from spec_sdk.ops import DraftLogits
 from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree, TreeBuilder
 
-Growing = Generator[int, torch.Tensor, TokenTree]
-"""A tree that grows: ``logits_KV = yield K`` feeds the tree's K youngest nodes to the draft model. Returns the tree."""
+Growing = Generator[int, DraftLogits, TokenTree]
+"""A tree that grows: ``logits = yield K`` feeds the tree's K youngest nodes to the draft model. Returns the tree."""
 
 
 class Growth(Plugin, ABC):
@@ -36,19 +35,20 @@ class Growth(Plugin, ABC):
         """Whether its trees may branch."""
 
     @abstractmethod
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         """Grow ``fed`` to at most ``depth`` levels below its root and return the closed tree.
 
         ``fed`` holds the nodes that are fed, in the order of their cache rows: add nodes to it, then yield how many of
-        the youngest to feed, and get their logits [K, V], the repetition penalty applied; ``root_logits_V`` are the
-        root's. The closed tree may have more nodes (children that were never fed) or fewer (pruned ones). Neither may
-        have more than ``fed.max_nodes``, which is more than ``depth``: a chain need not look at it. A yield feeds all
-        nodes that were added since the last one. ``drafter`` is the name to note with every draw.
+        the youngest to feed, and get their logits, the repetition penalty applied; ``root`` are the root's, K = 1.
+        :meth:`DraftLogits.top` gives each node's most probable children; :attr:`DraftLogits.full_KV` makes the rows
+        [K, V] over the whole vocabulary, which a draw is made from and judged by.
+
+        The closed tree may have more nodes (children that were never fed) or fewer (pruned ones). Neither may have more
+        than ``fed.max_nodes``, which is more than ``depth``: a chain need not look at it. A yield feeds all nodes that
+        were added since the last one. ``drafter`` is the name to note with every draw.
 
         A token chosen by a rule is ``chosen``, and its ``probability`` may be noted. A growth that notes it
-        may be given logits of no rows, [0, V]: no further level is worth its time. It closes the tree with what it has.
+        may be given logits of no rows, K = 0: no further level is worth its time. It closes the tree with what it has.
 
         One drawn at random is drawn with ``request.sampler`` and
         ``request.rng``, and keeps its distribution; what was drawn is never pruned, and whether a draw is made depends

@@ -60,7 +60,7 @@ class Policy(Plugin, ABC):
 
         Also called once after the target's prefill: 0 there leaves the drafter's own prefill for later. So it must not
         count its calls; what a policy learns, it learns in ``observe``. It may depend on anything that is past, and
-        on no random number that is yet to be drawn: then adapting leaves the law of the output as it is.
+        on no random number that is yet to be drawn: then adapting leaves the distribution of the output as it is.
         """
 
     def budgets(self, requests: Sequence[Request], policies: Sequence[Policy]) -> list[Budget]:

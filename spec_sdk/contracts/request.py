@@ -6,7 +6,7 @@ Legend: N tree nodes or rows of logits, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from spec_sdk.contracts.constraint import Constraint
 from spec_sdk.contracts.sampler import Sampler
 from spec_sdk.model.encoder_input import EncoderInput
-from spec_sdk.ops import Ops
+from spec_sdk.ops import DraftLogits, Ops
 from spec_sdk.tree import TokenTree
 
 LARGEST_TREE = 4096
@@ -209,6 +209,12 @@ class Request:
         if self._state.constraint is not None:
             self._state.constraint.apply(logits_NV, self.tokens[self.prompt_length :], paths)
         return logits_NV
+
+    def process_draft(self, logits: DraftLogits, paths: Sequence[Sequence[int]]) -> DraftLogits:
+        """:meth:`process_logits` of a draft model's logits, which may be written to, for a growth to choose from."""
+        if not self.changes_logits:
+            return replace(logits, ops=self.ops)
+        return DraftLogits.over_all(self.process_logits(logits.full_KV, paths), self.ops)
 
     def uniforms(self, count: int) -> list[float]:
         """The next ``count`` random numbers of [0, 1), in double precision."""

@@ -90,13 +90,13 @@ class Sampler(Plugin, ABC):
         """
         return self.probabilities(logits_NV).argmax(-1)
 
-    def law(self, logits_V: torch.Tensor) -> DraftDistribution:
-        """The law of a token drawn from these draft logits [V], which are kept as they are. Worked out when read."""
+    def distribution(self, logits_V: torch.Tensor) -> DraftDistribution:
+        """The distribution of a token drawn from these draft logits [V], which stay as they are; made when read."""
         return DraftDistribution(logits_V, lambda row_V: self.probabilities(row_V[None])[0].cpu())
 
-    def draw_from(self, law: DraftDistribution, random: Random) -> int:
-        """One token of a drafter's law. A sampler that can draw from logits should override this."""
-        return self.draw(law.q_V, random)
+    def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
+        """One token of a drafter's distribution. A sampler that can draw from logits should override this."""
+        return self.draw(distribution.q_V, random)
 
     def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
         """The distributions of a scored tree, for a rule of acceptance to ask for: from :meth:`probabilities`.

@@ -11,10 +11,12 @@ from spec_sdk.plugin import Plugin
 class Task(Plugin, ABC):
     """What ``task=…`` runs. Receives the resolved, validated application config.
 
+    ``computes``: it makes the run's backend; False for one that only looks at files.
     ``every_rank``: it runs on every rank of a launched run; otherwise a launcher with several processes is refused.
     """
 
     kind = "task"
+    computes: ClassVar[bool] = True
     every_rank: ClassVar[bool] = False
 
     def __init__(self, config: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from spec_sdk.contracts.request import Request, Verdict
+from spec_sdk.errors import PluginFault
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import Decision, Ops, PendingDecision, Rule, ScoredTree, attempt, read_decisions
 from spec_sdk.ops.block_acceptance import require_chain
@@ -89,7 +90,7 @@ class Verifier(Plugin, ABC):
             pending.update(zip(group, ops.accept(rule, list(group.values())), strict=True))
         decisions = read_decisions([pending[i] for i in range(len(trees))])
         return [
-            decision if isinstance(decision, Exception) else attempt(_verdict, tree, decision)
+            decision if isinstance(decision, Exception) else attempt(self._verdict, tree, decision)
             for tree, decision in zip(trees, decisions, strict=True)
         ]
 
@@ -99,7 +100,8 @@ class Verifier(Plugin, ABC):
             require_chain(tree, f"verifier {self.name!r}")
         return ScoredTree(tree, request.sampler.rows(tree, logits_NV), request.uniforms)
 
-
-def _verdict(tree: TokenTree, decision: Decision) -> Verdict:
-    path, token = decision
-    return Verdict(path, token, tree)
+    def _verdict(self, tree: TokenTree, decision: Decision) -> Verdict:
+        if not isinstance(decision, tuple) or len(decision) != 2:
+            raise PluginFault(f"verifier {self.name!r}: its rule returned {decision!r}, not a path and a token")
+        path, token = decision
+        return Verdict(path, token, tree)

@@ -5,6 +5,8 @@ Legend: N tree nodes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spec_sdk.contracts.request import Budget, Verdict
 from spec_sdk.model.session import token_fault
 from spec_sdk.tree import TokenTree
@@ -49,6 +51,15 @@ def verdict_fault(verdict: object, tree: TokenTree, vocabulary: int) -> str | No
             return f"tree node {node} follows node {parent} in the accepted path, its parent is {tree.parent_N[node]}"
     if not isinstance(verdict.next_token, int) or not 0 <= verdict.next_token < vocabulary:
         return f"the next token {verdict.next_token!r} lies outside the vocabulary of {vocabulary}"
+    return None
+
+
+def count_fault(answers: object, wanted: int, what: str) -> str | None:
+    """What makes ``answers`` no list of one ``what`` for each of ``wanted`` requests; None if nothing does."""
+    if not isinstance(answers, Sequence):
+        return f"it returned {answers!r}, and no list of {what}"
+    if len(answers) != wanted:
+        return f"it returned {len(answers)} {what} for {wanted} requests"
     return None
 
 

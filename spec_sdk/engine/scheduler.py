@@ -15,18 +15,20 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts.drafter import Drafter, Hidden
+from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.verifier import Verifier
-from spec_sdk.engine.faults import RequestError, budget_fault, tree_fault, verdict_fault
+from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, tree_fault, verdict_fault
+from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
-from spec_sdk.errors import UnusableLogits, UserError
+from spec_sdk.errors import PluginFault, UnusableLogits, UserError
 from spec_sdk.level_ranks import level_ranks, level_sizes
+from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk.model.step_clock import HostClock, StepClock
-from spec_sdk.ops import host_reads, read_tops, top_of
+from spec_sdk.ops import host_reads, read_tops
 from spec_sdk.tree import TokenTree
 
 HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
@@ -53,6 +55,7 @@ class Scheduler:
         self.verifier = verifier
         self.policy = policy
         self._clock = clock or HostClock()
+        self._tapped = TappedStates()
         self._waiting: deque[Active] = deque()
         self._active: list[Active] = []
         self._free = list(range(slots))
@@ -127,18 +130,24 @@ class Scheduler:
         while self._waiting and self._free:
             active = self._waiting.popleft()
             state, prompt = active.state, active.state.tokens[:-1]
-            # hidden states are kept of no token: who asks for them has the whole prompt fed
-            reuse = not self.drafter.taps
             given = state.encoder_input
-            state.slot = max(self._free, key=lambda slot: (reuse and self.target.shared(slot, prompt, given), -slot))
+            shared = {slot: self._shared(slot, prompt, given) for slot in self._free}
+            state.slot = max(self._free, key=lambda slot: (shared[slot], -slot))
             self._free.remove(state.slot)
             self._active.append(active)
             with self._ending([active]):
                 began = self._clock.mark() if given is not None else None
-                self.target.open(state.slot, prompt, reuse, given)
+                kept = self.target.open(state.slot, prompt, shared[state.slot] > 0, given)
+                if self.drafter.taps:
+                    self._tapped.truncate(state.slot, kept)
                 if given is not None:
                     # its encoder has run: the larger part of such a request's prefill
                     active.prefill_s += self._clock.seconds(began, self._clock.mark())
+
+    def _shared(self, slot: int, prompt: Sequence[int], encoder_input: EncoderInput | None) -> int:
+        """How many of a prompt's first tokens a slot's cache has, with the hidden states that the drafter taps."""
+        shared = self.target.shared(slot, prompt, encoder_input)
+        return shared if not self.drafter.taps or self._tapped.shared(slot, prompt) >= shared else 0
 
     def _prefill(self) -> None:
         """Feed a chunk of the oldest prompt that is not done; after its last one, let the drafter prepare."""
@@ -151,18 +160,19 @@ class Scheduler:
             # the pending token is the first tree's root
             done, prompt = self.target.length(state.slot), state.tokens[: state.prompt_length - 1]
             if chunk := prompt[done : done + PREFILL_CHUNK]:
-                active.hidden.append(self.target.prefill(state.slot, chunk, drafter.taps))
+                hidden = self.target.prefill(state.slot, chunk, drafter.taps)
+                if drafter.taps:
+                    self._tapped.append(state.slot, chunk, hidden)
             active.prefilled = done + len(chunk) == len(prompt)
             if not active.prefilled:
                 active.prefill_s += clock.seconds(began, clock.mark())
                 return
             drafter_s, fed = None, clock.mark()
-            # hidden states are not kept for later; any other drafter need not be prepared before it is asked
+            # the states of a prompt are given once; a drafter without taps need not be prepared before it is asked
             if drafter.taps or self._budgets([active])[0].depth > 0:
-                drafter.start([active.view], [_joined(active.hidden)] if drafter.taps else None)
+                drafter.start([active.view], [self._tapped.of(state.slot)] if drafter.taps else None)
                 active.drafting = True
                 drafter_s = clock.seconds(fed, clock.mark())
-            active.hidden.clear()
             self._emit(
                 active,
                 event="prefill",
@@ -207,13 +217,13 @@ class Scheduler:
                 trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
             except UnusableLogits as error:
                 raise UserError(f"step {asked[0].active.state.step + 1}, {name}: {error}") from error
-            if len(trees) != len(asked):
-                raise ValueError(f"{name}: it returned {len(trees)} trees for {len(asked)} requests")
+            if fault := count_fault(trees, len(asked), "trees"):
+                raise PluginFault(f"{name}: {fault}")
             for turn, tree in zip(asked, trees, strict=True):
                 with self._ending([turn.active]):
                     pending, vocabulary = turn.active.view.pending_token, self.target.vocabulary
                     if fault := tree_fault(tree, pending, turn.budget, vocabulary):
-                        raise ValueError(f"{name}: {fault}")
+                        raise PluginFault(f"{name}: {fault}")
                     turn.tree = tree
         return self._going_on(turns)
 
@@ -240,7 +250,7 @@ class Scheduler:
             return turns
         # before the verdicts, which may be written over the logits; read after them, when the device is done
         asking, count = [turn for turn in turns if turn.active.drafting], self.drafter.target_top_k
-        tops = [top_of(logits[turn.active.slot], count) for turn in asking] if count else []
+        tops = [turn.active.view.ops.top_log_probabilities(logits[turn.active.slot], count) for turn in asking if count]
         with self._ending([turn.active for turn in turns]):
             verdicts = self._verdicts(turns, [logits[turn.active.slot] for turn in turns])
             for turn, verdict in zip(turns, verdicts, strict=True):
@@ -259,19 +269,19 @@ class Scheduler:
             verdicts = self.verifier.verify([turn.tree for turn in turns], logits, [turn.active.view for turn in turns])
         except RequestError as error:
             raise ValueError(f"{name}: {error}") from error
-        if len(verdicts) != len(turns):
-            raise ValueError(f"{name}: it returned {len(verdicts)} verdicts for {len(turns)} requests")
+        if fault := count_fault(verdicts, len(turns), "verdicts"):
+            raise PluginFault(f"{name}: {fault}")
         return verdicts
 
     def _checked(self, verdict: Verdict | Exception, turn: Turn) -> Verdict:
-        """The verdict. Raises the exception that stands in its place, and ValueError for one that cannot be used."""
+        """The verdict. Raises the exception that stands in its place, and PluginFault for one that cannot be used."""
         if isinstance(verdict, UnusableLogits):
             step = turn.active.view.step + 1
             raise UserError(f"step {step}, target: {verdict} (row = tree node; {HALF_PRECISION})") from verdict
         if isinstance(verdict, Exception):
             raise verdict
         if fault := verdict_fault(verdict, turn.tree, turn.scores.logits_NV.shape[-1]):
-            raise ValueError(f"verifier {self.verifier.name!r}: {fault}")
+            raise PluginFault(f"verifier {self.verifier.name!r}: {fault}")
         return verdict
 
     def _commit(self, turns: list[Turn]) -> list[Turn]:
@@ -280,6 +290,9 @@ class Scheduler:
             if turns:
                 self.target.commit([turn.active.slot for turn in turns], [turn.path for turn in turns])
             for turn in turns:
+                if self.drafter.taps:
+                    rows = [turn.tree.token_N[node] for node in turn.path]
+                    self._tapped.append(turn.active.slot, rows, turn.path_hidden)
                 turn.active.state.tokens.extend(turn.tokens)
                 turn.active.state.step += 1
         told = [turn for turn in self._going_on(turns) if turn.active.drafting]
@@ -288,7 +301,7 @@ class Scheduler:
                 tops = [turn.top for turn in told if turn.top is not None]
                 if tops:
                     self.drafter.observe_scores([turn.active.view for turn in told], [turn.tree for turn in told], tops)
-                hidden = [{layer: h_NM[turn.path] for layer, h_NM in turn.scores.hidden.items()} for turn in told]
+                hidden = [turn.path_hidden for turn in told]
                 self.drafter.observe([turn.active.view for turn in told], [turn.tokens for turn in told], hidden)
         return self._going_on(turns)
 
@@ -338,8 +351,9 @@ class Scheduler:
         if not requests:
             return []
         granted = self.policy.budgets([a.view for a in requests], [a.policy for a in requests])
-        if fault := next((fault for budget in granted if (fault := budget_fault(budget))), None):
-            raise ValueError(f"policy {self.policy.name!r}: {fault}")
+        fault = count_fault(granted, len(requests), "budgets")
+        if fault := fault or next((fault for budget in granted if (fault := budget_fault(budget))), None):
+            raise PluginFault(f"policy {self.policy.name!r}: {fault}")
         budgets = []
         for active, budget in zip(requests, granted, strict=True):
             request = active.view
@@ -407,9 +421,3 @@ def clip(verdict: Verdict, request: Request) -> list[int]:
         if token in request.stop_ids:
             return tokens[: i + 1]
     return tokens
-
-
-def _joined(chunks: Sequence[Hidden]) -> Hidden:
-    """The hidden states of a prompt's chunks, one after the other."""
-    layers = chunks[0] if chunks else {}
-    return {layer: torch.cat([chunk[layer] for chunk in chunks]) for layer in layers}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +38,6 @@ class Active:
     prefilled: bool = False
     prefill_s: float = 0.0
     drafting: bool = False
-    hidden: list[Hidden] = field(default_factory=list)
 
     @property
     def view(self) -> Request:
@@ -65,3 +65,8 @@ class Turn:
     def path(self) -> list[int]:
         """The committed nodes: one for each emitted token."""
         return self.verdict.path[: len(self.tokens)]
+
+    @functools.cached_property
+    def path_hidden(self) -> Hidden:
+        """The tapped states of the committed nodes, the root first: layer → [N, M]."""
+        return {layer: h_NM[self.path] for layer, h_NM in self.scores.hidden.items()}

@@ -7,15 +7,21 @@ times of passes for costs).
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from spec_sdk.bench.figures import figures_of
+from spec_sdk.bench.reading import read_bench
+from spec_sdk.bench.records import VANILLA
 from spec_sdk.errors import UserError
+from spec_sdk.files import read_text
+from spec_sdk.policy import FixedPolicy
 
 TABLE = Path(__file__).parent / "drafting_8b.yaml"
 
@@ -99,40 +105,84 @@ class GPUTable:
 
 
 def measured_drafters(path: Path, table: GPUTable, option: str) -> tuple[list[Drafting], list[str]]:
-    """What ``benchmarks.drafters`` wrote: a row per temperature and drafter, over all tasks; and the names of drafters
-    of which the table knows no weights.
+    """What ``task=bench`` measured: a row per temperature and drafter, over all tasks; and the names of drafters of
+    which the table knows no weights. ``path``: its directory, or a report (:func:`_of_report`).
 
-    Raises UserError, naming ``option``, for a file that cannot be read or is another one.
+    Raises UserError, naming ``option``, for what cannot be read or is something else.
     """
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        temperatures = report["temperatures"].items()
+        measured = _of_bench(path) if path.is_dir() else _of_report(path, option)
         found, unknown = list[Drafting](), list[str]()
-        for temperature, drafters in temperatures:
-            for name, tasks in drafters.items():
-                pipeline, figures = name.split()[0], tasks["all"]
-                if table.parameters.get(pipeline) and "policy=" in name:
-                    continue  # by this machine's prices it paused where another would draft
-                if pipeline in table.parameters:
-                    found.append(_measured(pipeline, float(temperature), figures, table.parameters[pipeline]))
-                elif pipeline != "vanilla" and name not in unknown:
-                    unknown.append(name)
-    except OSError as error:
-        raise UserError(f"{option}: {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(f"{option}: {path} is no report of python -m benchmarks.drafters") from error
+        for one in measured:
+            pipeline = one.name.split()[0]
+            if table.parameters.get(pipeline) and one.policy != FixedPolicy.name:
+                continue  # by this machine's prices it paused where another would draft
+            if pipeline in table.parameters:
+                found.append(one.drafting(pipeline, table.parameters[pipeline]))
+            elif pipeline != VANILLA and one.name not in unknown:
+                unknown.append(one.name)
+    except UserError as error:
+        raise error if str(error).startswith(option) else UserError(f"{option}: {error}") from error
+    except (RecursionError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UserError(f"{option}: {path} is no directory of task=bench, and no report of drafters") from error
     return found, unknown
 
 
-def _measured(name: str, temperature: float, figures: Mapping[str, Any], parameters: float) -> Drafting:
-    depths: Sequence[float] = figures["acceptance_by_depth"]
-    return Drafting(
-        name,
-        temperature,
-        float(figures["pooled_mean_accepted_tokens"]),
-        float(figures["nodes_per_cycle"]),
+@dataclass(frozen=True)
+class _Measured:
+    """A candidate's figures over all prompts. ``draft_s``: of a cycle, on the host and wherever the draft model ran."""
+
+    name: str
+    policy: str
+    temperature: float
+    mean_accepted_tokens: float
+    nodes: float
+    deepest: int
+    draft_s: float
+
+    def drafting(self, pipeline: str, parameters: float) -> Drafting:
         # drafters with a model draft to the same depth in every cycle; the others make no passes
-        len(depths) if parameters else 0,
-        parameters,
-        0.0 if parameters else figures["draft_ms_per_cycle"] / 1e3,
-    )
+        levels, host_s = (self.deepest, 0.0) if parameters else (0, self.draft_s)
+        return Drafting(pipeline, self.temperature, self.mean_accepted_tokens, self.nodes, levels, parameters, host_s)
+
+
+def _of_bench(directory: Path) -> list[_Measured]:
+    """Pipelines at batch size 1 that made a pass."""
+    run, found = read_bench(directory), list[_Measured]()
+    for setting, name in itertools.product(run.settings, run.candidates):
+        figures = figures_of(run, name, setting) if setting.batch_size == 1 else None
+        if figures is None or run.kind_of(name) != "pipeline" or figures.stage_s_per_cycle is None:
+            continue
+        stages = figures.stage_s_per_cycle
+        found.append(
+            _Measured(
+                name,
+                (run.candidates[name].plugins or {})["policy"]["name"],
+                setting.temperature,
+                figures.mean_accepted_tokens or 1.0,
+                figures.nodes_per_cycle or 1.0,
+                len(figures.acceptance_by_depth),
+                stages["draft"] + stages["recover"],
+            )
+        )
+    return found
+
+
+def _of_report(path: Path, option: str) -> list[_Measured]:
+    """JSON: temperature → drafter → its ``policy``, and the figures of ``tasks``, of which ``all`` counts."""
+    report, found = json.loads(read_text(path, f"{option}: {path}")), list[_Measured]()
+    for temperature, drafters in report["temperatures"].items():
+        for name, measured in drafters.items():
+            figures = measured["tasks"]["all"]
+            found.append(
+                _Measured(
+                    name,
+                    measured["policy"],
+                    float(temperature),
+                    float(figures["pooled_mean_accepted_tokens"]),
+                    float(figures["nodes_per_cycle"]),
+                    len(figures["acceptance_by_depth"]),
+                    figures["draft_ms_per_cycle"] / 1e3,
+                )
+            )
+    return found

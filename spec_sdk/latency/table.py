@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from spec_sdk.errors import UserError, did_you_mean
-from spec_sdk.files import expanded
+from spec_sdk.files import expanded, read_text
 from spec_sdk.latency.model import StepTimes
 
 UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3}
@@ -173,19 +173,14 @@ def load_table(reference: str, option: str = "task.latencies") -> LatencyTable:
         raise UserError(
             f"{option}: unknown table '{reference}'{did_you_mean(reference, known)} (or the path of a file)"
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"{option}: {reference}: {why}") from error
-    return parse_table(text, Path(reference).stem, reference)
+    return parse_table(read_text(path, f"{option}: {reference}"), Path(reference).stem, reference)
 
 
 def parse_table(text: str, name: str, where: str) -> LatencyTable:
     """A table from YAML. ``where`` is what messages call the file. Raises UserError."""
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark is not None else ""
         raise UserError(f"{where}{line}: not YAML: {getattr(error, 'problem', None) or 'unreadable'}") from error

@@ -104,7 +104,20 @@ class BorrowingModel:
         return self._own.names() | self._borrowed
 
     def tensor(self, name: str) -> torch.Tensor:
-        return self._lender.tensor(self._lent[name]) if name in self._lent else self._own.tensor(name)
+        source, theirs = self._of(name)
+        return source.tensor(theirs)
+
+    def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
+        source, theirs = self._of(name)
+        return source.part(theirs, axis, first, end)
+
+    def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
+        source, theirs = self._of(name)
+        return source.quantized_part(theirs, axis, first, end)
+
+    def _of(self, name: str) -> tuple[ModelSource, str]:
+        return (self._lender, self._lent[name]) if name in self._lent else (self._own, name)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
-        return self._lender.quantized(self._lent[name]) if name in self._lent else self._own.quantized(name)
+        source, theirs = self._of(name)
+        return source.quantized(theirs)

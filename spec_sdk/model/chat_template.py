@@ -13,7 +13,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UserError, in_a_line, message_of
 
 
 class ChatTemplate:
@@ -74,5 +74,4 @@ def _strftime_now(layout: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: {text}"
+    return message_of(error) if isinstance(error, jinja2.TemplateError) else in_a_line(error)

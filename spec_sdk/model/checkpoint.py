@@ -14,6 +14,7 @@ from spec_sdk.files import expanded
 from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.borrowed_weights import VOCABULARY, borrowed_names, check_vocabulary
 from spec_sdk.model.checkpoint_shapes import check_shapes
+from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.packed_weights import WeightStore
 from spec_sdk.model.safetensors_reader import open_directory
@@ -29,7 +30,7 @@ from spec_sdk.model.source_wheel import (
 )
 from spec_sdk.model.stored_matrices import StoredMatrices
 from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
-from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_SNAPSHOT = re.compile(r"models--(?:.+--)?(?P<name>.+)")
@@ -53,11 +54,12 @@ class Checkpoint:
         if not path.is_file():
             raise UserError(f"{directory}: has no config.json")
         values = read_json_object(path)
+        store = StoredMatrices(open_directory(directory))
+        check_counts(values, store.shapes, str(path))
         self.config = read_config(values, str(path))
         table = weights_of(self.config)
         self.borrowed = borrowed_names(values, table, str(path))
         shapes = {name: shape for name, shape in table.shapes.items() if name not in self.borrowed}
-        store = StoredMatrices(open_directory(directory))
         self._store = WeightStore(store, table)
         hints = {table.name("head"): _NO_HEAD} if "head" in table else {}
         check_shapes(shapes, self._store.shapes, store.where, hints)
@@ -94,6 +96,16 @@ class Checkpoint:
         if name not in self._names:
             raise KeyError(name)
         return self._store.tensor(name)
+
+    def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
+        """Some rows (``axis`` 0) or columns of it; nothing else is read. Raises UserError for a file torn meanwhile."""
+        return self._store.part(name, axis, first, end)
+
+    def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
+        """The same in the few bits in which it is stored. None also for columns that are not whole groups."""
+        if axis and (first % GROUP or end % GROUP):
+            return None
+        return self._store.quantized_part(name, axis, first, end)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """A matrix in the few bits in which it is stored; None for one that is stored in floating point."""

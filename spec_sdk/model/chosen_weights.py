@@ -58,13 +58,25 @@ class ChosenWeights:
     def tensor(self, name: str) -> torch.Tensor:
         return self._source.tensor(name)
 
+    def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
+        return self._source.part(name, axis, first, end)
+
     def quantized(self, name: str) -> QuantizedMatrix | None:
-        stored = self._source.quantized(name)
+        return self._in_bits(name, self._source.quantized(name), lambda: self._source.tensor(name))
+
+    def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
+        if axis and (first % GROUP or end % GROUP):
+            return None
+        stored = self._source.quantized_part(name, axis, first, end)
+        return self._in_bits(name, stored, lambda: self._source.part(name, axis, first, end))
+
+    def _in_bits(
+        self, name: str, stored: QuantizedMatrix | None, read: Callable[[], torch.Tensor]
+    ) -> QuantizedMatrix | None:
         role, stored_bits = self._table.entry(name).row.role, None if stored is None else stored.bits
         bits = kept_in_bits(self._choice, role, stored_bits, self._fast)
         if bits is None:
             return None
         if stored is not None:
             return stored
-        weight_OI = self._source.tensor(name)
-        return quantize(weight_OI, bits) if weight_OI.shape[1] % GROUP == 0 else None
+        return quantize(read(), bits) if self._table.shape(role)[1] % GROUP == 0 else None

@@ -18,6 +18,7 @@ import torch
 from spec_sdk.model.block_tensors import form_of, tensors_of, with_tensors
 from spec_sdk.model.compiler import CannotCompile, Compiler, Graph, place
 from spec_sdk.model.decoder import Decoder, Rotations
+from spec_sdk.model.restaged_decoder import RestagedDecoder
 
 MOST_ROWS = 64
 """From here on torch shares elementwise work among its threads, which a graph does not."""
@@ -35,19 +36,11 @@ class CompiledBlock:
     tensors: Sequence[torch.Tensor]
 
 
-class CompiledDecoder(Decoder):
+class CompiledDecoder(RestagedDecoder):
     """A decoder with a :class:`CompiledBlock` for each of its blocks."""
 
     def __init__(self, decoder: Decoder, compiled: Sequence[CompiledBlock]) -> None:
-        super().__init__(
-            decoder.config,
-            decoder.blocks,
-            decoder.embedding,
-            decoder.final_norm_M,
-            decoder.output_head,
-            stack=decoder.stack,
-            sources=decoder.sources,
-        )
+        super().__init__(decoder)
         self.compiled = tuple(compiled)
 
     def subset(self, layers: Sequence[int]) -> CompiledDecoder:

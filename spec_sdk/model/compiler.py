@@ -15,7 +15,6 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -27,7 +26,7 @@ from typing import Any
 import torch
 
 import spec_sdk
-from spec_sdk.files import write_json
+from spec_sdk.files import scratch_directory, write_json
 from spec_sdk.model.source_cache import cache_root
 
 OPTIONS: dict[str, Any] = {
@@ -147,9 +146,9 @@ def compile_to(
         raise CannotCompile(missing)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _quiet(), tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as work:
-            made = Path(work) / path.name
-            _compile(made, function, examples, dynamic, Path(work))
+        with _quiet(), scratch_directory(path.parent, ".compiling-") as work:
+            made = work / path.name
+            _compile(made, function, examples, dynamic, work)
             os.replace(made, path)
     except CannotCompile:
         raise

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spec_sdk.errors import UserError
+from spec_sdk.files import read_text, shortened
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in ``path``. Raises UserError if it cannot be read, is not JSON, or is not an object."""
+    text = read_text(path, f"{path}:")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds a JSON {type(value).__name__}, not an object")
     return value
+
+
+LARGEST = 2.0**63
 
 
 class Fields:
@@ -40,14 +42,16 @@ class Fields:
         return self.values.get(key)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
+        """A finite number, of at most 2^63."""
         value = self.values.get(key)
         if value is None:
             value = default
         if value is None:
             raise UserError(f"{self.where}: no {key}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(key, "a number")
+        if not abs(value) <= LARGEST:
+            raise self._wrong(key, "a number that fits in 64 bits")
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
@@ -104,4 +108,4 @@ class Fields:
         return tuple(token for token in ids if token >= 0 and (vocabulary is None or token < vocabulary))
 
     def _wrong(self, key: str, wanted: str) -> UserError:
-        return UserError(f"{self.where}: {key} is {self.values.get(key)!r}, not {wanted}")
+        return UserError(f"{self.where}: {key} is {shortened(repr(self.values.get(key)))}, not {wanted}")

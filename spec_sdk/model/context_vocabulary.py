@@ -29,8 +29,10 @@ SMALL_BLOCK = 64
 def with_lowest_tokens(executor: TorchExecutor, tokens: int, option: str) -> TorchExecutor:
     """The same model, its weights shared, with an output head over the ``tokens`` lowest ids: a copy of those rows.
 
-    Raises UserError, naming ``option``, for a model whose head is over some tokens only.
+    Raises UserError, naming ``option``, for a model whose head is over some tokens only, or divided among ranks.
     """
+    if executor.head_is_collective:
+        raise UserError(f"{option}: a draft model that ranks divide drafts all tokens; leave it at null")
     decoder, head = executor.decoder, executor.decoder.output_head
     if isinstance(head, ReducedVocabularyHead):
         raise UserError(
@@ -64,12 +66,13 @@ class _Block:
 @dataclass
 class _Text:
     """A request's tokens that the head has no rows of. ``seen``: tokens of the text that were looked at; ``known``:
-    what can be drafted.
+    what can be drafted, and ``token_R`` the same in the order of the logits, once there are blocks.
     """
 
     known: set[int]
     seen: int = 0
     blocks: list[_Block] = field(default_factory=list)
+    token_R: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 class ContextVocabulary:
@@ -84,6 +87,7 @@ class ContextVocabulary:
         assert isinstance(head, ReducedVocabularyHead) and head.rows_of_tokens is not None
         self._decoder, self._ops = decoder, executor.ops
         self._rows, self._vocabulary = head.rows_of_tokens, head.outputs
+        self._head_token_R = head.token_R
         self._in_head = frozenset(head.token_R.tolist())
         self._texts: dict[int, _Text] = {}
 
@@ -103,6 +107,7 @@ class ContextVocabulary:
             if text.blocks and len(text.blocks[-1].token_C) < SMALL_BLOCK:
                 token_C = torch.cat((text.blocks.pop().token_C, token_C))
             text.blocks.append(_Block(token_C, self._ops.projection(self._rows(token_C))))
+            text.token_R = torch.cat((self._head_token_R, *(block.token_C for block in text.blocks)))
 
     def forget(self, slot: int) -> None:
         """A slot's request has ended, or another one begins there."""
@@ -114,14 +119,14 @@ class ContextVocabulary:
         return [] if text is None else [token for block in text.blocks for token in block.token_C.tolist()]
 
     def planned(self, plan: PassPlan) -> PassPlan:
-        """The plan with what :meth:`complete` needs of the pass."""
+        """The plan with what :meth:`completed` needs of the pass."""
         return replace(plan, taps=tuple(dict.fromkeys((*plan.taps, self._decoder.layers))))
 
-    def complete(self, slot: int, output: PassOutput) -> None:
-        """Write the logits of the text's tokens into those of a request's pass, [1, N, V] or [1, 1, V]."""
-        text, logits_BNV = self._texts.get(slot), output.logits_BNV
-        if text is None:
-            return
-        h_BNM = output.hidden[self._decoder.layers][:, -logits_BNV.shape[1] :]
-        for block in text.blocks:
-            logits_BNV.index_copy_(-1, block.token_C, self._decoder.logits_with(h_BNM, block.rows))
+    def completed(self, slot: int, output: PassOutput) -> PassOutput:
+        """A request's pass with the logits of its text's tokens behind those of the head's: [1, N, R] or [1, 1, R]."""
+        text, logits_1NR = self._texts.get(slot), output.logits_BNV
+        if text is None or not text.blocks:
+            return output
+        h_BNM = output.hidden[self._decoder.layers][:, -logits_1NR.shape[1] :]
+        of_text = (self._decoder.logits_with(h_BNM, block.rows) for block in text.blocks)
+        return replace(output, logits_BNV=torch.cat((logits_1NR, *of_text), -1), token_R=text.token_R)

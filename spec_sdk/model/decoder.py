@@ -5,7 +5,8 @@ A block has four stages, which are the seams that block runners use:
 ``pre_attention(h) → q, k, v``, ``attend(q) → o``, ``project(o) → a``, ``post_attention(h, a) → h``. What layers of one
 model differ in beside their weights is their kind, known before any pass.
 
-Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D head dim, V vocabulary.
+Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D head dim, V vocabulary,
+R tokens that logits are of.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 import torch
-import torch.nn.functional as F
 
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
@@ -31,8 +31,8 @@ from spec_sdk.ops.feed_forward import FeedForward
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
-from spec_sdk.ops.quantized import QuantizedMatrix
-from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
+from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
 
 
 class TensorSource(Protocol):
@@ -45,12 +45,26 @@ class TensorSource(Protocol):
 
     def names(self) -> frozenset[str]: ...
 
+    def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
+        """``first`` … ``end - 1`` of a vector, or of a matrix's rows (``axis`` 0) or columns (1): do not write to it.
+
+        What a rank has of a tensor that others have the rest of. A source of large files reads nothing else.
+        """
+        return self.tensor(name).narrow(axis, first, end - first)
+
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """The matrix of a linear layer or an embedding in the few bits that it shall have in memory.
 
         None for one that shall be in floating point. For a source that says nothing else, that is all of them.
         """
         return None
+
+    def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
+        """Some rows or columns of the same. None also for columns that are not whole groups."""
+        matrix = self.quantized(name)
+        if matrix is None or axis == 0:
+            return matrix and matrix.rows(slice(first, end))
+        return None if first % GROUP or end % GROUP else matrix.columns(first, end)
 
 
 @dataclass(frozen=True)
@@ -113,6 +127,8 @@ class Decoder:
 
     head_is_collective: bool = False
     """Whether several processes compute the logits together."""
+    norm_ops: Ops = Ops()
+    """What computes norms outside a block's stages; by default the reference."""
 
     def __init__(
         self,
@@ -153,7 +169,7 @@ class Decoder:
 
     @property
     def vocabulary(self) -> int:
-        """Length of the logits: output rows, which a checkpoint may have padded."""
+        """Tokens of the vocabulary: output rows, which a checkpoint may have padded."""
         return self.output_head.outputs
 
     @property
@@ -247,20 +263,19 @@ class Decoder:
         h_BNM = self.embedding(token_BN)
         return h_BNM if self._embedding_scale == 1.0 else h_BNM * self._embedding_scale
 
+    @property
+    def token_R(self) -> torch.Tensor | None:
+        """The tokens that :meth:`head` gives logits of; None: all."""
+        return rows_and_tokens(self.output_head)[1]
+
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
-        """Logits [B, N, V] in the model's dtype."""
-        return self.logits_with(h_BNM, self.output_head)
+        """Logits [B, N, R] in the model's dtype, of the tokens that the output head has rows of."""
+        return self.logits_with(h_BNM, rows_and_tokens(self.output_head)[0])
 
     def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
         """Final norm and this output projection, soft-capped if the model is: a logit for each of its rows."""
-        logits_BNV, cap = output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
-        if cap is None:
-            return logits_BNV
-        capped_BNV = torch.tanh(logits_BNV / cap) * cap
-        if isinstance(output_head, ReducedVocabularyHead):
-            # what it has no row for stays impossible
-            capped_BNV.masked_fill_(logits_BNV == float("-inf"), float("-inf"))
-        return capped_BNV
+        logits, cap = output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         """Blocks ``first`` … ``end - 1``: hidden states [B, N, M] into the first → out of the last one, recorded where
@@ -326,4 +341,4 @@ class Decoder:
         return x_BNM if gain_M is None else self._norm(x_BNM, gain_M)
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x.to(gain.dtype), gain.shape, gain, self.config.rms_norm_eps).to(x.dtype)
+        return self.norm_ops.rms_norm(x, gain, self.config.rms_norm_eps)

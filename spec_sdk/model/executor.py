@@ -1,6 +1,6 @@
 """What an executor is: a loaded model on a device, which runs passes.
 
-Legend: B requests, N rows of a request, M model dim, V vocabulary.
+Legend: B requests, N rows of a request, M model dim, V vocabulary, R tokens that logits are of.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ class PassOutput:
     a pass and says so by :func:`spec_sdk.ops.host_reads.count`.
 
     ``logits_BNV``: as the plan asks, [B, N, V], [B, 1, V] or [B, N, 0]; ``hidden``: layer → [B, N, M]; ``reports``: per
-    request, what the runner measured.
+    request, what the runner measured. ``token_R``: the tokens that the logits are of, which are R then and not V, where
+    the output head has rows of some only; None: all.
     """
 
     logits_BNV: torch.Tensor
     hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
     reports: Sequence[AttentionReport | None] = ()
+    token_R: torch.Tensor | None = None
 
 
 class Cache(Protocol):
@@ -80,8 +82,8 @@ class Cache(Protocol):
 class Executor(ABC):
     """A model on a device. What it is given and what it returns are values; all that lasts lies in the cache.
 
-    ``device``: where the inputs of a pass are put, and what it returns may lie. ``vocabulary``: length of the logits,
-    which a checkpoint may have padded.
+    ``device``: where the inputs of a pass are put, and what it returns may lie. ``vocabulary``: tokens that the model
+    knows, which a checkpoint may have padded.
     """
 
     config: ModelConfig

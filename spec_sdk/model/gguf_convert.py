@@ -11,6 +11,7 @@ from pathlib import Path
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.model.architectures import read_config, read_gguf_config, weights_of
 from spec_sdk.model.checkpoint_shapes import check_shapes
+from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_tensors import GGUFWeights
@@ -33,6 +34,7 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     before anything is written, and OSError (ENOSPC) if the disk is full: before, if the room is foreseeably short.
     """
     gguf = GGUFFile(path)
+    check_counts(gguf.metadata, gguf.shapes, gguf.where)
     values = read_gguf_config(gguf)
     config = read_config(values, gguf.where)
     table = weights_of(config)

@@ -12,6 +12,7 @@ from spec_sdk.model.attention_stack import AttentionStack
 from spec_sdk.model.borrowed_weights import BorrowingModel
 from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
+from spec_sdk.model.freed_memory import return_freed_memory
 from spec_sdk.model.load_whisper import load_whisper
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import has_experts
@@ -68,25 +69,29 @@ def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights],
         k_norm_LD=weights.stacked_if_any("k_norm"),
         output_projections=weights.projections("o"),
     )
-    blocks = [
-        BlockWeights(
-            input_norm_M=stack.input_norm_LM[i],
-            qkv=stack.qkv_projections[i],
-            q_norm_D=None if stack.q_norm_LD is None else stack.q_norm_LD[i],
-            k_norm_D=None if stack.k_norm_LD is None else stack.k_norm_LD[i],
-            output=stack.output_projections[i],
-            post_norm_M=weights.read("post_norm", i),
-            mlp=_mixture(weights, config.experts, i)
-            if config.experts is not None and has_experts(config, i)
-            else GatedMLP(
-                weights.biased_projection(i, "gate", "up"), weights.biased_projection(i, "down"), config.activation
-            ),
-            attention_output_norm_M=weights.read_if_any("attention_output_norm", i),
-            mlp_output_norm_M=weights.read_if_any("mlp_output_norm", i),
-        )
-        for i in range(config.num_layers)
-    ]
+    blocks = []
+    for i in range(config.num_layers):
+        blocks.append(_block(config, weights, stack, i))
+        return_freed_memory()
     return blocks, stack
+
+
+def _block(config: ModelConfig, weights: _Weights, stack: AttentionStack, i: int) -> BlockWeights:
+    return BlockWeights(
+        input_norm_M=stack.input_norm_LM[i],
+        qkv=stack.qkv_projections[i],
+        q_norm_D=None if stack.q_norm_LD is None else stack.q_norm_LD[i],
+        k_norm_D=None if stack.k_norm_LD is None else stack.k_norm_LD[i],
+        output=stack.output_projections[i],
+        post_norm_M=weights.read("post_norm", i),
+        mlp=_mixture(weights, config.experts, i)
+        if config.experts is not None and has_experts(config, i)
+        else GatedMLP(
+            weights.biased_projection(i, "gate", "up"), weights.biased_projection(i, "down"), config.activation
+        ),
+        attention_output_norm_M=weights.read_if_any("attention_output_norm", i),
+        mlp_output_norm_M=weights.read_if_any("mlp_output_norm", i),
+    )
 
 
 def load_target_ends(source: TensorSource, name: str, device: torch.device, dtype: torch.dtype, ops: Ops) -> TargetEnds:

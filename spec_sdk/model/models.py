@@ -9,7 +9,7 @@ import copy
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -20,20 +20,9 @@ from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
-from spec_sdk.model.draft_heads.block_head import BlockExecutor
-from spec_sdk.model.draft_heads.head import DraftHeadExecutor
-from spec_sdk.model.draft_heads.hydra import HydraHeads
+from spec_sdk.model.draft_heads.head_choices import AS_PUBLISHED, HeadChoices
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
-from spec_sdk.model.draft_heads.loading import (
-    BLOCK_HEADS,
-    HEADS,
-    HeadChoices,
-    load_block_head,
-    load_draft_head,
-    load_hydra_heads,
-    load_medusa_heads,
-)
-from spec_sdk.model.draft_heads.medusa import MedusaHeads
+from spec_sdk.model.draft_heads.loading import HeadKind, LoadedHead, load_head
 from spec_sdk.model.draft_heads.opening import open_draft_head, open_own_module
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder, load_target_ends
@@ -51,6 +40,9 @@ from spec_sdk.ranks import ALONE, Ranks
 AnyExecutor = TypeVar("AnyExecutor", bound=Executor)
 CUT_DRAFT = "cut"
 """The draft reference that means: no model of its own, but a subset of the target's layers."""
+
+AUTO_DRAFT = "auto"
+"""The draft reference that means: a trained draft model that an installed package has for the target, else a cut."""
 Load = Callable[[TensorSource, torch.dtype], Executor]
 """Makes a checkpoint's model ready to run in a dtype: :meth:`Backend.load`."""
 
@@ -65,49 +57,28 @@ class Model:
 
 
 @dataclass(frozen=True)
-class DraftHeadModel:
+class DraftHeadModel(Generic[LoadedHead]):
     """A loaded draft head: a label for reports, and what runs it."""
 
     name: str
-    executor: DraftHeadExecutor
-
-
-@dataclass(frozen=True)
-class BlockHeadModel:
-    """A loaded head that drafts a block: a label for reports, and what runs it."""
-
-    name: str
-    executor: BlockExecutor
-
-
-@dataclass(frozen=True)
-class MedusaModel:
-    """Loaded Medusa heads, with a label for reports."""
-
-    name: str
-    heads: MedusaHeads
-
-
-@dataclass(frozen=True)
-class HydraModel:
-    """Loaded Hydra heads, with a label for reports."""
-
-    name: str
-    heads: HydraHeads
+    head: LoadedHead
 
 
 class Models:
     """Loads the target at once and draft models when first asked for.
 
-    ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``. ``load`` makes a
-    checkpoint's model ready to run. ``given``: models that are in memory, by the reference that names them. Over
-    several ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on
-    each, with the kernels ``ops`` on ``device``; a draft model is whole wherever it is loaded. ``context``: the longest
-    text that will be served; a draft model whose own is shorter keeps that. ``weights``: the bits of the matrices, of
-    the target and of draft models alike; ``kv_cache`` those of their caches.
+    ``draft_reference`` is a model reference, or ``cut``: the target's own layers ``draft_layers``, or ``auto``: the
+    draft model that an installed package has for the target; ``cut`` where there is none, or layers are named. ``load``
+    makes a checkpoint's model ready to run. ``given``: models that are in memory, by the reference that names them.
+    Over several ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on
+    each, with the kernels ``ops`` on ``device``. ``draft_ranks``: those that hold the draft model
+    (:meth:`draft_ranks`). ``context``: the longest text that will be served; a draft model whose own is shorter keeps
+    that. ``weights``: the bits of the target's matrices, ``draft_weights`` those of a draft model's; ``kv_cache`` those
+    of their caches.
     """
 
     ranks: Ranks = ALONE
+    _draft_ranks: Ranks | None = None
 
     def __init__(
         self,
@@ -124,6 +95,8 @@ class Models:
         given: Mapping[str, ModelSource] | None = None,
         weights: str = "auto",
         kv_cache: str = "auto",
+        draft_weights: str = "auto",
+        draft_ranks: Ranks | None = None,
     ) -> None:
         self._given = dict(given or {})
         self.load = load
@@ -132,17 +105,18 @@ class Models:
         self.dtype = dtype
         self.ranks = ranks
         self.group = group or ranks
-        self.spread: list[SpreadSession] = []
-        """The sessions that all ranks have, in the order in which they were made."""
+        self.spread: list[SpreadSession | None] = []
+        """The sessions that several ranks have, in the order in which they were made; None for one of others."""
+        self._draft_ranks = draft_ranks
         self._target_reference, self._draft_reference = target_reference, draft_reference
         self._draft_layers = draft_layers
         self._context = context
         self._weights, self._kv_cache = weights, kv_cache
+        # rounding a draft changes no output: one that is stored in few bits need not be dense because the target is
+        as_target = draft_weights == "auto" and weights in ("int8", "int4")
+        self._draft_weights = weights if as_target else draft_weights
         self._loaded: dict[str, Model] = {}
-        self._heads: dict[tuple[str | None, HeadChoices], DraftHeadModel] = {}
-        self._block_heads: dict[tuple[str, HeadChoices], BlockHeadModel] = {}
-        self._medusa_heads: dict[str, MedusaModel] = {}
-        self._hydra_heads: dict[str, HydraModel] = {}
+        self._heads: dict[tuple[str | None, HeadKind[Any], HeadChoices], DraftHeadModel[Any]] = {}
         self._target_checkpoint = self._open(target_reference)
         longest = self._target_checkpoint.config.longest_context
         if context is not None and context > longest:
@@ -179,91 +153,59 @@ class Models:
         self._given.update(given)
         return models
 
-    def draft(self, reference: str | None = None) -> Model:
+    def draft_ranks(self, spreads: bool) -> Ranks:
+        """The ranks that draft: those that the run names for it. Otherwise all where their runner ``spreads`` a whole
+        model's work, and the leader alone where it does not.
+        """
+        return self._draft_ranks or (self.ranks if spreads else ALONE)
+
+    def draft(self, reference: str | None = None, among: Ranks = ALONE) -> Model:
         """The draft model: ``model.draft`` of the run, or another reference a drafter names.
 
-        ``cut`` is the target's own layers ``model.draft_layers``, ``cut:NAME`` a named cut.
-        Raises UserError if its vocabulary is not the target's.
+        ``cut`` is the target's own layers ``model.draft_layers``, ``cut:NAME`` a named cut. ``among``: ranks that
+        divide it, as the target is divided; whole if left out. Raises UserError if its vocabulary is not the target's,
+        and for one that so many ranks cannot divide.
         """
         reference = reference or self._draft_reference
+        if reference == AUTO_DRAFT:
+            reference = (self.trained_model if self._draft_layers == "auto" else None) or CUT_DRAFT
         if reference == CUT_DRAFT:
-            return self._cut(self._draft_layers)
+            return self._cut(self._draft_layers, among)
         if reference.startswith(CUT_DRAFT + ":"):
-            return self._cut(reference.removeprefix(CUT_DRAFT + ":"))
-        model = self._load(reference)
+            return self._cut(reference.removeprefix(CUT_DRAFT + ":"), among)
+        model = self._load(reference, among=among)
         check_vocabularies(self.target, model)
         check_encoders(self.target, model)
         return model
 
-    def draft_head(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
-        """A draft head, by directory or Hugging Face hub id, loaded once for every choice.
+    def draft_head(
+        self, reference: str | None, kind: HeadKind[LoadedHead], choices: HeadChoices = AS_PUBLISHED
+    ) -> DraftHeadModel[LoadedHead]:
+        """A draft head of this kind, by directory or Hugging Face hub id, loaded once for every choice.
 
-        None: the one that an installed package has for the target. Raises UserError where there is none, and for one
+        None: the one that an installed package has for the target or, of a prediction module, the one in the target's
+        own checkpoint, for texts as long as the target is served. Raises UserError where there is none, and for one
         that cannot be used with the target.
         """
-        reference = reference or self._trained_head(HEADS if choices.method == "auto" else (choices.method,))
-        return self._draft_head(reference, choices)
-
-    def prediction_module(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
-        """A prediction module (MTP), by directory or Hugging Face hub id, loaded once for every choice.
-
-        None: the one in the target's own checkpoint, for texts as long as the target is served. Raises UserError where
-        there is none, and for one that cannot be used with the target.
-        """
-        if reference is None and choices.context is None and self._context is not None:
-            choices = replace(choices, context=self._context)
-        return self._draft_head(reference, choices)
-
-    def _draft_head(self, reference: str | None, choices: HeadChoices) -> DraftHeadModel:
-        key = (reference, choices)
+        if reference is None and kind.in_target:
+            choices = replace(choices, context=choices.context or self._context)
+        elif reference is None:
+            reference = self._trained_head(kind.methods if choices.method == "auto" else (choices.method,))
+        key = (reference, kind, choices)
         if key not in self._heads:
             published = self._own_module() if reference is None else self._open_head(reference)
-            executor = load_draft_head(published, self._ends, choices, self.device, self.dtype, self.ops)
-            self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} head", self._with_cache(executor))
-        return self._heads[key]
+            head = load_head(published, kind, self._ends, choices, self.device, self.dtype, self.ops)
+            if self._kv_cache == "int8":
+                head.keep_cache_in_int8()
+            self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} {kind.noun}", head)
+        found: DraftHeadModel[LoadedHead] = self._heads[key]
+        return found
 
-    def block_head(self, reference: str | None, choices: HeadChoices) -> BlockHeadModel:
-        """A head that drafts a block, by directory or Hugging Face hub id, loaded once for every choice.
-
-        None: the one that an installed package has for the target. Raises UserError where there is none, and for one
-        that cannot be used with the target.
-        """
-        reference = reference or self._trained_head(BLOCK_HEADS)
-        key = (reference, choices)
-        if key not in self._block_heads:
-            published = self._open_head(reference)
-            executor = load_block_head(published, self._ends, choices, self.device, self.dtype, self.ops)
-            name = f"{published.name}, {published.layout} head"
-            self._block_heads[key] = BlockHeadModel(name, self._with_cache(executor))
-        return self._block_heads[key]
-
-    def medusa_heads(self, reference: str | None) -> MedusaModel:
-        """Medusa heads, by directory or Hugging Face hub id, loaded once.
-
-        None: those that an installed package has for the target. Raises UserError where there are none, and for ones
-        that cannot be used with the target.
-        """
-        reference = reference or self._trained_head(("medusa",))
-        if reference not in self._medusa_heads:
-            published = self._open_head(reference)
-            heads = load_medusa_heads(published, self._ends, self.device, self.dtype, self.ops)
-            self._medusa_heads[reference] = MedusaModel(f"{published.name}, {published.layout} heads", heads)
-        return self._medusa_heads[reference]
-
-    def hydra_heads(self, reference: str | None) -> HydraModel:
-        """Hydra heads, by directory or Hugging Face hub id, loaded once.
-
-        None: those that an installed package has for the target. Raises UserError where there are none, and for ones
-        that cannot be used with the target.
-        """
-        reference = reference or self._trained_head(("hydra",))
-        if reference not in self._hydra_heads:
-            published = self._open_head(reference)
-            heads = load_hydra_heads(published, self._ends, self.device, self.dtype, self.ops)
-            if heads.prefix is not None:
-                self._with_cache(heads.prefix)
-            self._hydra_heads[reference] = HydraModel(f"{published.name}, {published.layout} heads", heads)
-        return self._hydra_heads[reference]
+    @functools.cached_property
+    def trained_model(self) -> str | None:
+        """The draft model that an installed package has for the target."""
+        found = trained_draft(self._target_checkpoint, ("model",))
+        return None if found is None else str(found)
 
     def _trained_head(self, methods: Collection[str]) -> str:
         found = trained_draft(self._target_checkpoint, methods)
@@ -304,13 +246,18 @@ class Models:
         self.spread.append(session)
         return session
 
+    def skip_sessions(self, count: int) -> None:
+        """Of the ``count`` sessions that the leader has made, those that this rank has not are others'."""
+        self.spread += [None] * (count - len(self.spread))
+
     def _open(self, reference: str, lender: ModelSource | None = None) -> ModelSource:
         """A checkpoint, its matrices in the bits of the run. Draft models may take tensors from the ``lender``."""
         source: ModelSource | None = self._given.get(reference)
         if source is None:
             # the leader first, since opening may download and convert, and shows its progress
             source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
-        chosen = ChosenWeights(source, self._weights, lambda bits: self.ops.fast_in_bits(bits, self.dtype))
+        bits = self._weights if lender is None else self._draft_weights
+        chosen = ChosenWeights(source, bits, lambda stored: self.ops.fast_in_bits(stored, self.dtype))
         served = chosen if self._context is None else chosen.within(self._context)
         if not isinstance(source, Checkpoint) or not source.borrowed:
             return served
@@ -326,25 +273,43 @@ class Models:
         executor = self.target.executor
         return executor.decoder if self.ranks.size == 1 and isinstance(executor, TorchExecutor) else None
 
-    def _load(self, reference: str, checkpoint: ModelSource | None = None) -> Model:
-        if reference not in self._loaded:
+    def _load(self, reference: str, checkpoint: ModelSource | None = None, among: Ranks = ALONE) -> Model:
+        key = f"{reference} among {among.size}"
+        if key not in self._loaded:
             checkpoint = checkpoint or self._open(reference, self._target_checkpoint)
-            executor = self._with_cache(self.load(checkpoint, self.dtype))
-            self._loaded[reference] = Model(checkpoint.name, executor, checkpoint.tokenizer)
-        return self._loaded[reference]
+            if among.size == 1:
+                executor = self.load(checkpoint, self.dtype)
+            elif isinstance(checkpoint, BorrowingModel):
+                raise UserError(
+                    f"backend.groups.draft: {checkpoint.name} takes weights from the target, and is not divided among "
+                    "ranks; use [0]"
+                )
+            else:
+                executor = self._shard(checkpoint, among)
+            self._loaded[key] = Model(checkpoint.name, self._with_cache(executor), checkpoint.tokenizer)
+        return self._loaded[key]
+
+    def _shard(self, source: TensorSource, among: Ranks) -> Executor:
+        """This rank's part of a model that ``among`` divide; its output head among them too."""
+        shard = load_shard(source, among, among, self.device, self.dtype, self.ops)
+        return TorchExecutor(shard, self.ops)
 
     def _with_cache(self, executor: AnyExecutor) -> AnyExecutor:
         if self._kv_cache == "int8":
             executor.keep_cache_in_int8()
         return executor
 
-    def _cut(self, draft_layers: str | Sequence[int]) -> Model:
-        key = f"{CUT_DRAFT}:{draft_layers}"
+    def _cut(self, draft_layers: str | Sequence[int], among: Ranks) -> Model:
+        key = f"{CUT_DRAFT}:{draft_layers} among {among.size}"
         if key not in self._loaded:
             target = self.target
             layers = resolve_cut(draft_layers, target.name, target.executor.layers)
             name = f"{target.name}, {len(layers)} of {target.executor.layers} layers"
-            self._loaded[key] = Model(name, self._with_cache(self._target_layers(layers)), target.tokenizer)
+            if among.size == 1:
+                executor = self._target_layers(layers)
+            else:
+                executor = self._shard(LayersOf(self._target_checkpoint, layers), among)
+            self._loaded[key] = Model(name, self._with_cache(executor), target.tokenizer)
         return self._loaded[key]
 
     def _target_layers(self, layers: Sequence[int]) -> Executor:
@@ -389,13 +354,3 @@ def check_encoders(target: Model, draft: Model) -> None:
             f"model.draft: {draft.name} takes {theirs.features} mel bins in {theirs.input_frames} frames, the target "
             f"{target.name} {ours.features} in {ours.input_frames}; choose a draft model of the same input"
         )
-
-
-def align_vocabulary(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Draft logits [..., V'] cut or padded with -inf to the target's V output rows (padding rows name no token)."""
-    surplus = logits.shape[-1] - vocabulary
-    if surplus > 0:
-        return logits[..., :vocabulary]
-    if surplus < 0:
-        return torch.nn.functional.pad(logits, (0, -surplus), value=float("-inf"))
-    return logits

@@ -46,9 +46,34 @@ class WeightStore:
             tensor = tensor[expert]
         return tensor.chunk(row.packing.parts)[row.packing.part]
 
+    def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
+        """Some rows (``axis`` 0) or columns of a tensor: only they are read of one that is stored in floating point.
+
+        Raises KeyError for an unknown name, UserError for a file that was torn since it was opened.
+        """
+        return self._store.part(self._packed.get(name, name), *self._rows_and_columns(name, axis, first, end))
+
+    def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
+        """The same of a matrix that is stored in few bits. Columns must be whole groups."""
+        if name in self._packed:
+            return None
+        return self._store.quantized_part(name, *self._rows_and_columns(name, axis, first, end))
+
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """The matrix as stored, memory-mapped; None for one that is stored in floating point."""
         return None if name in self._packed else self._store.quantized(name)
+
+    def _rows_and_columns(self, name: str, axis: int, first: int, end: int) -> tuple[range, range | None]:
+        """Where a part lies in the matrix that is stored, all dims but the last together its rows."""
+        row, _, expert = self._table.entry(name)
+        rows = self._table.shape(row.role)[0]
+        before = 0
+        if name in self._packed:
+            assert row.packing is not None
+            before = rows * (row.packing.part + row.packing.parts * (expert if row.per_expert else 0))
+        if axis == 0:
+            return range(before + first, before + end), None
+        return range(before, before + rows), range(first, end)
 
     def check_floating(self, names: Iterable[str]) -> None:
         """Raise UserError if one of ``names`` is stored as neither ordinary floating point nor a matrix in few bits."""

@@ -1,4 +1,4 @@
-"""Safetensors files: headers checked strictly, tensors memory-mapped by the safetensors library.
+"""Safetensors files: headers checked strictly, whole tensors memory-mapped by the safetensors library, parts read.
 
 Layout: 8 bytes header length (little-endian), a JSON header, data. https://github.com/huggingface/safetensors#format
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,14 @@ INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 
 _MAX_HEADER = 100_000_000
+_PART_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
 _FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _OTHER_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
@@ -31,9 +40,10 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        header = _read_header(path)
+        header, start = _read_header(path)
         self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
         self.dtypes = {name: str(entry["dtype"]) for name, entry in header.items()}
+        self._begins = {name: start + entry["data_offsets"][0] for name, entry in header.items()}
         try:
             self._file = safe_open(path, framework="pt")
         except SafetensorError as error:
@@ -43,6 +53,26 @@ class SafetensorsFile:
         """A tensor as stored, memory-mapped."""
         tensor: torch.Tensor = self._file.get_tensor(name)  # type: ignore[no-untyped-call]
         return tensor
+
+    def part(self, name: str, rows: range, columns: range | None = None) -> torch.Tensor:
+        """Neighbouring rows, and of each maybe only neighbouring columns, of a tensor as a matrix: a copy of its own.
+
+        The rows are those of all but the last dim together. Of a tensor of one dim every number is a row. Nothing but
+        these bytes is read, and no page of the file stays mapped. Raises UserError if the file is shorter than it was
+        when it was opened, or cannot be read.
+        """
+        shape, dtype = self.shapes[name], _PART_DTYPES[self.dtypes[name]]
+        width = shape[-1] if len(shape) > 1 else 1
+        columns = columns or range(width)
+        part_RC = torch.empty((len(rows), len(columns)), dtype=dtype)
+        into = part_RC.view(torch.uint8).numpy().reshape(-1).data
+        at = self._begins[name] + (rows.start * width + columns.start) * dtype.itemsize
+        if len(columns) == width:
+            _read_exactly(self.path, [(at, into)])
+        else:
+            step, size = width * dtype.itemsize, len(columns) * dtype.itemsize
+            _read_exactly(self.path, ((at + i * step, into[i * size : (i + 1) * size]) for i in range(len(rows))))
+        return part_RC if len(shape) > 1 else part_RC[:, 0]
 
 
 class SafetensorsStore:
@@ -66,6 +96,14 @@ class SafetensorsStore:
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor as stored, memory-mapped. Raises KeyError for an unknown name."""
         return self._file_of[name].tensor(name)
+
+    def part(self, name: str, rows: range, columns: range | None = None) -> torch.Tensor:
+        """Some rows and columns of a tensor: :meth:`SafetensorsFile.part`. Raises KeyError for an unknown name."""
+        return self._file_of[name].part(name, rows, columns)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape. Raises KeyError for an unknown name."""
+        return self._file_of[name].shapes[name]
 
     def dtype(self, name: str) -> str:
         """The safetensors dtype in which a tensor is stored. Raises KeyError for an unknown name."""
@@ -91,10 +129,13 @@ def open_directory(directory: Path) -> SafetensorsStore:
     index = directory / INDEX_NAME
     if index.is_file():
         return _open_sharded(index)
-    files = sorted(path for path in directory.glob("*.safetensors") if not path.name.startswith("consolidated"))
+    found = [path for path in directory.glob("*.safetensors") if not path.name.startswith("consolidated")]
+    files = sorted(path for path in found if path.is_file())
     single = directory / SINGLE_NAME
     if single in files:
         files = [single]
+    if found and not files:
+        raise UserError(f"{found[0]}: is no file")
     if len(files) != 1:
         names = ", ".join(path.name for path in files)
         raise UserError(f"{directory}: holds {len(files)} safetensors files ({names}) but no {INDEX_NAME}")
@@ -118,8 +159,23 @@ def _open_sharded(index: Path) -> SafetensorsStore:
     return SafetensorsStore(shards.values(), str(index.parent))
 
 
-def _read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Tensor name → {dtype, shape, data_offsets}; every entry checked against the file's size."""
+def _read_exactly(path: Path, spans: Iterable[tuple[int, memoryview]]) -> None:
+    """Fill each buffer from its place in the file. Raises UserError."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            for at, into in spans:
+                while len(into):
+                    # a single call reads no more than 2 GiB
+                    got = os.preadv(file.fileno(), [into], at)
+                    if not got:
+                        raise UserError(f"{path}: is truncated: it had byte {at} when it was opened")
+                    at, into = at + got, into[got:]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """Tensor name → {dtype, shape, data_offsets}, every entry checked against the file's size; where the data begin."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -140,7 +196,7 @@ def _read_header(path: Path) -> dict[str, dict[str, Any]]:
         raise UserError(f"{path}: is corrupted: its header is no JSON object")
     header.pop("__metadata__", None)
     _check_entries(path, header, size - 8 - length)
-    return header
+    return header, 8 + length
 
 
 def _check_entries(path: Path, header: dict[str, Any], data_size: int) -> None:

@@ -10,6 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from spec_sdk.errors import UserError
+from spec_sdk.options import first_line
+
 _BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
 
 
@@ -24,6 +31,17 @@ class TensorPlan:
     def size(self) -> int:
         """Bytes."""
         return math.prod(self.shape) * _BYTES[self.dtype]
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors that are in memory, and sync the file to disk. Raises UserError if it cannot be written."""
+    try:
+        save_file(dict(tensors), path, dict(metadata))
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    except (SafetensorError, OSError) as error:
+        # the library has an error of its own for a full disk
+        raise UserError(f"{path}: cannot be written: {first_line(error)}") from error
 
 
 def write_safetensors(

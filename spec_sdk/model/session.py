@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.common_prefix import common_prefix
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import EncoderConfig
@@ -21,6 +22,7 @@ from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.ops import DraftLogits
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -157,11 +159,11 @@ class Session:
         self._keep(slots, tokens)
         return [{layer: h_BNM[0] for layer, h_BNM in output.hidden.items()} for output in outputs]
 
-    def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """Commit each slot's ``tokens`` in a plain pass and return the logits [V] after its last one."""
+    def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[DraftLogits]:
+        """Commit each slot's ``tokens`` in a plain pass and return the logits after its last one, K = 1."""
         outputs = self._run("chain", self._rows(slots, tokens), self._plan(PLAIN, logits="last"))
         self._keep(slots, tokens)
-        return [output.logits_BNV[0, 0] for output in outputs]
+        return [self._logits(output) for output in outputs]
 
     def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
         """One pass over the trees, whose roots come after the committed tokens. Nothing is committed.
@@ -179,15 +181,15 @@ class Session:
         self._fed.update((slot, tree.token_N) for slot, tree in zip(slots, trees, strict=True))
         return [
             Scores(
-                output.logits_BNV[0],
+                self._logits(output).full_KV,
                 {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()},
                 output.reports[0] if output.reports else None,
             )
             for output in outputs
         ]
 
-    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
-        """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]. Nothing is committed.
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
+        """Feed each tree's ``new_nodes`` youngest nodes; return their logits. Nothing is committed.
 
         A tree's root is the last committed token. Node i of the builder lies in row ``i - 1`` after the prefix, so
         earlier nodes must have been fed in order.
@@ -198,12 +200,12 @@ class Session:
         ]
         outputs = self._run("growing", requests, self._plan(self.runner))
         self._fed.update((slot, tree.token[1:]) for slot, tree in zip(slots, trees, strict=True))
-        return [output.logits_BNV[0] for output in outputs]
+        return [self._logits(output) for output in outputs]
 
     def draft(
         self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner
-    ) -> list[torch.Tensor]:
-        """Feed each tree's ``new_nodes`` youngest nodes with another runner; return their logits [K, V].
+    ) -> list[DraftLogits]:
+        """Feed each tree's ``new_nodes`` youngest nodes with another runner; return their logits.
 
         For a model that drafts for itself. Roots come after the committed tokens, as in :meth:`score`, and are the
         first to be fed; node i of the builder lies in row i after the prefix, so earlier nodes must have been fed in
@@ -216,7 +218,7 @@ class Session:
             )
             for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
         ]
-        return [output.logits_BNV[0] for output in self._run("growing", requests, self._plan(runner))]
+        return [self._logits(output) for output in self._run("growing", requests, self._plan(runner))]
 
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Keep these rows of each slot's last pass or tree (offsets from its prefix) and drop the others."""
@@ -240,6 +242,10 @@ class Session:
 
     def _plan(self, runner: BlockRunner, taps: tuple[int, ...] = (), logits: LogitRows = "all") -> PassPlan:
         return PassPlan(runner, taps, logits if self._looks_at_logits else "none")
+
+    def _logits(self, output: PassOutput) -> DraftLogits:
+        """Those of one request's rows."""
+        return DraftLogits(output.logits_BNV[0], output.token_R, self.executor.vocabulary)
 
     def _run(
         self,
@@ -277,22 +283,27 @@ class Session:
             for b, i in enumerate(group):
                 outputs[i] = part_of(output, b, len(requests[i].token))
                 if context is not None:
-                    context.complete(requests[i].slot, outputs[i])
+                    outputs[i] = context.completed(requests[i].slot, outputs[i])
         return [outputs[i] for i in range(len(requests))]
 
 
 def part_of(output: PassOutput, request: int, live: int) -> PassOutput:
     """One request's part of a pass's output, without its padding: B = 1."""
+    if len(output.logits_BNV) == 1 and output.logits_BNV.shape[1] <= live:
+        return output
     own = slice(request, request + 1)
     return PassOutput(
         output.logits_BNV[own, :live],
         {layer: h_BNM[own, :live] for layer, h_BNM in output.hidden.items()},
         output.reports[own] if output.reports else (),
+        output.token_R,
     )
 
 
 def padded(features: Sequence[torch.Tensor], rows: int) -> torch.Tensor:
     """Features [N, F] of several requests as [B, rows, F], zero where a request has fewer rows."""
+    if len(features) == 1 and features[0].shape[0] == rows:
+        return features[0][None]
     return torch.stack([F.pad(own_NF, (0, 0, 0, rows - own_NF.shape[0])) for own_NF in features])
 
 
@@ -314,9 +325,3 @@ def token_fault(tree: TokenTree, vocabulary: int) -> str | None:
         return None
     node = next(i for i, token in enumerate(tree.token_N) if token >= vocabulary)
     return f"tree node {node}: token {tree.token_N[node]} lies outside the vocabulary of {vocabulary}"
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

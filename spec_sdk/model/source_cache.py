@@ -79,7 +79,7 @@ class CacheEntry:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        lock = FileLock(self.directory.parent / f".{self.name}.lock")
+        lock = _lock_of(self.directory.parent, self.name)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -108,9 +108,17 @@ class CacheEntry:
         return self.directory.parent / f".{self.name}.{secrets.token_hex(4)}.tmp"
 
     def _remove_leftovers(self) -> None:
-        """Remove what this or a killed process left half-made. Only under the lock."""
-        for path in self.directory.parent.glob(f".{self.name}.*.tmp"):
-            shutil.rmtree(path)
+        """Remove what this or a killed process left half-made. Only under the lock.
+
+        Of other entries too, unless another process is making them.
+        """
+        for path in self.directory.parent.glob(".*.tmp"):
+            name = path.name.rsplit(".", 2)[0].removeprefix(".")
+            if name == self.name:
+                shutil.rmtree(path)
+                continue
+            with contextlib.suppress(Timeout), _lock_of(path.parent, name).acquire(timeout=0):
+                shutil.rmtree(path)
 
     def _fault(self) -> str | None:
         """Why the entry cannot be used: None if it can, "" if it is not there, else a phrase for the user."""
@@ -138,6 +146,11 @@ class CacheEntry:
             with contextlib.suppress(OSError):
                 write_json(self.directory / MANIFEST, manifest)
         return None
+
+
+def _lock_of(models: Path, name: str) -> FileLock:
+    """Held by the process that makes the entry ``name``."""
+    return FileLock(models / f".{name}.lock")
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.files import names_in
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.safetensors_reader import INDEX_NAME
 
@@ -26,10 +29,7 @@ def locate(path: Path, reference: str) -> Path:
         return _locate_file(path)
     if not path.is_dir():
         raise UserError(f"{path}: is neither a directory nor a file")
-    try:
-        names = sorted(entry.name for entry in path.iterdir())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    names = names_in(path)
     ggufs = [name for name in names if name.endswith(".gguf")]
     if any(name.endswith(".safetensors") for name in names) or INDEX_NAME in names:
         if "config.json" not in names:
@@ -71,5 +71,7 @@ def _locate_file(path: Path) -> Path:
 def _nearest(path: Path) -> str:
     if not path.parent.is_dir():
         return f" ({path.parent} does not exist)"
-    hint = did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
-    return "" if hint.startswith(";") else hint
+    with contextlib.suppress(OSError):
+        hint = did_you_mean(path.name, os.listdir(path.parent))
+        return "" if hint.startswith(";") else hint
+    return ""

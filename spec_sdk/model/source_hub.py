@@ -87,6 +87,13 @@ def downloaded_snapshot(repository: str, wanted: Wanted = MODEL) -> Path:
         raise HubUnreachable(f"the download broke off: {_one_line(error)}") from error
 
 
+def check_reachable(repository: str) -> None:
+    """Ask the hub about a repository with a model. Raises HubUnreachable if it does not answer, and UserError with what
+    it answers if that is no.
+    """
+    _check_repository(repository, MODEL)
+
+
 def _check_repository(repository: str, wanted: Wanted) -> None:
     """Ask the hub, once and briefly, whether there is a model to download."""
     try:

@@ -43,6 +43,33 @@ class StoredMatrices:
         matrix = self.quantized(name)
         return self._store.tensor(name) if matrix is None else matrix.dequantized(torch.float32)
 
+    def part(self, name: str, rows: range, columns: range | None = None) -> torch.Tensor:
+        """Some rows, and of each maybe only some columns: only what is asked for is read of what is stored so.
+
+        Raises KeyError for an unknown name, UserError for a file that was torn since it was opened.
+        """
+        if name not in self._parts:
+            return self._store.part(name, rows, columns)
+        part_RI = QuantizedMatrix(*(self._store.part(part, rows) for part in self._parts[name])).dequantized(
+            torch.float32
+        )
+        return part_RI if columns is None else part_RI[:, columns.start : columns.stop]
+
+    def quantized_part(self, name: str, rows: range, columns: range | None = None) -> QuantizedMatrix | None:
+        """The same of a matrix that is stored in few bits. Columns must be whole groups."""
+        if name not in self._parts:
+            return None
+        parts = []
+        for part in self._parts[name]:
+            width = self._store.shape(part)[1]
+            some = None
+            if columns is not None:
+                # codes, bytes of two codes, or groups: all in proportion to the matrix's own columns
+                inputs = self.shapes[name][1]
+                some = range(columns.start * width // inputs, columns.stop * width // inputs)
+            parts.append(self._store.part(part, rows, some))
+        return QuantizedMatrix(*parts)
+
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """The matrix as stored, memory-mapped; None for one that is stored in floating point."""
         if name not in self._parts:

@@ -26,7 +26,7 @@ from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.weight_table import EXPERT_MLP, KEYS, MLP, QUERIES, SHARED_MLP, VOCABULARY
 from spec_sdk.ops import Ops
-from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
+from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ranks import Ranks
 
 
@@ -61,24 +61,24 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
         return Shard((kv_heads[0] * R, kv_heads[1] * R), kv_heads, mlp_rows)
     most = min(H, *(dim.of(config) or H for dim in (MLP, EXPERT_MLP, SHARED_MLP)))
     if size > most:
-        raise UserError(f"{size} processes are too many for a target with {H} attention heads; use at most {most}")
+        raise UserError(f"{size} processes are too many for a model with {H} attention heads; use at most {most}")
     owners = [share(size, G, g) for g in range(G)]
     g = next(g for g, (first, end) in enumerate(owners) if first <= rank < end)
     first, end = share(R, owners[g][1] - owners[g][0], rank - owners[g][0])
     return Shard((g * R + first, g * R + end), (g, g + 1), mlp_rows)
 
 
-class ShardedSource:
+class ShardedSource(TensorSource):
     """One rank's rows and columns of a checkpoint, as a checkpoint of a smaller model.
 
     The table of weights says along which dimension each is divided. Of the blocks it is the share of a rank of
     ``group``, of the output head that of a rank of all ``ranks``. Biases that are added after a sum over the group are
-    its first rank's alone.
+    its first rank's alone. A head that is the embedding's weights is a matrix of its own here: the embedding is whole
+    on every rank, the head is not.
     """
 
     def __init__(self, source: TensorSource, ranks: Ranks, group: Ranks) -> None:
         self._source = source
-        self._table = weights_of(source.config)
         self._is_leader = group.rank == 0
         self._place = (ranks.rank, ranks.size)
         shard = shard_of(source.config, group.rank, group.size)
@@ -100,50 +100,61 @@ class ShardedSource:
             num_kv_heads=shard.kv_heads[1] - shard.kv_heads[0],
             intermediate_size=shard.mlp_rows[1] - shard.mlp_rows[0],
             experts=experts,
+            tie_embeddings=False,
         )
+        self._table = weights_of(dataclasses.replace(source.config, tie_embeddings=False))
+        there, head, embedding = source.names(), self._table.name("head"), self._table.name("embedding")
+        self._theirs = {name: name for name in there & self._table.shapes.keys()}
+        if source.config.tie_embeddings:
+            self._theirs[head] = embedding
 
     def names(self) -> frozenset[str]:
-        names = self._source.names() & self._table.shapes.keys()
+        names = self._theirs.keys()
         return frozenset(name for name in names if self._is_leader or not self._table.entry(name).row.after_sum)
 
     def tensor(self, name: str) -> torch.Tensor:
-        row = self._table.entry(name).row
-        tensor = self._source.tensor(name)
+        row, theirs = self._table.entry(name).row, self._theirs[name]
         if row.split is None:
-            return tensor
+            return self._source.tensor(theirs)
         if row.split is VOCABULARY:
-            return head_rows(tensor, *self._place)
-        axis, (first, end) = row.shape.index(row.split), self._ranges[row.split]
-        part = tensor.narrow(axis, first, end - first)
-        # a copy where a stride over whole rows would keep all of them
-        return part.contiguous() if axis else part
+            first, end, rows = self._head_rows()
+            part_xM = self._source.part(theirs, 0, first, end)
+            return F.pad(part_xM, (0, 0, 0, rows - (end - first))) if end - first < rows else part_xM
+        return self._source.part(theirs, row.shape.index(row.split), *self._ranges[row.split]).contiguous()
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """This rank's part of a matrix in few bits; None also where its columns are not whole groups."""
-        row = self._table.entry(name).row
-        matrix = self._source.quantized(name)
-        if matrix is None or row.split is None:
-            return matrix
+        row, theirs = self._table.entry(name).row, self._theirs[name]
+        if row.split is None:
+            return self._source.quantized(theirs)
         if row.split is VOCABULARY:
-            return quantized_head_rows(matrix, *self._place)
-        first, end = self._ranges[row.split]
-        if row.shape.index(row.split) == 0:
-            return matrix.rows(slice(first, end))
-        return None if first % GROUP or end % GROUP else matrix.columns(first, end)
+            first, end, rows = self._head_rows()
+            matrix = self._source.quantized_part(theirs, 0, first, end)
+            return matrix and matrix.padded(rows)
+        return self._source.quantized_part(theirs, row.shape.index(row.split), *self._ranges[row.split])
+
+    def _head_rows(self) -> tuple[int, int, int]:
+        return head_range(self.config.vocab_size, *self._place)
+
+
+def head_range(vocabulary: int, rank: int, size: int) -> tuple[int, int, int]:
+    """Which of a head's rows a rank has, first and end, and how many all ranks have: the last ones' zeros included."""
+    W = -(-vocabulary // size)
+    first = min(rank * W, vocabulary)
+    return first, min(first + W, vocabulary), W
 
 
 def head_rows(head_VM: torch.Tensor, rank: int, size: int) -> torch.Tensor:
     """A rank's rows [W, M] of the output head. All ranks have equally many: the last ones are padded with zeros."""
-    V = head_VM.shape[0]
-    W = -(-V // size)
-    rows_WM = head_VM[rank * W : (rank + 1) * W]
+    first, end, W = head_range(head_VM.shape[0], rank, size)
+    rows_WM = head_VM[first:end]
     return rows_WM if rows_WM.shape[0] == W else F.pad(rows_WM, (0, 0, 0, W - rows_WM.shape[0]))
 
 
 def quantized_head_rows(head: QuantizedMatrix, rank: int, size: int) -> QuantizedMatrix:
     """The same of a head in few bits."""
-    W = -(-head.outputs // size)
-    return head.rows(slice(rank * W, (rank + 1) * W)).padded(W)
+    first, end, W = head_range(head.outputs, rank, size)
+    return head.rows(slice(first, end)).padded(W)
 
 
 class TensorParallelDecoder(Decoder):
@@ -198,7 +209,7 @@ def load_shard(
     return TensorParallelDecoder(shard, source.config.vocab_size, ranks, group, ops)
 
 
-class LayersOf:
+class LayersOf(TensorSource):
     """Some layers of a checkpoint, in order, as a checkpoint of a shallower model."""
 
     def __init__(self, source: TensorSource, layers: Sequence[int]) -> None:
@@ -214,6 +225,12 @@ class LayersOf:
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._source.tensor(self._theirs(name))
+
+    def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
+        return self._source.part(self._theirs(name), axis, first, end)
+
+    def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
+        return self._source.quantized_part(self._theirs(name), axis, first, end)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         return self._source.quantized(self._theirs(name))

@@ -9,7 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UserError, message_of
+from spec_sdk.files import read_text
 from spec_sdk.model.chat_template import ChatTemplate
 from spec_sdk.model.config_fields import Fields, read_json_object
 from spec_sdk.model.tokenizer_stream import TokenStream
@@ -116,7 +117,7 @@ def _load(path: Path) -> FastTokenizer:
         fast = FastTokenizer.from_file(str(path))
     # the tokenizers library raises bare Exception for whatever is wrong with the file
     except Exception as error:
-        raise UserError(f"{path}: is not a tokenizer: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path}: is not a tokenizer: {message_of(error)}") from error
     fast.no_truncation()
     fast.no_padding()
     return fast
@@ -144,10 +145,7 @@ def _chat_template(
     jinja, older = directory / "chat_template.jinja", directory / "chat_template.json"
     if jinja.is_file():
         where = jinja
-        try:
-            source: Any = jinja.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{jinja}: cannot be read: {error}") from error
+        source: Any = read_text(jinja, f"{jinja}:")
     elif older.is_file():
         where, source = older, read_json_object(older).get("chat_template")
     else:

@@ -66,7 +66,7 @@ class TorchExecutor(Executor):
             return PassOutput(h_BNM[..., :0], work.hidden, reports)
         if plan.logits == "last":
             h_BNM = last_live_row(h_BNM, inputs)
-        return PassOutput(self.decoder.head(h_BNM), work.hidden, reports)
+        return PassOutput(self.decoder.head(h_BNM), work.hidden, reports, self.decoder.token_R)
 
     @torch.no_grad()
     def encode(self, encoder_input: EncoderInput, cache: Cache, slot: int) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from spec_sdk.common_prefix import common_prefix
 from spec_sdk.errors import UserError
-from spec_sdk.model.session import common_prefix
 from spec_sdk.needles.drawing import Needle, draw_needles
 from spec_sdk.needles.filler import filler_sentences
 from spec_sdk.prompts import encode

@@ -9,11 +9,12 @@ from spec_sdk.ops.acceptance import RULES, Rule
 from spec_sdk.ops.attention import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree, attempt, read_decisions
+from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.residual import accepts, residual, without
 from spec_sdk.ops.rows import Decision, FromLogits, Left, Rows, Uniforms
-from spec_sdk.ops.top_tokens import TopTokens, read_tops, top_of
+from spec_sdk.ops.top_tokens import TopTokens, read_tops
 from spec_sdk.ops.types import (
     PLAIN,
     SPACES,
@@ -33,6 +34,7 @@ __all__ = [
     "AttentionSpec",
     "AttentionVerdict",
     "Decision",
+    "DraftLogits",
     "DrawnTree",
     "Ends",
     "FromLogits",
@@ -58,6 +60,5 @@ __all__ = [
     "read_tops",
     "relative_error",
     "residual",
-    "top_of",
     "without",
 ]

@@ -3,7 +3,7 @@
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
 Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys, T tree slots, Q = N*H/G; C chunks of keys;
-K keys that a request sees; g layers of a group.
+K keys that a request sees; g layers of a group, V vocabulary, M model dim.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
+from spec_sdk.ops.top_tokens import top_log_probabilities
 from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, PartialAttention, SpeculativeAttention
 
 
@@ -62,6 +63,19 @@ class Ops:
         leaves to the block's stages. None where nothing is quicker than those. Asked once, at load.
         """
         return None
+
+    def rms_norm(self, x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """x [..., M] over its root mean square, times the gain; computed in the gain's dtype at least."""
+        return F.rms_norm(x.to(gain_M.dtype), gain_M.shape, gain_M, epsilon).to(x.dtype)
+
+    def top_log_probabilities(self, logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ``count`` largest of each row of logits [N, V], the largest first, or all V if there are fewer:
+        log-probabilities, float32, and places, int64, [N, count] each.
+
+        Launched on the logits' device and not waited for. Which of equal logits come first is the backend's choice. A
+        row without a finite logit gets NaN.
+        """
+        return top_log_probabilities(logits_NV, count)
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         """For each tree the accepted nodes and the token after them, by a rule of that name or a verifier's own.

@@ -12,19 +12,24 @@ import torch.nn.functional as F
 
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized import QuantizedMatrix, QuantizedWeights
+from spec_sdk.ops.rounded_rows import rounded_rows
 
 EXPANDED = 1 << 20
 """Weights that are expanded at a time: 4 MiB in float32."""
 
 
 class QuantizedProjection(Projection):
-    """y = x Wᵀ + b, for weights that stay in few bits. No expanded copy of them is kept."""
+    """y = x Wᵀ + b, for weights that stay in few bits. No expanded copy of them is kept.
+
+    ``rounds``: x is rounded to 8 bits first (:func:`rounded_rows`).
+    """
 
     quantized: QuantizedWeights
 
-    def __init__(self, matrix: QuantizedWeights, bias_O: torch.Tensor | None = None) -> None:
+    def __init__(self, matrix: QuantizedWeights, bias_O: torch.Tensor | None = None, rounds: bool = False) -> None:
         self.quantized = matrix
         self.bias_O = bias_O
+        self.rounds = rounds
 
     @property
     def weight_OI(self) -> torch.Tensor:
@@ -48,6 +53,8 @@ class QuantizedProjection(Projection):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         m = self.quantized
+        if self.rounds:
+            x = rounded_rows(x)
         if torch.compiler.is_compiling() and isinstance(m, QuantizedMatrix):
             # a compiler must not look into it: it would unroll the loop over rows of weights
             y: torch.Tensor = torch.ops.spec_sdk.quantized_linear(x, m.codes_OC, m.scale_OG, m.offset_OG, self.bias_O)

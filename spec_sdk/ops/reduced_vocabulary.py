@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from spec_sdk.ops.attention import Ops
+from spec_sdk.ops.draft_logits import spread
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
 
@@ -53,9 +54,12 @@ class ReducedVocabularyHead(Projection):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., M] → [..., V]."""
-        logit_R = self.head(x)
-        logit_V = logit_R.new_full((*logit_R.shape[:-1], self._vocabulary), float("-inf"))
-        return logit_V.index_copy_(-1, self.token_R, logit_R)
+        return spread(self.head(x), self.token_R, self._vocabulary)
+
+
+def rows_and_tokens(head: Projection) -> tuple[Projection, torch.Tensor | None]:
+    """What multiplies the rows that an output head has, and the tokens [R] that they are of; None: of all."""
+    return (head.head, head.token_R) if isinstance(head, ReducedVocabularyHead) else (head, None)
 
 
 def rows_of(head: Projection, embedding: Embedding) -> HeadRows:

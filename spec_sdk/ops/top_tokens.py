@@ -1,4 +1,4 @@
-"""The target's most probable tokens after each node, for drafters that keep them.
+"""The most probable tokens of rows of logits: of a draft for growing trees, of the target for drafters that keep them.
 
 Legend: N tree nodes, K tokens kept of each, V vocabulary.
 """
@@ -29,16 +29,13 @@ class TopTokens:
         return TopTokens(self.token_NK[:, :count], self.probability_NK[:, :count])
 
 
-def top_of(logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``count`` most probable tokens of each row, or all if there are fewer, and their probabilities.
-
-    Launched on the logits' device; :func:`read_tops` waits for it.
-    """
+def top_log_probabilities(logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The reference of :meth:`spec_sdk.ops.Ops.top_log_probabilities`."""
     top_NK, token_NK = logits_NV.topk(min(count, logits_NV.shape[-1]), dim=-1)
-    return token_NK, (top_NK.float() - logits_NV.float().logsumexp(-1, keepdim=True)).exp()
+    return top_NK.float() - logits_NV.float().logsumexp(-1, keepdim=True), token_NK
 
 
 def read_tops(tops: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[TopTokens]:
-    """What :func:`top_of` gave for several requests, with one read of the device."""
+    """What :meth:`spec_sdk.ops.Ops.top_log_probabilities` gave for several requests, with one read of the device."""
     host = host_reads.read(*(tensor for top in tops for tensor in top))
-    return [TopTokens(*pair) for pair in zip(host[::2], host[1::2], strict=True)]
+    return [TopTokens(token_NK, top_NK.exp()) for top_NK, token_NK in zip(host[::2], host[1::2], strict=True)]

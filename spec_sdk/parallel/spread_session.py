@@ -8,6 +8,7 @@ Legend: N tokens, M model dim, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +19,17 @@ from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.session import Scores, Session
+from spec_sdk.ops import DraftLogits
+from spec_sdk.parallel.follower_calls import Call, FollowerCalls
 from spec_sdk.ranks import Ranks
 from spec_sdk.tree import TokenTree, TreeBuilder
 
+GATHER = "calls"
+"""The leader's message that asks for what the others did."""
+
 
 class SpreadSession(Session):
-    """One rank's part of a session of all ``ranks``; ``number`` is its place among those of the run."""
+    """One rank's part of a session that several of all ``ranks`` have; ``number``: its place among those of the run."""
 
     def __init__(self, executor: Executor, runner: BlockRunner | None, ranks: Ranks, number: int) -> None:
         # the leader alone samples, so an output head that is whole on every rank is for it alone
@@ -51,7 +57,7 @@ class SpreadSession(Session):
         self._announce("prefill", slot, list(tokens), list(taps))
         return super().prefill(slot, tokens, taps)
 
-    def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[DraftLogits]:
         self._announce("feed", list(slots), [list(new) for new in tokens])
         return super().feed(slots, tokens)
 
@@ -59,13 +65,13 @@ class SpreadSession(Session):
         self._announce("score", list(slots), [[tree.token_N, tree.parent_N] for tree in trees], list(taps))
         return super().score(slots, trees, taps)
 
-    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
         self._announce("grow", list(slots), [[tree.token, tree.parent] for tree in trees], list(new_nodes))
         return super().grow(slots, trees, new_nodes)
 
     def draft(
         self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner
-    ) -> list[torch.Tensor]:
+    ) -> list[DraftLogits]:
         # a runner is an object: the other ranks have none like it
         raise UserError("a model that several processes share does not draft for itself; use a draft model")
 
@@ -96,8 +102,23 @@ def grown(token: Sequence[int], parent: Sequence[int]) -> TreeBuilder:
     return tree
 
 
-def follow(ranks: Ranks, sessions: Sequence[SpreadSession]) -> None:
-    """Make every call that the leader announces, until it is done with the run."""
+def follow(ranks: Ranks, sessions: Sequence[SpreadSession | None]) -> None:
+    """Make every call that the leader announces, until it is done with the run; those of a session that is None are
+    other ranks'.
+    """
+    calls = FollowerCalls()
     while (message := ranks.decide(lambda: None)) is not None:
+        if message == GATHER:
+            calls.gather(ranks)
+            continue
         number, call, arguments = message
-        sessions[number].follow(call, arguments)
+        if (session := sessions[number]) is not None:
+            calls.timed(call, functools.partial(session.follow, call, arguments))
+
+
+def gather_calls(ranks: Ranks) -> dict[int, list[Call]]:
+    """For the leader: what every other rank did since it was asked last. Nothing with one process."""
+    if ranks.size == 1:
+        return {}
+    ranks.decide(lambda: GATHER)
+    return FollowerCalls().gather(ranks)

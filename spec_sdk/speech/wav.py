@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.files import expanded
+from spec_sdk.files import expanded, read_bytes
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 CONVERT = "; convert it with: ffmpeg -i IN -ar 16000 -ac 1 OUT.wav"
@@ -33,12 +33,7 @@ class Sound:
 def read_wav(name: str, option: str = "audio") -> Sound:
     """The sound of a WAV file, its channels averaged. Raises UserError, naming ``option``, for what cannot be read."""
     where = f"{option}: {name}"
-    try:
-        content = expanded(name, option).read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{where} does not exist") from None
-    except OSError as error:
-        raise UserError(f"{where} cannot be read: {error.strerror or error}") from error
+    content = read_bytes(expanded(name, option), where)
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         raise UserError(f"{where} is no WAV file{CONVERT}")
     chunks = _chunks(content)

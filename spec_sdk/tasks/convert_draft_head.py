@@ -22,6 +22,7 @@ class ConvertDraftHead(Task):
     """Converts a draft head's pickle to safetensors: only tensors are read, no code from the file runs."""
 
     name = "convert_draft_head"
+    computes = False
     Config = ConvertDraftHeadConfig
     config: ConvertDraftHeadConfig
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from spec_sdk.contracts import CostCurve, PassCosts, Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
-from spec_sdk.report import number, print_table
 from spec_sdk.settings import Settings
+from spec_sdk.tables import number, print_table
 
 if TYPE_CHECKING:
     from spec_sdk.bench.pass_costs import MeasuredCosts
@@ -43,7 +43,7 @@ class ShowCostCurve(Task):
         if found.draft is not None:
             tables[f"draft model: {pipeline.draft_name}"] = found.draft
         for title, curve in tables.items():
-            print_table(title, *table_of(curve), file=sys.stdout)
+            print_table(f"{title} (behind so many tokens of context)", *table_of(curve), file=sys.stdout)
         print(f"measured in {found.measured_s:.1f} s; kept in {place(costs.facts())}", file=sys.stderr)
         return 0
 
@@ -60,7 +60,7 @@ def table_of(curve: CostCurve) -> tuple[list[str], list[list[str]]]:
     """Columns and rows: milliseconds, and how many times a pass of one node, at every context."""
     columns = ["nodes"]
     for context in curve.contexts:
-        columns += [f"ms behind {context} tokens", "× one node"]
+        columns += [f"ms behind {context}", "× one node"]
     rows = []
     for nodes in sorted({nodes for _, nodes in curve.points}):
         row = [str(nodes)]

@@ -8,13 +8,13 @@ from typing import Any
 
 from spec_sdk.files import expanded, write_json
 from spec_sdk.latency.drafting import GPUTable, measured_drafters
-from spec_sdk.report import number, print_table
+from spec_sdk.tables import number, print_table
 
 RESULT = "drafters_estimate.json"
 
 
 def estimate_drafters(report: str, output_dir: Path) -> None:
-    """Print the table for the drafters of a report of ``benchmarks.drafters``, and write it to ``output_dir``."""
+    """Print the table for the drafters of a run of ``task=bench``, and write it to ``output_dir``."""
     table = GPUTable.shipped()
     found, unknown = measured_drafters(expanded(report, "task.drafters"), table, "task.drafters")
     rows, kept = list[list[str]](), list[dict[str, Any]]()
@@ -40,7 +40,7 @@ def estimate_drafters(report: str, output_dir: Path) -> None:
         )
     plain = {device.name: table.speed(device, table.assumed[0]).plain for device in table.devices}
     speeds_of_plain = ", ".join(f"{name} {speed:.0f} tok/s" for name, speed in plain.items())
-    columns = ["drafter", "measured", "tokens/pass", "rows", "levels", "host ms", *plain]
+    columns = ["drafter", "measured", "MAT", "rows", "levels", "host ms", *plain]
     print_table(f"{table.title}; plain decoding: {speeds_of_plain}", columns, rows, file=sys.stdout)
     for name in unknown:
         print(f"note: {name}: the table has no weights of such a drafter; it is left out", file=sys.stderr)

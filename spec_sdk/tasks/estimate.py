@@ -19,9 +19,9 @@ from spec_sdk.latency.estimate import Estimate, Question, estimate
 from spec_sdk.latency.plot import can_plot, plot_svg
 from spec_sdk.latency.table import LatencyTable, load_table, parse_context, parse_table, show_context
 from spec_sdk.registry import Registry
-from spec_sdk.report import number, percent, print_table
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.tables import number, percent, print_table
 from spec_sdk.tasks.drafters_estimate import estimate_drafters
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class EstimateConfig:
     rounding: str = option("none", "of hits to layers", choices={"none": "", "paper": "whole layers, rounded down"})
     drafters: str | None = option(
         None,
-        "a report of python -m benchmarks.drafters: what its drafters would give an 8B target on a GPU",
+        "a directory of task=bench, or a report kept of it: what its drafters would give an 8B target on a GPU",
         means={None: "speculation on attention is estimated"},
     )
     speculation_size: int = option(128, "measure: tokens from each end that a prediction reads (S)", minimum=1)
@@ -167,8 +167,9 @@ def _print(table: LatencyTable, question: Question, estimates: Sequence[Estimate
     print(f"{table.title} ({table.source})")
     for devices, group in groupby(estimates, key=lambda row: row.devices):
         rows = list(group)
-        columns, lines = _speculative(devices, rows, question) if rows[0].step else _plain(devices, rows)
-        print_table(_title(devices, rows), columns, lines, file=sys.stdout)
+        lines = _speculative(devices, rows, question) if rows[0].step else _plain(devices, rows)
+        contexts = [show_context(row.context) for row in rows]
+        print_table(_title(devices, rows), ["context", *contexts], lines, file=sys.stdout)
     for note in (*table.notes, *table.assumptions()):
         print(f"note: {note}", file=sys.stderr)
 
@@ -179,18 +180,15 @@ def _title(devices: int, rows: Sequence[Estimate]) -> str:
     return f"{devices} devices: ALSpec on two groups of {devices // 2}"
 
 
-def _plain(devices: int, rows: Sequence[Estimate]) -> tuple[list[str], list[list[str]]]:
-    return ["context", f"TP {devices} tok/s"], [[show_context(row.context), number(row.all_speed, 1)] for row in rows]
+def _plain(devices: int, rows: Sequence[Estimate]) -> list[list[str]]:
+    return [[f"TP {devices} tok/s", *(number(row.all_speed, 1) for row in rows)]]
 
 
-def _speculative(devices: int, rows: Sequence[Estimate], question: Question) -> tuple[list[str], list[list[str]]]:
-    """The columns of the paper's Table 3, and what more is known."""
+def _speculative(devices: int, rows: Sequence[Estimate], question: Question) -> list[list[str]]:
+    """The columns of the paper's Table 3, and what more is known, a line each."""
     half = devices // 2
     steps = [row.step for row in rows if row.step is not None]
-    cells: dict[str, list[str]] = {
-        "context": [show_context(row.context) for row in rows],
-        "attention us/layer": [_us(step.flash_decode) for step in steps],
-    }
+    cells: dict[str, list[str]] = {"attention us/layer": [_us(step.flash_decode) for step in steps]}
     if any(step.sender != step.flash_decode or step.receiver for step in steps):
         cells["SFD_S us"] = [_us(step.sender) for step in steps]
         cells["SFD_R us"] = [_us(step.receiver) for step in steps]
@@ -200,16 +198,16 @@ def _speculative(devices: int, rows: Sequence[Estimate], question: Question) -> 
     cells[f"TP {half} tok/s"] = [number(row.group_speed, 1) for row in rows]
     if any(row.all_speed for row in rows):
         cells[f"TP {devices} tok/s"] = [number(row.all_speed, 1) for row in rows]
-        cells["scaling"] = [_gain(row.all_speed, row.group_speed) for row in rows]
+        cells[f"TP {devices} scaling"] = [_gain(row.all_speed, row.group_speed) for row in rows]
     for rate in question.hit_rates:
         label = f"ALSpec @{100 * rate:g}%"
-        cells[label] = [number(row.alspec[rate], 1) for row in rows]
+        cells[f"{label} tok/s"] = [number(row.alspec[rate], 1) for row in rows]
         cells[f"{label} scaling"] = [_gain(row.alspec[rate], row.group_speed) for row in rows]
-    exactly = question.rounding == "paper"
-    cells[f"beats TP {half}"] = [_threshold(row.break_even_group, exactly) for row in rows]
+    bound = "from" if question.rounding == "paper" else "above"
+    cells[f"beats TP {half} {bound}"] = [_threshold(row.break_even_group) for row in rows]
     if any(row.all_speed for row in rows):
-        cells[f"beats TP {devices}"] = [_threshold(row.break_even_all, exactly) for row in rows]
-    return list(cells), [list(line) for line in zip(*cells.values(), strict=True)]
+        cells[f"beats TP {devices} {bound}"] = [_threshold(row.break_even_all) for row in rows]
+    return [[label, *values] for label, values in cells.items()]
 
 
 def _us(value: float) -> str:
@@ -220,12 +218,12 @@ def _gain(speed: float | None, base: float | None) -> str:
     return "–" if speed is None or not base else percent(speed / base - 1)
 
 
-def _threshold(rate: float | None, exactly: bool) -> str:
+def _threshold(rate: float | None) -> str:
     if rate is None:
         return "–"
     if math.isinf(rate):
         return "always" if rate < 0 else "never"
-    return f"{'from' if exactly else 'above'} {percent(rate)}"
+    return percent(rate)
 
 
 def _listed(value: Any, option: str) -> list[Any] | None:

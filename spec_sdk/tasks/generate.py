@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
+from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.contracts import Task
 from spec_sdk.events import EventLog
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
-from spec_sdk.prompts import check_length, read_prompts
+from spec_sdk.prompts import Prompt, check_length, read_prompts
 from spec_sdk.ranks import launched_rank
 from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table
 from spec_sdk.run_output import RunOutput, check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.tables import print_facts
 from spec_sdk.version import __version__
+from spec_sdk.what_ran import facts_of, in_words, plugins_of
 
 if TYPE_CHECKING:
     from spec_sdk.model_inputs import ModelInput
@@ -47,10 +49,11 @@ class Generate(Task):
         registry = Registry.discover()
         # joined before anything can fail that the leader does alone: the others would wait for it to join
         backend = joined_backend(app, registry)
-        texts = prompts_to_answer(app)
-        backend.expect(len(texts) * (2 if app.compare else 1) * app.max_new_tokens)
+        asked = prompts_to_answer(app)
+        backend.expect(len(asked) * (2 if app.compare else 1) * app.max_new_tokens)
         pipeline = build_pipeline(app, registry, backend)
-        prompts = model_inputs(pipeline, texts, app)
+        prompts = model_inputs(pipeline, asked, app)
+        plugins = plugins_of(app, registry)
         for i, prompt in enumerate(prompts):
             check_length(len(prompt.tokens), app.max_new_tokens, pipeline.context, i, len(prompts))
         if not pipeline.ranks.is_leader:
@@ -67,9 +70,9 @@ class Generate(Task):
                     run.answer(prompts, shown)
             finally:
                 if runs[0].log.events:
-                    output.save(
-                        metrics_of(runs, app), app.resolved, attention_of(runs[0], [p.label for p in prompts], app)
-                    )
+                    asked = [each.prompt for each in prompts]
+                    output.save(metrics_of(runs, app, asked, plugins), app.kept, attention_of(runs[0], asked, app))
+                    print_facts(facts_of(app, plugins))
                     closing_table(*(run.column() for run in runs))
                     attention = runs[0].summary()["attention"]
                     if attention is not None and attention["hit_rate"] is None:
@@ -79,13 +82,13 @@ class Generate(Task):
         return 0
 
 
-def prompts_to_answer(app: Settings) -> list[str]:
+def prompts_to_answer(app: Settings) -> list[Prompt]:
     """The prompts, where the run may write checked; with several processes the leader's alone, which also writes."""
     if launched_rank() != 0:
         return []
-    texts = read_prompts(app)
+    prompts = read_prompts(app)
     check_writable(app.output_dir)
-    return texts
+    return prompts
 
 
 def follow(*pipelines: Pipeline) -> None:
@@ -108,11 +111,15 @@ class Run:
 
     def answer(self, prompts: Sequence[ModelInput], shown: bool) -> None:
         """Answer the prompts in order; ``shown`` streams the text to stdout, prompts apart by a blank line."""
+        from spec_sdk.parallel.spread_session import gather_calls
+
         progress = Progress(self.pipeline.name, len(prompts), self._most)
         for i, prompt in enumerate(prompts):
             if shown and i:
                 sys.stdout.write("\n")
             self._answer_one(i, prompt, shown, progress)
+        for rank, calls in gather_calls(self.pipeline.ranks).items():
+            self.log.emit({"event": "follower", "rank": rank, "calls": calls})
 
     def _answer_one(self, i: int, prompt: ModelInput, shown: bool, progress: Progress) -> None:
         counts = self.log.counts = Counts()
@@ -130,14 +137,15 @@ class Run:
                 sys.stdout.flush()
             progress.finish(i, counts.tokens, counts.steps, counts.seconds, counts.reason)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self, prompts: Sequence[Prompt], save_prompts: bool) -> list[dict[str, Any]]:
         """One record per prompt that was begun, in order."""
         begun = [event["request"] for event in self.log.events if event["event"] == "request_start"]
-        return [self._record(request) for request in begun]
+        return [self._record(request, prompts[request], save_prompts) for request in begun]
 
-    def _record(self, request: int) -> dict[str, Any]:
+    def _record(self, request: int, prompt: Prompt, save_prompt: bool) -> dict[str, Any]:
         record = request_metrics(self.log.of_request(request))
-        return {**record, "text": self.pipeline.tokenizer.decode(record["token_ids"])}
+        text = self.pipeline.tokenizer.decode(record["token_ids"])
+        return {"id": prompt.id, "prompt": prompt.content if save_prompt else None, **record, "text": text}
 
     def summary(self) -> dict[str, Any]:
         """The counts over all prompts."""
@@ -176,49 +184,51 @@ class CountingLog(EventLog):
         self.counts.add(event)
 
 
-def metrics_of(runs: Sequence[Run], app: Settings) -> dict[str, Any]:
+def metrics_of(
+    runs: Sequence[Run], app: Settings, prompts: Sequence[Prompt], plugins: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """All of metrics.json: the first run, and the second as what it is compared with."""
-    import torch
+    from spec_sdk.bench.machine import run_facts
 
     pipeline = runs[0].pipeline
     metrics: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "pipeline": pipeline.name,
+        "overridden": app.pipeline.overridden,
+        "plugins": plugins,
         "guarantee": pipeline.guarantee,
         "models": {"target": pipeline.target_name, "draft": pipeline.draft_name},
         "backend": pipeline.backend.name,
+        "backend_choice": backend_choice(app),
         "dtype": pipeline.dtype,
         "memory": dict(pipeline.memory),
         "machine": {
-            "device": pipeline.backend.describe(),
+            **run_facts(pipeline.backend),
             "compiled": dict(pipeline.backend.compiled),
             "processes": pipeline.ranks.size,
             "device_groups": pipeline.device_groups,
             "cpus": os.cpu_count(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
             "spec_sdk": __version__,
         },
         "sampling": asdict(pipeline.sampling),
         "max_new_tokens": app.max_new_tokens,
-        "prompts": runs[0].records(),
+        "prompts": runs[0].records(prompts, app.save_prompts),
         "summary": runs[0].summary(),
     }
     if len(runs) > 1:
         compared = comparison(metrics["summary"], runs[1].summary())
-        metrics["comparison"] = {**compared, "prompts": runs[1].records()}
+        metrics["comparison"] = {**compared, "prompts": runs[1].records(prompts, save_prompts=False)}
     return metrics
 
 
-def attention_of(run: Run, texts: Sequence[str], app: Settings) -> str | None:
+def attention_of(run: Run, prompts: Sequence[Prompt], app: Settings) -> str | None:
     """The page of the answers shaded by hit rate; None of a run that does not speculate on attention."""
-    records = run.records()
+    records = run.records(prompts, app.save_prompts)
     if all(record["attention"] is None for record in records):
         return None
     answers = [
         ShadedAnswer(
-            texts[request],
+            prompts[request].text if app.save_prompts else f"prompt {prompts[request].id}",
             shaded_pieces(run.log.of_request(request), run.pipeline.tokenizer),
             (record["attention"] or {}).get("hit_rate"),
         )
@@ -227,15 +237,14 @@ def attention_of(run: Run, texts: Sequence[str], app: Settings) -> str | None:
     facts = {
         "target": f"{run.pipeline.target_name}, {run.pipeline.dtype}",
         "guarantee": run.pipeline.guarantee,
-        "predictor": options_of(app.predictor),
-        "attention verifier": options_of(app.attention_verifier),
+        "predictor": in_words(given(app.predictor)),
+        "attention verifier": in_words(given(app.attention_verifier)),
     }
     if "threshold" in app.attention_verifier:
         facts["λ"] = str(app.attention_verifier["threshold"])
     return attention_page(f"{run.pipeline.name}: tokens by attention hit rate", facts, answers)
 
 
-def options_of(node: Mapping[str, Any]) -> str:
-    """A plugin's name and its options, for people to read."""
-    options = [f"{key}={value}" for key, value in node.items() if key != "name" and value is not None]
-    return f"{node['name']} ({', '.join(options)})" if options else str(node["name"])
+def given(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A plugin and those of its options that have a value."""
+    return {key: value for key, value in node.items() if value is not None}

@@ -13,11 +13,12 @@ from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.events import finite
 from spec_sdk.files import write_atomically, write_json
-from spec_sdk.prompts import STDIN, check_unicode, read_prompt_file
+from spec_sdk.prompts import STDIN, read_prompt_texts
 from spec_sdk.registry import Registry
-from spec_sdk.report import number, percent, print_table
 from spec_sdk.run_output import CONFIG, check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.tables import number, percent, print_facts, print_table
+from spec_sdk.what_ran import facts_of, plugins_of
 
 if TYPE_CHECKING:
     from spec_sdk.needles import Answer, Haystack, NeedleScore
@@ -83,10 +84,11 @@ class FindNeedles(Task):
             check_fit(pipeline, haystack, config.max_new_tokens)
         asked = asked_pipelines(pipeline, app.compare)
         scores = [self._ask(pipe, haystacks) for pipe in asked]
+        print_facts(facts_of(app, plugins_of(app, Registry.discover())))
         show(asked, [total(parts) for parts in scores])
         app.output_dir.mkdir(parents=True, exist_ok=True)
-        write_json(app.output_dir / RESULT, self._result(pipeline, haystacks, scores))
-        config_text = yaml.safe_dump(dict(app.resolved), sort_keys=False, allow_unicode=True)
+        write_json(app.output_dir / RESULT, self._result(app, pipeline, haystacks, scores))
+        config_text = yaml.safe_dump(dict(app.kept), sort_keys=False, allow_unicode=True)
         write_atomically(app.output_dir / CONFIG, config_text)
         say(f"results in {app.output_dir}")
         return 0
@@ -105,10 +107,9 @@ class FindNeedles(Task):
             return None
         if config.text == STDIN:
             raise UserError("task.text: - is not read; give a file")
-        text = "\n\n".join(read_prompt_file(config.text, "task.text"))
+        text = "\n\n".join(read_prompt_texts(config.text, "task.text"))
         if not text.strip():
             raise UserError(f"task.text: {config.text} is empty")
-        check_unicode(text, f"task.text: {config.text}")
         return text
 
     def _ask(self, pipeline: Pipeline, haystacks: Sequence[Haystack]) -> list[NeedleScore]:
@@ -122,6 +123,7 @@ class FindNeedles(Task):
 
     def _result(
         self,
+        app: Settings,
         pipeline: Pipeline,
         haystacks: Sequence[Haystack],
         scores: Sequence[Sequence[NeedleScore]],
@@ -129,6 +131,8 @@ class FindNeedles(Task):
         result = {
             "schema_version": SCHEMA_VERSION,
             "pipeline": pipeline.name,
+            "overridden": app.pipeline.overridden,
+            "plugins": plugins_of(app, Registry.discover()),
             "guarantee": pipeline.guarantee,
             "target": pipeline.target_name,
             "backend": pipeline.backend.name,

@@ -44,9 +44,9 @@ class ShowTree(Task):
 
         registry = Registry.discover()
         backend = joined_backend(app, registry)
-        texts = prompts_to_answer(app)[:1]
+        asked = prompts_to_answer(app)[:1]
         pipeline = build_pipeline(app, registry, backend)
-        prompts = model_inputs(pipeline, texts, app)
+        prompts = model_inputs(pipeline, asked, app)
         check_length(len(prompts[0].tokens), app.max_new_tokens, pipeline.context, 0, 1)
         if not pipeline.ranks.is_leader:
             follow(pipeline, dataclasses.replace(pipeline))

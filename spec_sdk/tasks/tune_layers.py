@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
-from spec_sdk.prompts import check_length, encode, read_prompts
+from spec_sdk.prompts import check_length, encode_prompt, read_prompts
 from spec_sdk.registry import Registry
-from spec_sdk.report import number, print_table
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.tables import number, print_table
 
 if TYPE_CHECKING:
     from spec_sdk.layer_tuning import AcceptanceMeter, CycleTimes, Strategy
@@ -50,15 +50,15 @@ class TuneLayers(Task):
         ``tuning.json``: the times and the path of scores. Raises UserError for bad input.
         """
         depth, width = self._check(app)
-        texts = read_prompts(app)
-        texts = texts[:: max(1, len(texts) // self.config.prompts)][: self.config.prompts]
+        asked = read_prompts(app)
+        asked = asked[:: max(1, len(asked) // self.config.prompts)][: self.config.prompts]
         check_writable(app.output_dir)
 
         from spec_sdk.layer_tuning import measure_times
         from spec_sdk.pipeline import build_pipeline
 
         pipeline = build_pipeline(app, Registry.discover())
-        prompts = [encode(pipeline.tokenizer, text, app.chat) for text in texts]
+        prompts = [encode_prompt(pipeline.tokenizer, prompt, app.chat) for prompt in asked]
         for i, prompt in enumerate(prompts):
             check_length(len(prompt), self.config.tokens + depth, pipeline.context, i, len(prompts))
         models = pipeline.models

@@ -7,10 +7,19 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import RequestState, Sampler, SamplingParams
+from spec_sdk.contracts import RequestState, Sampler, SamplingParams, Verifier
 from spec_sdk.registry import Registry
 
 MakeSampler = Callable[[SamplingParams], Sampler]
+
+
+class MultiStepRule(Verifier):
+    """The rule of acceptance for trees of any draws, by which drafters and samplers are judged."""
+
+    name = "multi_step rule"
+    guarantee = "distribution"
+    exact_when_greedy = True
+    rule = "multi_step"
 
 
 def reference_sampler(params: SamplingParams) -> Sampler:

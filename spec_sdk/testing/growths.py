@@ -1,24 +1,26 @@
 """Does a growth keep its promises?
 
-Legend: K nodes that are fed together, V vocabulary.
+Legend: K texts or nodes that are fed together, V vocabulary.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Growing, Growth, NoOptions, Request, SamplingParams
+from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growing, Growth, NoOptions, Request, SamplingParams
+from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
-from spec_sdk.testing.drafters import check_drafter, check_proposal
+from spec_sdk.testing.drafters import DRAWS, drafter_checks
+from spec_sdk.testing.service import check_proposal
 from spec_sdk.testing.tables import TableModel
 from spec_sdk.tree import TokenTree, TreeBuilder
 
-VOCABULARY = 12
+VOCABULARY, FEW = 12, 3
 SPREADS = (0.3, 1.5, 6.0)
 """Of the draft model's logits: unsure, as usual, and nearly certain."""
 
@@ -26,26 +28,49 @@ SPREADS = (0.3, 1.5, 6.0)
 def check_growth(
     growth: Growth,
     *,
-    draws: int = 1000,
+    draws: int = DRAWS,
     budgets: int = 60,
     make_sampler: MakeSampler = reference_sampler,
     seed: int = 0,
 ) -> None:
     """Raise AssertionError unless ``growth`` behaves, in a drafter whose model is a table of random logits.
 
-    All that :func:`check_drafter` checks of such a drafter, which serves several requests, level by level: well-formed
-    trees within the budget and the vocabulary, a fixed seed gives the same tree, no request touches another's, nothing
-    of a request is changed, drawn tokens follow the distribution that they declare (over ``draws`` seeds). Then, with
-    so many random ``budgets``, greedy and sampled, for logits flat and steep: it feeds exactly the nodes that it added,
-    feeds none too deep, branches only if it says so, and prunes nothing that was drawn.
+    All that :func:`~spec_sdk.testing.check_drafter` checks of such a drafter, which serves several requests, level by
+    level: well-formed trees within the budget and the vocabulary, a fixed seed gives the same tree, no request touches
+    another's, nothing of a request is changed, drawn tokens follow the distribution that they declare (over ``draws``
+    seeds), and in a small vocabulary every outcome of a cycle is tried. Then, with so many random ``budgets``, greedy
+    and sampled, for logits flat and steep, of all tokens or some: it feeds exactly the nodes that it added, feeds none
+    too deep, branches only if it says so, prunes nothing that was drawn, and adds no token that cannot be drafted.
     """
-    check_drafter(
-        lambda: _Growing(growth, TableModel(VOCABULARY, seed)),
-        VOCABULARY,
-        draws=draws,
-        make_sampler=make_sampler,
-        seed=seed,
-    )
+    run_checks(growth_checks(growth, draws=draws, budgets=budgets, make_sampler=make_sampler, seed=seed))
+
+
+def growth_checks(
+    growth: Growth,
+    *,
+    draws: int = DRAWS,
+    budgets: int = 60,
+    make_sampler: MakeSampler = reference_sampler,
+    seed: int = 0,
+) -> list[Check]:
+    """The checks of :func:`check_growth`, one by one."""
+
+    def drafter(vocabulary: int) -> Callable[[], Drafter]:
+        return lambda: _Growing(growth, TableModel(vocabulary, seed))
+
+    *of_trees, _ = drafter_checks(drafter(VOCABULARY), VOCABULARY, draws=draws, make_sampler=make_sampler, seed=seed)
+    enumerated = drafter_checks(drafter(FEW), FEW, prompts=[[1], [0, 2, 1]], make_sampler=make_sampler, seed=seed)[-1]
+    return [
+        *of_trees,
+        enumerated,
+        Check(
+            "feeds what it added, no deeper than allowed; prunes nothing that was drawn",
+            lambda: _check_budgets(growth, budgets, make_sampler, seed),
+        ),
+    ]
+
+
+def _check_budgets(growth: Growth, budgets: int, make_sampler: MakeSampler, seed: int) -> str:
     choose = random.Random(seed)
     for trial in range(budgets):
         model = TableModel(VOCABULARY, seed + trial, spread=choose.choice(SPREADS))
@@ -54,47 +79,65 @@ def check_growth(
         budget = Budget(depth, depth + choose.choice((1, 1, 2, 5, 1000)))
         prompt = [choose.randrange(VOCABULARY) for _ in range(choose.randint(1, 9))]
         state = request_for(prompt, make_sampler(params), seed + trial)
-        (tree,) = _Growing(growth, model).propose([state.view], [budget])
+        some = choose.sample(range(VOCABULARY), choose.randint(2, VOCABULARY - 1)) if choose.random() < 0.5 else None
+        (tree,) = _Growing(growth, model, some).propose([state.view], [budget])
         check_proposal(tree, state, budget, VOCABULARY)
+        odd = set(tree.token_N[1:]) - set(range(VOCABULARY) if some is None else some)
+        assert not odd, (
+            f"growth {growth.name!r}: it adds token {min(odd)}, and only {sorted(some or ())} can be drafted"
+        )
+    return f"{budgets} budgets"
+
+
+LogitsOf = Callable[[Sequence[Sequence[int]]], DraftLogits]
+"""What follows each of some texts."""
 
 
 class _Growing(Drafter):
-    """Grows the trees of all its requests together, with a table in place of a draft model."""
+    """Grows the trees of all its requests together, with a table in place of a draft model. ``some``: the tokens that
+    can be drafted, if not all."""
 
     name = "growing"
 
-    def __init__(self, growth: Growth, model: TableModel) -> None:
+    def __init__(self, growth: Growth, model: TableModel, some: Sequence[int] | None = None) -> None:
         models: Any = None
         super().__init__(NoOptions(), models)
         self.growth = growth
         self.model = model
+        self.some = None if some is None else torch.tensor(some)
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
-        drafts = [_Draft(self.growth, self.model, *pair) for pair in zip(requests, budgets, strict=True)]
+        drafts = [_Draft(self.growth, self.logits, *pair) for pair in zip(requests, budgets, strict=True)]
         while asking := [draft for draft in drafts if draft.closed is None]:
             for draft in asking:
                 draft.advance()
         return [draft.closed for draft in drafts if draft.closed is not None]
 
+    def logits(self, texts: Sequence[Sequence[int]]) -> DraftLogits:
+        """What follows each of some texts."""
+        logits_KV = torch.stack([self.model.logits(text) for text in texts])
+        if self.some is None:
+            return DraftLogits.over_all(logits_KV)
+        return DraftLogits(logits_KV[:, self.some], self.some, VOCABULARY)
+
 
 class _Draft:
     """One request's tree while it grows, looked at after every level."""
 
-    def __init__(self, growth: Growth, model: TableModel, request: Request, budget: Budget) -> None:
+    def __init__(self, growth: Growth, logits: LogitsOf, request: Request, budget: Budget) -> None:
         self.closed: TokenTree | None = None
         self._where = f"growth {growth.name!r}, prefix of {len(request.tokens)} tokens, {budget}"
-        self._growth, self._model, self._request, self._depth = growth, model, request, budget.depth
+        self._growth, self._logits_of, self._request, self._depth = growth, logits, request, budget.depth
         self._tree = TreeBuilder(request.pending_token, budget.nodes)
         self._fed = 1
-        root_logits_V = model.logits(request.tokens).clone()
-        self._growing: Growing = growth.grow(self._tree, root_logits_V, budget.depth, request, "growing")
-        self._logits_KV: torch.Tensor | None = None
+        self._growing: Growing = growth.grow(self._tree, logits([request.tokens]), budget.depth, request, "growing")
+        self._logits: DraftLogits | None = None
 
     def advance(self) -> None:
         """Go on by a level."""
         tree = self._tree
         try:
-            count = next(self._growing) if self._logits_KV is None else self._growing.send(self._logits_KV)
+            count = next(self._growing) if self._logits is None else self._growing.send(self._logits)
         except StopIteration as done:
             assert isinstance(done.value, TokenTree), f"{self._where}: it returned {done.value!r}, which is no tree"
             self._check_closed(done.value)
@@ -108,7 +151,7 @@ class _Draft:
         deepest = max(tree.depth)
         assert deepest <= self._depth, f"{self._where}: it feeds a node of depth {deepest}"
         paths = [_path(tree, node) for node in range(self._fed, tree.size)]
-        self._logits_KV = torch.stack([self._model.logits([*self._request.tokens, *path]) for path in paths])
+        self._logits = self._logits_of([[*self._request.tokens, *path] for path in paths])
         self._fed = tree.size
 
     def _check_closed(self, closed: TokenTree) -> None:

@@ -12,6 +12,7 @@ import torch
 from spec_sdk.contracts import PartialAttention, Predictor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.tree import TreeBuilder
 
 KV_HEADS, QUERIES_PER_KV_HEAD = 2, 3
@@ -32,14 +33,33 @@ def check_predictor(
     same must hold there, and what ``speculate`` returns must be that prediction beside the exact attention, with their
     true distance. Choose ``prefixes`` on both sides of where ``always_exact`` changes.
     """
+    run_checks(predictor_checks(predictor, prefixes=prefixes, ops=ops, seed=seed))
+
+
+def predictor_checks(
+    predictor: Predictor, *, prefixes: Sequence[int] = (1, 7, 64, 300, 700), ops: Ops | None = None, seed: int = 0
+) -> list[Check]:
+    """The checks of :func:`check_predictor`, one by one."""
     ops = ops or Ops()
     rng = torch.Generator().manual_seed(seed)
-    for prefix in prefixes:
-        for shape, mask in _masks(prefix).items():
-            predictor.truncate(0)
-            _check_pass(predictor, ops, mask, rng, f"prefix {prefix}, {shape}")
-    predictor.truncate(0)
-    _check_request(predictor, ops, max(prefixes), rng)
+
+    def passes() -> str:
+        for prefix in prefixes:
+            for shape, mask in _masks(prefix).items():
+                predictor.truncate(0)
+                _check_pass(predictor, ops, mask, rng, f"prefix {prefix}, {shape}")
+        exact = [prefix for prefix in prefixes if predictor.always_exact(prefix)]
+        return f"prefixes {', '.join(map(str, prefixes))}, of which {len(exact)} always exact"
+
+    def request() -> str:
+        predictor.truncate(0)
+        _check_request(predictor, ops, max(prefixes), rng)
+        return f"from {max(prefixes)} tokens on"
+
+    return [
+        Check("attention over keys in sight, with the softmax statistics of those", passes),
+        Check("follows the cache: tokens that stay, trees that branch, roll backs", request),
+    ]
 
 
 def _masks(prefix: int) -> dict[str, AttentionMask]:

@@ -5,6 +5,8 @@ Legend: N rows, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from spec_sdk.contracts import Random, Sampler
@@ -34,11 +36,14 @@ class Remembering(Sampler):
     def choices(self, logits_NV: torch.Tensor) -> torch.Tensor:
         return self.inner.choices(logits_NV)
 
+    def penalise(self, logits_NV: torch.Tensor, prefix: Sequence[int], paths: Sequence[Sequence[int]]) -> torch.Tensor:
+        return self.inner.penalise(logits_NV, prefix, paths)
+
     def draw(self, p_V: torch.Tensor, random: Random) -> int:
         return self.inner.draw(p_V, random)
 
-    def draw_from(self, law: DraftDistribution, random: Random) -> int:
-        return self.inner.draw_from(law, random)
+    def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
+        return self.inner.draw_from(distribution, random)
 
     def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
         own = type(self.inner).rows is not Sampler.rows

@@ -22,6 +22,7 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.executors import grow_tree, path_of_rows, random_tree
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.testing.static_ops import StaticOps
@@ -51,34 +52,57 @@ def check_runner(
     ``bad``: runners with options that a model of ``config.num_layers`` layers cannot be run with (TINY has 4), which
     must raise UserError when they are made or in ``prepare``.
     """
+    run_checks(runner_checks(make_runner, bad=bad, config=config, seeds=seeds))
+
+
+def runner_checks(
+    make_runner: Makes, *, bad: Sequence[Makes] = (), config: ModelConfig = TINY, seeds: Sequence[int] = range(3)
+) -> list[Check]:
+    """The checks of :func:`check_runner`, one by one."""
+
+    def facts() -> str:
+        runner = make_runner()
+        _check_facts(runner)
+        for number, make_bad in enumerate(bad):
+            _check_refusal(make_bad, number, config.num_layers)
+        return f"guarantee {runner.guarantee}"
+
+    def passes() -> str:
+        for seed in seeds:
+            _check_model(make_runner, config, seed)
+        return f"{len(seeds)} random models"
+
+    return [
+        Check("declares itself as plain data", facts),
+        Check("logits, hidden states, K and V of passes: alone, in company, against a plain pass", passes),
+    ]
+
+
+def _check_model(make_runner: Makes, config: ModelConfig, seed: int) -> None:
     runner = make_runner()
-    _check_facts(runner)
-    for number, make_bad in enumerate(bad):
-        _check_refusal(make_bad, number, config.num_layers)
-    for seed in seeds:
-        executor = TorchExecutor(load_decoder(RandomWeights(config, seed), torch.device("cpu"), torch.float32), Ops())
-        where = f"runner {runner.name!r}, seed {seed}"
-        own = [_Rounds(executor, make_runner, seed, where) for _ in SLOTS]
-        alone = [rounds.run([slot], [number])[0] for number, (rounds, slot) in enumerate(zip(own, SLOTS, strict=True))]
-        taps = _taps(executor, make_runner(), where)
-        if runner.guarantee == "exact":
-            plain = _Rounds(executor, SequentialRunner, seed, where, keeps=runner.keeps_kv)
-            fault = f"{where}: it is exact, and its logits are not those of a plain pass"
-            _check_passes(alone, plain.run(SLOTS, range(len(SLOTS))), fault)
-            plain_taps = _taps(executor, SequentialRunner(), where)
-            for layer, (h_NM, plain_NM) in enumerate(zip(taps, plain_taps, strict=True)):
-                _check_close(h_NM, plain_NM, f"{where}: hidden states of layer {layer} are not those of a plain pass")
-            for rounds, slot in zip(own if runner.keeps_kv else (), SLOTS, strict=False):
-                for name, left, plainly in zip("KV", rounds.committed(slot), plain.committed(slot), strict=True):
-                    _check_close(left, plainly, f"{where}: it leaves another {name} than a plain pass")
-        company = _Rounds(executor, make_runner, seed, where)
-        for turn, slots in (("in company", SLOTS), ("in a slot that another had", (*SLOTS[1:], SLOTS[0]))):
-            found = company.run(slots, range(len(slots)))
-            _check_passes(found, alone, f"{where}: {turn} a request gets other logits than alone")
-        if runner.capturable:
-            graphs = GraphExecutor(executor.decoder, StaticOps(), repeated)
-            found = _Rounds(graphs, make_runner, seed, where).run(SLOTS, range(len(SLOTS)))
-            _check_passes(found, alone, f"{where}: it is capturable, and captured passes give other logits")
+    executor = TorchExecutor(load_decoder(RandomWeights(config, seed), torch.device("cpu"), torch.float32), Ops())
+    where = f"runner {runner.name!r}, seed {seed}"
+    own = [_Rounds(executor, make_runner, seed, where) for _ in SLOTS]
+    alone = [rounds.run([slot], [number])[0] for number, (rounds, slot) in enumerate(zip(own, SLOTS, strict=True))]
+    taps = _taps(executor, make_runner(), where)
+    if runner.guarantee == "exact":
+        plain = _Rounds(executor, SequentialRunner, seed, where, keeps=runner.keeps_kv)
+        fault = f"{where}: it is exact, and its logits are not those of a plain pass"
+        _check_passes(alone, plain.run(SLOTS, range(len(SLOTS))), fault)
+        plain_taps = _taps(executor, SequentialRunner(), where)
+        for layer, (h_NM, plain_NM) in enumerate(zip(taps, plain_taps, strict=True)):
+            _check_close(h_NM, plain_NM, f"{where}: hidden states of layer {layer} are not those of a plain pass")
+        for rounds, slot in zip(own if runner.keeps_kv else (), SLOTS, strict=False):
+            for name, left, plainly in zip("KV", rounds.committed(slot), plain.committed(slot), strict=True):
+                _check_close(left, plainly, f"{where}: it leaves another {name} than a plain pass")
+    company = _Rounds(executor, make_runner, seed, where)
+    for turn, slots in (("in company", SLOTS), ("in a slot that another had", (*SLOTS[1:], SLOTS[0]))):
+        found = company.run(slots, range(len(slots)))
+        _check_passes(found, alone, f"{where}: {turn} a request gets other logits than alone")
+    if runner.capturable:
+        graphs = GraphExecutor(executor.decoder, StaticOps(), repeated)
+        found = _Rounds(graphs, make_runner, seed, where).run(SLOTS, range(len(SLOTS)))
+        _check_passes(found, alone, f"{where}: it is capturable, and captured passes give other logits")
 
 
 class _Rounds:
@@ -114,7 +138,7 @@ class _Rounds:
             growing = list(zip(rngs, builders, strict=True))
             for _ in range(2):
                 new = [grow_tree(rng, tree, rng.randint(1, 4), vocabulary) for rng, tree in growing]
-                passes.append(self._watched(functools.partial(session.grow, slots, builders, new)))
+                passes.append(self._watched(functools.partial(self._grown, builders, new)))
             rows = [path_of_rows(rng, tree) for rng, tree in growing]
             self._keep(rows, [[tree.token[row + 1] for row in path] for tree, path in zip(builders, rows, strict=True)])
             trees = [random_tree(rng, rng.randint(1, 9), vocabulary) for rng in rngs]
@@ -122,6 +146,9 @@ class _Rounds:
             paths = [tree.path_to(rng.randrange(tree.size)) for rng, tree in zip(rngs, trees, strict=True)]
             self._keep(paths, [[tree.token_N[n] for n in path] for tree, path in zip(trees, paths, strict=True)])
         return [list(of_request) for of_request in zip(*passes, strict=True)]
+
+    def _grown(self, builders: Sequence[TreeBuilder], new: Sequence[int]) -> list[torch.Tensor]:
+        return [logits.full_KV for logits in self._session.grow(self._slots, builders, new)]
 
     def _scored(self, trees: Sequence[TokenTree]) -> list[torch.Tensor]:
         return [scores.logits_NV for scores in self._session.score(self._slots, trees)]

@@ -11,8 +11,12 @@ from collections.abc import Callable
 import torch
 
 from spec_sdk.contracts import Sampler, SamplingParams
-from spec_sdk.testing.defaults import MakeSampler
+from spec_sdk.testing.check import Check, run_checks
+from spec_sdk.testing.defaults import MakeSampler, MultiStepRule
+from spec_sdk.testing.enumeration import ENUMERATED, deviation
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit
+from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel, in_words
+from spec_sdk.testing.undecided import NotEnumerable
 from spec_sdk.tree import TreeBuilder
 
 PARAMS = (
@@ -24,22 +28,63 @@ PARAMS = (
     SamplingParams(temperature=0.9, min_p=0.15),
     SamplingParams(temperature=1.3, top_k=20, top_p=0.85, min_p=0.02),
 )
-TOLERANCE = 1e-5
+TOLERANCE, DRAWS = 1e-5, 4000
+OUTCOME_PARAMS = (
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.6, top_k=2),
+    SamplingParams(temperature=1.4, top_p=0.8, min_p=0.1),
+    SamplingParams(temperature=0.9, repetition_penalty=1.5),
+)
+PLANS: tuple[DrawPlan, ...] = (
+    [[PlannedDraw("with_replacement")]] * 2,
+    [[PlannedDraw("with_replacement"), PlannedDraw("with_replacement", 1)], [PlannedDraw("chosen")]],
+    [[PlannedDraw("without_replacement"), PlannedDraw("without_replacement"), PlannedDraw("chosen", 1)]],
+)
 
 
-def check_sampler(make_sampler: MakeSampler, *, draws: int = 4000, seed: int = 0) -> None:
+def check_sampler(make_sampler: MakeSampler, *, draws: int = DRAWS, seed: int = 0) -> None:
     """Raise AssertionError unless the samplers that ``make_sampler`` makes do what their parameters say.
 
     Probabilities equal those of a slow reference (temperature, top-k, top-p, min-p, in that order) on random logits;
     greedy puts everything on the first of the largest logits, and ``choices`` names it; ``draw`` follows the
-    distribution it is given and ``draw_from`` that of draft logits (χ² over ``draws`` each). The rows of a scored
-    tree are the probabilities of its nodes and draft distributions, and what is remembered of a drawn token is its
-    probability (a relaxed sampler may judge draws by other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random
-    numbers come from the generator that is passed.
+    distribution it is given and ``draw_from`` that of draft logits (χ² over ``draws`` each). The repetition penalty
+    reaches every token of the prefix and of the drafted path once. The rows of a scored tree are the probabilities of
+    its nodes and draft distributions, and what is remembered of a drawn token is its probability. With them the rule
+    ``multi_step`` gives the target's distribution, every outcome of a cycle tried (a relaxed sampler may judge draws by
+    other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random numbers come from the generator that is passed.
     """
+    run_checks(sampler_checks(make_sampler, draws=draws, seed=seed))
+
+
+def sampler_checks(make_sampler: MakeSampler, *, draws: int = DRAWS, seed: int = 0) -> list[Check]:
+    """The checks of :func:`check_sampler`, one by one."""
     rng = torch.Generator().manual_seed(seed)
     logits_NV = 2.5 * torch.randn((6, 50), generator=rng)
-    _check_greedy(make_sampler(SamplingParams()), logits_NV)
+
+    def randomness() -> str:
+        sampler = make_sampler(SamplingParams(temperature=1.0))
+        p_V = sampler.probabilities(logits_NV[:1, :12] / 2)[0]
+        _check_randomness(sampler, p_V, logits_NV[1, :12], draws, torch.Generator().manual_seed(seed))
+        return f"{draws} tokens each"
+
+    return [
+        Check(
+            "greedy: the first of the largest logits", lambda: _check_greedy(make_sampler(SamplingParams()), logits_NV)
+        ),
+        Check("probabilities: temperature, top-k, top-p, min-p", lambda: _check_probabilities(make_sampler, logits_NV)),
+        Check("repetition penalty on prefix and drafted tokens", lambda: _check_penalty(make_sampler, logits_NV)),
+        Check(
+            "rows of a scored tree", lambda: _check_rows(make_sampler, logits_NV, torch.Generator().manual_seed(seed))
+        ),
+        Check("draws follow their distribution, from the generator given", randomness),
+        Check(
+            "every outcome of a cycle by the rule multi_step: the emitted tokens have the target's distribution",
+            lambda: _check_outcomes(make_sampler),
+        ),
+    ]
+
+
+def _check_probabilities(make_sampler: MakeSampler, logits_NV: torch.Tensor) -> None:
     for params in PARAMS:
         p_NV = make_sampler(params).probabilities(logits_NV)
         assert p_NV.dtype == torch.float32, f"{params}: probabilities are {p_NV.dtype}, they must be float32"
@@ -47,9 +92,48 @@ def check_sampler(make_sampler: MakeSampler, *, draws: int = 4000, seed: int = 0
             expected_V = _probabilities_by_hand(logits_V, params)
             worst = max(abs(a - b) for a, b in zip(p_V, expected_V, strict=True))
             assert worst < TOLERANCE, f"{params}: row {row} of the probabilities is off by {worst:.1e}"
-    sampler = make_sampler(SamplingParams(temperature=1.0))
-    _check_rows(make_sampler, logits_NV, rng)
-    _check_randomness(sampler, sampler.probabilities(logits_NV[:1, :12] / 2)[0], logits_NV[1, :12], draws, rng)
+
+
+def _check_penalty(make_sampler: MakeSampler, logits_NV: torch.Tensor) -> None:
+    """Row by row: what the prefix and the row's own path have is divided by it, or multiplied where negative, once."""
+    prefix, paths = [4, 4, 9, 2], [[], [7], [7, 4, 19], [7, 7], [30], [31, 9]]
+    for penalty in (1.0, 1.6, 0.7):
+        sampler = make_sampler(SamplingParams(temperature=0.8, repetition_penalty=penalty))
+        given_NV = sampler.penalise(logits_NV.clone(), prefix, paths)
+        for row, path in enumerate(paths):
+            seen = {*prefix, *path}
+            expected = [
+                x if token not in seen else x * penalty if x < 0 else x / penalty
+                for token, x in enumerate(logits_NV[row].tolist())
+            ]
+            off = (given_NV[row].float().cpu() - torch.tensor(expected)).abs()
+            token = int(off.argmax())
+            assert float(off[token]) < TOLERANCE, (
+                f"repetition_penalty={penalty}: after the prefix {prefix} and the drafted tokens {path} the logit of "
+                f"token {token} is {float(given_NV[row, token]):.3f}, expected {expected[token]:.3f}"
+            )
+
+
+def _check_outcomes(make_sampler: MakeSampler) -> str:
+    tried = 0
+    for params in OUTCOME_PARAMS:
+        sampler = make_sampler(params)
+        if sampler.guarantee == "relaxed":
+            return "not looked at: it guarantees no distribution"
+        for plan in PLANS:
+            target, *tables = (TableModel(3, 120 + i, spread=2.5) for i in range(3))
+            drafter, rule = TableDrafter(tables, plan), MultiStepRule(None)
+            try:
+                off = deviation(target, drafter, rule, sampler, (1, 2), own_draws=True)
+            except (NotEnumerable, TypeError):
+                # its draws are no inversions: then they are checked by χ² alone
+                off = deviation(target, drafter, rule, sampler, (1, 2))
+            assert off < ENUMERATED, (
+                f"{params}: with its rows and draws the rule multi_step gives another joint distribution than plain "
+                f"sampling, off by {off:.1e} (enumerated, draws {in_words(plan)})"
+            )
+            tried += 1
+    return f"{tried} cycles"
 
 
 def _check_greedy(sampler: Sampler, logits_NV: torch.Tensor) -> None:
@@ -71,20 +155,20 @@ def _check_rows(make_sampler: MakeSampler, logits_NV: torch.Tensor, rng: torch.G
     """On a chain of a drawn, a chosen and another drawn token: each row asked for, and again after another one."""
     for params in PARAMS:
         sampler = make_sampler(params)
-        laws = [sampler.law(logits_NV[4]), sampler.law(logits_NV[5])]
+        distributions = [sampler.distribution(logits_NV[4]), sampler.distribution(logits_NV[5])]
         builder = TreeBuilder(0)
-        node = builder.add(0, sampler.draw_from(laws[0], rng), "with_replacement", laws[0])
+        node = builder.add(0, sampler.draw_from(distributions[0], rng), "with_replacement", distributions[0])
         node = builder.add(node, int(logits_NV[1].argmax()), "chosen")
-        builder.add(node, sampler.draw_from(laws[1], rng), "with_replacement", laws[1])
+        builder.add(node, sampler.draw_from(distributions[1], rng), "with_replacement", distributions[1])
         tree = builder.build().tree
         expected_NV = sampler.probabilities(logits_NV)
         rows = sampler.rows(tree, logits_NV[:4].clone())
         for node in (0, 1, 2, 3, 0):
             _compare(f"{params}: rows.target({node})", rows.target(node), expected_NV[node])
-        for node, law_V in ((0, expected_NV[4]), (2, expected_NV[5]), (0, expected_NV[4])):
+        for node, distribution_V in ((0, expected_NV[4]), (2, expected_NV[5]), (0, expected_NV[4])):
             (draw,) = tree.draws_N[node]
-            _compare(f"{params}: rows.draft of node {draw.node}", rows.draft(draw, node), law_V)
-            known, q = rows.known(draw), float(law_V[tree.token_N[draw.node]])
+            _compare(f"{params}: rows.draft of node {draw.node}", rows.draft(draw, node), distribution_V)
+            known, q = rows.known(draw), float(distribution_V[tree.token_N[draw.node]])
             assert known is None or abs(known - q) < TOLERANCE, (
                 f"{params}: rows.known of node {draw.node} is {known}, its token was drawn with {q}"
             )
@@ -107,11 +191,11 @@ def _check_randomness(
     p_V = p_V.clone()
     p_V[[0, 5, p_V.shape[0] - 1]] = 0
     p_V /= p_V.sum()
-    law = sampler.law(logits_V)
+    distribution = sampler.distribution(logits_V)
     q_V = sampler.probabilities(logits_V[None])[0]
     ways: dict[str, tuple[Callable[[torch.Generator], int], torch.Tensor]] = {
         "draw": (lambda generator: sampler.draw(p_V, generator), p_V),
-        "draw_from": (lambda generator: sampler.draw_from(law, generator), q_V),
+        "draw_from": (lambda generator: sampler.draw_from(distribution, generator), q_V),
     }
     for what, (draw, expected_V) in ways.items():
         observed = torch.bincount(torch.tensor([draw(rng) for _ in range(draws)]), minlength=expected_V.shape[0])

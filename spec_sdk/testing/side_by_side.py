@@ -12,6 +12,7 @@ import torch
 
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
+from spec_sdk.ops.draft_logits import spread
 from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 
@@ -46,6 +47,8 @@ class SideBySide:
         for runner in (self._runner, self._reference_runner):
             runner.prepare(executor.layers)
         self._length: dict[int, int] = {}
+        self.largest_error = 0.0
+        """Of what was compared so far, as a part of the largest value of its kind."""
 
     @property
     def vocabulary(self) -> int:
@@ -116,7 +119,9 @@ class SideBySide:
             rows=executor.rows_of(max(rows, *(len(request.token) for request in requests))),
             slots=executor.slots_of(max(tree_slots, *(len(request.key_end) for request in requests))),
         )
-        found = on_host(executor.forward(inputs, self.cache, PassPlan(self._runner, tuple(taps), logits)))
+        found = on_host(
+            executor.forward(inputs, self.cache, PassPlan(self._runner, tuple(taps), logits)), executor.vocabulary
+        )
         self._check_shapes(found, inputs, taps, logits)
         for b, request in enumerate(requests):
             alone = PassInputs.of(kind, [request], CPU)
@@ -171,12 +176,15 @@ class SideBySide:
         """Raise AssertionError unless rows [n, …] are equal up to the tolerance."""
         found = found.float()
         off_n = (found - expected).abs().amax(-1)
-        allowed = self._tolerance * float(expected.abs().max())
+        largest = float(expected.abs().max())
+        allowed = self._tolerance * largest
         # a comparison with NaN is false
         wrong = (~(off_n <= allowed)).nonzero()
         if len(wrong):
             row = int(wrong[0])
             raise AssertionError(f"{what}: row {row} is off by {float(off_n[row]):.1e}, {allowed:.1e} is allowed")
+        if largest:
+            self.largest_error = max(self.largest_error, float(off_n.max()) / largest)
 
     def _same_report(self, about: str, found: AttentionReport | None, expected: AttentionReport) -> None:
         assert found is not None, f"{about}: no report, and its runner measures"
@@ -189,9 +197,11 @@ class SideBySide:
             self._same(f"{about}, errors of layer {layer}", torch.tensor(ours)[:, None], torch.tensor(theirs)[:, None])
 
 
-def on_host(output: PassOutput) -> PassOutput:
-    """The output in host memory, with one read."""
+def on_host(output: PassOutput, vocabulary: int) -> PassOutput:
+    """The output in host memory, with one read; its logits over the whole vocabulary."""
     logits_BNV, *hidden = read(output.logits_BNV, *output.hidden.values())
+    if output.token_R is not None:
+        logits_BNV = spread(logits_BNV, output.token_R.cpu(), vocabulary)
     return PassOutput(logits_BNV, dict(zip(output.hidden, hidden, strict=True)), output.reports)
 
 

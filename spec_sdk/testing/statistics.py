@@ -1,4 +1,4 @@
-"""Laws, samples, and whether the one could have come from the other.
+"""Distributions, samples, and whether the one could have come from the other.
 
 Legend: C cells of a histogram, V vocabulary.
 """
@@ -6,6 +6,7 @@ Legend: C cells of a histogram, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 
@@ -21,6 +22,15 @@ SMALLEST_EXPECTATION = 5.0
 """Cells of which less is expected are pooled: χ² is an approximation that fails for rare ones."""
 
 
+class LanguageModel(Protocol):
+    """What answers are compared with: the logits after any prefix."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def logits(self, tokens: Sequence[int]) -> torch.Tensor: ...
+
+
 class DeepestPolicy(Policy):
     """Always lets the drafter draft as deep as it likes."""
 
@@ -30,20 +40,20 @@ class DeepestPolicy(Policy):
         return Budget(request.max_new_tokens)
 
 
-def joint_law(model: TableModel, sampler: Sampler, prompt: Sequence[int], length: int) -> torch.Tensor:
-    """The law of the next ``length`` tokens under plain sampling, float64 [V**length], last token fastest."""
-    law = torch.ones(1, dtype=torch.float64)
+def joint_distribution(model: LanguageModel, sampler: Sampler, prompt: Sequence[int], length: int) -> torch.Tensor:
+    """The distribution of the next ``length`` tokens under plain sampling, float64 [V**length], last token fastest."""
+    distribution = torch.ones(1, dtype=torch.float64)
     continuations: list[list[int]] = [[]]
     for _ in range(length):
         logits = torch.stack([model.logits([*prompt, *tokens]) for tokens in continuations])
         logits = sampler.penalise(logits, prompt, continuations)
-        law = (law[:, None] * sampler.probabilities(logits).double()).flatten()
+        distribution = (distribution[:, None] * sampler.probabilities(logits).double()).flatten()
         continuations = [[*tokens, t] for tokens in continuations for t in range(model.vocabulary)]
-    return law
+    return distribution
 
 
 def cell_of(tokens: Sequence[int], vocabulary: int) -> int:
-    """The index of a run of tokens in :func:`joint_law`."""
+    """The index of a run of tokens in :func:`joint_distribution`."""
     cell = 0
     for token in tokens:
         cell = cell * vocabulary + token

@@ -1,4 +1,4 @@
-"""Language models that are tables: small enough that every law can be written down, and free of any network.
+"""Language models that are tables: small enough that every distribution can be written down, and free of any network.
 
 Legend: N tree nodes, R table rows, V vocabulary.
 """
@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import torch
 
+from spec_sdk.common_prefix import common_prefix
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request
 from spec_sdk.model.encoder_input import EncoderInput
-from spec_sdk.model.session import Scores, common_prefix
+from spec_sdk.model.session import Scores
 from spec_sdk.ops import without
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
 
@@ -20,7 +21,7 @@ ROWS = 4099
 
 
 class PlannedDraw(NamedTuple):
-    """A draw to be made: its kind, and the number of the table whose law it comes from."""
+    """A draw to be made: its kind, and the number of the table whose distribution it comes from."""
 
     kind: DrawKind
     table: int = 0
@@ -28,6 +29,11 @@ class PlannedDraw(NamedTuple):
 
 DrawPlan = Sequence[Sequence[PlannedDraw]]
 """What to draw at every node of depth 0, 1 …, in draw order."""
+
+
+def in_words(plan: DrawPlan) -> str:
+    """``chosen and with replacement, then chosen``."""
+    return ", then ".join(" and ".join(draw.kind.replace("_", " ") for draw in draws) for draws in plan)
 
 
 class TableModel:
@@ -112,10 +118,11 @@ def _row(tokens: Sequence[int], after: int = 1) -> int:
 
 
 class TableDrafter(Drafter):
-    """Draws whatever tree ``plan`` describes from the laws of table models, sampled as the request's sampler says.
+    """Draws whatever tree ``plan`` describes from the distributions of table models, sampled as the request's sampler
+    says.
 
     A ``chosen`` draw takes the most probable token that was not chosen at the node before. Draws without replacement
-    from one table are one sequence, which ends early when the table's law has no further token.
+    from one table are one sequence, which ends early when the table's distribution has no further token.
     """
 
     name = "table"
@@ -148,16 +155,18 @@ class TableDrafter(Drafter):
     ) -> None:
         sampler, rng = request.sampler, request.rng
         sources = {
-            table: sampler.law(sampler.penalise(self.tables[table].logits(prefix)[None].clone(), prefix, [()])[0])
+            table: sampler.distribution(
+                sampler.penalise(self.tables[table].logits(prefix)[None].clone(), prefix, [()])[0]
+            )
             for _, table in draws
         }
-        laws = {table: law.q_V for table, law in sources.items()}
-        undrawn, left = dict(laws), {table: int((q_V > 0).sum()) for table, q_V in laws.items()}
+        distributions = {table: distribution.q_V for table, distribution in sources.items()}
+        undrawn, left = dict(distributions), {table: int((q_V > 0).sum()) for table, q_V in distributions.items()}
         chosen: set[int] = set()
         for kind, table in draws:
             if not tree.room:
                 return
-            q_V = laws[table]
+            q_V = distributions[table]
             if kind == "chosen":
                 token = next(t for t in q_V.argsort(descending=True, stable=True).tolist() if t not in chosen)
                 chosen.add(token)

@@ -5,95 +5,173 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
 
-from spec_sdk.contracts import Budget, Guarantee, Request, Sampler, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import GUARANTEES, Budget, Guarantee, Request, Sampler, SamplingParams, Verdict, Verifier
 from spec_sdk.errors import UserError
+from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
-from spec_sdk.testing.statistics import SIGNIFICANCE, cell_of, goodness_of_fit, joint_law, sample_tokens
-from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel
+from spec_sdk.testing.enumeration import ENUMERATED, deviation
+from spec_sdk.testing.plans import CHAINS, TREES, enumerable
+from spec_sdk.testing.statistics import SIGNIFICANCE, cell_of, goodness_of_fit, joint_distribution, sample_tokens
+from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel, in_words
+from spec_sdk.testing.undecided import NotEnumerable
 from spec_sdk.tree import TokenTree
 
-VOCABULARY, TOKENS, PROMPT = 4, 3, (1, 3, 0)
+VOCABULARY, TOKENS, PROMPT = 3, 3, (1, 2)
 SPREAD = 2.5
 """Standard deviation of the tables' logits: drafts far from the target make wrong rules show."""
 GREEDY_TABLES, GREEDY_TOKENS = 20, 12
 
-# the short one brings its bonus token within the tokens that are looked at
-CHAINS: tuple[DrawPlan, ...] = (
-    [[PlannedDraw("with_replacement")]],
-    [[PlannedDraw("with_replacement")]] * 3,
-    [[PlannedDraw("chosen")]] * 3,
-    [[PlannedDraw("without_replacement")], [PlannedDraw("chosen")], [PlannedDraw("with_replacement")]],
-)
-"""Trees without branches."""
-TREES: tuple[DrawPlan, ...] = (
-    *CHAINS,
-    [[PlannedDraw("chosen"), PlannedDraw("chosen")]] * 2,
-    [
-        [PlannedDraw("with_replacement"), PlannedDraw("with_replacement"), PlannedDraw("with_replacement")],
-        [PlannedDraw("with_replacement")],
-    ],
-    [[PlannedDraw("without_replacement"), PlannedDraw("without_replacement")]] * 2,
-    [
-        [
-            PlannedDraw("with_replacement"),
-            PlannedDraw("chosen", 1),
-            PlannedDraw("without_replacement", 1),
-            PlannedDraw("without_replacement", 1),
-        ]
-    ]
-    * 2,
-)
-"""Chains, and trees of all kinds of draws: top-k, repeated samples, distinct samples, two drafters merged."""
 SAMPLINGS = (
     SamplingParams(),
     SamplingParams(temperature=1.0),
-    SamplingParams(temperature=0.6, top_k=3),
+    SamplingParams(temperature=0.6, top_k=2),
     SamplingParams(temperature=1.4, top_p=0.8, min_p=0.1),
 )
+
+
+TABLE_SEEDS = (120, 581, 628)
+"""Of the tables on which every outcome is tried: on each some rules that look right are far off."""
+MOST_OUTCOMES = 6000
+ANSWERS = (150, 600)
+"""For χ² where every outcome of a cycle was tried, and where it could not be."""
 
 
 def check_verifier(
     verifier: Verifier,
     *,
-    plans: Sequence[DrawPlan] = TREES,
-    draws: int = 800,
+    plans: Sequence[DrawPlan] | None = None,
+    draws: int | None = None,
     make_sampler: MakeSampler = reference_sampler,
     seed: int = 0,
 ) -> None:
     """Raise AssertionError unless ``verifier`` keeps what ``guarantee_under`` declares, for every kind of tree.
 
     Its verdicts are paths from the root of the tree, whatever it guarantees. Exact under greedy sampling: the tokens
-    are the target's most probable ones. Exact or in distribution otherwise: the joint law of three successive tokens,
-    on random tables that depend on the whole prefix, is the target's (χ², ``draws`` answers per kind of tree). Verdicts
-    on several requests at once are those that each gets alone, also where one of them has unusable logits. Sampling
-    parameters that the verifier refuses with a UserError are left out; refusing all is a failure.
+    are the target's most probable ones. Exact or in distribution otherwise: every outcome of a cycle is tried on small
+    tables, and the joint distribution of what it emits is the target's to 1e-6; and so is, by χ² over ``draws`` answers
+    per kind of tree, that of three successive tokens of answers, on random tables that depend on the whole prefix. A
+    verifier whose random numbers cannot be followed (:class:`spec_sdk.testing.NotEnumerable`) is judged by χ² alone,
+    over more answers where ``draws`` is None.
+    Verdicts on several requests at once are those that each gets alone, also where one of them has unusable logits.
+    Sampling parameters that the verifier refuses with a UserError are left out; refusing all is a failure.
 
-    ``plans`` are the kinds of trees; a verifier that takes chains only is checked with ``plans=CHAINS``.
+    ``plans`` are the kinds of trees: by default chains, and trees too unless the verifier is ``chains_only``.
     """
-    served = 0
-    for params in SAMPLINGS:
-        try:
-            verifier.check(params)
-        except UserError:
-            continue
-        served += 1
-        guarantee = verifier.guarantee_under(params)
-        _check_together(verifier, plans, make_sampler(params), seed, f"{params}")
-        for number, plan in enumerate(plans):
-            where, sampler = f"{params}, plan {number}", make_sampler(params)
-            if sampler.greedy:
-                _check_greedy(verifier, guarantee == "exact", plan, sampler, seed, where)
+    run_checks(verifier_checks(verifier, plans=plans, draws=draws, make_sampler=make_sampler, seed=seed))
+
+
+def verifier_checks(
+    verifier: Verifier,
+    *,
+    plans: Sequence[DrawPlan] | None = None,
+    draws: int | None = None,
+    make_sampler: MakeSampler = reference_sampler,
+    seed: int = 0,
+) -> list[Check]:
+    """The checks of :func:`check_verifier`, one by one."""
+    subject = _Subject(verifier, plans or (CHAINS if verifier.chains_only else TREES), make_sampler, seed)
+    return [
+        Check("serves some sampling parameters, and refuses others in one line", subject.check_served),
+        Check("verdicts are paths, the same alone and beside other requests", subject.check_together),
+        Check("greedy: the target's most probable tokens", subject.check_greedy),
+        Check("every outcome of a cycle: the emitted tokens have the target's distribution", subject.check_outcomes),
+        Check("answers have the target's distribution (χ²)", lambda: subject.check_answers(draws)),
+    ]
+
+
+class _Subject:
+    """The verifier under test, and what it is given."""
+
+    def __init__(self, verifier: Verifier, plans: Sequence[DrawPlan], make_sampler: MakeSampler, seed: int) -> None:
+        self.verifier, self.plans, self.make_sampler, self.seed = verifier, plans, make_sampler, seed
+        self.enumerated = False
+
+    @functools.cached_property
+    def served(self) -> list[SamplingParams]:
+        """The sampling parameters that it does not refuse."""
+        found = []
+        for params in SAMPLINGS:
+            try:
+                self.verifier.check(params)
+            except UserError as error:
+                assert "\n" not in str(error), f"{params} are refused in several lines: {str(error)!r}"
                 continue
-            probability = _check_law(verifier, guarantee, plan, sampler, seed, draws)
-            assert probability > SIGNIFICANCE / (len(plans) * len(SAMPLINGS)), (
-                f"{where}: the joint law of {TOKENS} successive tokens is not the target's (χ² probability "
-                f"{probability:.1e} over {draws} answers)"
-            )
-    assert served, f"verifier {verifier.name!r} refuses every sampling parameter tried"
+            found.append(params)
+        return found
+
+    def check_served(self) -> str:
+        assert self.served, f"verifier {self.verifier.name!r} refuses every sampling parameter tried"
+        for params in self.served:
+            guarantee = self.verifier.guarantee_under(params)
+            assert guarantee in GUARANTEES, f"{params}: guarantee {guarantee!r} is none of {', '.join(GUARANTEES)}"
+        return f"{len(self.served)} of {len(SAMPLINGS)}"
+
+    def check_together(self) -> None:
+        for params in self.served:
+            _check_together(self.verifier, self.plans, self.make_sampler(params), self.seed, f"{params}")
+
+    def check_greedy(self) -> str | None:
+        for params in self.served:
+            sampler = self.make_sampler(params)
+            if not sampler.greedy:
+                continue
+            exact = self.verifier.guarantee_under(params) == "exact"
+            for number, plan in enumerate(self.plans):
+                _check_greedy(self.verifier, exact, plan, sampler, self.seed, f"{params}, plan {number}")
+            return None if exact else "not looked at: it guarantees no exact tokens"
+        return "not looked at: it refuses temperature 0"
+
+    def lossless(self) -> list[SamplingParams]:
+        """The sampling parameters under which it guarantees the target's distribution."""
+        drawn = [params for params in self.served if not self.make_sampler(params).greedy]
+        return [params for params in drawn if self.verifier.guarantee_under(params) != "relaxed"]
+
+    def check_outcomes(self) -> str:
+        tried, self.enumerated = 0, False
+        for params in self.lossless():
+            sampler = self.make_sampler(params)
+            for plan in enumerable(self.plans):
+                for table in TABLE_SEEDS if params == SAMPLINGS[1] else TABLE_SEEDS[:1]:
+                    target, *tables = (TableModel(VOCABULARY, table + i, spread=SPREAD) for i in range(3))
+                    drafter = TableDrafter(tables, plan)
+                    try:
+                        off = deviation(target, drafter, self.verifier, sampler, PROMPT, limit=MOST_OUTCOMES)
+                    except (NotEnumerable, TypeError, RuntimeError) as error:
+                        return f"{tried} cycles; the next cannot be enumerated ({error}): χ² alone judges it"
+                    assert off < ENUMERATED, (
+                        f"{params}, draws {in_words(plan)}: the joint distribution of the tokens that a cycle emits "
+                        f"is off the target's by {off:.1e} (enumerated)"
+                    )
+                    tried += 1
+        self.enumerated = tried > 0
+        return f"{tried} cycles" if tried else "not looked at: it guarantees no distribution"
+
+    def check_answers(self, draws: int | None) -> str:
+        counts = self._counts(draws)
+        for params, count in counts.items():
+            guarantee, sampler = self.verifier.guarantee_under(params), self.make_sampler(params)
+            for number, plan in enumerate(self.plans):
+                probability = _check_distribution(
+                    self.verifier, guarantee, plan, sampler, self.seed + TABLE_SEEDS[0], count
+                )
+                assert probability > SIGNIFICANCE / (len(self.plans) * len(counts)), (
+                    f"{params}, plan {number}: the joint distribution of {TOKENS} successive tokens is not the "
+                    f"target's (χ² probability {probability:.1e} over {count} answers)"
+                )
+        return f"{max(counts.values(), default=0)} answers of each kind of tree"
+
+    def _counts(self, draws: int | None) -> dict[SamplingParams, int]:
+        """How many answers under each sampling parameters; few where all outcomes were tried."""
+        drawn = [params for params in self.served if not self.make_sampler(params).greedy]
+        if draws is not None:
+            return dict.fromkeys(drawn, draws)
+        most = ANSWERS[0] if self.enumerated or not self.lossless() else ANSWERS[1]
+        return {params: most if params == drawn[0] else most // 8 for params in drawn}
 
 
 def _check_together(verifier: Verifier, plans: Sequence[DrawPlan], sampler: Sampler, seed: int, where: str) -> None:
@@ -140,7 +218,7 @@ def _check_greedy(verifier: Verifier, exact: bool, plan: DrawPlan, sampler: Samp
         )
 
 
-def _check_law(
+def _check_distribution(
     verifier: Verifier, guarantee: Guarantee, plan: DrawPlan, sampler: Sampler, seed: int, draws: int
 ) -> float:
     """Returns the χ² probability of the answers."""
@@ -150,7 +228,7 @@ def _check_law(
     if guarantee == "relaxed":
         return 1.0
     return goodness_of_fit(
-        counts, draws * joint_law(TableModel(VOCABULARY, seed, spread=SPREAD), sampler, PROMPT, TOKENS)
+        counts, draws * joint_distribution(TableModel(VOCABULARY, seed, spread=SPREAD), sampler, PROMPT, TOKENS)
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spec_sdk.contracts import Backend
+from spec_sdk.duration import duration
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
@@ -16,7 +17,7 @@ from spec_sdk.training.options import TrainDraftConfig
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
 from spec_sdk.training.samples import Sample
-from spec_sdk.training.training_loop import TELL_EVERY_S, duration
+from spec_sdk.training.training_loop import TELL_EVERY_S
 
 
 def write_answers(

@@ -67,11 +67,17 @@ def draft_settings(target: Checkpoint, shape: DraftShape, whole: bool) -> dict[s
 
 
 def write_draft(
-    directory: Path, model: TrainableDraft, target: Checkpoint, settings: Mapping[str, Any], stored: str
+    directory: Path,
+    model: TrainableDraft,
+    target: Checkpoint,
+    settings: Mapping[str, Any],
+    stored: str,
+    token_R: torch.Tensor | None = None,
 ) -> int:
     """Write config, weights and the target's tokenizer files; return the bytes of the weights. Raises OSError.
 
     ``stored``: one of :data:`BITS`, matrices with a scale for every 32 of a row, or of :data:`STORED`.
+    ``token_R``: the tokens that it drafts; None for all.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, torch.Tensor] = {}
@@ -84,8 +90,8 @@ def write_draft(
                 tensors[name + OFFSET] = matrix.offset_OG
         else:
             tensors[name] = tensor.cpu().to(STORED.get(stored, torch.bfloat16)).contiguous()
-    if model.token_R is not None:
-        tensors[VOCABULARY] = model.token_R.cpu().int()
+    if token_R is not None:
+        tensors[VOCABULARY] = token_R.cpu().int()
     save_whole(directory / SINGLE_NAME, tensors, {"format": "pt"})
     for name in TOKENIZER_FILES:
         if (target.directory / name).is_file():

@@ -41,9 +41,9 @@ class DraftModelMethod(TrainingMethod):
         source = ChosenWeights(self._target, "dense", lambda bits: False)
         return TrainableDraft(source, self._shape, device, precision, token_R)
 
-    def write(self, directory: Path, model: Learner) -> None:
+    def write(self, directory: Path, model: Learner, token_R: torch.Tensor | None) -> None:
         assert isinstance(model, TrainableDraft)
-        write_draft(directory, model, self._target, self._settings, self._stored)
+        write_draft(directory, model, self._target, self._settings, self._stored, token_R)
 
     def facts(self, parameters: int, size: str) -> Mapping[str, str]:
         return {

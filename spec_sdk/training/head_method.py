@@ -77,9 +77,9 @@ class HeadMethod(TrainingMethod):
             self._start(), self._features.of, config.unrolled, config.step_weight, device, precision, token_R
         )
 
-    def write(self, directory: Path, model: Learner) -> None:
+    def write(self, directory: Path, model: Learner, token_R: torch.Tensor | None) -> None:
         assert isinstance(model, TrainableHead)
-        tokens = self._target.config.vocab_size if model.token_R is None else len(model.token_R)
+        tokens = self._target.config.vocab_size if token_R is None else len(token_R)
         settings = head_settings(self._target, self._start(), tokens, self._config.unrolled, self._whole)
         write_head(directory, model, settings, self._stored)
 

@@ -48,8 +48,8 @@ class TrainingMethod(ABC):
         """What is trained on :meth:`samples`. ``token_R``: the tokens that it can draft; None for all."""
 
     @abstractmethod
-    def write(self, directory: Path, model: Learner) -> None:
-        """Raises OSError."""
+    def write(self, directory: Path, model: Learner, token_R: torch.Tensor | None) -> None:
+        """``token_R``: the tokens that it drafts, of those that it learned; None for all. Raises OSError."""
 
     @abstractmethod
     def facts(self, parameters: int, size: str) -> Mapping[str, str]:

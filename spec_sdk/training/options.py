@@ -82,6 +82,12 @@ class TrainDraftConfig:
     vocabulary: int | None = option(
         None, "tokens that can be drafted, the most probable ones of the data", minimum=16, means={None: "all"}
     )
+    drafted_vocabulary: int | None = option(
+        None,
+        "of task.vocabulary, how many the draft model in the directory drafts; evaluations measure all of them",
+        minimum=16,
+        means={None: "all of them"},
+    )
     complements: Any = option(
         None,
         "directories of draft models to complement: this one learns from what they get wrong, for drafter=merged",
@@ -120,7 +126,7 @@ class TrainDraftConfig:
 
 
 _OF_HEADS = ("taps", "features", "features_gb", "unrolled", "step_weight")
-_OF_MODELS = ("layers", "complements", "right_weight")
+_OF_MODELS = ("layers", "drafted_vocabulary", "complements", "right_weight")
 
 
 def check_method(config: TrainDraftConfig) -> None:
@@ -132,6 +138,9 @@ def check_method(config: TrainDraftConfig) -> None:
             raise UserError(f"task.{name}: is an option of task.method={of}; leave it out with method={config.method}")
     if config.only == "features" and config.method == "model":
         raise UserError("task.only: a draft model learns from no features; use method=eagle3, or only=train")
+    drafted, learned = config.drafted_vocabulary, config.vocabulary
+    if drafted is not None and learned is not None and drafted > learned:
+        raise UserError(f"task.drafted_vocabulary: {drafted} tokens are more than task.vocabulary has, {learned}")
     if config.method == "eagle3" and config.stored in ("int8", "int4"):
         raise UserError(f"task.stored: heads are stored as bfloat16 or float32, not as {config.stored}")
 

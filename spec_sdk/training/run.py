@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spec_sdk.contracts import Backend
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
@@ -150,19 +152,27 @@ class TrainingRun:
         self._tell(f"{parameters / 1e6:.1f} M parameters, {self._method.origin}")
         curve = training.run()
         if self.ranks.is_leader:
-            tokens = "all" if token_R is None else str(len(token_R))
-            self._write(model, curve, counts, parameters, tokens)
+            drafted_R = frequent_tokens(
+                samples, config.drafted_vocabulary or config.vocabulary, self._target.config.vocab_size
+            )
+            self._write(model, curve, counts, parameters, drafted_R)
         self.ranks.finish()
 
     def _write(
-        self, model: Learner, curve: list[dict[str, Any]], counts: Mapping[str, Any], parameters: int, tokens: str
+        self,
+        model: Learner,
+        curve: list[dict[str, Any]],
+        counts: Mapping[str, Any],
+        parameters: int,
+        token_R: torch.Tensor | None,
     ) -> None:
         config, output = self._config, self._output
-        self._method.write(output, model)
+        self._method.write(output, model, token_R)
         size = file_size(output / SINGLE_NAME)
         facts = {
             **self._method.facts(parameters, size),
-            "tokens that it can draft": tokens,
+            "tokens that it can draft": "all" if token_R is None else str(len(token_R)),
+            **({"measured with": f"{config.vocabulary or 'all'} tokens"} if config.drafted_vocabulary else {}),
             **({"complements": ", ".join(self._others)} if self._others else {}),
             "steps": f"{config.steps} of {config.batch_tokens} tokens, learning rate {config.learning_rate:g}",
             "answers": "greedy" if config.temperature == 0 else f"at temperature {config.temperature:g}",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import yaml
 
-from spec_sdk.errors import UserError
-from spec_sdk.files import expanded
-from spec_sdk.prompts import SHIPPED, read_prompt_file
+from spec_sdk.errors import UserError, message_of
+from spec_sdk.files import expanded, read_text
+from spec_sdk.prompts import SHIPPED, read_prompt_texts
 from spec_sdk.training.samples import Planned
 
 SHIPPED_OPENINGS = "many_kinds"
@@ -66,22 +66,20 @@ def read_texts(files: Sequence[str], option: str) -> list[tuple[str, str]]:
     texts = []
     for name in files:
         kind = name if name in SHIPPED else Path(name).stem
-        texts += [(kind, text) for text in read_prompt_file(name, option)]
+        texts += [(kind, text) for text in read_prompt_texts(name, option)]
     return texts
 
 
 def read_openings(name: str, option: str) -> dict[str, list[str]]:
     """Kind → beginnings of prompts, from a YAML file or the one that comes with spec-sdk. Raises UserError."""
     path = _OPENINGS.get(name) or expanded(name, option)
+    if not path.exists():
+        raise UserError(f"{option}: {name} does not exist; {SHIPPED_OPENINGS} comes with spec-sdk")
+    text = read_text(path, f"{option}: {name}")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        known = f"; {SHIPPED_OPENINGS} comes with spec-sdk" if isinstance(error, FileNotFoundError) else ""
-        raise UserError(
-            f"{option}: {name} cannot be read: {getattr(error, 'strerror', None) or error}{known}"
-        ) from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{option}: {name} is no YAML: {' '.join(str(error).split())}") from error
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{option}: {name} is no YAML: {message_of(error)}") from error
     if not isinstance(values, Mapping) or not values:
         raise UserError(f"{option}: {name} must be a mapping of kinds of prompts to lists of their beginnings")
     openings: dict[str, list[str]] = {}

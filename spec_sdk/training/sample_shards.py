@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UserError, message_of
 from spec_sdk.files import umask, write_json
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.safetensors_writer import save_tensors
 from spec_sdk.training.samples import Sample
 
 MANIFEST = "manifest.json"
@@ -118,22 +118,19 @@ def read_shard(path: Path) -> Iterator[Sample]:
             labels = {"top_id_AK": top_id_AK, "top_logprob_AK": top_logprob_AK, "logprob_A": logprob_A}
             yield Sample(prompt=prompt_P.tolist(), answer=answer_A.tolist(), **{**facts, **labels})
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise UserError(f"task.data: {path} is damaged ({first_words(error)}); remove it") from error
+        raise UserError(f"task.data: {path} is damaged ({message_of(error)[:120]}); remove it") from error
 
 
 def save_whole(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
-    """A safetensors file that is whole or not there, also after a crash. Raises OSError."""
+    """A safetensors file that is whole or not there, also after a crash. Raises OSError or UserError."""
+    # of one name: what a killed process left is written over
     staged = path.with_name(f".{path.name}.partial")
-    save_file(dict(tensors), staged, dict(metadata))
-    with staged.open("rb+") as file:
-        os.fsync(file.fileno())
-    os.chmod(staged, 0o666 & ~umask())
-    os.replace(staged, path)
-
-
-def first_words(error: Exception) -> str:
-    """An exception in one line."""
-    return " ".join(str(error).split())[:120] or type(error).__name__
+    try:
+        save_tensors(staged, tensors, metadata)
+        os.chmod(staged, 0o666 & ~umask())
+        os.replace(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
 
 
 def _check_same(found: Any, wanted: Mapping[str, Any], path: Path) -> None:

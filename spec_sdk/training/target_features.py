@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UserError, message_of
 from spec_sdk.files import write_json
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.session import Session
 from spec_sdk.training.chain_batch import pairs_of
-from spec_sdk.training.sample_shards import MANIFEST, first_words, read_shard, save_whole
+from spec_sdk.training.sample_shards import MANIFEST, read_shard, save_whole
 from spec_sdk.training.samples import Sample
 
 PASS_TOKENS = 2048
@@ -104,7 +104,7 @@ class TargetFeatures:
                 rows = file.get_slice(_TENSOR)  # type: ignore[no-untyped-call]
                 shape = rows.get_shape()
             except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-                raise UserError(f"task.features: {path} is damaged ({first_words(error)}); remove it") from error
+                raise UserError(f"task.features: {path} is damaged ({message_of(error)[:120]}); remove it") from error
             if about != _about(samples) or shape != [sum(map(pairs_of, samples)), self.width]:
                 raise UserError(f"task.features: {path} has states of other samples than {shard.name}; remove it")
             first = 0

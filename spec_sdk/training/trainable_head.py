@@ -20,7 +20,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import BlockWeights
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Head, Eagle3Variant
 from spec_sdk.model.draft_heads.head import HeadParts, HeadRows
-from spec_sdk.model.draft_heads.head_spec import LAYER
+from spec_sdk.model.draft_heads.head_weights import LAYER
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
@@ -168,5 +168,5 @@ class TrainableHead(Learner):
             post_norm_M=w["post_norm"],
             mlp=GatedMLP(Projection(w["gate_up"]), Projection(w["down"])),
         )
-        parts = HeadParts(self.config, block, embedding, Projection(self.head_WM), taps)
+        parts = HeadParts(self.config, (block,), embedding, Projection(self.head_WM), taps)
         return Eagle3Head(parts, Projection(w["fc"]), (), w["embedding_norm"], w["final_norm"], Eagle3Variant())

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.duration import duration
 from spec_sdk.ranks import Ranks
 from spec_sdk.training.complements import Complements
 from spec_sdk.training.distillation import backward_in_chunks
@@ -222,10 +223,3 @@ def precision_of(name: str, device: torch.device) -> torch.dtype:
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         return torch.bfloat16 if fast else torch.float32
     return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 45 s, 12 min, 3.4 h."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

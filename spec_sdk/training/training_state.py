@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from spec_sdk.errors import UserError
-from spec_sdk.training.sample_shards import first_words, save_whole
+from spec_sdk.errors import UserError, message_of
+from spec_sdk.training.sample_shards import save_whole
 
 STATE = "state.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -69,7 +69,7 @@ def restore_state(
                     kept = {moment: file.get_tensor(f"{moment}.{name}").to(parameter.device) for moment in _MOMENTS}
                     optimizer.state[parameter] = {"step": torch.tensor(float(about["step"])), **kept}
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path}: is damaged ({first_words(error)}); remove it to begin anew") from error
+        raise UserError(f"{path}: is damaged ({message_of(error)[:120]}); remove it to begin anew") from error
     return Progress(about["step"], about["curve"])
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Backend, option
+from spec_sdk.contracts import Backend, Finding, Suitability, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes
 from spec_sdk.usable_cores import usable_cores
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
-from spec_sdk_backends.cpu import CpuBackend, CpuConfig, check_threads
+from spec_sdk_backends.cpu import ACTIVATIONS, EXACT, CpuBackend, CpuConfig, check_threads
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
 from spec_sdk_backends.thread_waiting import CHOICES
 
@@ -41,8 +42,15 @@ class AccelerateConfig:
     pack_weights: bool = option(
         True, "on the CPU: native kernels, or linear layers in oneDNN's layout; false: plain torch"
     )
+    activations: str = option(
+        EXACT, "on the CPU: the rows of a pass, where they are multiplied with weights in few bits", choices=ACTIVATIONS
+    )
     wait: str = option("auto", "on the CPU: how threads wait for one another", choices=CHOICES)
     pin: bool = option(False, "keep each process on as many CPU cores of its own as it has threads")
+    groups: dict[str, Any] = option(
+        {"target": None, "draft": None},
+        "which ranks hold what: draft: [0, 1]; target: [[0, 2], [1, 3]], for speculation on attention; null: as usual",
+    )
     timeout: float = option(
         600.0, "seconds that a process waits for the others before the run ends", above=0, maximum=LONGEST_TIMEOUT
     )
@@ -69,11 +77,29 @@ class AccelerateBackend(Backend):
             self._local: Backend = CudaBackend(CudaConfig(index=self._place))
         else:
             self._local = CpuBackend(
-                CpuConfig(threads=self._threads, pack_weights=config.pack_weights, wait=config.wait)
+                CpuConfig(
+                    threads=self._threads,
+                    pack_weights=config.pack_weights,
+                    activations=config.activations,
+                    wait=config.wait,
+                )
             )
             if config.pin:
                 # before joining, whose threads inherit it
                 _pin(self._place * self._threads, self._threads, here)
+
+    @classmethod
+    def suitability(cls, config: AccelerateConfig) -> Suitability:
+        """Chosen where a launcher started the process, and not by machine."""
+        on_gpus = torch.cuda.is_available() and _on_gpus(config, launched_here()[1])
+        local = CudaBackend.suitability(CudaConfig()) if on_gpus else CpuBackend.suitability(CpuConfig())
+        return replace(local, rank=None)
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        from spec_sdk_backends.diagnosis import accelerate_findings
+
+        return list(accelerate_findings())
 
     def join(self) -> None:
         if joined() is None and launched_processes() > 1:
@@ -81,6 +107,10 @@ class AccelerateBackend(Backend):
             if not self._on_gpus:
                 # joining sets a number of threads of its own
                 torch.set_num_threads(self._threads)
+
+    @property
+    def tolerances(self) -> Mapping[torch.dtype, float]:
+        return self._local.tolerances
 
     @property
     def device(self) -> torch.device:
@@ -93,6 +123,10 @@ class AccelerateBackend(Backend):
     @property
     def ranks(self) -> Ranks:
         return joined() or ALONE
+
+    @property
+    def groups(self) -> Mapping[str, Any]:
+        return self.config.groups
 
     def describe(self) -> str:
         each = self._local.describe()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from spec_sdk.cli.jobs import EXIT_LOST
 from spec_sdk.ranks import launched_processes, under_launcher
@@ -22,36 +23,49 @@ GRACE_S = 15.0
 """How long the others may take to end by themselves after the first process did, and it after them."""
 
 
-def start_missing_ranks() -> None:
-    """Become rank 0 of as many processes as accelerate was asked for, and start the rest; nothing elsewhere.
+@dataclass(frozen=True)
+class Asked:
+    """What a command line of ``accelerate launch`` asks for: processes on each machine, machines, and which this is."""
 
-    The others run the same command line with nothing on standard input.
+    here: int
+    machines: int = 1
+    machine: int = 0
+
+
+def start_missing_ranks() -> None:
+    """Become the first of as many processes as accelerate was asked for on this machine, and start the rest.
+
+    Nothing elsewhere. The others run the same command line with nothing on standard input. On several machines each has
+    its launcher, which says where rank 0 is.
     """
     if launched_processes() > 1 or not under_launcher() or "MASTER_PORT" not in os.environ:
         return
-    count = asked_processes(_parent_command())
-    if count is None or count < 2:
+    asked = asked_processes(_parent_command())
+    if asked is None or asked.here * asked.machines < 2:
         return
-    print(
-        f"accelerate started 1 of {count} processes, as it does without several GPUs: starting {count - 1} more "
-        "here (accelerate launch --multi_gpu starts them itself)",
-        file=sys.stderr,
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in shared.items()}, RANK="0", LOCAL_RANK="0")
-    for rank in range(1, count):
-        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    if asked.here > 1:
+        print(
+            f"accelerate started 1 of {asked.here} processes, as it does without several GPUs: starting "
+            f"{asked.here - 1} more here (accelerate launch --multi_gpu starts them itself)",
+            file=sys.stderr,
+        )
+    first = asked.machine * asked.here
+    shared = {"WORLD_SIZE": asked.here * asked.machines, "LOCAL_WORLD_SIZE": asked.here}
+    os.environ.update({name: str(value) for name, value in shared.items()}, RANK=str(first), LOCAL_RANK="0")
+    if asked.machines == 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
+    for place in range(1, asked.here):
+        environment = {**os.environ, "RANK": str(first + place), "LOCAL_RANK": str(place)}
         command = [sys.executable, "-m", "spec_sdk", *sys.argv[1:]]
         child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-        threading.Thread(target=_watch, args=(child, rank), daemon=True).start()
+        threading.Thread(target=_watch, args=(child, first + place), daemon=True).start()
         atexit.register(_end, child)
 
 
-def asked_processes(command: Sequence[str]) -> int | None:
-    """The number of processes that ``command``, a command line of ``accelerate launch``, asks for; None if unknown."""
+def asked_processes(command: Sequence[str]) -> Asked | None:
+    """What ``command``, a command line of ``accelerate launch``, asks for; None if unknown."""
     if "launch" in command:
         options = list(command[list(command).index("launch") + 1 :])
     else:
@@ -62,12 +76,18 @@ def asked_processes(command: Sequence[str]) -> int | None:
     from accelerate.commands.config.config_args import default_config_file, load_config_from_file
     from accelerate.commands.launch import launch_command_parser
 
-    asked = launch_command_parser().parse_known_args(options)[0]
-    if asked.num_machines not in (None, 1):
-        return None
-    if asked.num_processes is None and (asked.config_file or os.path.isfile(default_config_file)):
-        asked.num_processes = getattr(load_config_from_file(asked.config_file), "num_processes", None)
-    return None if asked.num_processes is None else int(asked.num_processes)
+    given = launch_command_parser().parse_known_args(options)[0]
+    kept = None
+    if given.config_file or os.path.isfile(default_config_file):
+        kept = load_config_from_file(given.config_file)
+
+    def value(name: str) -> int | None:
+        found = getattr(given, name, None)
+        found = getattr(kept, name, None) if found is None else found
+        return None if found is None else int(found)
+
+    processes, machines = value("num_processes"), value("num_machines") or 1
+    return None if processes is None else Asked(max(1, processes // machines), machines, value("machine_rank") or 0)
 
 
 def _parent_command() -> list[str]:

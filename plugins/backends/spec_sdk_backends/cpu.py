@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Backend, option
+from spec_sdk.bench.machine import processor_name
+from spec_sdk.contracts import Backend, Finding, Suitability, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import Compilation, choice_of
 from spec_sdk.model.decoder import TensorSource
@@ -21,6 +20,8 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
+from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
 from spec_sdk_backends.native.library import find
 from spec_sdk_backends.native.ops import NativeOps
@@ -28,6 +29,12 @@ from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
 MOST_THREADS_PER_CORE = 4
+EXACT, IN_8_BITS = "exact", "int8"
+ACTIVATIONS = {
+    EXACT: "as they are",
+    IN_8_BITS: "rounded to 8 bits in groups of 32, as llama.cpp does; faster, above all in passes of many nodes",
+}
+"""How the rows of a pass are multiplied with weights in 8 or 4 bits."""
 
 
 @dataclass
@@ -50,6 +57,9 @@ class CpuConfig:
         "without native kernels: linear layers in oneDNN's layout, an embedding that is also the output head held "
         "twice; false: plain torch, no native kernels",
     )
+    activations: str = option(
+        EXACT, "the rows of a pass, where they are multiplied with weights in 8 or 4 bits", choices=ACTIVATIONS
+    )
     compile: Any = option(
         "auto",
         "the small operations between the products as compiled graphs",
@@ -61,12 +71,14 @@ class CpuConfig:
 class CpuOps(Ops):
     """The reference operations, with packed linear layers for the dtypes that this machine can pack.
 
-    ``waiting``: how threads wait during a pass; None leaves it as it is.
+    ``waiting``: how threads wait during a pass; None leaves it as it is. ``rounds``: rows are rounded to 8 bits before
+    they are multiplied with weights in few bits.
     """
 
-    def __init__(self, pack_weights: bool = True, waiting: ThreadWaiting | None = None) -> None:
+    def __init__(self, pack_weights: bool = True, waiting: ThreadWaiting | None = None, rounds: bool = False) -> None:
         self._pack_weights = pack_weights
         self._waiting = waiting
+        self._rounds = rounds
 
     def before_pass(self) -> None:
         if self._waiting is not None:
@@ -82,6 +94,9 @@ class CpuOps(Ops):
             return super().projections(weight_LOI, bias_LO)
         biases = [None] * len(weight_LOI) if bias_LO is None else list(bias_LO)
         return SeparateProjections([PackedProjection(w, b) for w, b in zip(weight_LOI, biases, strict=True)])
+
+    def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
+        return QuantizedProjection(matrix, bias_O, self._rounds)
 
 
 class CpuBackend(Backend):
@@ -111,8 +126,9 @@ class CpuBackend(Backend):
 
     @functools.cached_property
     def ops(self) -> Ops:
-        other = CpuOps(self.config.pack_weights, self._waiting)
-        return other if self._no_native_kernels else NativeOps(other, self._waiting)
+        rounds = self.config.activations == IN_8_BITS
+        other = CpuOps(self.config.pack_weights, self._waiting, rounds)
+        return other if self._no_native_kernels else NativeOps(other, self._waiting, rounds)
 
     @functools.cached_property
     def _no_native_kernels(self) -> str:
@@ -130,6 +146,20 @@ class CpuBackend(Backend):
     def compiled(self) -> Mapping[str, Any]:
         return self._compilation.report()
 
+    @property
+    def tolerances(self) -> Mapping[torch.dtype, float]:
+        return {torch.float32: 1e-4, torch.bfloat16: 0.1}
+
+    @classmethod
+    def suitability(cls, config: CpuConfig) -> Suitability:
+        return Suitability(True, "", rank=0)
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        from spec_sdk_backends.diagnosis import cpu_findings
+
+        return list(cpu_findings())
+
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
@@ -140,10 +170,10 @@ class CpuBackend(Backend):
 
     @property
     def hardware(self) -> str:
-        return f"{_processor_name()}, {torch.get_num_threads()} threads"
+        return f"{processor_name()}, {torch.get_num_threads()} threads"
 
     def describe(self) -> str:
-        machine = f"{_processor_name()}, {self._waiting.describe()}"
+        machine = f"{processor_name()}, {self._waiting.describe()}"
         if not self._no_native_kernels:
             return f"{machine}, native kernels"
         wanted = self._native == "auto" and self.config.pack_weights
@@ -155,12 +185,3 @@ def check_threads(threads: int) -> None:
     most = MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
     if threads > most:
         raise UserError(f"backend.threads: {threads} must be at most {most} on this machine; 0 is torch's own choice")
-
-
-def _processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

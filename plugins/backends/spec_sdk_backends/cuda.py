@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Backend, option
+from spec_sdk.contracts import Backend, Finding, Suitability, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import choice_of
 from spec_sdk.model.decoder import TensorSource
@@ -17,8 +18,30 @@ from spec_sdk.model.executor import Executor
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.step_clock import StepClock, StreamClock
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk_backends.cuda_graphs import GraphCapture
+
+RANK = 100
+"""Among the backends of one machine: before the CPU's 0."""
+BFLOAT16_SINCE = 8
+"""The compute capability (Ampere) whose tensor cores multiply it."""
+NO_TRITON = "triton is not installed: pip install 'spec-sdk[cuda]'"
+
+
+def no_device() -> str:
+    """Why torch finds no GPU, and what to install or change."""
+    from spec_sdk_backends.diagnosis import nvidia_driver
+
+    driver, found = nvidia_driver(), f"torch {torch.__version__} finds no CUDA device"
+    if driver is None:
+        return f"{found}, and no NVIDIA driver is seen: with a GPU, install its driver and a torch built for CUDA"
+    if torch.version.cuda is None:
+        return f"{found}: it is built without CUDA; install one from https://pytorch.org/get-started"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        return f"{found}: CUDA_VISIBLE_DEVICES={hidden} may hide it"
+    return f"{found}: it is built for CUDA {torch.version.cuda}, for which driver {driver} may be too old; update it"
 
 
 @dataclass
@@ -30,6 +53,11 @@ class CudaConfig:
         "auto",
         "short passes as CUDA graphs, one for each size",
         choices={True: "", False: "", "auto": "false, until a GPU has shown what they gain"},
+    )
+    fuse: Any = option(
+        "auto",
+        "the small operations of a block in four launches: residual and norm, rotation and cache, activation",
+        choices={True: "", False: "", "auto": "with compile, until a GPU has shown what they gain"},
     )
 
 
@@ -45,14 +73,17 @@ class CudaBackend(Backend):
 
     def __init__(self, config: CudaConfig) -> None:
         if not torch.cuda.is_available():
-            raise UserError(f"backend=cuda: torch {torch.__version__} finds no CUDA device here, use backend=cpu")
+            raise UserError(f"backend=cuda: {no_device()}, or use backend=cpu")
         count = torch.cuda.device_count()
         if config.index >= count:
             raise UserError(f"backend.index: {config.index} must be 0 to {count - 1}: {count} GPUs are visible")
         if importlib.util.find_spec("triton") is None:
-            raise UserError("backend=cuda: triton is not installed: pip install 'spec-sdk[cuda]', or use backend=cpu")
+            raise UserError(f"backend=cuda: {NO_TRITON}, or use backend=cpu")
         super().__init__(config)
         captures = choice_of(config.compile, "backend.compile") == "true"
+        fuse = choice_of(config.fuse, "backend.fuse")
+        self._fuses = captures if fuse == "auto" else fuse == "true"
+        self._unfused_because = ""
         # triton is imported here and not above, so that listing plugins works on machines without it
         from spec_sdk_backends.triton_ops import TritonOps
 
@@ -70,14 +101,43 @@ class CudaBackend(Backend):
     def ops(self) -> Ops:
         return self._ops
 
+    @property
+    def tolerances(self) -> Mapping[torch.dtype, float]:
+        # products of float32 are made of three of tf32
+        return {torch.float32: 1e-3, torch.bfloat16: 0.1}
+
+    @classmethod
+    def suitability(cls, config: CudaConfig) -> Suitability:
+        if not torch.cuda.is_available():
+            return Suitability(False, no_device(), RANK)
+        if importlib.util.find_spec("triton") is None:
+            return Suitability(False, NO_TRITON, RANK)
+        properties = torch.cuda.get_device_properties(min(config.index, torch.cuda.device_count() - 1))
+        # older ones compute bfloat16 in float32
+        dtype = "bfloat16" if properties.major >= BFLOAT16_SINCE else "float32"
+        return Suitability(True, f"{properties.name}, and Triton is installed", RANK, dtype, sampler="exact")
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        from spec_sdk_backends.diagnosis import cuda_findings
+
+        return list(cuda_findings())
+
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
+        if self._fuses:
+            from spec_sdk_backends.fused_decoder import FusedDecoder, unfused_because
+
+            self._unfused_because = unfused_because(decoder) or ""
+            decoder = decoder if self._unfused_because else FusedDecoder(decoder)
         if self._capture is None:
-            return super().load(checkpoint, dtype)
-        return GraphExecutor(load_decoder(checkpoint, self.device, dtype, self.ops), self.ops, self._capture)
+            return TorchExecutor(decoder, self.ops)
+        return GraphExecutor(decoder, self.ops, self._capture)
 
     @property
     def compiled(self) -> Mapping[str, Any]:
-        return {} if self._capture is None else {"graphs": self._capture.captures}
+        graphs = {} if self._capture is None else {"graphs": self._capture.captures}
+        return {**graphs, "unfused_because": self._unfused_because} if self._unfused_because else graphs
 
     def describe(self) -> str:
         properties = torch.cuda.get_device_properties(self._device)

@@ -35,7 +35,7 @@ class Trees:
 
     ``target``, ``draft``: tensors from whose first element on the offsets of rows of logits count elements;
     ``given`` the same for probabilities. ``row_offset_R``: the target's rows of all nodes, ``nodes`` of them, then the
-    distinct draft laws' (-1: its statistics are not needed). ``draw_DF``: fields of
+    distinct draft distributions' (-1: its statistics are not needed). ``draw_DF``: fields of
     :mod:`~spec_sdk_backends.rejection_kernels`. ``root_B4``: root, first draw, end of its draws, end of the tree's
     draws. ``uniform_U`` float64: per tree one for each draw, then one. ``least_R``, ``last_R``: of :func:`least_kept`,
     or None without filters. ``most``: draws of the node that has most. ``aligned``: whether all offsets
@@ -73,15 +73,15 @@ def gather_trees(
     device, vocabulary = base.device, base.shape[-1]
     if any(rows.stride(-1) != 1 or rows.dtype != base.dtype or rows.device != device for rows in logits_BNV):
         raise ValueError("rows of target logits must be contiguous, on one device and of one dtype")
-    laws = _Laws(trees, base)
-    if any(row.shape != (vocabulary,) for row in laws.rows):
-        raise ValueError(f"a draft law is not one of the target's {vocabulary} tokens")
+    distributions = _Distributions(trees, base)
+    if any(row.shape != (vocabulary,) for row in distributions.rows):
+        raise ValueError(f"a draft distribution is not one of the target's {vocabulary} tokens")
     offsets: list[int] = []
     for rows_NV in logits_BNV:
         begins = _offset(rows_NV, base)
         offsets += [begins + i * rows_NV.stride(0) for i in range(rows_NV.shape[0])]
     nodes = len(offsets)
-    aligned = all(offset % 16 == 0 for offset in (*offsets, *laws.offsets))
+    aligned = all(offset % 16 == 0 for offset in (*offsets, *distributions.offsets))
     draws: list[list[int]] = []
     roots: list[list[int]] = []
     read = set()
@@ -93,22 +93,22 @@ def gather_trees(
             by_sigmoid = sigmoid and all(isinstance(draw.source, DraftDistribution) for draw in draws_of_node)
             earlier: dict[int, int] = {}
             for draw in draws_of_node:
-                rule, law, offset = laws.place(draw)
+                rule, distribution, offset = distributions.place(draw)
                 rule = BY_SIGMOID if by_sigmoid and rule == BY_SOFTMAX else rule
                 if rule == BY_SOFTMAX:
-                    read.add(law)
+                    read.add(distribution)
                 before = -1
                 if draw.sequence is not None:
                     before = earlier.get(draw.sequence, -1)
                     earlier[draw.sequence] = len(draws)
                 draws.append(
                     [
-                        tree.token_N[draw.node], rule, nodes + law, offsets[root + node], offset,
+                        tree.token_N[draw.node], rule, nodes + distribution, offsets[root + node], offset,
                         root + draw.node, first_N[draw.node], first_N[draw.node + 1], before,
                     ]
                 )  # fmt: skip
         root += tree.size
-    offsets += [offset if law in read else -1 for law, offset in enumerate(laws.offsets)]
+    offsets += [offset if distribution in read else -1 for distribution, offset in enumerate(distributions.offsets)]
     numbers = [*offsets, *(field for draw in draws for field in draw), *(field for root in roots for field in root)]
     packed = _to_device(torch.tensor(numbers, dtype=torch.int64), device)
     row_offset_R, draw_DF, root_B4 = torch.split(
@@ -117,20 +117,20 @@ def gather_trees(
     least_R: torch.Tensor | None = None
     last_R: torch.Tensor | None = None
     if params.filtered:
-        least_R, last_R = _cuts(logits_BNV, laws, params)
+        least_R, last_R = _cuts(logits_BNV, distributions, params)
     most = max(len(draws_of_node) for tree in trees for draws_of_node in tree.draws_N)
     uniform_U = _to_device(uniform_BD[0] if len(trees) == 1 else torch.cat(list(uniform_BD)), device)
     return Trees(
-        base, laws.draft, laws.given, row_offset_R, draw_DF, root_B4, uniform_U, least_R, last_R, nodes, max(1, most),
-        aligned, (*logits_BNV, *laws.rows),
+        base, distributions.draft, distributions.given, row_offset_R, draw_DF, root_B4, uniform_U, least_R, last_R,
+        nodes, max(1, most), aligned, (*logits_BNV, *distributions.rows),
     )  # fmt: skip
 
 
-class _Laws:
-    """The distinct draft laws of trees, on the device: where each one's row lies.
+class _Distributions:
+    """The distinct draft distributions of trees, on the device: where each one's row lies.
 
-    ``rows``, ``offsets``: of every distinct law, in the order of their first draw. ``draft``: from whose first element
-    on offsets of logits count; ``given``: of probabilities, None if there are none.
+    ``rows``, ``offsets``: of every distinct distribution, in the order of their first draw. ``draft``: from whose first
+    element on offsets of logits count; ``given``: of probabilities, None if there are none.
     """
 
     def __init__(self, trees: Sequence[DrawnTree], target: torch.Tensor) -> None:
@@ -147,26 +147,30 @@ class _Laws:
             for source in distinct
         ]
         pairs = list(zip(self.rows, self.from_logits, strict=True))
-        of_logits = [row for row, is_law in pairs if is_law]
-        of_probabilities = [row for row, is_law in pairs if not is_law]
+        of_logits = [row for row, is_distribution in pairs if is_distribution]
+        of_probabilities = [row for row, is_distribution in pairs if not is_distribution]
         self.draft = _lowest(of_logits) if of_logits else target
         self.given = _lowest(of_probabilities) if of_probabilities else None
-        self.offsets = [_offset(row, self.draft if is_law else self.given) for row, is_law in pairs]
+        self.offsets = [_offset(row, self.draft if is_distribution else self.given) for row, is_distribution in pairs]
 
     def place(self, draw: Draw) -> tuple[int, int, int]:
-        """Rule, number and offset of the law of ``draw``; 0 of a chosen one."""
+        """Rule, number and offset of the distribution of ``draw``; 0 of a chosen one."""
         if draw.source is None:
             return CHOSEN, 0, 0
-        law = self._number[draw.source]
-        return BY_SOFTMAX if self.from_logits[law] else BY_PROBABILITIES, law, self.offsets[law]
+        distribution = self._number[draw.source]
+        return (
+            BY_SOFTMAX if self.from_logits[distribution] else BY_PROBABILITIES,
+            distribution,
+            self.offsets[distribution],
+        )
 
 
 def decide(trees: Trees, params: Shaping, scales: tuple[float, float] | None = None) -> torch.Tensor:
     """Verdicts [B, 3] int64 on the device: last accepted node, next token, and the fault or -1.
 
     Nodes are numbered through all trees. A fault below the number of rows is an unusable row; above, the draw of that
-    number more could not have come from its law. Nothing waits for the host and there are three launches whatever
-    the trees, so this may be captured in a graph. ``scales``: α and β of the sigmoid.
+    number more could not have come from its distribution. Nothing waits for the host and there are three launches
+    whatever the trees, so this may be captured in a graph. ``scales``: α and β of the sigmoid.
     """
     device, vocabulary = trees.target.device, trees.target.shape[-1]
     count, rows = trees.root_B4.shape[0] // 4, trees.row_offset_R.shape[0]
@@ -240,12 +244,14 @@ def first_reads(trees: Sequence[DrawnTree]) -> list[tuple[torch.Tensor | DraftDi
     return list(first.items())
 
 
-def _cuts(logits_BNV: Sequence[torch.Tensor], laws: _Laws, params: Shaping) -> tuple[torch.Tensor, torch.Tensor]:
+def _cuts(
+    logits_BNV: Sequence[torch.Tensor], distributions: _Distributions, params: Shaping
+) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`least_kept` of every row; of probabilities, which are cut already, what nobody reads."""
     parts = [least_kept(rows, params) for rows_NV in logits_BNV for rows in torch.split(rows_NV, ROWS_AT_ONCE)]
     parts += [
-        least_kept(row[None], params) if is_law else (row.new_zeros(1), row.new_zeros(1, dtype=torch.int32))
-        for row, is_law in zip(laws.rows, laws.from_logits, strict=True)
+        least_kept(row[None], params) if is_distribution else (row.new_zeros(1), row.new_zeros(1, dtype=torch.int32))
+        for row, is_distribution in zip(distributions.rows, distributions.from_logits, strict=True)
     ]
     least_R, last_R = (torch.cat(column) for column in zip(*parts, strict=True))
     return least_R, last_R

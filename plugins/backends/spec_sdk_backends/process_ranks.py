@@ -6,12 +6,16 @@ tensors, over gloo.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
+import os
 import re
+import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -20,6 +24,7 @@ import torch.distributed as dist
 
 from spec_sdk.errors import RankLost
 from spec_sdk.ranks import ALONE, DeviceGroups, Ranks, Wait
+from spec_sdk_backends.lifelines import Lifelines
 
 T = TypeVar("T")
 
@@ -33,6 +38,8 @@ with the cause before those that only lost it."""
 LINGER_S = 2.0
 POLL_S = 0.05
 """How long the leader waits at most, after a failure, for the others to see that it was told of."""
+LOOK = timedelta(seconds=0.5)
+"""How often a rank that waits looks whether the other processes are still there."""
 
 
 class ProcessRanks(Ranks):
@@ -45,11 +52,15 @@ class ProcessRanks(Ranks):
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._timeout = timeout
-        self._halves: DeviceGroups | None = None
+        self._halves: dict[tuple[int, ...], DeviceGroups] = {}
         # of torch.distributed; kept only here, since a connection lasts as long as something refers to its group
-        self._half: Any = None
+        self._parts: dict[tuple[int, ...], Any] = {}
         # kept here, since the leader's may hold the server of all, and must outlive the group
         self._store: Any = dist.distributed_c10d._get_default_store()
+        self._lifelines = Lifelines(self._store, self.rank, self.size)
+        self._is_stuck = False
+        self._status_when_stuck: int | None = None
+        atexit.register(self._end_if_stuck)
 
     def decide(self, choose: Callable[[], T]) -> T:
         text = json.dumps(choose()).encode() if self.is_leader else b""
@@ -58,7 +69,7 @@ class ProcessRanks(Ranks):
             message = bytearray(len(text).to_bytes(_LENGTH, "little") + text[: BLOCK - _LENGTH])
             first[: len(message)] = torch.frombuffer(message, dtype=torch.uint8)
         with self.together():
-            dist.broadcast(first, src=0)
+            self.complete(dist.broadcast(first, src=0, async_op=True), first)
         received = first.numpy().tobytes()
         length = int.from_bytes(received[:_LENGTH], "little")
         received = received[_LENGTH : _LENGTH + length]
@@ -67,7 +78,7 @@ class ProcessRanks(Ranks):
             if self.is_leader:
                 rest = torch.frombuffer(bytearray(text[len(received) :]), dtype=torch.uint8)
             with self.together():
-                dist.broadcast(rest, src=0)
+                self.complete(dist.broadcast(rest, src=0, async_op=True), rest)
             received += rest.numpy().tobytes()
         decision: T = json.loads(received)
         return decision
@@ -75,30 +86,42 @@ class ProcessRanks(Ranks):
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
         with self.together():
-            dist.all_reduce(x)
+            self.complete(dist.all_reduce(x, async_op=True), x)
         return x
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         gathered = x.new_empty((self.size, *x.shape))
         with self.together():
-            dist.all_gather(list(gathered.unbind(0)), x.contiguous())
+            self.complete(dist.all_gather(list(gathered.unbind(0)), x.contiguous(), async_op=True), x)
         return gathered
 
-    def halves(self) -> DeviceGroups:
-        if self.size % 2:
+    def halves(self, first: Sequence[int] | None = None) -> DeviceGroups:
+        size = self.size // 2
+        leaders = tuple(sorted(range(size) if first is None else first))
+        if self.size % 2 or len(leaders) != size:
             raise ValueError(f"{self.size} ranks are no two groups of one size")
-        if self._halves is None:
-            size = self.size // 2
-            index, place = divmod(self.rank, size)
-            group = ALONE
-            if size > 1:
-                with self.together():
-                    # every rank must make both
-                    made = [dist.new_group(range(i * size, (i + 1) * size), self._timeout) for i in range(2)]
-                self._half = made[index]
-                group = _Half(self, place, size)
-            self._halves = DeviceGroups(index, group, _Peer(self, (1 - index) * size + place))
-        return self._halves
+        if leaders not in self._halves:
+            members = leaders, tuple(rank for rank in range(self.size) if rank not in leaders)
+            # every rank must make both
+            made = [self.among(ranks) for ranks in members]
+            index = int(self.rank not in leaders)
+            place = members[index].index(self.rank)
+            self._halves[leaders] = DeviceGroups(index, made[index], _Peer(self, members[1 - index][place]))
+        return self._halves[leaders]
+
+    def among(self, members: Collection[int]) -> Ranks:
+        ranks = tuple(sorted(set(members)))
+        if not ranks or not 0 <= ranks[0] <= ranks[-1] < self.size:
+            raise ValueError(f"{list(ranks)} are no ranks of {self.size}")
+        if len(ranks) == self.size:
+            return self
+        if len(ranks) == 1:
+            return ALONE
+        if ranks not in self._parts:
+            with self.together():
+                self._parts[ranks] = dist.new_group(ranks, self._timeout)
+        place = ranks.index(self.rank) if self.rank in ranks else 0
+        return _Part(self, ranks, place)
 
     def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
         key = f"spec_sdk/prepared/{key}"
@@ -123,7 +146,13 @@ class ProcessRanks(Ranks):
     def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
         # whoever waits for this rank wakes up when its connections close, and they do when nothing refers to the group
         _clear_frames(error)
+        self._lifelines.close()
         self.close()
+        tells, status = self._agree_on_end(error, status)
+        self._status_when_stuck = status
+        return tells, status
+
+    def _agree_on_end(self, error: BaseException, status: int) -> tuple[bool, int]:
         time.sleep(PATIENCE_S * (2 * isinstance(error, RankLost) + (not self.is_leader)))
         try:
             tells = self._store.add(_TOLD, 1) == 1
@@ -141,9 +170,46 @@ class ProcessRanks(Ranks):
         return tells, status
 
     def close(self) -> None:
-        self._half = None
-        if dist.is_initialized():
+        self._parts.clear()
+        self._lifelines.leave()
+        # it would wait for the operation that does not end
+        if dist.is_initialized() and not self._is_stuck:
             dist.destroy_process_group()
+
+    def complete(self, work: Any, x: torch.Tensor) -> None:
+        """Wait for a collective operation on ``x``. Raises RankLost if a process ends meanwhile and gloo is silent."""
+        if x.is_cuda:
+            # the stream waits, not the host, and nccl has a watchdog of its own
+            work.wait()
+            return
+        done = False
+        try:
+            while not done:
+                try:
+                    work.wait(LOOK)
+                    done = True
+                except RuntimeError:
+                    done = work.is_completed()
+                    if not done:
+                        self.look()
+            # it ended just after a look, or failed: then this says why
+            work.wait()
+        finally:
+            self._is_stuck |= not done
+
+    def look(self) -> None:
+        """Raise RankLost if another process of the run has ended."""
+        if self._lifelines.is_cut():
+            self._is_stuck = True
+            raise RankLost("another process of this run went away (its connection is closed)")
+
+    def _end_if_stuck(self) -> None:
+        """End at once: torch.distributed's threads wait for what never comes, and the interpreter would for them."""
+        if self._is_stuck and self._status_when_stuck is not None:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(self._status_when_stuck)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -153,27 +219,33 @@ class ProcessRanks(Ranks):
             raise RankLost(f"another process of this run went away or stands still ({reason(error)})") from error
 
 
-class _Half(Ranks):
-    """The ranks of this one's device group, of two."""
+class _Part(Ranks):
+    """Some of the ranks, of which this one is number ``place`` if it is one of them."""
 
-    def __init__(self, everyone: ProcessRanks, rank: int, size: int) -> None:
-        self.rank = rank
-        self.size = size
+    def __init__(self, everyone: ProcessRanks, members: tuple[int, ...], place: int) -> None:
+        self.rank = place
+        self.size = len(members)
         self._everyone = everyone
+        self._members = members
+
+    @property
+    def _group(self) -> Any:
+        return self._everyone._parts[self._members]
 
     def decide(self, choose: Callable[[], T]) -> T:
-        raise RuntimeError("what is decided, all ranks are told: a device group decides nothing of its own")
+        raise RuntimeError("what is decided, all ranks are told: some of them decide nothing of their own")
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
         with self._everyone.together():
-            dist.all_reduce(x, group=self._everyone._half)
+            self._everyone.complete(dist.all_reduce(x, group=self._group, async_op=True), x)
         return x
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         gathered = x.new_empty((self.size, *x.shape))
         with self._everyone.together():
-            dist.all_gather(list(gathered.unbind(0)), x.contiguous(), group=self._everyone._half)
+            work = dist.all_gather(list(gathered.unbind(0)), x.contiguous(), group=self._group, async_op=True)
+            self._everyone.complete(work, x)
         return gathered
 
 
@@ -183,21 +255,53 @@ class _Peer:
     def __init__(self, everyone: ProcessRanks, rank: int) -> None:
         self._everyone = everyone
         self._rank = rank
+        # a message's tensor must live until it is through
+        self._sent: list[tuple[torch.Tensor, Any]] = []
 
-    def send(self, x: torch.Tensor) -> Wait:
+    def send(self, x: torch.Tensor) -> None:
         with self._everyone.together():
-            return self._wait(dist.isend(x, self._rank))
+            self._sent.append((x, dist.isend(x, self._rank)))
+
+    def flush(self) -> None:
+        sent, self._sent = self._sent, []
+        on_host = [work for x, work in sent if not x.is_cuda]
+        with self._everyone.together():
+            for x, work in sent:
+                if x.is_cuda:
+                    work.wait()
+            if on_host:
+                self._wait_aside(on_host)
 
     def receive(self, x: torch.Tensor) -> Wait:
         with self._everyone.together():
-            return self._wait(dist.irecv(x, self._rank))
+            message = dist.irecv(x, self._rank)
+        assert message is not None
 
-    def _wait(self, message: Any) -> Wait:
         def wait() -> None:
             with self._everyone.together():
                 message.wait()
 
         return wait
+
+    def _wait_aside(self, sent: Sequence[Any]) -> None:
+        """Wait in another thread, since gloo neither wakes who waits for a send to a dead process, nor can it look."""
+        failed: list[RuntimeError] = []
+
+        def wait() -> None:
+            try:
+                for work in sent:
+                    work.wait()
+            except RuntimeError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(LOOK.total_seconds())
+            if thread.is_alive():
+                self._everyone.look()
+        if failed:
+            raise failed[0]
 
 
 def _clear_frames(error: BaseException) -> None:

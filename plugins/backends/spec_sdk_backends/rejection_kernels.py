@@ -2,35 +2,35 @@
 
 Three kernels, one after the other on a stream, whatever the tree: no host decision, so they may be captured in a graph.
 
-1. ``row_statistics_kernel``: per row of logits, the target's of every node and each draft law's once, the largest
-   score and the sum of exp((score − largest) / temperature), online, by parts of the row that as many programs work
-   on (FlashDecoding's split).
+1. ``row_statistics_kernel``: per row of logits, the target's of every node and each draft distribution's once, the
+   largest score and the sum of exp((score − largest) / temperature), online, by parts of the row that as many programs
+   work on (FlashDecoding's split).
 2. ``decide_kernel``: every program walks the tree from the root and tries each node's draws in order. p and q at a
    token are two gathered logits and two pairs of statistics. After a rejection the node's next draw is judged by what
    is left of p, for which its sum over V must be known: each program then reads the rows itself, so that none has to
    wait for another, and all come to the same numbers. Then it sums, for its part of the vocabulary, what the next
-   token is drawn from; and the law before the last rejection, for the case that this is nothing.
+   token is drawn from; and the distribution before the last rejection, for the case that this is nothing.
 3. ``next_token_kernel``: finds the tile in which the next token lies by the sums of tiles, and the token in the tile.
 
 The verdict is three integers a tree (last accepted node, next token, fault), which the host reads in one transfer.
 
 **What is left of p** after j rejections at a node is never written down. It is worked out anew, tile by tile, from p
-and the j draws before: max(0, · − q/left), or · without a chosen token, over the sum that this left. So no law is
-written, and where the draws of a node share their law, as draws without replacement do, a sum reads two rows whatever j
-is; a scratch row would be read and written with 4 bytes a token besides. A chosen token of at most one half leaves
-1 − p(x), which loses nothing to cancellation and reads nothing. What removals leave of q is summed in the same pass.
-Removed tokens need no test when p is worked out: they were rejected, so p(x) < q(x) and nothing is left of p at them,
-save where a rejection left nothing anywhere and p stayed as it was, which only rounding can bring about.
+and the j draws before: max(0, · − q/left), or · without a chosen token, over the sum that this left. So no distribution
+is written, and where the draws of a node share their distribution, as draws without replacement do, a sum reads two
+rows whatever j is; a scratch row would be read and written with 4 bytes a token besides. A chosen token of at most one
+half leaves 1 − p(x), which loses nothing to cancellation and reads nothing. What removals leave of q is summed in the
+same pass. Removed tokens need no test when p is worked out: they were rejected, so p(x) < q(x) and nothing is left of p
+at them, save where a rejection left nothing anywhere and p stayed as it was, which only rounding can bring about.
 
-Bytes moved from device memory per tree of N nodes and S draft laws, with e bytes per logit: (N + S)·V·e for the
-statistics, (1 + l)·V·e for each rejection that another draw of its node follows, where l is the number of distinct laws
-of the node's draws so far (mostly 1), and as much for the row that the next token comes from (V·e after an accepted
-leaf), with one tile more. On a chain of γ drawn tokens this is (2γ + 1)·V·e + 2·V·e.
+Bytes moved from device memory per tree of N nodes and S draft distributions, with e bytes per logit: (N + S)·V·e for
+the statistics, (1 + l)·V·e for each rejection that another draw of its node follows, where l is the number of distinct
+distributions of the node's draws so far (mostly 1), and as much for the row that the next token comes from (V·e after
+an accepted leaf), with one tile more. On a chain of γ drawn tokens this is (2γ + 1)·V·e + 2·V·e.
 The floor for exact decisions is that each row that a decision reads is read once for its normaliser, and the last one
 once more. All N + S are read because which are needed is only known afterwards; where they hit the L2 cache the second
 reading is free, and so is that of a rejection's rows by several programs at once. Written and read again: 8 bytes per
-row and part, 8 per tile. A law that is given as probabilities has no statistics. Nor need draft laws under a sigmoid,
-which also sums nothing between the draws of a node, as it never renormalises: N·V·e + (1 + l)·V·e.
+row and part, 8 per tile. A distribution that is given as probabilities has no statistics. Nor need draft distributions
+under a sigmoid, which also sums nothing between the draws of a node, as it never renormalises: N·V·e + (1 + l)·V·e.
 
 With top-k, top-p or min-p every row comes with the least kept logit and the last kept token among its equals
 (:func:`spec_sdk_backends.kept_tokens.least_kept`), found by sorting: its own passes over the rows, before the first
@@ -50,7 +50,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 # fields of a draw, in elements from its place in the table
 TOKEN = tl.constexpr(0)
 RULE = tl.constexpr(1)
-LAW_ROW = tl.constexpr(2)
+DISTRIBUTION_ROW = tl.constexpr(2)
 P_OFFSET = tl.constexpr(3)
 Q_OFFSET = tl.constexpr(4)
 CHILD = tl.constexpr(5)
@@ -173,34 +173,34 @@ def _at(value_J, j, MOST: tl.constexpr):
 
 
 @triton.jit
-def _law_of_logits(
+def _distribution_of_logits(
     q_ptr, draw, token, inside, largest, total, least_ptr, last_ptr, temperature, alpha, width,
     FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    least, last = _kept(least_ptr, last_ptr, tl.load(draw + LAW_ROW), FILTERED)
+    least, last = _kept(least_ptr, last_ptr, tl.load(draw + DISTRIBUTION_ROW), FILTERED)
     score = _scores(q_ptr, tl.load(draw + Q_OFFSET), token, inside, least, last, FILTERED, ALIGNED)
     q = _softmax(score, largest, total, temperature)
     return _or_sigmoid(q, score, tl.load(draw + RULE), temperature, alpha, width, SIGMOID)
 
 
 @triton.jit
-def _draft_law(
+def _draft_distribution(
     q_ptr, given_ptr, draw, token, inside, largest, total,
     least_ptr, last_ptr, temperature, alpha, width,
     FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    """q of the law that ``draw`` points to, in float32; 0 outside. ``total`` holds what removals left of q."""
+    """q of the distribution that ``draw`` points to, in float32; 0 outside. ``total`` holds what removals left of q."""
     if GIVEN:
         if tl.load(draw + RULE) == BY_PROBABILITIES:
             q = tl.load(given_ptr + tl.load(draw + Q_OFFSET) + token, mask=inside, other=0.0)
             q = tl.div_rn(q, total)
         else:
-            q = _law_of_logits(
+            q = _distribution_of_logits(
                 q_ptr, draw, token, inside, largest, total, least_ptr, last_ptr, temperature, alpha, width,
                 FILTERED, ALIGNED, SIGMOID,
             )  # fmt: skip
     else:
-        q = _law_of_logits(
+        q = _distribution_of_logits(
             q_ptr, draw, token, inside, largest, total, least_ptr, last_ptr, temperature, alpha, width,
             FILTERED, ALIGNED, SIGMOID,
         )  # fmt: skip
@@ -219,7 +219,7 @@ def _rejected(
     if tl.load(draw + RULE) == CHOSEN:
         rest = tl.where(token == tl.load(draw + TOKEN), 0.0, p)
     else:
-        q = _draft_law(
+        q = _draft_distribution(
             q_ptr, given_ptr, draw, token, inside, largest, total,
             least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN,
         )  # fmt: skip
@@ -233,7 +233,7 @@ def _left(
     least_ptr, last_ptr, temperature, alpha, width,
     FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """The law ``p`` after the rejection of the first ``count`` draws of a node, at one token or at a tile of them."""
+    """``p`` after the rejection of the first ``count`` draws of a node, at one token or at a tile of them."""
     if MOST > 1:
         for j in range(count):
             rest, _ = _rejected(
@@ -242,7 +242,7 @@ def _left(
                 least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN,
             )  # fmt: skip
             mass = _at(mass_J, j, MOST)
-            # a rejection that leaves nothing is one of rounding: the law stays as it was
+            # a rejection that leaves nothing is one of rounding: the distribution stays as it was
             if mass > 0.0:
                 p = tl.div_rn(rest, mass)
     return p
@@ -288,7 +288,7 @@ def _next_masses(
     least_ptr, last_ptr, temperature, alpha, width,
     FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr, GIVEN: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """What the next token is drawn from, over the tokens of a tile, and the law if that is nothing; 0 outside.
+    """What the next token is drawn from, over the tokens of a tile, and the distribution if that is nothing; 0 outside.
 
     ``draws`` points to the node's draws, all ``count`` of which were rejected.
     """
@@ -348,7 +348,7 @@ def decide_kernel(
     """Program (tree, part). Writes the sums of its tiles; part 0 writes where the walk ended and what it learnt there.
 
     ``root_ptr`` [B, 4]: root, where its draws begin and end, where those of the tree end. The fault is -1 if there is
-    none, a row that is unusable, or ``rows`` + a draw that by its law could not have been made.
+    none, a row that is unusable, or ``rows`` + a draw that by its distribution could not have been made.
     """
     b = tl.program_id(0)
     part = tl.program_id(1)
@@ -356,8 +356,8 @@ def decide_kernel(
     first = tl.load(root_ptr + b * 4 + 1)
     end = tl.load(root_ptr + b * 4 + 2)
     fault = tl.full((), -1, tl.int64)
-    # of the rejected draws of the node: the law's statistics (with what removals left of it), and what the rejections
-    # left of p and of q
+    # of the rejected draws of the node: the distribution's statistics (with what removals left of it), and what the
+    # rejections left of p and of q
     place_J = tl.arange(0, MOST)
     largest_J = tl.zeros((MOST,), dtype=tl.float32)
     total_J = tl.zeros((MOST,), dtype=tl.float32)
@@ -368,7 +368,7 @@ def decide_kernel(
         draw = draw_ptr + d * FIELDS
         token = tl.load(draw + TOKEN)
         rule = tl.load(draw + RULE)
-        law_row = tl.load(draw + LAW_ROW)
+        distribution_row = tl.load(draw + DISTRIBUTION_ROW)
         p_offset = tl.load(draw + P_OFFSET)
         uniform = tl.load(uniform_ptr + d + b)
         p_least, p_last = _kept(least_ptr, last_ptr, node, FILTERED)
@@ -386,15 +386,15 @@ def decide_kernel(
         q = tl.full((), 1.0, tl.float32)
         if rule != CHOSEN:
             if rule == BY_SOFTMAX:
-                largest, total = _combined(max_ptr, sum_ptr, law_row, temperature, PARTS)
+                largest, total = _combined(max_ptr, sum_ptr, distribution_row, temperature, PARTS)
                 if (total > 0.0) == 0:
-                    fault = law_row
+                    fault = distribution_row
             if MOST > 1:
                 earlier = tl.load(draw + EARLIER)
                 if earlier >= 0:
                     kept = tl.abs(_at(kept_J, earlier - first, MOST))
                     total = total * kept
-            q = _draft_law(
+            q = _draft_distribution(
                 q_ptr, given_ptr, draw, token, token < V, largest, total,
                 least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN,
             )  # fmt: skip
@@ -406,7 +406,7 @@ def decide_kernel(
                         q = tl.zeros_like(q)
                     earlier = tl.load(draw_ptr + earlier * FIELDS + EARLIER)
             if (q != q) & (fault < 0):
-                fault = law_row
+                fault = distribution_row
             if (rule != BY_SIGMOID) & ((q > 0.0) == 0) & (fault < 0):
                 fault = rows + d
         if ((p_sum > 0.0) == 0) | (p != p):

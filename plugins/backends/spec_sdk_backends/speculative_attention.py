@@ -20,11 +20,14 @@ import triton  # type: ignore[import-untyped]
 from spec_sdk.contracts import PartialAttention, SpeculativeAttention
 from spec_sdk.ops import Ends
 from spec_sdk_backends.speculative_attention_kernel import combine_speculation_kernel, speculative_split_kernel
-from spec_sdk_backends.tree_attention import Tiling, check_tensors, choose_splits, combining, per_sequence
+from spec_sdk_backends.tree_attention import MAX_SPLITS, Tiling, check_tensors, choose_splits, combining, per_sequence
 from spec_sdk_backends.tree_attention_kernel import LOG2_E
 
 # A prediction is wanted soon: its splits may be short
 LEAST_WINDOW_BLOCKS = 2
+# Parts are combined in one of two forms, for so many or for MAX_SPLITS: one for every number of them would be compiled
+# in the middle of requests
+FEW_SLOTS = 4
 
 
 Mask = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
@@ -86,7 +89,8 @@ def speculative_attention(
     dtype. ``splits``: programs that share the keys of a block of rows, of which ``window_splits`` also share the
     window; None chooses as plain flash decoding over the same keys would.
 
-    Raises what ``tree_attention`` raises, and ``ValueError`` for an end without keys but the first.
+    Raises what ``tree_attention`` raises, and ``ValueError`` for an end without keys but the first, and for more than
+    MAX_SPLITS splits.
     """
     _check(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, ends, key_start_BT, query_start_BN)
     shape = Shape.of(q_BNHD, k_BGCD, prefix, Ends.of(ends), key_end_BT.shape[-1])
@@ -291,7 +295,9 @@ def _combine(
     """One launch of the combine kernel; tensors that the stage does not use may be any."""
     B, N, H, D = predicted_BNHD.shape
     window_slots, middle_slots = window[0].shape[0], middle[0].shape[0]
-    block_w, block_s = (max(2, triton.next_power_of_2(slots)) for slots in (window_slots, middle_slots))
+    if max(window_slots, middle_slots) > MAX_SPLITS:
+        raise ValueError(f"{max(window_slots, middle_slots)} splits: 1 to {MAX_SPLITS} can be combined")
+    block_w, block_s = (FEW_SLOTS if slots <= FEW_SLOTS else MAX_SPLITS for slots in (window_slots, middle_slots))
     block_d = max(16, triton.next_power_of_2(D))
     heads = triton.next_power_of_2(H)
     block_h, warps = combining(B * N * H, max(block_w, block_s) * block_d)

@@ -286,8 +286,8 @@ def combine_speculation_kernel(
     window_HD, window_lse_H = _merge(
         window_part_ptr, window_lse_HS, real_HS, slot_S, row_H, rows, D, BLOCK_D
     )  # fmt: skip
-    tl.store(predicted_ptr + out_HD, window_HD.to(predicted_ptr.dtype.element_ty), mask=real_HD)
     if STAGE == "predict":
+        tl.store(predicted_ptr + out_HD, window_HD.to(predicted_ptr.dtype.element_ty), mask=real_HD)
         tl.store(m_ptr + row_H, window_lse_H / LOG2_E, mask=real_H)
         tl.store(l_ptr + row_H, tl.where(window_lse_H == float("-inf"), 0.0, 1.0), mask=real_H)
     else:
@@ -310,6 +310,8 @@ def combine_speculation_kernel(
             share_H = middle_H / total_H
             exact_HD = window_HD * (window_H / total_H)[:, None] + middle_HD * share_H[:, None]
             difference_HD = (window_HD - middle_HD) * share_H[:, None]
+        # a store before the middle's loads would keep them from starting with the window's
+        tl.store(predicted_ptr + out_HD, window_HD.to(predicted_ptr.dtype.element_ty), mask=real_HD)
         tl.store(exact_ptr + out_HD, exact_HD.to(exact_ptr.dtype.element_ty), mask=real_HD)
         difference_H = tl.sum(difference_HD * difference_HD, 1)
         norm_H = tl.sum(exact_HD * exact_HD, 1)

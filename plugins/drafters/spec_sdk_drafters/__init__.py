@@ -19,6 +19,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.mixed import MixedDrafter
     from spec_sdk_drafters.mtp import MtpDrafter
     from spec_sdk_drafters.no_draft import NoDraft
+    from spec_sdk_drafters.peagle import PEagleDrafter
     from spec_sdk_drafters.prompt_lookup import PromptLookup
     from spec_sdk_drafters.skipped_layers import LayerSkipRunner
     from spec_sdk_drafters.suffix import SuffixDrafter
@@ -29,6 +30,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         DraftModelDrafter,
         EasySpecDrafter,
         EagleDrafter,
+        PEagleDrafter,
         BlockDrafter,
         MedusaDrafter,
         HydraDrafter,

@@ -1,4 +1,4 @@
-"""What a draft model can draft, chosen by options: shared by the drafters that have a draft model or an EAGLE head."""
+"""What a draft model can draft, chosen by options: shared by drafters with a draft model or a head of one layer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from spec_sdk.contracts import option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import choice_of
 from spec_sdk.model.context_vocabulary import ContextVocabulary, why_no_context, with_lowest_tokens
+from spec_sdk.model.draft_heads.head import DraftHeadExecutor
+from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.torch_executor import TorchExecutor
 
@@ -49,6 +51,15 @@ def reduced_to(executor: Executor, options: VocabularyOptions) -> Executor:
     if not isinstance(executor, TorchExecutor) or executor.config.encoder is not None:
         raise UserError("drafter.vocabulary: is for decoders that run in torch; leave it at null")
     return with_lowest_tokens(executor, options.vocabulary, "drafter.vocabulary")
+
+
+def head_session(executor: DraftHeadExecutor, options: VocabularyOptions) -> DraftHeadSession:
+    """The head at work, drafting what the options say. Raises UserError where it cannot."""
+    reduced = reduced_to(executor, options)
+    assert isinstance(reduced, DraftHeadExecutor)
+    session = DraftHeadSession(reduced)
+    session.context_vocabulary = context_vocabulary_of(reduced, options)
+    return session
 
 
 def context_vocabulary_of(executor: Executor, options: VocabularyOptions) -> ContextVocabulary | None:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from spec_sdk.contracts import BlockRunner, Hidden, Request, option
+from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, option
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
+from spec_sdk.ranks import ALONE
 from spec_sdk.registry import Registry
 from spec_sdk_drafters.chosen_vocabulary import (
     context_vocabulary_of,
@@ -52,11 +51,13 @@ class DraftModelDrafter(GrowingDrafter):
     def __init__(self, config: DraftModelConfig, models: Models) -> None:
         super().__init__(config, models)
         self.runner: BlockRunner = Registry.discover().part("runner", config.runner)
-        model = models.draft(config.draft)
+        ranks = models.draft_ranks(self.runner.spreads)
+        # a runner that spreads has each rank hold the whole model and do a part of the work
+        model = models.draft(config.draft, ALONE if self.runner.spreads else ranks)
         model = dataclasses.replace(model, executor=reduced_to(model.executor, config))
         self.draft_name = model.name
-        self.runner.prepare(model.executor.layers, models.ranks)
-        self.every_rank = self.runner.spreads and models.ranks.size > 1
+        self.runner.prepare(model.executor.layers, ranks)
+        self.every_rank = ranks.size > 1
         self.session: Session = models.session(model, self.runner, spread=self.every_rank)
         self.session.context_vocabulary = context_vocabulary_of(model.executor, config)
         self.draft_session = self.session
@@ -78,7 +79,7 @@ class DraftModelDrafter(GrowingDrafter):
     def room(self, request: Request) -> int:
         return self.session.context - len(request.tokens)
 
-    def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[torch.Tensor]]:
+    def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:
         unfed = [request.tokens[self.session.length(request.slot) :] for request in requests]
         return functools.partial(self.session.feed, [request.slot for request in requests], unfed)
 

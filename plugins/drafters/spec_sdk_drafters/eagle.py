@@ -6,18 +6,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import option
-from spec_sdk.model.draft_heads.head import DraftHead, DraftHeadExecutor
-from spec_sdk.model.draft_heads.loading import HeadChoices
+from spec_sdk.model.draft_heads.head import DraftHead
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
+from spec_sdk.model.draft_heads.loading import EAGLE_HEADS
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
-from spec_sdk_drafters.chosen_vocabulary import (
-    context_vocabulary_of,
-    context_vocabulary_option,
-    reduced_to,
-    vocabulary_option,
-)
-from spec_sdk_drafters.feature_drafter import FeatureDrafter
+from spec_sdk_drafters.chosen_vocabulary import context_vocabulary_option, head_session, vocabulary_option
 from spec_sdk_drafters.growing_drafter import GROWTHS
+from spec_sdk_drafters.growing_head import GrowingHeadDrafter
+
+
+def weights_option() -> str:
+    """The option ``weights``."""
+    return option(
+        "auto",
+        "of the head's linear layers, in memory",
+        choices={
+            "auto": "8 bits where the backend multiplies those fast",
+            "dense": "in model.dtype",
+            "int8": "8 bits",
+            "int4": "4 bits",
+        },
+    )
 
 
 @dataclass
@@ -43,22 +53,13 @@ class EagleConfig:
     context: int | None = option(
         None, "longest text in tokens to draft for", minimum=2, means={None: "the head's max_position_embeddings"}
     )
-    weights: str = option(
-        "auto",
-        "of the head's linear layers, in memory",
-        choices={
-            "auto": "8 bits where the backend multiplies those fast",
-            "dense": "in model.dtype",
-            "int8": "8 bits",
-            "int4": "4 bits",
-        },
-    )
+    weights: str = weights_option()
     vocabulary: int | None = vocabulary_option()
     context_vocabulary: Any = context_vocabulary_option()
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
-class EagleDrafter(FeatureDrafter):
+class EagleDrafter(GrowingHeadDrafter):
     """Drafts a chain or tree with a head that reads the target's hidden states (EAGLE, EAGLE-2, EAGLE-3, HASS).
 
     In the tree a node's pair has what the head returned at its parent.
@@ -74,12 +75,7 @@ class EagleDrafter(FeatureDrafter):
     def __init__(self, config: EagleConfig, models: Models) -> None:
         super().__init__(config, models)
         layers = None if config.target_layers is None else tuple(config.target_layers)
-        model = models.draft_head(
-            config.checkpoint, HeadChoices(config.method, layers, config.context, weights=config.weights)
-        )
-        self.draft_name = model.name
-        executor = reduced_to(model.executor, config)
-        assert isinstance(executor, DraftHeadExecutor)
-        self.draft_session = DraftHeadSession(executor)
-        self.draft_session.context_vocabulary = context_vocabulary_of(executor, config)
-        self._use(executor.head, self.draft_session)
+        choices = HeadChoices(config.method, layers, config.context, weights=config.weights)
+        model = models.draft_head(config.checkpoint, EAGLE_HEADS, choices)
+        self.draft_name, self.draft_session = model.name, head_session(model.head, config)
+        self._use(self.draft_session.head, self.draft_session)

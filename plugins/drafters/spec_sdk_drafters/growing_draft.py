@@ -1,6 +1,6 @@
 """Trees that grow together: a level of every request's tree in one pass of whichever model drafts.
 
-Legend: K nodes of a level, V vocabulary.
+Legend: V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from spec_sdk.contracts import Growing, Request
+from spec_sdk.contracts import DraftLogits, Growing, Request
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 
@@ -34,16 +34,16 @@ class GrowingDraft:
         self._vocabulary = vocabulary
         self._reached = [1.0]
 
-    def advance(self, logits_KV: torch.Tensor | None) -> bool:
+    def advance(self, logits: DraftLogits | None) -> bool:
         """Go on with the logits that were asked for; whether more are asked for. If not, the tree is closed."""
         try:
-            if logits_KV is None:
+            if logits is None:
                 self.asked = next(self._growing)
             else:
                 self._fed = self.tree.size
-                self.asked = self._growing.send(self._penalised(logits_KV))
+                self.asked = self._growing.send(self._penalised(logits))
             if self._reach() < self.level_cost:
-                self.asked = self._growing.send(torch.empty(0, self._vocabulary))
+                self.asked = self._growing.send(DraftLogits.over_all(torch.empty(0, self._vocabulary)))
         except StopIteration as done:
             self.closed = done.value
             return False
@@ -78,21 +78,21 @@ class GrowingDraft:
             rows.append(child - 1)
         return rows
 
-    def _penalised(self, logits_KV: torch.Tensor) -> torch.Tensor:
+    def _penalised(self, logits: DraftLogits) -> DraftLogits:
         """Penalty and constraint on the logits of the tree's youngest nodes, each with the tokens of its own path."""
         request, tree = self.request, self.tree
         if not request.changes_logits:
-            return logits_KV
+            return request.process_draft(logits, ())
         paths = []
-        for node in range(tree.size - logits_KV.shape[0], tree.size):
+        for node in range(tree.size - len(logits), tree.size):
             path = []
             while node:
                 path.append(tree.token[node])
                 node = tree.parent[node]
             paths.append(path[::-1])
-        return request.process_logits(logits_KV, paths)
+        return request.process_draft(logits, paths)
 
 
-def advanced(drafts: Sequence[GrowingDraft], levels: Sequence[torch.Tensor | None]) -> list[GrowingDraft]:
-    """Let each tree go on with what it asked for, logits [K, V], or None to begin with: those that ask for more."""
-    return [draft for draft, logits_KV in zip(drafts, levels, strict=True) if draft.advance(logits_KV)]
+def advanced(drafts: Sequence[GrowingDraft], levels: Sequence[DraftLogits | None]) -> list[GrowingDraft]:
+    """Let each tree go on with the logits that it asked for, or None to begin with: those that ask for more."""
+    return [draft for draft, logits in zip(drafts, levels, strict=True) if draft.advance(logits)]

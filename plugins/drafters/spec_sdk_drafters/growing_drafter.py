@@ -1,6 +1,6 @@
 """What drafters with a session of their own share: what was committed is fed, and trees grow behind it.
 
-Legend: K nodes of a level, V vocabulary.
+Legend: K nodes of a level.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import torch
-
-from spec_sdk.contracts import Budget, Drafter, Growth, Request
+from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request
 from spec_sdk.model.context_vocabulary import ContextVocabulary
-from spec_sdk.model.models import Models, align_vocabulary
+from spec_sdk.model.models import Models
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
@@ -29,8 +27,8 @@ class GrowingSession(Protocol):
 
     context_vocabulary: ContextVocabulary | None
 
-    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
-        """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]."""
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
+        """Feed each tree's ``new_nodes`` youngest nodes; return their logits."""
 
 
 class GrowingDrafter(Drafter):
@@ -56,9 +54,9 @@ class GrowingDrafter(Drafter):
         """Most levels that may be drafted behind the request's tokens: what the model's context leaves."""
 
     @abstractmethod
-    def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[torch.Tensor]]:
-        """The pass that feeds what each request has committed since it was last asked; it gives the logits [V] after
-        each last token.
+    def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:
+        """The pass that feeds what each request has committed since it was last asked; it gives the logits after each
+        last token, K = 1.
 
         Called for requests that have room, and run at once.
         """
@@ -72,11 +70,10 @@ class GrowingDrafter(Drafter):
             for request in (requests[i] for i in able):
                 context.follow(request.slot, request.tokens, request.stop_ids)
         roots = self.root_pass([requests[i] for i in able])() if able else []
-        for i, logits_V in zip(able, roots, strict=True):
+        for i, logits in zip(able, roots, strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
-            root_logits_V = align_vocabulary(logits_V, self.vocabulary)
-            root_logits_V = request.process_logits(root_logits_V[None], [()])[0]
-            growing = self.growth.grow(tree, root_logits_V, depths[i], request, self.name)
+            root = request.process_draft(logits.within(self.vocabulary), [()])
+            growing = self.growth.grow(tree, root, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = GrowingDraft(
                 request, tree, growing, self.vocabulary, budgets[i].level_cost
             )
@@ -85,7 +82,7 @@ class GrowingDrafter(Drafter):
             # a level of every tree in one pass
             slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
             levels = self.session.grow(slots, grown, [draft.asked for draft in asking])
-            asking = advanced(asking, [align_vocabulary(logits_KV, self.vocabulary) for logits_KV in levels])
+            asking = advanced(asking, [logits.within(self.vocabulary) for logits in levels])
         return [
             drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
             for i, request in enumerate(requests)

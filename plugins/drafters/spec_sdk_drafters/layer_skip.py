@@ -1,7 +1,4 @@
-"""Self-speculation: the target drafts, some of its layers left out, over its own cache.
-
-Legend: K nodes of a level, V vocabulary.
-"""
+"""Self-speculation: the target drafts, some of its layers left out, over its own cache."""
 
 from __future__ import annotations
 
@@ -68,10 +65,10 @@ class LayerSkipDrafter(Drafter):
         ]
         roots = target.draft([request.slot for request in requests], trees, [1] * len(trees), self.runner)
         drafts = []
-        for request, tree, budget, logits_1V in zip(requests, trees, budgets, roots, strict=True):
-            root_logits_V = request.process_logits(logits_1V, [()])[0]
-            growing = self.growth.grow(tree, root_logits_V, budget.depth, request, self.name)
-            drafts.append(GrowingDraft(request, tree, growing, len(root_logits_V), budget.level_cost))
+        for request, tree, budget, logits in zip(requests, trees, budgets, roots, strict=True):
+            root = request.process_draft(logits, [()])
+            growing = self.growth.grow(tree, root, budget.depth, request, self.name)
+            drafts.append(GrowingDraft(request, tree, growing, root.vocabulary, budget.level_cost))
         asking = advanced(drafts, [None] * len(drafts))
         while asking:
             slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]

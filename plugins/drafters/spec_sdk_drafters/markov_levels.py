@@ -49,12 +49,12 @@ def grow_levels(
         logits_KV = torch.cat(
             [requests[r].process_logits(part, trees[r].paths) for r, part in zip(asking, parts, strict=True)]
         )
-        top = logits_KV.float().softmax(-1).topk(min(candidates, logits_KV.shape[-1]))
-        probability_KC = top.values
+        logprob_KC, token_KC = requests[0].ops.top_log_probabilities(logits_KV, candidates)
+        probability_KC = logprob_KC.exp()
         if head.confidence is not None:
             previous_KR = markov.previous(token_K) if head.confidence.reads_token else None
             probability_KC = probability_KC * head.confidence(normed_KM, previous_KR)[:, None]
-        token_KC, probability_KC = read(top.indices, probability_KC)
+        token_KC, probability_KC = read(token_KC, probability_KC)
         kept, first = list[int](), 0
         for r, count in zip(asking, counts, strict=True):
             own = slice(first, first + count)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from spec_sdk.contracts import Budget, Hidden, Request, option
-from spec_sdk.model.models import Models, align_vocabulary
+from spec_sdk.contracts import Budget, DraftLogits, Hidden, Request, option
+from spec_sdk.model.draft_heads.loading import MEDUSA_HEADS
+from spec_sdk.model.models import Models
 from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.noting_drafter import NotingDrafter
@@ -46,8 +47,8 @@ class MedusaDrafter(NotingDrafter):
 
     def __init__(self, config: MedusaConfig, models: Models) -> None:
         super().__init__(config, models)
-        model = models.medusa_heads(config.checkpoint)
-        self.draft_name, self.heads = model.name, model.heads
+        model = models.draft_head(config.checkpoint, MEDUSA_HEADS)
+        self.draft_name, self.heads = model.name, model.head
         self.taps = self.heads.taps
         self.vocabulary = models.target.executor.vocabulary
         self._last_1M: dict[int, torch.Tensor] = {}
@@ -73,7 +74,8 @@ class MedusaDrafter(NotingDrafter):
         logits = self.heads.logits({self.taps[0]: states_RM}, depth)
         top: list[torch.Tensor] = []
         for row, i in enumerate(able):
-            logits_PV = torch.stack([align_vocabulary(logits_RV[row], self.vocabulary) for logits_RV in logits])
+            logits_PV = torch.stack([logits_RV[row] for logits_RV in logits])
+            logits_PV = DraftLogits.over_all(logits_PV).within(self.vocabulary).full_KV
             top += likeliest(requests[i], logits_PV, self.config.candidates)
         top = read(*top)
         for i, token_PC, probability_PC in zip(able, top[::2], top[1::2], strict=True):

@@ -7,11 +7,13 @@ from typing import Any
 
 from spec_sdk.contracts import option
 from spec_sdk.model.draft_heads.head import DraftHead
-from spec_sdk.model.draft_heads.loading import HeadChoices
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
+from spec_sdk.model.draft_heads.loading import PREDICTION_MODULES
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
-from spec_sdk_drafters.feature_drafter import FeatureDrafter
+from spec_sdk_drafters.chosen_vocabulary import context_vocabulary_option, head_session, vocabulary_option
 from spec_sdk_drafters.growing_drafter import GROWTHS
+from spec_sdk_drafters.growing_head import GrowingHeadDrafter
 
 
 @dataclass
@@ -35,10 +37,12 @@ class MtpConfig:
     context: int | None = option(
         None, "longest text in tokens to draft for", minimum=2, means={None: "the target's max_position_embeddings"}
     )
+    vocabulary: int | None = vocabulary_option()
+    context_vocabulary: Any = context_vocabulary_option()
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
-class MtpDrafter(FeatureDrafter):
+class MtpDrafter(GrowingHeadDrafter):
     """Drafts a chain or tree with the prediction module that was trained with the target (MTP).
 
     The module predicts one token more than the target; for those behind it, it is applied to its own output.
@@ -53,8 +57,7 @@ class MtpDrafter(FeatureDrafter):
 
     def __init__(self, config: MtpConfig, models: Models) -> None:
         super().__init__(config, models)
-        choices = HeadChoices("mtp", context=config.context, state=config.state)
-        model = models.prediction_module(config.checkpoint, choices)
-        self.draft_name = model.name
-        self.draft_session = DraftHeadSession(model.executor)
-        self._use(model.executor.head, self.draft_session)
+        choices = HeadChoices(context=config.context, state=config.state)
+        model = models.draft_head(config.checkpoint, PREDICTION_MODULES, choices)
+        self.draft_name, self.draft_session = model.name, head_session(model.head, config)
+        self._use(self.draft_session.head, self.draft_session)

@@ -25,9 +25,8 @@ def likeliest(request: Request, logits_PV: torch.Tensor, candidates: int) -> tup
     """
     first_1V = request.process_logits(logits_PV[:1], [()])
     later_PV = request.sampler.penalise(logits_PV[1:], request.tokens, [()] * (len(logits_PV) - 1))
-    probability_PV = torch.cat((first_1V, later_PV)).float().softmax(-1)
-    top = probability_PV.topk(min(candidates, probability_PV.shape[-1]))
-    return top.indices, top.values
+    logprob_PC, token_PC = request.ops.top_log_probabilities(torch.cat((first_1V, later_PV)), candidates)
+    return token_PC, logprob_PC.exp()
 
 
 def positions_of(token_PC: torch.Tensor, probability_PC: torch.Tensor) -> list[Candidates]:

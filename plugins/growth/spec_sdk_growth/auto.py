@@ -1,15 +1,10 @@
-"""The default growth: chosen or drawn, whichever is accepted more often at this temperature.
-
-Legend: V vocabulary.
-"""
+"""The default growth: chosen or drawn, whichever is accepted more often at this temperature."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from spec_sdk.contracts import Growing, Growth, Request
+from spec_sdk.contracts import DraftLogits, Growing, Growth, Request
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
 from spec_sdk_growth.options import check_draws, children_of, children_option, temperature_option, width_option
@@ -39,11 +34,9 @@ class AutoGrowth(Growth):
     def branches(self) -> bool:
         return self.config.width > 1
 
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         width = self.config.width
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
         if children == "top_k":
-            return grow_beam(fed, root_logits_V, depth, width, drafter)
-        return grow_static(fed, root_logits_V, depth, [width, 1], children, self.config.temperature, request, drafter)
+            return grow_beam(fed, root, depth, width, drafter)
+        return grow_static(fed, root, depth, [width, 1], children, self.config.temperature, request, drafter)

@@ -1,15 +1,10 @@
-"""Beam growth: the most probable paths of every level.
-
-Legend: V vocabulary.
-"""
+"""Beam growth: the most probable paths of every level."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from spec_sdk.contracts import Growing
+from spec_sdk.contracts import DraftLogits, Growing
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
 from spec_sdk_growth.options import check_draws, check_kept, children_option, temperature_option, width_option
@@ -38,11 +33,11 @@ class BeamGrowth(MostProbableGrowth):
     Config = BeamConfig
     config: BeamConfig
 
-    def grow_chosen(self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, drafter: str) -> Growing:
-        return grow_beam(fed, root_logits_V, depth, self.config.width, drafter)
+    def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
+        return grow_beam(fed, root, depth, self.config.width, drafter)
 
 
-def grow_beam(fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, width: int, drafter: str) -> Growing:
+def grow_beam(fed: TreeBuilder, root: DraftLogits, depth: int, width: int, drafter: str) -> Growing:
     """The ``width`` most probable paths of every level; children are chosen, not drawn."""
-    yield from grow_levels(fed, root_logits_V, depth, width, drafter)
+    yield from grow_levels(fed, root, depth, width, drafter)
     return fed.build().tree

@@ -1,16 +1,11 @@
-"""Dynamic growth: the most probable paths of all lengths, after EAGLE-2 (Li et al. 2024, §4).
-
-Legend: V vocabulary.
-"""
+"""Dynamic growth: the most probable paths of all lengths, after EAGLE-2 (Li et al. 2024, §4)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-import torch
-
-from spec_sdk.contracts import Growing, option
+from spec_sdk.contracts import DraftLogits, Growing, option
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
 from spec_sdk_growth.options import check_draws, check_kept, children_option, temperature_option, width_option
@@ -42,14 +37,14 @@ class DynamicGrowth(MostProbableGrowth):
     Config = DynamicConfig
     config: DynamicConfig
 
-    def grow_chosen(self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, drafter: str) -> Growing:
+    def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
         width, max_nodes = self.config.width, self.config.max_nodes
-        levels = yield from grow_levels(fed, root_logits_V, depth, width, drafter)
+        levels = yield from grow_levels(fed, root, depth, width, drafter)
         offered = [
             (-joint, level, parent, token)
             for level, offers in enumerate(levels)
             for k, parent in enumerate(offers.parents)
-            for joint, token in zip(offers.joint_KW[k].tolist(), offers.token_KW[k].tolist(), strict=True)
+            for joint, token in zip(offers.joint_KW[k], offers.token_KW[k], strict=True)
         ]
         fed_as = {path: node for offers in levels for path, node in offers.added.items()}
         # sorted by level too, so that of two paths of equal probability the parent comes before its child

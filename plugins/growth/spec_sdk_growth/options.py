@@ -78,7 +78,7 @@ def children_of(option: str, greedy: bool, branches: bool, prunes: bool) -> Chil
     """What ``children`` means at this temperature. Greedy drafts gain nothing from draws that another run would repeat.
 
     A drawn token is accepted with min(1, p/q), a chosen one only with p: sampling, drawn trees are accepted more often
-    (benchmarks/sampled_trees.py).
+    (docs/growths.md).
     """
     if option != "auto":
         return cast(Children, option)

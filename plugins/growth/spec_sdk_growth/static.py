@@ -1,6 +1,6 @@
 """Static growth: as many children per node as a list of widths says.
 
-Legend: K frontier nodes, V vocabulary.
+Legend: K frontier nodes, W children of a node, V vocabulary.
 """
 
 from __future__ import annotations
@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from spec_sdk.contracts import LARGEST_TREE, Growing, Growth, Request, option
+from spec_sdk.contracts import LARGEST_TREE, DraftLogits, Growing, Growth, Request, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops import without
 from spec_sdk.ops.host_reads import count as count_read
-from spec_sdk.ops.host_reads import read
 from spec_sdk.tree import DraftDistribution, TreeBuilder
 from spec_sdk_growth.options import (
     Children,
@@ -57,17 +54,15 @@ class StaticGrowth(Growth):
     def branches(self) -> bool:
         return any(width > 1 for width in self.config.widths)
 
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
         c = self.config
-        return grow_static(fed, root_logits_V, depth, c.widths, children, c.temperature, request, drafter)
+        return grow_static(fed, root, depth, c.widths, children, c.temperature, request, drafter)
 
 
 def grow_static(
     fed: TreeBuilder,
-    root_logits_V: torch.Tensor,
+    root: DraftLogits,
     depth: int,
     widths: Sequence[int],
     children: Children,
@@ -86,39 +81,44 @@ def grow_static(
     """
     widths = affordable_widths(widths, depth, fed.max_nodes)
     frontier = [0]
-    logits_KV = root_logits_V[None]
+    logits = root
     for level in range(depth):
         if level:
-            logits_KV = yield len(frontier)
+            logits = yield len(frontier)
         first_new, count = fed.size, widths[level]
         if children == "top_k":
-            (token_KW,) = read(logits_KV.topk(min(count, logits_KV.shape[-1])).indices)
-            tokens_KW = token_KW.tolist()
-            for node, tokens in zip(frontier, tokens_KW, strict=True):
+            _, token_KW = logits.top(count)
+            for node, tokens in zip(frontier, token_KW.tolist(), strict=True):
                 for token in tokens[: fed.room]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
             count_read()
-            for node, logits_V in zip(frontier, logits_KV, strict=True):
-                law = request.sampler.law(tempered(logits_V, temperature))
-                _draw_children(fed, node, law, count, children, request, drafter)
+            for node, logits_V in zip(frontier, logits.full_KV, strict=True):
+                distribution = request.sampler.distribution(tempered(logits_V, temperature))
+                _draw_children(fed, node, distribution, count, children, request, drafter)
         frontier = list(range(first_new, fed.size))
     return fed.build().tree
 
 
 def _draw_children(
-    fed: TreeBuilder, node: int, law: DraftDistribution, count: int, children: Children, request: Request, drafter: str
+    fed: TreeBuilder,
+    node: int,
+    distribution: DraftDistribution,
+    count: int,
+    children: Children,
+    request: Request,
+    drafter: str,
 ) -> None:
     sampler, rng = request.sampler, request.rng
     if children == "with_replacement":
         for _ in range(count):
             # before the draw: whether it counts must not depend on what it gives
             if fed.room:
-                fed.add(node, sampler.draw_from(law, rng), "with_replacement", law, drafter)
+                fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", distribution, drafter)
         return
-    remaining_V = law.q_V
+    remaining_V = distribution.q_V
     for left in range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1):
         token = sampler.draw(remaining_V, rng)
-        fed.add(node, token, "without_replacement", law, drafter)
+        fed.add(node, token, "without_replacement", distribution, drafter)
         if left > 1:
             remaining_V = without(remaining_V, token)

@@ -56,22 +56,22 @@ class ExactSampler(ReferenceSampler):
         self._scratch = threading.local()
         self.ops = None if config.kernels == "auto" else ops_with(config.kernels)
 
-    def draw_from(self, law: DraftDistribution, random: Random) -> int:
+    def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
         """From one row of logits. Remembered is the token's own probability, which is all that its test will need.
 
         Raises UnusableLogits as :meth:`probabilities` does.
         """
-        q_V = self.row_law(law.logits_V, 0, "q")
+        q_V = self.row_distribution(distribution.logits_V, 0, "q")
         token = draw(q_V, next_uniform(random))
-        known = law.known if isinstance(law.known, dict) else {}
-        law.known = known | {token: float(q_V[token])}
+        known = distribution.known if isinstance(distribution.known, dict) else {}
+        distribution.known = known | {token: float(q_V[token])}
         return token
 
     def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
         return super().rows(tree, logits_NV) if self.greedy else RowsFromLogits(self, tree, logits_NV)
 
     def scales(self) -> tuple[float, float] | None:
-        """α and β where laws are approximated by a sigmoid; None where they are not."""
+        """α and β where distributions are approximated by a sigmoid; None where they are not."""
         return None
 
     def scratch_row(self, use: str, like_V: torch.Tensor) -> torch.Tensor:
@@ -85,14 +85,14 @@ class ExactSampler(ReferenceSampler):
         row_V: torch.Tensor = known
         return row_V
 
-    def row_law(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
-        """The law [V] of one row, float32, in memory that the next call for the same ``use`` writes to.
+    def row_distribution(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        """The distribution [V] of one row, float32, in memory that the next call for the same ``use`` writes to.
 
         Raises UnusableLogits, naming ``row``.
         """
         params = self.params
         if 0 < params.top_k < logits_V.shape[0]:
-            return self._top_k_law(logits_V, row, use)
+            return self._top_k_distribution(logits_V, row, use)
         score_V = logits_V
         if params.temperature != 1 or score_V.dtype != torch.float32:
             score_V = self._scaled(score_V)
@@ -105,7 +105,7 @@ class ExactSampler(ReferenceSampler):
             return self._spread(self._filtered(p_V[id_K]), id_K, p_V)
         return self._filtered(p_V)
 
-    def _top_k_law(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+    def _top_k_distribution(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
         id_K, top = top_k_candidates(logits_V, self.params.top_k)
         if not isfinite(top):
             raise UnusableLogits(row)
@@ -166,7 +166,7 @@ class RowsFromLogits(Rows):
         self.from_logits = FromLogits(logits_NV, sampler.params, sampler.scales())
 
     def target(self, node: int) -> torch.Tensor:
-        return self.sampler.row_law(self.logits_NV[node], node, "p")
+        return self.sampler.row_distribution(self.logits_NV[node], node, "p")
 
     def draft(self, draw: Draw, node: int) -> torch.Tensor:
         source = self.source(draw)
@@ -174,7 +174,7 @@ class RowsFromLogits(Rows):
         if q_V is None:
             assert isinstance(source, DraftDistribution)
             try:
-                q_V = self.sampler.row_law(source.logits_V, 0, "q")
+                q_V = self.sampler.row_distribution(source.logits_V, 0, "q")
             except UnusableLogits as error:
                 raise UnusableLogits(node, "draft, ") from error
         return q_V.to(self.logits_NV.device)

@@ -40,9 +40,9 @@ class SigmoidSampler(ExactSampler):
 
     A token is accepted with min(1, p̂/q̂), and after a rejection the next one comes from max(p̂ − q̂, 0), normalised. A
     token after a wholly accepted path, a node with a chosen token, and plain decoding follow the softmax: the paper
-    approximates only where a target and a draft law meet. Logits are divided by the temperature first; what top-k,
-    top-p and min-p leave out has p̂ = 0. Draws of one node are tried in turn against what is left of p̂, which is not
-    renormalised between them, since q̂ is not normalised either.
+    approximates only where a target and a draft distribution meet. Logits are divided by the temperature first; what
+    top-k, top-p and min-p leave out has p̂ = 0. Draws of one node are tried in turn against what is left of p̂, which
+    is not renormalised between them, since q̂ is not normalised either.
     """
 
     name = "sigmoid"
@@ -67,7 +67,7 @@ class SigmoidSampler(ExactSampler):
         if not params.filtered:
             return None
         if params.top_p < 1 or params.min_p > 0:
-            return self.row_law(logits_V, row, "p") > 0
+            return self.row_distribution(logits_V, row, "p") > 0
         # a token may be among the k best and yet have a softmax of 0 in float32
         return logits_V >= logits_V.topk(min(params.top_k, logits_V.shape[0])).values[-1]
 

@@ -18,11 +18,14 @@ from spec_sdk.ops.pass_inputs import RequestRows
 class BlockSession(Session):
     """Feeds target states to a head's cache, position by position, and asks it for blocks."""
 
+    token_offset = 0
+    """A position's token and feature are those of the same position of the text."""
+
     def __init__(self, executor: BlockExecutor) -> None:
         super().__init__(executor)
         self.head = executor.head
 
-    def feed_context(
+    def feed_features(
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
     ) -> None:
         """Commit each slot's next positions: their tokens, and their features [N, M]."""
@@ -38,6 +41,9 @@ class BlockSession(Session):
         requests = [self._block(slot, anchor) for slot, anchor in zip(slots, anchors, strict=True)]
         outputs = self._run("growing", requests, PassPlan(PLAIN, (last,), "none"))
         return head.normed(torch.cat([output.hidden[last] for output in outputs]))
+
+    def forget(self, slot: int) -> None:
+        """A slot's request has ended. Nothing is kept of it but the cache, which the next one overwrites."""
 
     def _block(self, slot: int, anchor: int) -> RequestRows:
         """Rows that all see one another, right behind the slot's context."""

@@ -11,9 +11,16 @@ from typing import ClassVar, Literal
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import BlockWeights
-from spec_sdk.model.draft_heads.block_head import BlockForm, BlockHead, BlockHeadParts, ContextProjection
-from spec_sdk.model.draft_heads.head_spec import HeadWeights, layer_shapes
+from spec_sdk.model.draft_heads.block_head import (
+    BlockExecutor,
+    BlockForm,
+    BlockHead,
+    BlockHeadParts,
+    ContextProjection,
+)
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
+from spec_sdk.model.draft_heads.head_spec import layer_shapes
+from spec_sdk.model.draft_heads.head_weights import HeadWeights
 from spec_sdk.model.draft_heads.markov import (
     ConfidenceHead,
     GatedMarkovHead,
@@ -26,7 +33,6 @@ from spec_sdk.model.draft_heads.tapped_layers import PublishedTaps
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import Shape
 from spec_sdk.ops.embedding import Embedding
-from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
 
@@ -61,13 +67,10 @@ class BlockSpec(PublishedSpec):
     def taps(self, target_layers: int) -> tuple[int, ...]:
         return self.published_taps.of_target(target_layers)
 
-    def with_taps(self, taps: tuple[int, ...]) -> BlockSpec:
-        """The same reading other layers."""
-        return replace(self, published_taps=PublishedTaps(taps))
-
-    def within(self, context: int) -> BlockSpec:
-        """The head for texts of at most so many tokens."""
-        return replace(self, config=self.config.within(context))
+    def as_chosen(self, choices: HeadChoices) -> BlockSpec:
+        taps = self.published_taps if choices.target_layers is None else PublishedTaps(choices.target_layers)
+        config = self.config if choices.context is None else self.config.within(choices.context)
+        return replace(self, published_taps=taps, config=config)
 
     def fitting_taps(self, target: TargetEnds, where: str) -> tuple[int, ...]:
         if self.target_layers not in (None, target.layers):
@@ -93,29 +96,30 @@ class BlockSpec(PublishedSpec):
         required |= {name: optional.pop(name) for name, wanted in needed if wanted}
         return required, optional
 
-    def load(self, weights: HeadWeights, taps: tuple[int, ...], target: TargetEnds) -> BlockHead:
-        """The head on the device of ``weights``."""
+    def load(self, weights: HeadWeights, taps: tuple[int, ...], target: TargetEnds) -> BlockExecutor:
         output_head = weights.output_head(target)
         layers = [f"layers.{i}" for i in range(self.config.num_layers)]
         qkv = [_qkv(weights, layer) for layer in layers]
-        return BlockHead(
-            BlockHeadParts(
-                config=self.config,
-                form=self.form,
-                qkv=qkv,
-                blocks=[_block(weights, layer, own) for layer, own in zip(layers, qkv, strict=True)],
-                embedding=weights.embedding(target),
-                final_norm_M=weights.read("norm.weight"),
-                output_head=output_head,
-                fc=weights.projection("fc"),
-                context_norm_M=weights.read("hidden_norm.weight"),
-                taps=taps,
-                mask_embedding_M=weights.read_if_any(MASK_EMBEDDING),
-                logit_scale=self.logit_scale,
-                markov=self.markov_head(weights, output_head),
-                confidence=self.confidence_head(weights),
-            )
+        parts = BlockHeadParts(
+            config=self.config,
+            form=self.form,
+            qkv=qkv,
+            blocks=[
+                weights.block(weights.read(f"{layer}.input_layernorm.weight"), layer, own)
+                for layer, own in zip(layers, qkv, strict=True)
+            ],
+            embedding=weights.embedding(target),
+            final_norm_M=weights.read("norm.weight"),
+            output_head=output_head,
+            fc=weights.projection("fc"),
+            context_norm_M=weights.read("hidden_norm.weight"),
+            taps=taps,
+            mask_embedding_M=weights.read_if_any(MASK_EMBEDDING),
+            logit_scale=self.logit_scale,
+            markov=self.markov_head(weights, output_head),
+            confidence=self.confidence_head(weights),
         )
+        return BlockExecutor(BlockHead(parts), weights.ops)
 
     def markov_head(self, weights: HeadWeights, output_head: Projection) -> MarkovHead | None:
         """What makes a slot's logits depend on the token before it. ``output_head``: whose tokens it has rows for."""
@@ -179,17 +183,4 @@ def _qkv(weights: HeadWeights, layer: str) -> ContextProjection:
     attention = f"{layer}.self_attn"
     return ContextProjection(
         weights.projection(f"{attention}.q_proj"), weights.projection(f"{attention}.k_proj", f"{attention}.v_proj")
-    )
-
-
-def _block(weights: HeadWeights, layer: str, qkv: ContextProjection) -> BlockWeights:
-    attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
-    return BlockWeights(
-        input_norm_M=weights.read(f"{layer}.input_layernorm.weight"),
-        qkv=qkv,
-        q_norm_D=weights.read_if_any(f"{attention}.q_norm.weight"),
-        k_norm_D=weights.read_if_any(f"{attention}.k_norm.weight"),
-        output=weights.projection(f"{attention}.o_proj"),
-        post_norm_M=weights.read(f"{layer}.post_attention_layernorm.weight"),
-        mlp=GatedMLP(weights.projection(f"{mlp}.gate_proj", f"{mlp}.up_proj"), weights.projection(f"{mlp}.down_proj")),
     )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from spec_sdk.errors import UserError
+from spec_sdk.files import scratch_directory
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.draft_heads.block_spec import MASK_EMBEDDING
 from spec_sdk.model.draft_heads.head_files import HeadFiles
@@ -19,6 +18,7 @@ from spec_sdk.model.draft_heads.layouts import read_head
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.opening import MASK_EMBEDDING_FILE, pickles_in
 from spec_sdk.model.safetensors_reader import SINGLE_NAME, open_directory
+from spec_sdk.model.safetensors_writer import save_tensors
 
 
 def convert_draft_head(source: Path, output: Path) -> PublishedHead:
@@ -36,19 +36,14 @@ def convert_draft_head(source: Path, output: Path) -> PublishedHead:
     tensors = _tensors_of(source)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}.", suffix=".partial"))
+        with scratch_directory(output.parent, f".{output.name}.partial-") as staged:
+            shutil.copyfile(source / "config.json", staged / "config.json")
+            save_tensors(staged / SINGLE_NAME, tensors, {"format": "pt"})
+            read_head(HeadFiles.open(staged))
+            staged.chmod(0o755)
+            os.replace(staged, output)
     except OSError as error:
         raise UserError(f"task.output: {output}: {error.strerror or error}") from error
-    try:
-        shutil.copyfile(source / "config.json", staged / "config.json")
-        save_file(tensors, staged / SINGLE_NAME, metadata={"format": "pt"})
-        read_head(HeadFiles.open(staged))
-        staged.chmod(0o755)
-        os.replace(staged, output)
-    except OSError as error:
-        raise UserError(f"task.output: {output}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
     return read_head(HeadFiles.open(output))
 
 

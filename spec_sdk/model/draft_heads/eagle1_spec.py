@@ -9,7 +9,8 @@ from typing import ClassVar
 from spec_sdk.errors import UserError
 from spec_sdk.model.draft_heads.eagle1 import Eagle1Head
 from spec_sdk.model.draft_heads.head import DraftHead, HeadParts
-from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, HeadWeights, layer_shapes
+from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, layer_shapes
+from spec_sdk.model.draft_heads.head_weights import HeadWeights
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import Shape
 

@@ -92,14 +92,20 @@ class Eagle3Head(DraftHead):
         return None if self.variant.norm_before_residual else super().attention_norm_M
 
     def attention_input(self, layer: int, h_BNM: torch.Tensor, work: Rotations) -> torch.Tensor:
-        """Embedding and feature side by side [B, N, 2M]."""
+        """Embedding and feature side by side [B, N, 2M]; of a further layer, what Llama's reads."""
+        if layer:
+            return super().attention_input(layer, h_BNM, work)
         assert isinstance(work, HeadPass | HeadRows)
         normed_BNM = h_BNM if self.variant.norm_before_residual else self._feature_norm(h_BNM)
         return torch.cat((work.embedded_BNM, normed_BNM), dim=-1)
 
     def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
-        """A logit for each row of the output head; a token outside the draft vocabulary has -inf."""
-        logits, scale = output_head(self.before_output(h_BNM)), self.variant.logit_scale
+        """A logit for each row of the output head."""
+        return self.scaled(output_head(self.before_output(h_BNM)))
+
+    def scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        """What the output head returned, as logits."""
+        scale = self.variant.logit_scale
         return logits if scale == 1.0 else logits * scale
 
     def before_output(self, h: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,12 @@ import torch
 
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Head, Eagle3Variant
 from spec_sdk.model.draft_heads.head import DraftHead, HeadParts
-from spec_sdk.model.draft_heads.head_spec import LAYER, DraftHeadSpec, HeadWeights, layer_shapes
+from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec, layer_shapes
+from spec_sdk.model.draft_heads.head_weights import LAYER, HeadWeights
 from spec_sdk.model.draft_heads.tapped_layers import PublishedTaps
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import Shape
+from spec_sdk.ops.linear import Projection
 
 FcNorm = Literal["none", "together", "each"]
 
@@ -61,7 +63,13 @@ class Eagle3Spec(DraftHeadSpec):
         return required, optional
 
     def build(self, weights: HeadWeights, parts: HeadParts, target: TargetEnds) -> DraftHead:
-        return Eagle3Head(
+        return Eagle3Head(*self.eagle3_parts(weights, parts))
+
+    def eagle3_parts(
+        self, weights: HeadWeights, parts: HeadParts
+    ) -> tuple[HeadParts, Projection, tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor, Eagle3Variant]:
+        """What an :class:`Eagle3Head` is made of."""
+        return (
             parts,
             weights.projection("fc"),
             self._fc_norms(weights, len(parts.taps)),

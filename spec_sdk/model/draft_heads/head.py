@@ -31,7 +31,7 @@ class HeadParts:
     """
 
     config: ModelConfig
-    block: BlockWeights
+    blocks: tuple[BlockWeights, ...]
     embedding: Embedding
     output_head: Projection
     taps: tuple[int, ...]
@@ -41,7 +41,7 @@ class DraftHead(Decoder, ABC):
     """Weights and arithmetic of a draft head. It holds no state of a request: caches live in sessions."""
 
     def __init__(self, parts: HeadParts, final_norm_M: torch.Tensor) -> None:
-        super().__init__(parts.config, [parts.block], parts.embedding, final_norm_M, parts.output_head)
+        super().__init__(parts.config, parts.blocks, parts.embedding, final_norm_M, parts.output_head)
         self.taps = parts.taps
         self.at_once: Callable[[torch.Tensor, ForwardPass], torch.Tensor | None] | None = None
         """What runs the block in one call, if the backend has such a thing."""
@@ -97,7 +97,9 @@ class DraftHeadExecutor(TorchExecutor):
     def __init__(self, head: DraftHead, ops: Ops) -> None:
         super().__init__(head, ops)
         self.head = head
-        head.at_once = ops.head_block(head)
+        # what runs a block in one call knows of one
+        head.at_once = ops.head_block(head) if head.layers == 1 else None
+        head.norm_ops = ops
         self.feature_width = head.config.hidden_size
 
     def cut(self, layers: Sequence[int]) -> TorchExecutor:

@@ -10,6 +10,7 @@ import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint_shapes import check_shapes
+from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import Fields, read_json_object
 from spec_sdk.model.safetensors_reader import SafetensorsStore, open_directory
 from spec_sdk.model.weight_table import Shape
@@ -33,7 +34,9 @@ class HeadFiles:
         path = directory / "config.json"
         if not path.is_file():
             raise UserError(f"{directory}: has no config.json")
-        return HeadFiles(directory, Fields(read_json_object(path), str(path)), open_directory(directory))
+        values, store = read_json_object(path), open_directory(directory)
+        check_counts(values, store.shapes, str(path))
+        return HeadFiles(directory, Fields(values, str(path)), store)
 
     @property
     def names(self) -> Collection[str]:

@@ -103,6 +103,11 @@ class HydraHeads:
         """How many tokens ahead are predicted."""
         return len(self.heads)
 
+    def keep_cache_in_int8(self) -> None:
+        """The prefix layer's; the heads have none."""
+        if self.prefix is not None:
+            self.prefix.keep_cache_in_int8()
+
     def features(self, hidden: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """The target's states [N, M] that heads or prefix read, from layer → states [N, M]."""
         return self._state.of(hidden)

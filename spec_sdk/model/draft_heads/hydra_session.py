@@ -12,6 +12,7 @@ import torch
 from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.session import DraftHeadSession
+from spec_sdk.ops import DraftLogits
 from spec_sdk.tree import TreeBuilder
 
 
@@ -20,6 +21,8 @@ class HydraSession:
 
     Of a plain Hydra only the last pair counts. Hydra++ keeps what its prefix layer saw of all of them in a cache.
     """
+
+    token_offset = DraftHeadSession.token_offset
 
     def __init__(self, heads: HydraHeads) -> None:
         self.heads = heads
@@ -50,16 +53,19 @@ class HydraSession:
         if self._prefix is not None:
             self._prefix.forget(slot)
 
-    def prefill_pairs(self, slot: int, tokens: Sequence[int], features_NM: torch.Tensor) -> None:
-        """Commit pairs, behind which nothing is drafted."""
+    def feed_features(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
+    ) -> None:
+        """Commit each slot's pairs, features [N, M], behind which nothing is drafted."""
         if self._prefix is not None:
-            self._prefix.prefill_pairs(slot, tokens, features_NM)
-        self._length[slot] = self.length(slot) + len(tokens)
+            self._prefix.feed_features(slots, tokens, features)
+        for slot, new in zip(slots, tokens, strict=True):
+            self._length[slot] = self.length(slot) + len(new)
 
     def feed_pairs(
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        """Commit each slot's pairs, features [N, M], and return the logits [V] after its last one, a tree's root."""
+    ) -> list[DraftLogits]:
+        """Commit each slot's pairs, features [N, M], and return the logits after its last one, a tree's root: K = 1."""
         if self._prefix is None:
             states = [features_NM[-1:].clone() for features_NM in features]
         else:
@@ -67,10 +73,11 @@ class HydraSession:
         for slot, new, state_1M in zip(slots, tokens, states, strict=True):
             self._length[slot] = self.length(slot) + len(new)
             self._state_1M[slot] = state_1M
-        return list(self._logits(slots, [[new[-1]] for new in tokens]))
+        logits_BV = self._logits(slots, [[new[-1]] for new in tokens])
+        return [DraftLogits.over_all(logits_1V) for logits_1V in logits_BV[:, None]]
 
-    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
-        """The logits [K, V] after each tree's ``new_nodes`` youngest nodes. Raises ValueError where no head is left."""
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
+        """The logits after each tree's ``new_nodes`` youngest nodes. Raises ValueError where no head is left."""
         of_row, paths = list[int](), list[list[int]]()
         for slot, tree, new in zip(slots, trees, new_nodes, strict=True):
             of_row += [slot] * new
@@ -81,7 +88,8 @@ class HydraSession:
         logits: dict[int, torch.Tensor] = {}
         for rows in by_depth.values():
             logits.update(zip(rows, self._logits([of_row[i] for i in rows], [paths[i] for i in rows]), strict=True))
-        return list(torch.stack([logits[row] for row in range(len(paths))]).split_with_sizes(list(new_nodes)))
+        logits_KV = torch.stack([logits[row] for row in range(len(paths))])
+        return [DraftLogits.over_all(own_KV) for own_KV in logits_KV.split_with_sizes(list(new_nodes))]
 
     @torch.no_grad()
     def _logits(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -12,12 +12,12 @@ from typing import ClassVar
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor, HeadParts
-from spec_sdk.model.draft_heads.head_spec import LAYER, HeadWeights, layer_shapes
+from spec_sdk.model.draft_heads.head_spec import layer_shapes
+from spec_sdk.model.draft_heads.head_weights import LAYER, HeadWeights
 from spec_sdk.model.draft_heads.hydra import HydraHead, HydraHeads, HydraPrefix, TargetState
 from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import Shape
-from spec_sdk.ops import Ops
 
 PREFIX_TOKENS = "prefix.embed_tokens.weight"
 """The embedding of the class that the prefix layer is one of. It is fed states, and looks nothing up."""
@@ -82,8 +82,7 @@ class HydraSpec(PublishedSpec):
             required |= {**layer_shapes(self.prefix, M), **norms}
         return required, optional
 
-    def load(self, weights: HeadWeights, taps: tuple[int, ...], target: TargetEnds, ops: Ops) -> HydraHeads:
-        """The heads on the device of ``weights``."""
+    def load(self, weights: HeadWeights, taps: tuple[int, ...], target: TargetEnds) -> HydraHeads:
         state = TargetState(taps[0], target, weights.dtype)
         heads = [
             HydraHead(
@@ -97,6 +96,6 @@ class HydraSpec(PublishedSpec):
         embedding, prefix = weights.embedding(target), None
         if self.prefix is not None:
             block = weights.block(weights.read(f"{LAYER}.input_layernorm.weight"))
-            parts = HeadParts(self.prefix, block, embedding, target.output_head, taps)
-            prefix = DraftHeadExecutor(HydraPrefix(parts, weights.read("norm.weight"), state), ops)
+            parts = HeadParts(self.prefix, (block,), embedding, target.output_head, taps)
+            prefix = DraftHeadExecutor(HydraPrefix(parts, weights.read("norm.weight"), state), weights.ops)
         return HydraHeads(heads, embedding, state, prefix, target.config.max_context)

@@ -51,6 +51,9 @@ class MedusaHeads:
         """How many tokens ahead are predicted."""
         return len(self.heads)
 
+    def keep_cache_in_int8(self) -> None:
+        """Nothing to do: they have no cache."""
+
     def logits(self, hidden: Mapping[int, torch.Tensor], positions: int) -> list[torch.Tensor]:
         """The logits [N, V] of the first ``positions`` tokens behind the pending one, from layer → states [N, M]."""
         (layer,) = self.taps

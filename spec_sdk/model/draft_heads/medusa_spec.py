@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spec_sdk.model.draft_heads.draft_vocabulary import checked_tokens
-from spec_sdk.model.draft_heads.head_spec import HeadWeights
+from spec_sdk.model.draft_heads.head_weights import HeadWeights
 from spec_sdk.model.draft_heads.medusa import MedusaHead, MedusaHeads
 from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 from spec_sdk.model.target_ends import TargetEnds

@@ -16,8 +16,10 @@ from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import BlockWeights, TensorSource
 from spec_sdk.model.draft_heads.head import DraftHead, HeadParts
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.head_files import HeadTensors
-from spec_sdk.model.draft_heads.head_spec import LAYER, DraftHeadSpec, HeadWeights
+from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec
+from spec_sdk.model.draft_heads.head_weights import LAYER, HeadWeights
 from spec_sdk.model.draft_heads.mtp import MtpHead, MtpVariant
 from spec_sdk.model.load_decoder import load_blocks
 from spec_sdk.model.target_ends import TargetEnds
@@ -53,6 +55,11 @@ class MtpSpec(DraftHeadSpec):
     def with_taps(self, taps: tuple[int, ...]) -> DraftHeadSpec:
         raise UserError("drafter.target_layers: a prediction module reads the last layer; leave the option out")
 
+    def as_chosen(self, choices: HeadChoices) -> DraftHeadSpec:
+        normalized = self.variant.reads_normalized if choices.state == "auto" else choices.state == "after_norm"
+        spec = replace(self, variant=replace(self.variant, reads_normalized=normalized))
+        return DraftHeadSpec.as_chosen(spec, choices)
+
     def shapes(self, taps: int) -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
         M, V = self.config.hidden_size, self.config.vocab_size
         required: dict[str, Shape] = {
@@ -64,10 +71,9 @@ class MtpSpec(DraftHeadSpec):
         required |= {name.removeprefix(_MODEL): of_model[name] for name in of_model if name.startswith(f"{layer}.")}
         return required, {"embed_tokens.weight": (V, M), "lm_head.weight": (V, M)}
 
-    def block(self, weights: HeadWeights) -> BlockWeights:
+    def blocks(self, weights: HeadWeights) -> tuple[BlockWeights, ...]:
         source = _OneLayer(weights.tensors, self.config)
-        (block,) = load_blocks(source, weights.device, weights.dtype, weights.ops)
-        return block
+        return tuple(load_blocks(source, weights.device, weights.dtype, weights.ops))
 
     def build(self, weights: HeadWeights, parts: HeadParts, target: TargetEnds) -> DraftHead:
         return MtpHead(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spec_sdk.errors import UserError
-from spec_sdk.files import expanded
+from spec_sdk.files import expanded, names_in
 from spec_sdk.model.checkpoint import HUB_ID, looks_like_path
 from spec_sdk.model.draft_heads.head_files import HeadFiles
 from spec_sdk.model.draft_heads.layouts import read_head
@@ -45,8 +45,8 @@ def open_own_module(directory: Path, name: str) -> PublishedHead:
 
 
 def pickles_in(directory: Path) -> list[Path]:
-    """The pickle files of a directory."""
-    return sorted(path for path in directory.iterdir() if path.suffix in PICKLES)
+    """The pickle files of a directory. Raises UserError for one that cannot be read."""
+    return [directory / name for name in names_in(directory) if Path(name).suffix in PICKLES]
 
 
 def conversion_advice(reference: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
+from spec_sdk.model.draft_heads.head_weights import HeadWeights
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import Shape
 
@@ -36,6 +38,18 @@ class PublishedSpec(ABC):
     def ignored(self) -> Collection[str]:
         """Tensors that may be there and are not read."""
         return ()
+
+    def as_chosen(self, choices: HeadChoices) -> PublishedSpec:
+        """The head as the user wants it. By default there is no choice. Raises UserError for what cannot be chosen."""
+        return self
+
+    def beside(self, target: TargetEnds, where: str) -> Self:
+        """With what files do not say and the target does. By default that is nothing."""
+        return self
+
+    @abstractmethod
+    def load(self, weights: HeadWeights, taps: tuple[int, ...], target: TargetEnds) -> object:
+        """The head, ready to run, where ``weights`` are; what it is, its :class:`HeadKind` says."""
 
     def fitting_taps(self, target: TargetEnds, where: str) -> tuple[int, ...]:
         """The target layers that the head reads. Raises UserError unless the target is of its size."""

@@ -3,7 +3,7 @@
 The cache's prefix consists of pairs made of the target's own features. Levels of a tree are laid on top of it, fed by
 what the head returned for their parents, and are never committed: the next feed writes over them.
 
-Legend: N pairs, K nodes of a level, T nodes of a tree, M model dim of the head, V vocabulary.
+Legend: N pairs, K nodes of a level, T nodes of a tree, M model dim of the head.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.executor import LogitRows, PassOutput, PassPlan
 from spec_sdk.model.session import PLAIN, Session
+from spec_sdk.ops import DraftLogits
 from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.tree import TreeBuilder
 
@@ -28,22 +29,26 @@ class DraftHeadSession(Session):
     :meth:`grow` is :meth:`Session.grow`: a growth cannot tell it from a draft model.
     """
 
+    token_offset = 1
+    """How many tokens of the text come before that of the first pair."""
+
     def __init__(self, executor: DraftHeadExecutor) -> None:
         super().__init__(executor)
         self.head = executor.head
         # what each node of a slot's tree feeds its children, in the order of creation
         self._states_TM: dict[int, torch.Tensor] = {}
 
-    def prefill_pairs(self, slot: int, tokens: Sequence[int], features_NM: torch.Tensor) -> None:
-        """Commit pairs in a plain pass."""
-        self._feed([slot], [tokens], [features_NM], PassPlan(PLAIN, (), "none"))
+    def feed_features(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
+    ) -> None:
+        """Commit each slot's pairs, features [N, M], in a plain pass."""
+        self._feed(slots, tokens, features, PassPlan(PLAIN, (), "none"))
 
     def feed_pairs(
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        """Commit each slot's pairs, features [N, M], and return the logits [V] after its last one, a tree's root."""
-        outputs = self._feed_roots(slots, tokens, features, "last")
-        return [output.logits_BNV[0, 0] for output in outputs]
+    ) -> list[DraftLogits]:
+        """Commit each slot's pairs, features [N, M], and return the logits after its last one, a tree's root: K = 1."""
+        return [self._logits(output) for output in self._feed_roots(slots, tokens, features, "last")]
 
     def last_features(
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]
@@ -52,8 +57,8 @@ class DraftHeadSession(Session):
         self._feed_roots(slots, tokens, features, "none")
         return [self._states_TM[slot] for slot in slots]
 
-    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[torch.Tensor]:
-        """Feed each tree's ``new_nodes`` youngest nodes; return their logits [K, V]. Nothing is committed."""
+    def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
+        """Feed each tree's ``new_nodes`` youngest nodes; return their logits. Nothing is committed."""
         requests = [
             RequestRows.growing(slot, self.length(slot), tree.token, tree.depth, *tree.intervals(), new)
             for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
@@ -66,7 +71,7 @@ class DraftHeadSession(Session):
         for slot, output in zip(slots, outputs, strict=True):
             new_KM = self.head.recurrent(output.hidden[_LAYER][0])
             self._states_TM[slot] = torch.cat((self._states_TM[slot], new_KM))
-        return [output.logits_BNV[0] for output in outputs]
+        return [self._logits(output) for output in outputs]
 
     def forget(self, slot: int) -> None:
         """A slot's request has ended, or its tree is not needed any more."""

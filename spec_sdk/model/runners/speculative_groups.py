@@ -141,8 +141,6 @@ class _Pass:
         # what it has put off until it waits for the other group anyway, or to the end of the pass
         self._idle: list[Callable[[], None]] = []
         self._last: list[Callable[[], None]] = []
-        # a message's tensor must live until it is through
-        self._sent: list[tuple[torch.Tensor, Wait]] = []
 
     def run(self, h_BNM: torch.Tensor) -> list[torch.Tensor]:
         """The right states entering layer 0, 1, … and leaving the last, each [B, N, M], on both groups."""
@@ -164,14 +162,13 @@ class _Pass:
                 h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
         self._agree()
         if self._is_sender:
-            self._post(h_BNM.contiguous())
+            self._peer.send(h_BNM.contiguous())
         else:
             h_BNM = self._like.new_empty(self._shape)
             self._peer.receive(h_BNM)()
         for finish in (*self._idle, *self._last):
             finish()
-        for _, wait in self._sent:
-            wait()
+        self._peer.flush()
         return [*states, h_BNM]
 
     @property
@@ -190,15 +187,12 @@ class _Pass:
             self._priority[1 - self._me] = int(outcome[0])
             self._outcome = None
 
-    def _post(self, x: torch.Tensor) -> None:
-        self._sent.append((x, self._peer.send(x)))
-
     def _send(
         self, layer: int, h_BNM: torch.Tensor, q_BNHD: torch.Tensor, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor
     ) -> torch.Tensor | None:
         """The attention sub-layer's output [B, N, M] if this group goes on with it; None if the other one does."""
         decoder, runner, work = self._decoder, self._runner, self._work
-        self._post(torch.cat((h_BNM, k_BNGD.flatten(2), v_BNGD.flatten(2)), -1))
+        self._peer.send(torch.cat((h_BNM, k_BNGD.flatten(2), v_BNGD.flatten(2)), -1))
         decoder.write_kv(layer, k_BNGD, v_BNGD, work)
         if not runner.verifier.speculates(layer):
             self._set(RIGHT, SKIP)
@@ -211,16 +205,16 @@ class _Pass:
             v_BGSD,
             self._part.mask,
             work.ops,
-            lambda predicted: self._post(predicted.contiguous()),
+            lambda predicted: self._peer.send(predicted.contiguous()),
         )
         measured, projected = runner.measure(decoder, layer, attention)
         self.measured[layer] = measured
         hit = bool(measured.verdict.hit_B)
         self._set(SKIP if hit else RIGHT, AHEAD)
         errors = measured.difference_Bn.flatten(), measured.verdict.error_BN.flatten()
-        self._post(torch.cat((errors[0].new_full((1,), SKIP if hit else RIGHT), *errors)).float())
+        self._peer.send(torch.cat((errors[0].new_full((1,), SKIP if hit else RIGHT), *errors)).float())
         if attention.chunk_lse_BNHC is not None:
-            self._post(attention.chunk_lse_BNHC.contiguous())
+            self._peer.send(attention.chunk_lse_BNHC.contiguous())
             self._predictor.learn(layer, attention.chunk_lse_BNHC)
         if hit:
             return None

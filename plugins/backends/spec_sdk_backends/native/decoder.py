@@ -14,10 +14,12 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
+from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.panels import OUTPUTS
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
@@ -60,19 +62,11 @@ def unknown_stages(decoder: Decoder) -> str | None:
     return None if len(widths) == 1 else "layers have MLPs of different sizes"
 
 
-class NativeDecoder(Decoder):
+class NativeDecoder(RestagedDecoder):
     """A decoder of blocks that :func:`unknown_block` has nothing against."""
 
     def __init__(self, decoder: Decoder) -> None:
-        super().__init__(
-            decoder.config,
-            decoder.blocks,
-            decoder.embedding,
-            decoder.final_norm_M,
-            decoder.output_head,
-            stack=decoder.stack,
-            sources=decoder.sources,
-        )
+        super().__init__(decoder)
         self._dtype_number = DTYPES[self.dtype]
         self._most_rows = min(MOST_ROWS, most_rows(self.dtype))
         self._shape = shape_of(self)
@@ -132,6 +126,10 @@ class NativeDecoder(Decoder):
             torch.get_num_threads(),
         )
         return h_BNM
+
+    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        found = rms_norm(x, gain, self.config.rms_norm_eps)
+        return super()._norm(x, gain) if found is None else found
 
     def _narrow(self, h_BNM: torch.Tensor) -> bool:
         return h_BNM.shape[0] * h_BNM.shape[1] <= self._most_rows and not torch.is_grad_enabled()

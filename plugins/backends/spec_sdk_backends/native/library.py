@@ -14,13 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from spec_sdk.files import scratch_directory
 from spec_sdk.model.compiler import processor
 from spec_sdk.model.source_cache import cache_root
 from spec_sdk_backends.native.panels import to_panels
@@ -75,8 +75,8 @@ def _obtain() -> ctypes.CDLL:
         path = directory / f"{_name(runtimes[0])}.so"
         if not path.is_file():
             directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=directory, prefix=".compiling-") as work:
-                os.replace(_compiled(Path(work), runtimes), path)
+            with scratch_directory(directory, ".compiling-") as work:
+                os.replace(_compiled(work, runtimes), path)
     except (OSError, RuntimeError) as error:
         # a directory that may not be read or written, or no home
         raise NoNativeKernels(f"where they would be kept: {error}") from error
@@ -98,11 +98,11 @@ def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
 
 def _compiled(work: Path, runtimes: list[str]) -> Path:
     """What the first compiler made that makes a library that works."""
-    compilers = [found for found in map(shutil.which, _compilers()) if found]
-    if not compilers:
+    installed = [path for path in map(shutil.which, compilers()) if path]
+    if not installed:
         raise NoNativeKernels("there is no C++ compiler (g++ or clang++, or what CXX names)")
     failed = []
-    for i, compiler in enumerate(compilers):
+    for i, compiler in enumerate(installed):
         made, start = work / f"{i}.so", time.perf_counter()
         print(f"compiling the native kernels with {compiler}, once on this machine", file=sys.stderr)
         try:
@@ -116,7 +116,8 @@ def _compiled(work: Path, runtimes: list[str]) -> Path:
     raise NoNativeKernels("; ".join(failed))
 
 
-def _compilers() -> list[str]:
+def compilers() -> list[str]:
+    """The names of those that are tried, in this order."""
     return [name for name in (os.environ.get("CXX"), "g++", "clang++") if name]
 
 
@@ -161,6 +162,8 @@ def _declare(loaded: Any) -> None:
         "blocks": [pointer, pointer, whole, whole, pointer, pointer, pointer, pointer, pointer, pointer],
         "before": [pointer, pointer, whole, pointer, pointer, pointer, pointer],
         "after": [pointer, pointer, whole, pointer, pointer],
+        "norm": [pointer, whole, whole, pointer, number, pointer],
+        "top": [pointer, whole, whole, whole, whole, pointer, pointer],
     }
     for name, types in arguments.items():
         function = getattr(loaded, f"spec_{name}")

@@ -1,6 +1,7 @@
 """The operations of the CPU backend with native kernels.
 
-Legend: L layers, O outputs, I inputs, g layers of a run, B requests, N rows of a request, H query heads, D head dim.
+Legend: L layers, O outputs, I inputs, g layers of a run, B requests, N rows, H query heads, D head dim, M model dim,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from spec_sdk.ops.types import PLAIN, AttentionSpec
 from spec_sdk_backends.native.attention import attends, attention
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.native.top import top_log_probabilities
 from spec_sdk_backends.thread_waiting import ThreadWaiting
 
 SPINS = {False: 20_000, True: 100}
@@ -30,12 +33,14 @@ millisecond, or as often as libgomp's then do.
 class NativeOps(Ops):
     """Linear layers and attention of narrow passes by the native kernels; ``other`` keeps dtypes that they lack.
 
-    ``waiting``: how threads wait within a call; without it, as the process was told last.
+    ``waiting``: how threads wait within a call; without it, as the process was told last. ``rounds``: rows are rounded
+    to 8 bits before they are multiplied with weights in few bits.
     """
 
-    def __init__(self, other: Ops, waiting: ThreadWaiting | None = None) -> None:
+    def __init__(self, other: Ops, waiting: ThreadWaiting | None = None, rounds: bool = False) -> None:
         self.other = other
         self._waiting = waiting
+        self._rounds = rounds
 
     def before_pass(self) -> None:
         self.other.before_pass()
@@ -56,10 +61,18 @@ class NativeOps(Ops):
         return dtype in DTYPES
 
     def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
-        return NativeQuantizedProjection(matrix, bias_O)
+        return NativeQuantizedProjection(matrix, bias_O, self._rounds)
 
     def head_block(self, head: Any) -> NativeHeadBlock | None:
         return native_head_block(head)
+
+    def rms_norm(self, x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor:
+        found = rms_norm(x, gain_M, epsilon)
+        return self.other.rms_norm(x, gain_M, epsilon) if found is None else found
+
+    def top_log_probabilities(self, logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        found = top_log_probabilities(logits_NV, min(count, logits_NV.shape[-1]))
+        return self.other.top_log_probabilities(logits_NV, count) if found is None else found
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN

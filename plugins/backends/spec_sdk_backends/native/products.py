@@ -68,11 +68,11 @@ def is_stand_in(tensor: torch.Tensor) -> bool:
     return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
-def is_narrow(x: torch.Tensor, bits: int = 0) -> bool:
+def is_narrow(x: torch.Tensor, bits: int = 0, rounds: bool = False) -> bool:
     """Whether the native kernel multiplies ``x`` [..., I] with dense weights, or those of so many bits: no derivative
     is asked for, and torch with weights that are put in rows, or expanded, for the call is not faster.
     """
-    return x.dtype in DTYPES and not x.requires_grad and x.numel() <= most_rows(x.dtype, bits) * x.shape[-1]
+    return x.dtype in DTYPES and not x.requires_grad and x.numel() <= most_rows(x.dtype, bits, rounds) * x.shape[-1]
 
 
 class NativeProjection(Projection):

@@ -1,6 +1,7 @@
 """Linear layers with weights in 4 or 8 bits, multiplied as they are: codes are unpacked in registers.
 
-Nothing is rounded but the sums, in float32: a product is that of the exact weights scale · code + offset.
+A product is that of the exact weights scale · code + offset, and nothing is rounded but the sums, in float32; and the
+rows, to 8 bits, where that is asked for.
 
 Legend: I inputs, O outputs, P blocks of 16 outputs, G groups of inputs, C bytes of a group of a block.
 """
@@ -19,10 +20,10 @@ from spec_sdk_backends.native.structures import Matrix
 
 
 def native_quantized_linear(
-    x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, bias_O: torch.Tensor | None
+    x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, bias_O: torch.Tensor | None, rounds: bool
 ) -> torch.Tensor:
-    """x [..., I] times quantised weights: [..., O]."""
-    return multiply(SideBySide(records_PGC, outputs).matrix(bias_O), x)
+    """x [..., I] times quantised weights: [..., O]. ``rounds``: x is rounded to 8 bits first."""
+    return multiply(SideBySide(records_PGC, outputs).matrix(bias_O, rounds), x)
 
 
 def _shape(x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, *others: Any) -> torch.Tensor:
@@ -30,7 +31,9 @@ def _shape(x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, *others: An
 
 
 _OPERATIONS: Any = torch.library.Library("spec_sdk_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
-_OPERATIONS.define("native_quantized_linear(Tensor x, Tensor records, int outputs, Tensor? bias) -> Tensor")
+_OPERATIONS.define(
+    "native_quantized_linear(Tensor x, Tensor records, int outputs, Tensor? bias, bool rounds) -> Tensor"
+)
 _OPERATIONS.impl("native_quantized_linear", native_quantized_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("spec_sdk_backends::native_quantized_linear", _shape, lib=_OPERATIONS)
 
@@ -40,18 +43,18 @@ class NativeQuantizedProjection(QuantizedProjection):
 
     quantized: SideBySide
 
-    def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> None:
-        super().__init__(SideBySide.of(matrix), None if bias_O is None else bias_O.contiguous())
+    def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None, rounds: bool = False) -> None:
+        super().__init__(SideBySide.of(matrix), None if bias_O is None else bias_O.contiguous(), rounds)
 
     @property
     def matrix(self) -> Matrix:
         """The matrix for a kernel, as long as this projection lives."""
-        return self.quantized.matrix(self.bias_O)
+        return self.quantized.matrix(self.bias_O, self.rounds)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         held = self.quantized
         if is_stand_in(held.records_PGC):
             operation = torch.ops.spec_sdk_backends.native_quantized_linear
-            y: torch.Tensor = operation(x, held.records_PGC, held.outputs, self.bias_O)
+            y: torch.Tensor = operation(x, held.records_PGC, held.outputs, self.bias_O, self.rounds)
             return y
-        return multiply(self.matrix, x) if is_narrow(x, held.bits) else super().__call__(x)
+        return multiply(self.matrix, x) if is_narrow(x, held.bits, self.rounds) else super().__call__(x)

@@ -68,9 +68,9 @@ class SideBySide(QuantizedWeights):
     def nbytes(self) -> int:
         return self.records_PGC.numel()
 
-    def matrix(self, bias_O: torch.Tensor | None) -> Matrix:
-        """For a kernel, as long as both live."""
-        return Matrix.quantized(self.records_PGC, self.bits, self.offsets, self.outputs, self.inputs, bias_O)
+    def matrix(self, bias_O: torch.Tensor | None, rounds: bool = False) -> Matrix:
+        """For a kernel, as long as both live. ``rounds``: the kernel rounds rows to 8 bits."""
+        return Matrix.quantized(self.records_PGC, self.bits, self.offsets, self.outputs, self.inputs, bias_O, rounds)
 
     def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
         if dtype not in DTYPES:
@@ -79,7 +79,7 @@ class SideBySide(QuantizedWeights):
         if isinstance(rows, torch.Tensor):
             named = rows.to(torch.int64).contiguous()
             count = len(named)
-            least, most = (int(named.min()), int(named.max())) if count else (0, 0)
+            least, most = (int(end) for end in named.aminmax()) if count else (0, 0)
             if least < 0 or most >= self.outputs:
                 raise IndexError(f"row {least if least < 0 else most} of {self.outputs}")
         else:

@@ -28,6 +28,7 @@ class Matrix(ctypes.Structure):
     _fields_ = [
         ("bits", _WHOLE),
         ("offsets", _WHOLE),
+        ("rounds", _WHOLE),
         ("outputs", _WHOLE),
         ("inputs", _WHOLE),
         ("weights", _POINTER),
@@ -37,13 +38,21 @@ class Matrix(ctypes.Structure):
     @classmethod
     def dense(cls, panels: torch.Tensor, outputs: int, inputs: int, bias_O: torch.Tensor | None) -> Self:
         """Of weights in panels (``panels.py``)."""
-        return cls(0, 0, outputs, inputs, panels.data_ptr(), _place(bias_O))
+        return cls(0, 0, 0, outputs, inputs, panels.data_ptr(), _place(bias_O))
 
     @classmethod
     def quantized(
-        cls, records: torch.Tensor, bits: int, offsets: bool, outputs: int, inputs: int, bias_O: torch.Tensor | None
+        cls,
+        records: torch.Tensor,
+        bits: int,
+        offsets: bool,
+        outputs: int,
+        inputs: int,
+        bias_O: torch.Tensor | None,
+        rounds: bool = False,
     ) -> Self:
-        return cls(bits, offsets, outputs, inputs, records.data_ptr(), _place(bias_O))
+        """``rounds``: rows are rounded to 8 bits before they are multiplied."""
+        return cls(bits, offsets, rounds, outputs, inputs, records.data_ptr(), _place(bias_O))
 
 
 class Pass(ctypes.Structure):
@@ -67,8 +76,10 @@ class Pass(ctypes.Structure):
             inputs.key_end_BT,
             inputs.key_position_BT,
         ]
-        tensors = [tensor.to(torch.int32).contiguous() for tensor in tensors]
         B, N, T = inputs.batch, inputs.width, inputs.key_start_BT.shape[1]
+        if inputs.flat is None:
+            tensors = [tensor.to(torch.int32).contiguous() for tensor in tensors]
+        # parts of one tensor of such integers lie in rows already
         made = cls(B, N, T, *(tensor.data_ptr() for tensor in tensors), N, T)
         made.tensors = tensors
         return made

@@ -11,10 +11,12 @@ from spec_sdk.model.draft_heads.layouts.hydra import HydraLayout
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
 from spec_sdk.model.draft_heads.layouts.medusa import MedusaLayout, VllmMedusaLayout
 from spec_sdk.model.draft_heads.layouts.mtp import MtpLayout
+from spec_sdk.model.draft_heads.layouts.peagle import PEagleLayout
 from spec_sdk.model.draft_heads.layouts.speculators import SpeculatorsLayout
 
 LAYOUTS: tuple[DraftHeadLayout, ...] = (
     SpeculatorsLayout(),
+    PEagleLayout(),
     Eagle3Layout(),
     EagleLayout(),
     DFlashLayout(),

@@ -13,6 +13,7 @@ from spec_sdk.model.draft_heads.block_spec import BlockSpec, DSparkSpec, MarkovK
 from spec_sdk.model.draft_heads.head_files import HeadFiles, HeadTensors
 from spec_sdk.model.draft_heads.head_spec import read_layers
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
+from spec_sdk.model.draft_heads.layouts.mask_token import mask_token
 from spec_sdk.model.draft_heads.tapped_layers import block_taps
 from spec_sdk.model.llama_like import windows_by_type
 
@@ -70,7 +71,7 @@ def read_block(body: Fields, config: Fields, tensors: HeadTensors) -> BlockSpec:
     size = options.size("block_size", options.size("dspark_block_size", _BLOCK_SIZE))
     form = BlockForm(
         size=size,
-        mask_token=_mask_token(options, layers.vocab_size),
+        mask_token=mask_token(options, ("mask_token_id", "dspark_noise_token_id"), layers.vocab_size),
         from_anchor=options.flag("sample_from_anchor", is_dspark),
         causal=_causal(options, layers),
     )
@@ -145,16 +146,6 @@ def _causal(options: Fields, layers: ModelConfig) -> tuple[bool, ...]:
     slides = not options.flag("sliding_window_non_causal", False)
     windows = layers.windows or (None,) * layers.num_layers
     return tuple((window is not None and slides) if said is None else said for window in windows)
-
-
-def _mask_token(options: Fields, vocabulary: int) -> int:
-    keys = ("mask_token_id", "dspark_noise_token_id")
-    token = next((options.get(key) for key in keys if options.get(key) is not None), None)
-    if token is None:
-        raise UserError(f"{options.where}: no mask_token_id")
-    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
-        raise UserError(f"{options.where}: mask_token_id is {token!r}, and there are {vocabulary} tokens")
-    return token
 
 
 def _refuse_unsupported(options: Fields) -> None:

@@ -18,7 +18,8 @@ class EagleLayout(DraftHeadLayout):
         return "fc.weight" in names and "layers.0.self_attn.q_proj.weight" in names and not normed
 
     def read(self, files: HeadFiles) -> PublishedHead:
-        named = next((name for name in files.architectures if "eagle3" in name.lower()), None)
+        newer = ("eagle3", "peagle")
+        named = next((name for name in files.architectures if any(of in name.lower() for of in newer)), None)
         if named is not None:
             raise UserError(
                 f"{files.config.where}: names an EAGLE-3 head ({named}), and the tensors are those of an EAGLE-1 head: "

@@ -6,6 +6,7 @@ import re
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.borrowed_weights import KEY as WEIGHTS_OF_TARGET
+from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Variant
 from spec_sdk.model.draft_heads.eagle3_spec import Eagle3Spec, FcNorm
@@ -24,19 +25,14 @@ class Eagle3Layout(DraftHeadLayout):
         return any(name in files.names for name in ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight"))
 
     def read(self, files: HeadFiles) -> PublishedHead:
-        tensors = eagle3_tensors(files)
-        spec = read_eagle3(files.config, files.config, tensors, norm_before_residual=False)
+        tensors = of_one_layer(eagle3_tensors(files))
+        layer = read_layer(files.config, tensors.names)
+        spec = read_eagle3(layer, files.config, norm_before_residual=False)
         return PublishedHead(self.title, spec, tensors, str(files.directory), files.directory.resolve().name)
 
 
 def eagle3_tensors(files: HeadFiles) -> HeadTensors:
-    """The tensors of an EAGLE-3 head under one set of names.
-
-    Raises UserError for heads of several layers: the programs that read them differ in the norms of the later ones.
-    """
-    later = sorted(name for name in files.names if re.match(r"layers\.[1-9]", name))
-    if later:
-        raise UserError(f"{files.store.where}: has more than one layer ('{later[0]}'); only heads of one are read")
+    """The tensors of an EAGLE-3 head under one set of names."""
     renamed = {}
     for stored in files.names:
         if stored.startswith("midlayer."):
@@ -46,14 +42,21 @@ def eagle3_tensors(files: HeadFiles) -> HeadTensors:
     return files.tensors(renamed)
 
 
-def read_eagle3(body: Fields, options: Fields, tensors: HeadTensors, norm_before_residual: bool) -> Eagle3Spec:
-    """A head whose layer ``body`` describes, and everything else ``options``.
+def of_one_layer(tensors: HeadTensors) -> HeadTensors:
+    """These tensors. Raises UserError for several layers: the programs that read them differ in the later norms."""
+    later = sorted(name for name in tensors.names if re.match(r"layers\.[1-9]", name))
+    if later:
+        raise UserError(f"{tensors.where}: has more than one layer ('{later[0]}'); only heads of one are read")
+    return tensors
+
+
+def read_eagle3(layer: ModelConfig, options: Fields, norm_before_residual: bool) -> Eagle3Spec:
+    """A head with such a layer, of which ``options`` say everything else.
 
     ``norm_before_residual``: what is meant where it is not said. Raises UserError for options that exclude each other.
     """
     if not flag(options, "use_aux_hidden_state", True):
         raise UserError(f"{options.where}: use_aux_hidden_state is false; only heads that read several layers are read")
-    layer = read_layer(body, tensors.names)
     taps, fc_norm = published_taps(options), _fc_norm(options)
     states = options.get("num_aux_hidden_states")
     if taps.layers is not None and states is not None and options.size("num_aux_hidden_states") != len(taps.layers):

@@ -72,7 +72,10 @@ def _renamed(files: HeadFiles, dropout: bool) -> dict[str, str]:
 def _counted(files: HeadFiles, tensors: HeadTensors) -> tuple[int, int]:
     """Heads and their blocks. Raises UserError unless config.json says as many."""
     blocks = [match for name in tensors.names if (match := re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name))]
-    heads = 1 + max((int(match[1]) for match in blocks), default=-1)
+    numbers = {int(match[1]) for match in blocks}
+    heads = len(numbers)
+    if numbers and max(numbers) >= heads:
+        raise UserError(f"{files.store.where}: has head {max(numbers)}, and {heads} heads are stored")
     layers = sum(match[1] == "0" for match in blocks)
     for key, stored, what in (("hydra_num_heads", heads, "heads"), ("hydra_num_layers", layers, "blocks of head 0")):
         said = files.config.size(key, stored or 1)

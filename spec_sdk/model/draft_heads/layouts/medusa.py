@@ -90,7 +90,10 @@ def _counted(files: HeadFiles, tensors: HeadTensors, key: str, layers: int) -> i
     blocks = sum(match[1] == "0" for match in found)
     if blocks != layers:
         raise UserError(f"{files.config.where}: {key} is {layers}, and head 0 has {blocks} residual blocks")
-    return 1 + max(int(match[1]) for match in found)
+    heads = {int(match[1]) for match in found}
+    if max(heads) >= len(heads):
+        raise UserError(f"{files.store.where}: has head {max(heads)}, and {len(heads)} heads are stored")
+    return len(heads)
 
 
 def _sizes(tensors: HeadTensors, name: str, files: HeadFiles) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from spec_sdk.model.architectures import families, read_config
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.draft_heads.head_files import HeadFiles, HeadTensors
-from spec_sdk.model.draft_heads.head_spec import LAYER
+from spec_sdk.model.draft_heads.head_weights import LAYER
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
 from spec_sdk.model.draft_heads.mtp import MtpVariant
 from spec_sdk.model.draft_heads.mtp_spec import MtpSpec

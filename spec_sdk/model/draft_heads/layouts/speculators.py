@@ -7,17 +7,20 @@ from typing import Any
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.draft_heads.eagle1_spec import Eagle1Spec
+from spec_sdk.model.draft_heads.eagle3_spec import Eagle3Spec
 from spec_sdk.model.draft_heads.head_files import HeadFiles, HeadTensors
 from spec_sdk.model.draft_heads.head_spec import read_layer
 from spec_sdk.model.draft_heads.layouts.dflash import block_tensors, read_block
-from spec_sdk.model.draft_heads.layouts.eagle3 import eagle3_tensors, read_eagle3
+from spec_sdk.model.draft_heads.layouts.eagle3 import eagle3_tensors, of_one_layer, read_eagle3
 from spec_sdk.model.draft_heads.layouts.layout import DraftHeadLayout, PublishedHead
 from spec_sdk.model.draft_heads.layouts.mtp import read_speculators_mtp
+from spec_sdk.model.draft_heads.layouts.peagle import read_peagle
+from spec_sdk.model.draft_heads.peagle_spec import MASK_HIDDEN
 from spec_sdk.model.draft_heads.published_spec import PublishedSpec
 
 _KEY = "speculators_model_type"
-_KINDS = ("eagle", "eagle3", "dflash", "dspark", "mtp")
-_OTHER_KINDS = ("peagle", "dflash2", "xpress")
+_KINDS = ("eagle", "eagle3", "peagle", "dflash", "dspark", "mtp")
+_OTHER_KINDS = ("dflash2", "xpress")
 _DRAFT_VOCABULARY = 32000
 """The library's own default of ``draft_vocab_size``."""
 _DFLASH: dict[str, Any] = {"draft_vocab_size": _DRAFT_VOCABULARY, "block_size": 8, "sample_from_anchor": False}
@@ -58,10 +61,17 @@ class SpeculatorsLayout(DraftHeadLayout):
         else:
             tensors = eagle3_tensors(files)
             options = Fields({"draft_vocab_size": _DRAFT_VOCABULARY, **config.values}, config.where)
-            # vLLM's reading of a file that does not say: the library itself writes the key
-            spec = read_eagle3(body, options, tensors, norm_before_residual=True)
+            spec = read_peagle(body, options, tensors) if kind == "peagle" else _eagle3(body, options, tensors)
         name = files.directory.resolve().name
         return PublishedHead(f"{self.title} {kind}", spec, tensors, str(files.directory), name, _target(config))
+
+
+def _eagle3(body: Fields, options: Fields, tensors: HeadTensors) -> Eagle3Spec:
+    if MASK_HIDDEN in tensors:
+        raise UserError(f"{options.where}: {_KEY} is 'eagle3', and there is a tensor '{MASK_HIDDEN}', as of 'peagle'")
+    layer = read_layer(body, of_one_layer(tensors).names)
+    # vLLM's reading of a file that does not say: the library itself writes the key
+    return read_eagle3(layer, options, norm_before_residual=True)
 
 
 def _eagle(body: Fields, config: Fields, tensors: HeadTensors) -> Eagle1Spec:

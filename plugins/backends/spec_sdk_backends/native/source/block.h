@@ -42,9 +42,10 @@ template <class T> struct Own {
     std::vector<T> normal;
     std::vector<float> sums, y, up;
     std::vector<typename Packed<T>::Input> packed;
+    RoundedRows rounded;
 
     Rows<T> rows(const T* x, int64_t stride, int64_t count, const Matrix& matrix) {
-        Rows<T> made{x, stride, count, &sums, &packed};
+        Rows<T> made{x, stride, count, &sums, &packed, &rounded};
         made.prepare(matrix);
         y.resize(count * PANEL * MOST_PANELS);
         return made;

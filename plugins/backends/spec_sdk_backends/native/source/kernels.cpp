@@ -1,5 +1,6 @@
 // What Python calls. dtype: 0 float32, 1 bfloat16. Nothing is checked here: the callers know their tensors.
 #include "block.h"
+#include "top.h"
 
 namespace {
 
@@ -220,6 +221,26 @@ void spec_expand(int dtype, const Matrix* matrix, const int64_t* row, int64_t fi
         expand_rows<bf16>(*matrix, row, first, count, (bf16*)to, threads);
     else
         expand_rows<float>(*matrix, row, first, count, (float*)to, threads);
+}
+
+// to [rows, size]: the RMS norm of each row of x
+void spec_norm(int dtype, const void* x, int64_t rows, int64_t size, const void* gain, double epsilon, void* to,
+               int threads) {
+    for (int64_t r = 0; r < rows; r++)
+        if (dtype)
+            normalise<bf16>((const bf16*)x + r * size, (const bf16*)gain, size, epsilon, (bf16*)to + r * size);
+        else
+            normalise<float>((const float*)x + r * size, (const float*)gain, size, epsilon, (float*)to + r * size);
+}
+
+// logprob and place [rows, most] of the ``most`` largest of each row of logits [rows, columns], rows ``stride`` elements
+// apart: at most TOP_STEP, and no more than there are
+void spec_top(int dtype, const void* logits, int64_t stride, int64_t rows, int64_t columns, int64_t most,
+              float* logprob, int64_t* place, int threads) {
+    if (dtype)
+        top_log_probabilities<bf16>((const bf16*)logits, stride, rows, columns, most, logprob, place, threads);
+    else
+        top_log_probabilities<float>((const float*)logits, stride, rows, columns, most, logprob, place, threads);
 }
 
 // o [rows, H, D]: attention of a pass over one layer's cache; rows of q ``stride`` elements apart

@@ -16,6 +16,7 @@ static_assert(BLOCK == BESIDE, "blocks of both kinds are shared out alike");
 extern "C" struct Matrix {
     int64_t bits;  // 4 or 8 of a code; 0 for panels in the dtype of the rows
     int64_t offsets;  // whether quantised weights have any
+    int64_t rounds;   // whether rows are rounded to 8 bits before they are multiplied with quantised weights
     int64_t outputs;
     int64_t inputs;
     const void* weights;  // panels, or records
@@ -31,6 +32,7 @@ template <class T> struct Rows {
     int64_t count;
     std::vector<float>* sums;
     std::vector<typename Packed<T>::Input>* storage;
+    RoundedRows* rounded;
     Packed<T> packed;
 
     void prepare(const Matrix& matrix) {
@@ -39,7 +41,8 @@ template <class T> struct Rows {
             packed = {storage->data(), count, steps_of<T>(matrix.inputs)};
             for (int64_t tile = 0; tile < packed.tiles(); tile++) packed.pack(tile, x, stride, matrix.inputs);
         }
-        if (matrix.bits) sum_groups<T>(x, stride, count, matrix.inputs / GROUP, *sums);
+        if (matrix.bits && matrix.rounds) round_rows<T>(x, stride, count, records_of(matrix), *rounded);
+        if (matrix.bits && !matrix.rounds) sum_groups<T>(x, stride, count, matrix.inputs / GROUP, *sums);
     }
 };
 
@@ -56,9 +59,13 @@ void add_bias(const Matrix& m, int64_t first, int64_t count, int64_t rows, float
 template <class T>
 const float* outputs_of(const Matrix& m, const Rows<T>& rows, int64_t first, int64_t count, float* room) {
     Records records = records_of(m);
-    for (int64_t block = first / BLOCK; block * BLOCK < first + count; block++)
-        quantized_tiles<T>(records, block, rows.x, rows.stride, rows.sums->data(), rows.count,
-                           room + (block - first / BLOCK) * BLOCK, Y_STRIDE);
+    for (int64_t block = first / BLOCK; block * BLOCK < first + count; block++) {
+        float* to = room + (block - first / BLOCK) * BLOCK;
+        if (m.rounds)
+            rounded_tiles(records, block, *rows.rounded, rows.count, to, Y_STRIDE);
+        else
+            quantized_tiles<T>(records, block, rows.x, rows.stride, rows.sums->data(), rows.count, to, Y_STRIDE);
+    }
     float* y = room + first % BLOCK;
     add_bias<T>(m, first, count, rows.count, y, Y_STRIDE);
     return y;

@@ -27,25 +27,31 @@ inline Outputs halves_to_floats(const char* from) {
     return to;
 }
 
+// part[r] += the sum over a group's inputs of code · x[r * stride + input]
+template <int BITS, int R, class X>
+inline void add_group(const char* record, const X* x, int64_t stride, Outputs (&part)[R]) {
+    constexpr int INPUTS = 32 / BITS;
+    for (int line = 0; line < GROUP / INPUTS; line++) {
+        Dwords dwords;
+        std::memcpy(&dwords, record + line * 64, 64);
+        const X* inputs = x + line * INPUTS;
+        for (int i = 0; i < INPUTS; i++) {
+            Outputs codes = codes_of<BITS>(dwords, i);
+            for (int r = 0; r < R; r++) part[r] = codes * to_float(inputs[r * stride + i]) + part[r];
+        }
+    }
+}
+
 template <class T, int BITS, int R>
 void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
                     int64_t y_stride, bool) {
-    constexpr int INPUTS = 32 / BITS;
     Outputs total[R];
     for (int r = 0; r < R; r++) total[r] = Outputs{};
     for (int64_t g = 0; g < records.groups; g++) {
         const char* record = records.at(block, g);
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
-        for (int line = 0; line < GROUP / INPUTS; line++) {
-            Dwords dwords;
-            std::memcpy(&dwords, record + line * 64, 64);
-            const T* inputs = x + g * GROUP + line * INPUTS;
-            for (int i = 0; i < INPUTS; i++) {
-                Outputs codes = codes_of<BITS>(dwords, i);
-                for (int r = 0; r < R; r++) part[r] = codes * to_float(inputs[r * stride + i]) + part[r];
-            }
-        }
+        add_group<BITS, R>(record, x + g * GROUP, stride, part);
         const char* factors = record + records.codes();
         Outputs scale = halves_to_floats(factors);
         for (int r = 0; r < R; r++) total[r] = scale * part[r] + total[r];

@@ -5,23 +5,44 @@
 
 #include "quantized.h"
 
+#include "rounded_rows.h"
 #if WITH_AVX512 && defined(__AVX512VBMI__)
 #include "quantized_avx512.h"
 #else
 #include "quantized_plain.h"
 #endif
+#if WITH_ROUNDED_AVX512
+#include "rounded_avx512.h"
+#else
+#include "rounded_plain.h"
+#endif
+
+// ``use(r, count)`` for tiles of rows: the first row's number, and how many rows as a type
+template <class Use> void each_tile(int64_t rows, Use use) {
+    for (int64_t r = 0; r < rows; r += QUANTIZED_ROWS) {
+        int64_t left = rows - r < QUANTIZED_ROWS ? rows - r : QUANTIZED_ROWS;
+        with_count<QUANTIZED_ROWS>(left, [&](auto count) { use(r, count); });
+    }
+}
 
 // y[r * y_stride + o] = product of output o of a block with row r
 template <class T>
 void quantized_tiles(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums,
                      int64_t rows, float* y, int64_t y_stride) {
-    for (int64_t r = 0; r < rows; r += QUANTIZED_ROWS) {
-        int64_t left = rows - r < QUANTIZED_ROWS ? rows - r : QUANTIZED_ROWS;
-        with_count<QUANTIZED_ROWS>(left, [&](auto count) {
-            constexpr int R = decltype(count)::value;
-            const float* of_rows = sums + r * records.groups;
-            auto tile = records.bits == 4 ? quantized_tile<T, 4, R> : quantized_tile<T, 8, R>;
-            tile(records, block, x + r * stride, stride, of_rows, y + r * y_stride, y_stride, r == 0);
-        });
-    }
+    each_tile(rows, [&](int64_t r, auto count) {
+        constexpr int R = decltype(count)::value;
+        const float* of_rows = sums + r * records.groups;
+        auto tile = records.bits == 4 ? quantized_tile<T, 4, R> : quantized_tile<T, 8, R>;
+        tile(records, block, x + r * stride, stride, of_rows, y + r * y_stride, y_stride, r == 0);
+    });
+}
+
+// the same with rounded rows
+inline void rounded_tiles(const Records& records, int64_t block, const RoundedRows& x, int64_t rows, float* y,
+                          int64_t y_stride) {
+    each_tile(rows, [&](int64_t r, auto count) {
+        constexpr int R = decltype(count)::value;
+        auto tile = records.bits == 4 ? rounded_tile<4, R> : rounded_tile<8, R>;
+        tile(records, block, x, r, y + r * y_stride, y_stride, r == 0);
+    });
 }

@@ -9,6 +9,7 @@ struct bf16 {
 };
 
 inline float to_float(float x) { return x; }
+inline float to_float(int8_t x) { return x; }
 
 inline float to_float(bf16 x) {
     uint32_t bits = uint32_t(x.bits) << 16;

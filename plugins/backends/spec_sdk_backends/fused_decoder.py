@@ -1,0 +1,192 @@
+"""A decoder whose small operations are the kernels of :mod:`spec_sdk_backends.fused_block_kernels`.
+
+A block is four products, attention and four other launches; the residual of one sub-layer is added where the next one
+normalises. Runners that need the stages get them from the same kernels, so that a pass's values do not hang on who runs
+it. What takes derivatives, and a cache that attention cannot read in place, goes through torch.
+
+Legend: B requests, N rows of a request, M model dim, I MLP dim, H query heads, G KV heads, D head dim, S cache slots,
+C capacity of a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton  # type: ignore[import-untyped]
+
+from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
+from spec_sdk.model.restaged_decoder import RestagedDecoder
+from spec_sdk.ops.feed_forward import GatedMLP
+from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk_backends.fused_block_kernels import (
+    add_rms_norm_kernel,
+    gated_activation_kernel,
+    rotate_and_store_kernel,
+)
+
+MOST_DIMS = 16384
+"""Elements of a hidden state that one program normalises in registers."""
+BLOCK_I = 1024
+HEADS_AT_ONCE, ROTATION_WARPS = 4, 2
+"""Of a program that rotates; off the GPU it takes all heads of a row, since interpreting takes a time per program."""
+
+
+def unfused_because(decoder: Decoder) -> str | None:
+    """Why the kernels do not run a decoder's blocks; None if they do."""
+    if type(decoder) is not Decoder:
+        return f"a {type(decoder).__name__} has stages of its own"
+    if decoder.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"{decoder.dtype} has no kernels"
+    if decoder.config.hidden_size > MOST_DIMS:
+        return f"a hidden state has more than {MOST_DIMS} dims"
+    for layer, block in enumerate(decoder.blocks):
+        if not isinstance(block.mlp, GatedMLP):
+            return f"layer {layer} has no gated MLP"
+        if block.input_norm_M is None or (block.q_norm_D is None) != (block.k_norm_D is None):
+            return f"layer {layer} lacks a norm"
+        gains = (block.q_norm_D, block.k_norm_D)
+        if any(gain is not None and gain.numel() != decoder.config.head_dim for gain in gains):
+            return f"layer {layer} normalises all heads together"
+        if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
+            return f"layer {layer} has norms of its outputs"
+    return None
+
+
+class FusedDecoder(RestagedDecoder):
+    """A decoder of blocks that :func:`unfused_because` has nothing against."""
+
+    def subset(self, layers: Sequence[int]) -> Decoder:
+        return FusedDecoder(super().subset(layers))
+
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
+        if torch.is_grad_enabled() or not work.cache.in_place:
+            return None
+        # what the sub-layer before has still to add
+        added_BNM: torch.Tensor | None = None
+        for layer in range(first, end):
+            w = self.blocks[layer]
+            assert w.input_norm_M is not None
+            h_BNM, x_BNM = add_rms_norm(h_BNM, added_BNM, w.input_norm_M, self.config.rms_norm_eps)
+            if layer > first:
+                work.record(layer, h_BNM)
+            k_1SGCD, v_1SGCD = work.cache.layers(layer, layer + 1)
+            stored = (k_1SGCD[0], v_1SGCD[0], work.inputs)
+            q_BNHD = self._rotated(layer, x_BNM, work, stored)
+            a_BNM = self.project(layer, self.attend(layer, q_BNHD, work))
+            h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
+            added_BNM = gated_mlp(w.mlp, x_BNM)
+        if added_BNM is not None:
+            h_BNM = h_BNM + added_BNM
+            work.record(end, h_BNM)
+        return h_BNM
+
+    def pre_attention(
+        self, layer: int, h_BNM: torch.Tensor, work: Rotations
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if torch.is_grad_enabled():
+            return super().pre_attention(layer, h_BNM, work)
+        B, N = h_BNM.shape[:2]
+        k_BNGD, v_BNGD = h_BNM.new_empty((2, B, N, self.config.num_kv_heads, self.config.head_dim)).unbind(0)
+        stored = (k_BNGD.transpose(1, 2), v_BNGD.transpose(1, 2), None)
+        q_BNHD = self._rotated(layer, self.attention_input(layer, h_BNM, work), work, stored)
+        return q_BNHD, k_BNGD, v_BNGD
+
+    def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return super().post_attention(layer, h_BNM, a_BNM)
+        w = self.blocks[layer]
+        h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
+        return h_BNM + gated_mlp(w.mlp, x_BNM)
+
+    def _rotated(
+        self,
+        layer: int,
+        x_BNM: torch.Tensor,
+        work: Rotations,
+        stored: tuple[torch.Tensor, torch.Tensor, PassInputs | None],
+    ) -> torch.Tensor:
+        """Q [B, N, H, D], rotated. ``stored``: where K and V [S, G, C, D] go, with the inputs that say at which slots
+        and columns; without inputs, to [B, G, N, D].
+        """
+        w, c = self.blocks[layer], self.config
+        k_SGCD, v_SGCD, inputs = stored
+        B, N = x_BNM.shape[:2]
+        H, G, D = c.num_heads, c.num_kv_heads, c.head_dim
+        qkv = w.qkv(x_BNM).contiguous()
+        q_BNHD = qkv.new_empty((B, N, H, D))
+        cos_BN1D, sin_BN1D = (turned.contiguous() for turned in self.rotation(layer, work))
+        # tensors that are not read stand for those that there are none of
+        gains = (qkv, qkv) if w.q_norm_D is None else (w.q_norm_D, w.k_norm_D)
+        places = (qkv,) * 3 if inputs is None else (inputs.slot_B, inputs.write_at_B, inputs.live_B)
+        heads = HEADS_AT_ONCE if qkv.is_cuda else triton.next_power_of_2(H + 2 * G)
+        rotate_and_store_kernel[(B * N, triton.cdiv(H + 2 * G, heads))](
+            qkv,
+            *gains,
+            cos_BN1D,
+            sin_BN1D,
+            *places,
+            q_BNHD,
+            k_SGCD,
+            v_SGCD,
+            *k_SGCD.stride()[:3],
+            *v_SGCD.stride()[:3],
+            N,
+            c.rms_norm_eps,
+            H=H,
+            G=G,
+            D=D,
+            NORMED=w.q_norm_D is not None,
+            CACHED=inputs is not None,
+            BLOCK_X=heads,
+            HALF_D=triton.next_power_of_2(D // 2),
+            num_warps=ROTATION_WARPS,
+        )
+        return q_BNHD
+
+    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return super()._norm(x, gain)
+        return add_rms_norm(x, None, gain, self.config.rms_norm_eps)[1]
+
+
+def add_rms_norm(
+    h: torch.Tensor, added: torch.Tensor | None, gain_M: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """h + added, or h itself without any, and its norm times the gain: both […, M], in h's dtype."""
+    M = h.shape[-1]
+    h = h.contiguous()
+    normed, total = torch.empty_like(h), h if added is None else torch.empty_like(h)
+    if h.numel():
+        block = triton.next_power_of_2(M)
+        add_rms_norm_kernel[(h.numel() // M,)](
+            h,
+            h if added is None else added.contiguous(),
+            gain_M,
+            total,
+            normed,
+            epsilon,
+            M=M,
+            ADD=added is not None,
+            BLOCK_M=block,
+            num_warps=norm_warps(block),
+        )
+    return total, normed
+
+
+def norm_warps(block: int) -> int:
+    """Of a program that normalises a row of so many elements: eight of them to a thread, where there are enough."""
+    return min(16, max(1, block // 256))
+
+
+def gated_mlp(mlp: object, x_BNM: torch.Tensor) -> torch.Tensor:
+    """The MLP of normalised rows [B, N, M]."""
+    assert isinstance(mlp, GatedMLP)
+    gate_up = mlp.gate_up(x_BNM).contiguous()
+    width = gate_up.shape[-1] // 2
+    active = gate_up.new_empty((*gate_up.shape[:-1], width))
+    if active.numel():
+        gated_activation_kernel[(active.numel() // width, triton.cdiv(width, BLOCK_I))](
+            gate_up, active, WIDTH=width, GELU=mlp.activation != "silu", BLOCK_I=BLOCK_I, num_warps=4
+        )
+    return mlp.down(active)

@@ -1,0 +1,29 @@
+"""RMS norms of a few rows, in one call (legend: M dims of a norm)."""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk_backends.native.library import DTYPES, library
+
+MOST_ROWS = 64
+"""Torch shares the work of more rows among its threads."""
+
+
+def rms_norm(x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor | None:
+    """What :meth:`spec_sdk.ops.Ops.rms_norm` returns; None for rows that the kernel does not take."""
+    size = gain_M.shape[0]
+    if (
+        x.dtype not in DTYPES
+        or x.dtype != gain_M.dtype
+        or x.device.type != "cpu"
+        or x.numel() > MOST_ROWS * size
+        or torch.is_grad_enabled()
+        or not (x.is_contiguous() and gain_M.is_contiguous())
+    ):
+        return None
+    to = torch.empty_like(x)
+    library().spec_norm(
+        DTYPES[x.dtype], x.data_ptr(), x.numel() // size, size, gain_M.data_ptr(), epsilon, to.data_ptr(), 1
+    )
+    return to

@@ -1,0 +1,79 @@
+// Tiles of products of rounded rows with quantised weights for AVX-512: sums over a group in whole numbers, exactly.
+#pragma once
+
+#include "quantized_avx512.h"
+#include "rounded_rows.h"
+
+// A line of codes as vectors of unsigned bytes, each multiplied with one dword of a row's codes.
+template <int BITS> struct Bytes;
+
+template <> struct Bytes<4> {
+    static constexpr int VECTORS = 2;
+    static constexpr int ABOVE = 0;  // what was added to each code
+    static void unpack(const char* line, __m512i (&bytes)[VECTORS]) {
+        const __m512i half = _mm512_set1_epi8(15);
+        __m512i codes = _mm512_loadu_si512(line);
+        bytes[0] = _mm512_and_si512(codes, half);
+        bytes[1] = _mm512_and_si512(_mm512_srli_epi32(codes, 4), half);
+    }
+};
+
+template <> struct Bytes<8> {
+    static constexpr int VECTORS = 1;
+    static constexpr int ABOVE = 128;
+    static void unpack(const char* line, __m512i (&bytes)[VECTORS]) {
+        __m512i codes = _mm512_loadu_si512(line);
+        // 128 + code, and 255 - byte = 128 + code for those with a sign
+        bytes[0] = _mm512_mask_sub_epi8(_mm512_xor_si512(codes, _mm512_set1_epi8(char(0x80))),
+                                        _mm512_movepi8_mask(codes), _mm512_set1_epi8(char(0xFF)), codes);
+    }
+};
+
+// R rows from row ``first`` on; records behind are fetched meanwhile if ``fetch``
+template <int BITS, int R>
+void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows, int64_t first, float* y,
+                  int64_t y_stride, bool fetch) {
+    using B = Bytes<BITS>;
+    // one sum of few rows would wait for itself
+    constexpr int CHAINS = R < 4 ? 2 : 1;
+    int64_t groups = records.groups, size = records.size(), inputs = groups * GROUP;
+    const char* record = records.at(block, 0);
+    const int8_t* codes = rows.codes.data() + first * inputs;
+    const float *scales = rows.scales.data() + first * groups, *sums = rows.sums.data() + first * groups;
+    const int32_t* wholes = rows.wholes.data() + first * groups;
+    Lanes total[R];
+    for (int r = 0; r < R; r++) total[r] = zeros();
+    for (int64_t g = 0; g < groups; g++, record += size) {
+        if (fetch)
+            for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(record + AHEAD_BYTES + i, 0, 2);
+        __m512i part[R][CHAINS];
+        for (int r = 0; r < R; r++) {
+            part[r][0] = B::ABOVE ? _mm512_set1_epi32(-B::ABOVE * wholes[r * groups + g]) : _mm512_setzero_si512();
+            if (CHAINS > 1) part[r][CHAINS - 1] = _mm512_setzero_si512();
+        }
+        for (int line = 0; line < Codes<BITS>::LINES; line++) {
+            __m512i bytes[B::VECTORS];
+            B::unpack(record + line * 64, bytes);
+            for (int v = 0; v < B::VECTORS; v++) {
+                const int8_t* four = codes + g * GROUP + (line * B::VECTORS + v) * 4;
+                for (int r = 0; r < R; r++) {
+                    int32_t dword;
+                    std::memcpy(&dword, four + r * inputs, sizeof dword);
+                    __m512i& sum = part[r][(line * B::VECTORS + v) % CHAINS];
+                    sum = _mm512_dpbusd_epi32(sum, bytes[v], _mm512_set1_epi32(dword));
+                }
+            }
+        }
+        const __m256i* factors = (const __m256i*)(record + records.codes());
+        Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors));
+        for (int r = 0; r < R; r++) {
+            __m512i whole = CHAINS > 1 ? _mm512_add_epi32(part[r][0], part[r][CHAINS - 1]) : part[r][0];
+            total[r] = fused(_mm512_mul_ps(scale, all(scales[r * groups + g])), _mm512_cvtepi32_ps(whole), total[r]);
+        }
+        if (records.offsets) {
+            Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256(factors + 1));
+            for (int r = 0; r < R; r++) total[r] = fused(offset, all(sums[r * groups + g]), total[r]);
+        }
+    }
+    for (int r = 0; r < R; r++) store(y + r * y_stride, total[r]);
+}

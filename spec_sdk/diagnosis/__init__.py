@@ -1,0 +1,1 @@
+"""What ``task=doctor`` looks at: the machine, what is installed on it, and whether kernels compute what they should."""

@@ -1,0 +1,82 @@
+"""A draft head of random weights that feeds pairs and grows trees: what ``head_block`` computes, beside float64.
+
+Legend: N rows of a request, V vocabulary, S model dim of the target.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
+from spec_sdk.model.draft_heads.eagle3_spec import Eagle3Spec
+from spec_sdk.model.draft_heads.head_files import HeadTensors
+from spec_sdk.model.draft_heads.head_weights import HeadWeights
+from spec_sdk.model.draft_heads.session import DraftHeadSession
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.target_ends import TargetEnds
+from spec_sdk.ops import Ops
+from spec_sdk.testing.random_weights import TINY, RandomWeights
+from spec_sdk.tree import TreeBuilder
+
+SPEC = Eagle3Spec(config=TINY, draft_vocabulary=TINY.vocab_size, target_hidden_size=TINY.hidden_size)
+
+
+class RandomHead(HeadTensors):
+    """The tensors of an EAGLE-3 head, drawn anew for every ``seed``, with values that ``stored`` can hold."""
+
+    def __init__(self, taps: int, stored: torch.dtype, seed: int = 0) -> None:
+        self.where = "random weights"
+        rng = torch.Generator().manual_seed(seed)
+        self._drawn: dict[str, torch.Tensor] = {}
+        for name, shape in SPEC.shapes(taps)[0].items():
+            noise = torch.randn(shape, generator=rng)
+            spread = 1.5 * shape[-1] ** -0.5 if len(shape) > 1 else 0.2
+            drawn = spread * noise if len(shape) > 1 or name.endswith("bias") else 1 + spread * noise
+            self._drawn[name] = drawn.to(stored).float()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._drawn
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._drawn[name]
+
+
+def head_logits(
+    ops: Ops, device: torch.device, stored: torch.dtype, computed: torch.dtype, only_own: bool = True
+) -> list[torch.Tensor] | None:
+    """Logits [N, V] of three requests: a few pairs each, then trees of three levels.
+
+    None where these operations have no block of a head of their own; with ``only_own`` false the stages compute it.
+    """
+    source: TensorSource = RandomWeights(TINY, 0, stored)
+    target = TargetEnds.of("random weights", load_decoder(source, device, computed, Ops()))
+    taps = SPEC.taps(10)
+    executor = SPEC.load(HeadWeights(RandomHead(len(taps), stored), device, computed, ops), taps, target)
+    assert isinstance(executor.head, Eagle3Head)
+    if only_own and executor.head.at_once is None:
+        return None
+    session, rng = DraftHeadSession(executor), torch.Generator().manual_seed(3)
+
+    def tokens(count: int) -> list[int]:
+        return [int(token) for token in torch.randint(0, TINY.vocab_size, (count,), generator=rng)]
+
+    found = []
+    fed = [tokens(count) for count in (7, 1, 3)]
+    states = [
+        {
+            layer: torch.randn(len(own), TINY.hidden_size, generator=rng).to(stored).to(computed).to(device)
+            for layer in taps
+        }
+        for own in fed
+    ]
+    with torch.no_grad():
+        found += session.feed_pairs(range(3), fed, [executor.head.features(hidden) for hidden in states])
+        trees = [TreeBuilder(own[-1]) for own in fed]
+        for new in ((1, 2, 3), (2, 3, 1), (3, 1, 2)):
+            for tree, count in zip(trees, new, strict=True):
+                above = [node for node in range(tree.size) if tree.depth[node] == max(tree.depth)]
+                for i, token in enumerate(tokens(count)):
+                    tree.add(above[i % len(above)], token, "chosen")
+            found += session.grow(range(3), trees, new)
+    return [logits.full_KV for logits in found]

@@ -1,0 +1,48 @@
+"""The operations in float64, which self-tests go by: the reference's, but for those that it computes in float32.
+
+Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys, Q = N*H/G, C chunks of keys, K kept, V
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.ops import Ops, PartialAttention
+
+
+class InDouble(Ops):
+    """Written for tensors of float64 on the CPU, and in other words than the reference."""
+
+    def top_log_probabilities(self, logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        logprob_NV, place_NV = logits_NV.log_softmax(-1).sort(dim=-1, descending=True)
+        return logprob_NV[:, :count], place_NV[:, :count]
+
+    def partial_attention(
+        self,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        bias_NS: torch.Tensor | None = None,
+    ) -> PartialAttention:
+        score_BHNS = _scores(q_BNHD, k_BGSD)
+        if bias_NS is not None:
+            score_BHNS = score_BHNS + bias_NS
+        value_BHSD = v_BGSD.repeat_interleave(q_BNHD.shape[2] // v_BGSD.shape[1], 1)
+        # of queries that see no key all are NaN
+        o_BHND = score_BHNS.softmax(-1).nan_to_num(0.0) @ value_BHSD
+        m_BHN = score_BHNS.amax(-1)
+        l_BHN = torch.exp(score_BHNS.logsumexp(-1) - m_BHN).nan_to_num(0.0)
+        return PartialAttention(o_BHND.transpose(1, 2), m_BHN.transpose(1, 2), l_BHN.transpose(1, 2))
+
+    def chunk_lse(self, q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, chunk: int) -> torch.Tensor:
+        parts = [part.logsumexp(-1) for part in torch.split(_scores(q_BNHD, k_BGSD), chunk, -1)]
+        return torch.stack(parts, -1).transpose(1, 2)
+
+
+def _scores(q_BNHD: torch.Tensor, k_BGSD: torch.Tensor) -> torch.Tensor:
+    """Scaled scores [B, H, N, S]."""
+    key_BHSD = k_BGSD.repeat_interleave(q_BNHD.shape[2] // k_BGSD.shape[1], 1)
+    score_BHNS: torch.Tensor = torch.einsum("bnhd,bhsd->bhns", q_BNHD, key_BHSD)
+    scaled_BHNS: torch.Tensor = score_BHNS * q_BNHD.shape[-1] ** -0.5
+    return scaled_BHNS
