@@ -62,7 +62,8 @@ def test_answers_and_metrics_are_the_command_lines(
     def same(record: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in record.items() if key not in TIMES}
 
-    for record, answer in zip(written["prompts"], answers, strict=True):
+    for number, (record, answer) in enumerate(zip(written["prompts"], answers, strict=True), start=1):
+        assert (record.pop("id"), record.pop("prompt")) == (number, PROMPTS[number - 1])
         assert set(answer.metrics) == {*record, "guarantee"}
         assert same(answer.metrics) == {**same(record), "guarantee": written["guarantee"]}
         assert (answer.text, answer.tokens) == (record["text"], record["token_ids"])

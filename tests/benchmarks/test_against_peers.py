@@ -7,32 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
-import psutil
 import pytest
-from safetensors import safe_open
 
 from benchmarks import against_peers
 from benchmarks.peers.figures import report_of
 from benchmarks.peers.programs import LLAMA, TRANSFORMERS, Interpreters, Program, programs
-from benchmarks.peers.weights import Weights, weights_of, write_plain
-from benchmarks.peers.worker import NotAvailable, Timing, Worker
-from spec_sdk.errors import UserError
-from spec_sdk.model.checkpoint import Checkpoint
-from tests.checkpoints.gguf_files import write_gguf
+from spec_sdk.bench.peers.weights import Weights
+from spec_sdk.bench.peers.worker import Timing, Worker
+from tests.bench.peers.echo import ECHO
 from tests.support.text_checkpoints import write_text_checkpoint
-
-ECHO = """
-import os, sys
-from benchmarks.peers.serving import own_stdout, serve
-replies = own_stdout()
-print("what a library prints is no reply")
-def answer(prompt, new_tokens, take):
-    take(prompt[:1])
-    take(prompt[1:new_tokens])
-serve(replies, answer, {"threads": sorted(n for n in os.environ if n.startswith("OMP_")), "mine": os.environ["MINE"]})
-"""
 
 
 @pytest.mark.parametrize(
@@ -53,14 +36,14 @@ def test_installed_peers_answer_and_missing_ones_are_left_out(
     prompts = [{"turns": [f"One {word} and two {word}s and"], "task": task} for word in ("ox", "cow") for task in "ab"]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
     options = [f"--model={tmp_path / 'model'}", f"--file={tmp_path / 'prompts.jsonl'}", "--dtype=float32"]
-    options += ["--prompts=2", "--new-tokens=32", "--rounds=2", f"--output={tmp_path / 'report.json'}"]
+    options += ["--prompts=2", "--new-tokens=32", "--rounds=1", f"--output={tmp_path / 'report.json'}"]
     assert against_peers.main([*options, "--only", "llama.cpp F32", *names]) == 0
     report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
     assert list(report["programs"]) == names
     assert [prompt["task"] for prompt in report["prompts"]] == ["a", "b"]
     for row in report["programs"].values():
-        # end tokens end no answer: 2 rounds of 2 prompts of 32 tokens
-        assert row["new_tokens"] == 128 and len(row["rounds_tokens_per_s"]) == 2
+        # end tokens end no answer: 2 prompts of 32 tokens
+        assert row["new_tokens"] == 64 and len(row["rounds_tokens_per_s"]) == 1
         assert row["answers_equal_to_plain"] == row["ratios"]["transformers"]["answers_equal"] == 2
         assert 0 < row["first_token_s"]["sum"] < row["seconds"]
         assert set(row["task_tokens_per_s"]) == {"a", "b"}
@@ -110,36 +93,10 @@ def test_figures_of_timings_made_up() -> None:
     ]
 
 
-def test_a_worker_is_stopped_between_requests_and_has_no_thread_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    with Worker([sys.executable, "-c", ECHO], {"MINE": "1"}) as worker:
-        assert worker.facts == {"threads": [], "mine": "1"}
-        (process,) = psutil.Process().children()
-        for _ in range(2):
-            answered = worker.ask([7, 8, 9, 10], 3)
-            assert answered.tokens == [7, 8, 9] and (answered.first_tokens, answered.decoded) == (1, 2)
-            assert 0 < answered.first_s <= answered.total_s
-            assert process.status() == psutil.STATUS_STOPPED
-    assert not process.is_running()
-
-
-def test_a_worker_that_fails_says_why_in_one_line() -> None:
-    with pytest.raises(NotAvailable, match="No module named 'there_is_none'"):
-        Worker([sys.executable, "-c", "import there_is_none"], {})
-    with pytest.raises(NotAvailable, match="No such file"):
-        Worker(["there-is-no-such-python"], {})
-    failing = ECHO.replace("take(prompt[:1])", "sys.exit('out of order')")
-    with (
-        Worker([sys.executable, "-c", failing], {"MINE": "1"}) as worker,
-        pytest.raises(NotAvailable, match="of order"),
-    ):
-        worker.ask([1], 1)
-
-
 def test_a_program_that_ends_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     ends = ECHO.replace(
-        "def answer(prompt, new_tokens, take):",
-        "def answer(prompt, new_tokens, take):\n    if prompt[0] == 9: sys.exit('out of memory')",
+        "def answer(request, take):",
+        "def answer(request, take):\n    if request.tokens[0] == 9: sys.exit('out of memory')",
     )
     with (
         Worker([sys.executable, "-c", ends], {"MINE": "1"}) as one,
@@ -156,41 +113,8 @@ def test_turns_give_each_prompt_to_all_and_begin_with_another_program() -> None:
     assert [name for _, _, name in taken[::3]] == ["a", "b", "b", "c"]
 
 
-def test_the_plain_gguf_file_holds_the_quantised_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
-    write_gguf(tmp_path / "q.gguf", kind="Q4_1", customize=lambda writer: writer.add_file_type(3))
-    weights = weights_of(tmp_path / "q.gguf", "F16")
-    assert weights.four_bit == tmp_path / "q.gguf" and weights.plain is not None
-    source, made = gguf.GGUFReader(tmp_path / "q.gguf"), gguf.GGUFReader(weights.plain)
-    assert set(made.fields) == set(source.fields)
-    for name, field in source.fields.items():
-        if not name.startswith("GGUF.") and name != gguf.Keys.General.FILE_TYPE:
-            assert made.fields[name].contents() == field.contents()
-    kinds = set()
-    for old, new in zip(source.tensors, made.tensors, strict=True):
-        values = gguf.quants.dequantize(old.data, old.tensor_type)
-        assert old.name == new.name and np.array_equal(new.data, values.astype(new.data.dtype))
-        kinds.add((values.ndim, new.tensor_type.name))
-    assert kinds == {(1, "F32"), (2, "F16")}
-    # what transformers reads has every weight under its own name
-    directory = Checkpoint(weights.directory, "", "")
-    with safe_open(weights.directory / "model.safetensors", "pt") as stored:
-        assert set(stored.keys()) >= directory.names()
-
-
-def test_values_that_f16_does_not_hold_are_refused(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "large.gguf", "llama")
-    writer.add_tensor("output.weight", np.full((2, 2), 1e6, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with pytest.raises(UserError, match=r"output\.weight has values that F16 does not hold"):
-        write_plain(tmp_path / "large.gguf", tmp_path / "f16.gguf", "F16")
-
-
 def test_ours_are_started_by_the_command_line(tmp_path: Path) -> None:
-    weights = Weights(tmp_path, tmp_path / "f16.gguf", tmp_path / "q.gguf")
+    weights = Weights(tmp_path, tmp_path / "f16.gguf", tmp_path / "q.gguf", 4)
     every = programs(weights, "bfloat16", Interpreters(), 100, 64, tmp_path)
     ours = [p for p in every if p.name.startswith("spec-sdk")]
     assert len(ours) == 8 and len({p.name for p in every}) == len(every) == 14

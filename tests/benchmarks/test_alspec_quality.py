@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import alspec_quality, levels
-from benchmarks.measuring import Prompt, answer, build
+from spec_sdk.bench.answers import Prompt, answer
+from spec_sdk.bench.scripts import build
 from spec_sdk.needles import build_haystack, measure
 from spec_sdk.pipeline import Pipeline
 from tests.support.text_checkpoints import write_text_checkpoint

@@ -12,14 +12,16 @@ import torch
 
 from benchmarks.alspec_quality import picks
 from benchmarks.levels import row_hit_rate, served
-from benchmarks.measuring import spread_prompts
-from benchmarks.support.fidelity import Fidelity, Passage, hit_rates, kl, nll
 from benchmarks.support.kernel_counts import counted_kernels
+from spec_sdk.bench.answers import spread_prompts
+from spec_sdk.bench.fidelity import Fidelity, Passage, hit_rates, kl, nll
+from spec_sdk.errors import UserError
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
+from tests.support.draft_logits import roots_of
 from tests.support.tiny_decoder import tiny_executor
 
 BEFORE, AFTER = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9], [7, 3, 12, 60, 60, 1]
@@ -52,7 +54,7 @@ def test_a_passage_is_scored_as_one_plain_pass_over_it() -> None:
     whole = Session(tiny_executor())
     expected = []
     for token in [*BEFORE, *AFTER[:-1]]:
-        expected += whole.feed([0], [[token]])
+        expected += roots_of(whole.feed([0], [[token]]))
     torch.testing.assert_close(logits_NV, torch.stack(expected[len(BEFORE) - 1 :]), atol=1e-4, rtol=1e-4)
     assert reports == []
     assert passage().nll(SequentialRunner(), AFTER) == pytest.approx(nll(logits_NV, AFTER), abs=1e-4)
@@ -84,7 +86,7 @@ def test_static_layers_are_picked_by_their_rule() -> None:
 
 
 def test_prompts_that_are_not_there_are_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="error: there is no .*nowhere.jsonl; give a JSONL .* as --prompts"):
+    with pytest.raises(UserError, match="prompt_file: .*nowhere.jsonl does not exist"):
         spread_prompts(tmp_path / "nowhere.jsonl", 3)
 
 

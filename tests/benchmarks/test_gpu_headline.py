@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import torch
 
 from benchmarks.gpu import headline
 
+WAYS = {"ways": "passes are captured on a GPU"}
 TINY = ["--device=cpu", "--shape=tiny", "--prefix=20", "--tokens=6"]
 
 
@@ -26,7 +28,7 @@ def measured(tmp_path: Path, *options: str) -> dict[str, Any]:
 
 def test_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = measured(tmp_path)
-    assert report["left_out"] == {}
+    assert report["left_out"] == WAYS
     # 2 layers: q, k, v, o, gate, up, down; and the head, in float32
     layer = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128
     assert report["weights_gb"] == pytest.approx(4 * (2 * layer + 256 * 64) / 1e9)
@@ -51,7 +53,7 @@ def test_transformers_is_left_out_by_name(tmp_path: Path, monkeypatch: pytest.Mo
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
     report = measured(tmp_path)
-    assert report["left_out"] == {"transformers": "transformers is not installed"}
+    assert report["left_out"] == {**WAYS, "transformers": "transformers is not installed"}
 
 
 def test_a_rival_that_fails_leaves_our_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +62,7 @@ def test_a_rival_that_fails_leaves_our_figures(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(headline, "of_transformers", broken)
     report = measured(tmp_path)
-    assert report["left_out"] == {"transformers": "RuntimeError: no compiler here"} and "passes" in report
+    assert report["left_out"] == {**WAYS, "transformers": "RuntimeError: no compiler here"} and "passes" in report
 
 
 def test_a_cycle_is_the_engines_own_greedy_decoding() -> None:
@@ -86,3 +88,35 @@ def test_a_pass_scores_every_node_and_commits_none() -> None:
 def test_device_time_is_the_union_of_intervals() -> None:
     assert headline.covered([]) == 0
     assert headline.covered([(5, 7), (0, 2), (1, 3), (1.5, 2)]) == 5
+
+
+def test_passes_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured ones are run in place here; a way that raises is named, and the others keep their figures."""
+    monkeypatch.setattr("spec_sdk_backends.cuda_graphs.GraphCapture", lambda device: lambda run: (run, run()))
+    model, cpu = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
+    made = dict(headline.sessions_each_way(model, cpu))
+    assert list(made) == ["fused", "captured", "fused and captured"]
+    expected = headline.plain_pass(model)()
+    for session in made.values():
+        found = headline.plain_pass(dataclasses.replace(model, session=session))()
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+    def broken(way: headline.Model, *arguments: object) -> dict[str, Any]:
+        if way.session is made["captured"]:
+            raise RuntimeError("no graph here")
+        return {"wall_ms": {"plain": 2.0, "tree": 3.0}, "tree_over_plain_wall": 1.5}
+
+    monkeypatch.setattr(headline, "of_passes", broken)
+    monkeypatch.setattr(headline, "sessions_each_way", lambda *arguments: iter(made.items()))
+    ways = headline.of_ways(model, cpu, 1, 1e-3)
+    assert ways["captured"] == {"error": "RuntimeError: no graph here"}
+    assert ways["fused"]["share_of_bound"] == 0.5 and ways["fused"]["off_by"] < 1e-4
+    told = headline.lines({**FACTS, "ways": ways})
+    assert "passes captured: RuntimeError: no graph here" in told
+    assert any(line.startswith("passes fused: plain 2.000 ms, 50.0% of the bound's speed") for line in told)
+
+
+FACTS = {
+    **{"machine": "some", "shape": "tiny", "dtype": "float32", "prefix": 20, "left_out": {}},
+    **{"weights_gb": 1.0, "copy_tb_per_s": 1.0, "bound_ms": 1.0},
+}

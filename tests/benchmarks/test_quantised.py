@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.measuring import build
 from benchmarks.quantised import compared
+from spec_sdk.bench.scripts import build
 from tests.support.text_checkpoints import write_text_checkpoint
 
 SHAPE: Any = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96}

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 import torch
 
-from benchmarks.sampling import FILTERED, SAMPLED, aims, lines, make_step, measure, rivals
+from benchmarks.sampling import FILTERED, SAMPLED, aims, make_step, measure, rivals, rows
 from benchmarks.sampling_tables import replay, run_entry
 from benchmarks.support.published_sampling import BETA, decider, sigmoid_matrices, softmax_matrices
-from benchmarks.support.sampling_rivals import RIVALS, Step, functions, peak_bytes
+from benchmarks.support.sampling_rivals import RIVALS, Step, functions
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,8 @@ def test_a_case_has_every_rival_and_a_ratio(known) -> None:  # type: ignore[no-u
     assert tuple(case["rivals"]) == RIVALS
     assert all(one["seconds"] > 0 and one["peak_bytes"] > 0 for one in case["rivals"].values())
     assert case["steps_in_which_exact_and_reference_differ"] == 0
-    assert len(lines(case)) == len(RIVALS) and lines(case)[0].split()[:2] == ["1.00", "transformers"]
+    assert [row[1] for row in rows(case)] == list(RIVALS)
+    assert rows(case)[0][:2] == ["1.00", "transformers"] and rows(case)[0][-1] == "γ=2 V=500 float32"
     results = {aim["aim"]: aim["result"] for aim in aims({"cases": [case], "device": "cpu"})}
     assert {result for aim, result in results.items() if aim.startswith("GPU")} == {"not measured here"}
     assert results["cpu: exact is faster than reference"] in ("met", "missed")
@@ -36,14 +37,6 @@ def test_filtered_cases_leave_functions_of_logits_out(known) -> None:  # type: i
     """They take logits that a processor has filtered already."""
     steps = [make_step(2, 500, torch.float32, CPU, FILTERED, 0)]
     assert list(rivals(steps, FILTERED, known)) == ["reference", "exact", "sigmoid"]
-
-
-def test_peak_memory_counts_what_is_held_at_once() -> None:
-    def two_rows() -> float:
-        first, second = torch.ones(1 << 18), torch.ones(1 << 18)
-        return float((first + second).sum())
-
-    assert 3 << 20 <= peak_bytes(two_rows, CPU) < 4 << 20
 
 
 def test_recorded_steps_are_replayed_to_every_method(known) -> None:  # type: ignore[no-untyped-def]
@@ -64,8 +57,8 @@ def test_needed_bytes_count_every_needed_row_once() -> None:
     assert [step.needed_bytes(accepted) for accepted in (0, 1, 2)] == [80, 120, 120]
 
 
-def law_of_two_tokens(target_GV1: torch.Tensor, draft_V: torch.Tensor, kernel) -> torch.Tensor:  # type: ignore[no-untyped-def]
-    """The law of the first emitted token, with the drafted one drawn from the draft's softmax: many steps."""
+def distribution_of_two_tokens(target_GV1: torch.Tensor, draft_V: torch.Tensor, kernel) -> torch.Tensor:  # type: ignore[no-untyped-def]
+    """The distribution of the first emitted token, with the drafted one drawn from the draft's softmax: many steps."""
     torch.manual_seed(0)
     decide, counts = decider(kernel), Counter[int]()
     drawn = torch.multinomial(draft_V.softmax(-1), 6000, replacement=True)
@@ -74,15 +67,15 @@ def law_of_two_tokens(target_GV1: torch.Tensor, draft_V: torch.Tensor, kernel) -
     return torch.tensor([counts[i] / 6000 for i in range(len(draft_V))])
 
 
-def test_the_published_exact_method_keeps_the_law_and_the_sigmoid_one_does_not() -> None:
+def test_the_published_exact_method_keeps_the_distribution_and_the_sigmoid_one_does_not() -> None:
     target_GV1, draft_V = (
         torch.tensor([[2.0, 0.0, 0.0, -1.0], [0.0, 0.0, 0.0, 0.0]]),
         torch.tensor([0.0, 2.0, 0.0, 0.0]),
     )
     p_V = target_GV1[0].softmax(-1)
-    assert (law_of_two_tokens(target_GV1, draft_V, softmax_matrices) - p_V).abs().max() < 0.03
-    # nearly every drafted token is accepted, so that the law is the draft's
-    sigmoid_V = law_of_two_tokens(target_GV1, draft_V, sigmoid_matrices)
+    assert (distribution_of_two_tokens(target_GV1, draft_V, softmax_matrices) - p_V).abs().max() < 0.03
+    # nearly every drafted token is accepted, so that the distribution is the draft's
+    sigmoid_V = distribution_of_two_tokens(target_GV1, draft_V, sigmoid_matrices)
     assert (sigmoid_V - draft_V.softmax(-1)).abs().max() < 0.03 < (sigmoid_V - p_V).abs().max()
 
 
@@ -98,7 +91,7 @@ def test_the_published_sigmoid_is_the_papers_formula() -> None:
 
 def test_stages_of_a_run_are_shares_of_its_cycles() -> None:
     """The verdict is told apart from the target's pass, and the first cycle, which warms up, is not timed."""
-    from benchmarks.measuring import Answer, Prompt
+    from spec_sdk.bench.answers import Answer, Prompt
 
     cycle = {"event": "cycle", "draft_s": 1.0, "verify_s": 2.0, "verdict_s": 0.5, "recover_s": 0.5}
     cycle |= {"host_reads": 1, "attention": None}

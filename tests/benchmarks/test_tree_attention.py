@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_smoke_run_on_the_cpu(tmp_path: Path) -> None:
     output = tmp_path / "deep" / "report.json"
-    command = [sys.executable, "benchmarks/tree_attention.py", "--quick", "--device", "cpu", "--output", str(output)]
+    command = [sys.executable, "-m", "benchmarks.tree_attention", "--quick", "--device", "cpu", "--output", str(output)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

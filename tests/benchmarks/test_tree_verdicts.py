@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.sampling import SAMPLED
-from benchmarks.tree_verdicts import KINDS, TreeStep, aims, lines, measure
+from benchmarks.tree_verdicts import KINDS, TreeStep, aims, measure, rows
 from spec_sdk.tree import DrawKind
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tree_case_is_drawn_as_it_says(kind: DrawKind) -> None:
     case = measure(kind, 500, torch.float32, CPU, SAMPLED, seconds=0.02)
-    assert tuple(case["rivals"]) == ("reference", "exact", "sigmoid") and lines(case)[0].split()[0] == "1.00"
+    assert tuple(case["rivals"]) == ("reference", "exact", "sigmoid") and rows(case)[0][0] == "1.00"
     assert case["steps_in_which_exact_and_reference_differ"] == 0
     judged = aims({"cases": [case], "device": "cpu"})
     assert [aim["aim"].split()[-1] for aim in judged] == ["reference", "sigmoid"]
@@ -27,14 +27,14 @@ def test_a_tree_case_is_drawn_as_it_says(kind: DrawKind) -> None:
 
 
 def test_every_sampler_starts_from_what_its_own_drawing_leaves() -> None:
-    """The reference has made its laws; fused samplers know drawn tokens, or made laws to draw without replacement."""
+    """The reference has made its distributions; fused samplers know drawn tokens, or make them to draw none twice."""
     samplers = ReferenceSampler(None, SAMPLED), ExactSampler(None, SAMPLED)
     for kind in KINDS[1:]:
         step = TreeStep(kind, 500, torch.float32, CPU, SAMPLED, 0)
         for sampler in samplers:
-            for node, law in step.laws(sampler).items():
+            for node, distribution in step.distributions(sampler).items():
                 if kind == "with_replacement" and isinstance(sampler, ExactSampler):
-                    assert law.made is None and isinstance(law.known, dict)
-                    assert {(node, token) for token in law.known} <= set(step.drawn)
+                    assert distribution.made is None and isinstance(distribution.known, dict)
+                    assert {(node, token) for token in distribution.known} <= set(step.drawn)
                 else:
-                    assert law.made is not None
+                    assert distribution.made is not None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from spec_sdk.errors import UserError
 from spec_sdk.model import gguf_convert, source_gguf
@@ -138,6 +139,17 @@ def test_an_interrupt_leaves_nothing(model: Path, cache: Path, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         open_checkpoint(str(model))
     assert entries(cache) == []
+
+
+def test_what_killed_conversions_left_is_removed(model: Path, cache: Path) -> None:
+    entry = cache / "models"
+    entry.mkdir(parents=True)
+    for name in (".other-1.abcd.tmp", ".busy-2.abcd.tmp"):
+        (entry / name).mkdir()
+        (entry / name / "model.safetensors").write_text("half")
+    with FileLock(entry / ".busy-2.lock"):
+        open_checkpoint(str(model))
+    assert [path.name for path in entry.iterdir() if path.suffix == ".tmp"] == [".busy-2.abcd.tmp"]
 
 
 def test_a_cache_that_cannot_be_written(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

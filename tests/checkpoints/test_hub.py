@@ -24,6 +24,8 @@ from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_heads import HeadSizes, write_eagle3
 
 DEFAULT = source_wheel.DEFAULT_REFERENCE
+SOON_S = 60
+"""Far below what the hub's own retries take, and far above what a busy machine adds."""
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +81,7 @@ def test_an_unreachable_hub_fails_quickly_and_says_what_to_do() -> None:
     begin = time.monotonic()
     with pytest.raises(UserError) as caught:
         open_checkpoint("org/model")
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < SOON_S
     for part in ("'org/model'", "does not answer", "connect to a network", "local directory", "smollm2-135m-instruct"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -98,7 +100,7 @@ def test_a_silent_hub_fails_quickly(silent_server: str, monkeypatch: pytest.Monk
     begin = time.monotonic()
     with pytest.raises(UserError, match="does not answer"):
         open_checkpoint("org/model")
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < SOON_S
 
 
 def test_offline_mode_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:

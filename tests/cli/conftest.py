@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from spec_sdk import prompts
+from spec_sdk import standard_input
 from spec_sdk.app import main
+from spec_sdk.contracts import PLUGIN_KINDS
 from spec_sdk.registry import Registry
 from spec_sdk.tasks.generate import Generate
 from spec_sdk.tasks.plugins import ListPlugins
 from tests.cli import fakes
+
+INSTALLED = Registry.discover
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     monkeypatch.chdir(tmp_path)
     with open("/dev/null") as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
-        prompts._stdin_text.cache_clear()
-        prompts._piped_text.cache_clear()
+        standard_input.whole_text.cache_clear()
+        standard_input.piped_text.cache_clear()
         yield tmp_path
 
 
@@ -71,7 +74,10 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> Callable[..., None]:
-    """``fake(**options)`` replaces the pipeline by a :class:`fakes.FakePipeline`."""
+    """``fake(**options)`` replaces the pipeline by a :class:`fakes.FakePipeline`; its plugins are those installed."""
+    for kind in set(PLUGIN_KINDS) - {"task"}:
+        for offer in INSTALLED().offers(kind):
+            registry.register(offer.plugin, offer.package, offer.version)
 
     def install(**options: Any) -> None:
         fakes.install(monkeypatch.setitem, **options)

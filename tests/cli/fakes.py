@@ -35,7 +35,7 @@ class FakeTokenizer:
         return "".join(chr(i) for i in ids if i != STOP)
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        return self.encode(f"<user>{messages[0]['content']}</user>")
+        return self.encode("".join(f"<{m['role']}>{m['content']}</{m['role']}>" for m in messages))
 
     def stream(self) -> FakeTokenizer:
         return self
@@ -50,6 +50,7 @@ class FakeTokenizer:
 class FakeBackend:
     compiled: ClassVar[dict[str, Any]] = {}
     name = "fake"
+    hardware = "a fake processor"
 
     def expect(self, tokens: int) -> None:
         pass

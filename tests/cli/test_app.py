@@ -45,7 +45,7 @@ def test_help_says_what_there_is(cli: Callable[..., Result]) -> None:
     assert result.status == 0
     for word in ("usage: python -m spec_sdk", "easyspec_tree", "prompt_lookup", "--multirun", "compare=", "verifier="):
         assert word in result.out
-    assert max(map(len, result.out.splitlines())) <= 110
+    assert max(map(len, result.out.splitlines())) <= 80
     assert result.err == ""
 
 
@@ -65,6 +65,31 @@ def test_answers_that_need_no_model_do_not_import_torch(arguments: list[str]) ->
     assert len(done.stderr.splitlines()) == (done.returncode == 2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["drafter=none"], "pipeline suffix, overridden: drafter"), (["task=plugins"], "task plugins"), (["-m"], "sweep")],
+)
+def test_something_is_said_before_torch_is_imported(arguments: list[str], said: str) -> None:
+    """Which takes seconds. It goes to stderr, whether or not that is a terminal: stdout stays as it is."""
+    code = """
+import sys
+class Said(Exception): pass
+class Told:
+    def write(self, text):
+        assert 'torch' not in sys.modules
+        raise Said(text)
+    flush = isatty = lambda self: None
+sys.stderr = Told()
+from spec_sdk.app import _run
+try:
+    _run(sys.argv[1:])
+except Said as text:
+    print(text, end="")
+"""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.stdout == f"spec-sdk {spec_sdk.__version__}: {said}", done.stderr
+
+
 def test_cfg_prints_the_config(cli: Callable[..., Result]) -> None:
     result = cli("--cfg", "job", "pipeline=vanilla", "prompt=it's ${x}, is it?")
     assert result.status == 0
@@ -81,7 +106,7 @@ def test_cfg_prints_the_config(cli: Callable[..., Result]) -> None:
         (["--nosuch"], "unrecognized arguments: --nosuch; see --help"),
         (["--cfg", "everything"], "argument --cfg/-c: invalid choice: 'everything'"),
         (["--experimental-rerun", "x.pickle"], "--experimental-rerun reads a pickle"),
-        (["--shell-completion"], "--shell-completion: say install=bash"),
+        (["--shell-completion"], "--shell-completion: say one of install=bash"),
         (["--config-name", "x"], "--config-path and --config-name are not offered"),
     ],
 )

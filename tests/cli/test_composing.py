@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk.config.composing import compose_config, explain, groups, options_of, pipeline_summaries, settings_of
-from spec_sdk.contracts import PLUGIN_KINDS, Growing, Growth, Request
+from spec_sdk.contracts import PLUGIN_KINDS, DraftLogits, Growing, Growth, Request
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
 from spec_sdk.settings import PLUGIN_NODES, Settings, refuse_targets
@@ -25,7 +24,7 @@ from tests.cli.conftest import Result
 PIPELINES = [
     *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "easyspec_tree"),
     *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree", "hydra_tree", "mtp_chain"),
-    *("block_tree", "mixed", "mixed_eagle"),
+    *("block_tree", "peagle_tree", "mixed", "mixed_eagle"),
 ]
 
 
@@ -72,7 +71,7 @@ def test_every_pipeline_makes_valid_settings(pipeline: str) -> None:
     settings = settings_of(compose_config([f"pipeline={pipeline}"]))
     assert settings.pipeline.name == pipeline
     assert settings.sampling.temperature == 0
-    assert settings.model.draft == "cut"
+    assert settings.model.draft == "auto"
     assert pipeline_summaries()[pipeline] == settings.pipeline.summary != ""
 
 
@@ -118,9 +117,7 @@ def bold() -> Iterator[None]:
         Config = BoldConfig
         branches = False
 
-        def grow(
-            self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-        ) -> Growing:
+        def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
             return fed.build().tree
             yield
 
@@ -175,13 +172,21 @@ def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str],
         (["+max_tokens=1"], "max_tokens: unknown option, did you mean 'max_new_tokens'?"),
         (
             ["+model.size=1"],
-            "model.size: unknown option of the model; there are: context, draft, draft_layers, dtype, "
+            "model.size: unknown option of the model; there are: context, draft, draft_layers, draft_weights, dtype, "
             "kv_cache, target, weights",
         ),
         (["model=5"], "model: 5 is no name; there are: smollm2"),
         (["sampling=5"], "sampling: 5 is not a group of options"),
         (["temperature=1"], "temperature: unknown option, did you mean 'sampling.temperature'?"),
         (["dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
+        (["+dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
+        (["pipeline=easyspec_tree", "successors=1"], "successors: unknown option, did you mean 'drafter.successors'?"),
+        (["width=2"], "width: unknown option; drafter.width is an option of drafter=block, draft_model, eagle, easysp"),
+        (
+            ["drafter.width=2"],
+            "drafter.width: unknown option of drafter 'suffix'; there are: keep_across_prompts, max_kept_tokens, "
+            "min_probability; drafter.width is an option of drafter=block, draft_model, eagle, easyspec, …",
+        ),
         (["policy=[-1]"], "policy: [-1] is a list; choose one; there are: adaptive, "),
         (["drafter=[easyspec,none]"], "drafter: ['easyspec', 'none'] is a list; choose one; there are: "),
         (["pipeline=[[]]"], "pipeline: [[]] is a list; choose one; there are: "),
@@ -212,13 +217,20 @@ def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str],
         (["prompt=${nothing}"], "prompt: Interpolation key 'nothing' not found"),
         (["+drafter._target_=os.system"], "drafter._target_: '_target_' is not allowed"),
         (["drafter=null"], "drafter: None is no name; there are: "),
-        (["hydra.nothing=1"], "config: Could not override 'hydra.nothing'"),
+        (["hydra.nothing=1"], "hydra.nothing: not offered; of Hydra's options there are: hydra.launcher.…, "),
     ],
 )
 def test_bad_input_is_one_line_that_says_where(overrides: list[str], message: str) -> None:
     error = error_of(*overrides)
     assert error.startswith(message)
     assert "\n" not in error
+
+
+def test_a_plugin_of_hydras_that_is_not_installed_names_what_installs_it() -> None:
+    missing = MissingConfigException("", "hydra/sweeper/optuna")
+    assert str(explain(missing, [])) == (
+        "hydra/sweeper: 'optuna' is not installed; it comes with pip install 'spec-sdk[sweep]'"
+    )
 
 
 def test_targets_are_found_at_any_depth() -> None:
@@ -241,6 +253,14 @@ def test_yaml_of_ones_own_directory(tmp_path: Path, cli: Any) -> None:
     assert result.status == 0
     shown = yaml.safe_load(result.out)
     assert (shown["pipeline"]["name"], shown["max_new_tokens"]) == ("mine", 7)
+    assert "\n  mine\n" in cli("--config-dir", "my yaml", "--help").out
+    torn = tmp_path / "my yaml" / "pipeline" / "torn.yaml"
+    torn.write_text("# @package _global_\ndefaults:\n\t- override /drafter: suffix\n")
+    refused = cli("--config-dir", "my yaml", "--help")
+    assert (refused.status, refused.err.count("\n")) == (2, 1) and f"{torn} line 3: not YAML" in refused.err
+    assert "\n  mine\n" not in cli("--help").out
+    near = "pipeline: unknown pipeline 'mne', did you mean 'mine'?"
+    assert cli("--config-dir", "my yaml", "pipeline=mne").error == near
 
     mine.write_text("# @package _global_\npipeline: {name: mine, _target_: os.system}\n")
     error = cli("--config-dir", "my yaml", "pipeline=mine").error

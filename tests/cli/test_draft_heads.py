@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.support.tiny_heads import eagle3_tensors, write_eagle3
 from tests.support.tiny_hydra import hydra_config, hydra_tensors
 from tests.support.tiny_medusa import write_medusa
 from tests.support.tiny_mtp import add_module, model_config, mtp_tensors, write_module
+from tests.support.tiny_peagle import write_peagle
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +135,19 @@ def test_a_block_is_drafted(cli: Callable[..., Any], own_directory: Path) -> Non
     assert eagle.status == 2 and "head is a head of dspark (DSpark layout), and this drafter needs" in eagle.error
     wrong = cli(*block, "drafter.target_layers=[1,3,6]")
     assert wrong.status == 2 and "reads layers 1, 3, 6 of its target, and model has 5" in wrong.error
+
+
+def test_several_tokens_are_drafted_in_one_pass(cli: Callable[..., Any], own_directory: Path) -> None:
+    write_peagle(own_directory / "head", SIZES, eagle_aux_hidden_state_layer_ids=[1, 3, 5])
+    options = ["model.target=model", "prompt=a b c d", "max_new_tokens=12", "ignore_eos=true"]
+    plain = cli("pipeline=vanilla", *options)
+    peagle = ["pipeline=peagle_tree", "drafter.checkpoint=head", *options]
+    drafted = cli(*peagle, "output_dir=results")
+    assert drafted.status == 0 and drafted.out == plain.out, drafted.err
+    assert '"head, P-EAGLE head"' in (own_directory / "results" / "metrics.json").read_text()
+    shown = cli(*peagle, "task=show_tree", "drafter.max_nodes=4", "drafter.min_probability=0")
+    assert shown.status == 0, shown.err
+    eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=head", *options)
+    assert eagle.status == 2 and "head is a head of peagle (P-EAGLE layout), and this drafter needs" in eagle.error
+    listed = cli("task=plugins")
+    assert re.search(r"^\W*peagle\b", listed.out, re.MULTILINE)

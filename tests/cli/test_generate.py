@@ -36,7 +36,19 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
     cli("prompt=hello", "max_new_tokens=7", "output_dir=out", "sampling.seed=5")
     written = metrics()
     assert set(written) == {
-        *("schema_version", "pipeline", "guarantee", "models", "backend", "dtype", "memory", "machine"),
+        *(
+            "schema_version",
+            "pipeline",
+            "overridden",
+            "plugins",
+            "guarantee",
+            "models",
+            "backend",
+            "backend_choice",
+            "dtype",
+            "memory",
+            "machine",
+        ),
         *("sampling", "max_new_tokens", "prompts", "summary"),
     }
     assert written["schema_version"] == 1
@@ -45,6 +57,8 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
     assert written["sampling"]["seed"] == 5
     [record] = written["prompts"]
     assert record == {
+        "id": 1,
+        "prompt": "hello",
         "prompt_tokens": len("<user>hello</user>"),
         "new_tokens": 7,
         "token_ids": [*map(ord, ANSWER[:6]), 0],
@@ -62,6 +76,88 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
         "attention": None,
     }
     assert written["summary"]["tokens_per_second"] == pytest.approx(7 / 1.05)
+
+
+def test_results_name_what_ran(cli: Cli) -> None:
+    """Every plugin with the options that do not have their defaults, and which of the pipeline's keys were changed."""
+    overrides = ["pipeline=easyspec_paper", "drafter.width=2", "policy=adaptive", "policy.max=3", "sampler=exact"]
+    result = cli(*overrides, "backend.threads=1", "prompt=hello", "max_new_tokens=4", "output_dir=out")
+    written = metrics()
+    assert written["pipeline"] == "easyspec_paper"
+    assert written["overridden"] == ["drafter.width", "sampler", "policy"]
+    assert written["plugins"] == {
+        "drafter": {"name": "easyspec", "width": 2},
+        "verifier": {"name": "multi_step"},
+        "sampler": {"name": "exact"},
+        "policy": {"name": "adaptive", "max": 3},
+        "predictor": {"name": "none"},
+        "backend": {"name": "cpu", "threads": 1},
+    }
+    facts = [line.split(maxsplit=1) for line in result.err.splitlines()]
+    assert ["pipeline", "easyspec_paper, overridden: drafter.width, sampler, policy"] in facts
+    assert ["drafter", "easyspec (width=2)"] in facts and ["policy", "adaptive (max=3)"] in facts
+    assert yaml.safe_load(Path("out/config.yaml").read_text())["pipeline"]["overridden"] == written["overridden"]
+    # its default is 1: the pipeline's 4 was changed all the same
+    cli("pipeline=easyspec_paper", "drafter.width=1", "prompt=hello", "max_new_tokens=4", "output_dir=out")
+    assert metrics()["plugins"]["drafter"] == {"name": "easyspec", "width": 1}
+
+
+def test_a_pipeline_as_it_is_was_not_overridden(cli: Cli) -> None:
+    """Nor by what is no part of it, or by an override that says what it says itself."""
+    said_again = ["policy=break_even", "drafter.min_probability=0.05"]
+    for overrides in ([], ["sampling.temperature=1", "backend.threads=1"], said_again):
+        cli(*overrides, "prompt=hello", "max_new_tokens=4", "output_dir=out")
+        assert metrics()["overridden"] == []
+    assert metrics()["plugins"]["drafter"] == {"name": "suffix"}
+
+
+def test_a_predictor_is_named_with_its_verifier(cli: Cli) -> None:
+    cli("pipeline=alspec", "attention_verifier.threshold=0.2", "prompt=hello", "max_new_tokens=4", "output_dir=out")
+    assert metrics()["plugins"]["attention_verifier"] == {"name": "l2_threshold", "threshold": 0.2}
+    assert metrics()["overridden"] == ["attention_verifier.threshold"]
+    result = cli("pipeline=alspec", "attention_verifier.threshold=inf", "prompt=hello", "output_dir=out")
+    assert metrics()["plugins"]["attention_verifier"] == {"name": "l2_threshold", "threshold": ".inf"}
+    assert "l2_threshold (threshold=.inf)" in result.err
+
+
+def test_what_a_pipeline_of_ones_own_sets_is_part_of_it(cli: Cli) -> None:
+    """Of a directory of YAML too, whose options for a replaced plugin are forgotten as well."""
+    Path("mine/pipeline").mkdir(parents=True)
+    Path("mine/pipeline/mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /drafter: easyspec\npipeline: {name: mine}\n"
+        "max_new_tokens: 5\nsampling: {temperature: 0.5}\ndrafter: {width: 3}\n"
+    )
+    run = ["--config-dir", "mine", "pipeline=mine", "prompt=hello", "output_dir=out"]
+    cli(*run)
+    assert metrics()["overridden"] == []
+    cli(*run, "sampling.temperature=0", "sampling.seed=3", "max_new_tokens=4")
+    assert metrics()["overridden"] == ["max_new_tokens", "sampling.temperature"]
+    assert cli(*run, "drafter=prompt_lookup").status == 0
+    assert metrics()["overridden"] == ["drafter"]
+
+
+def test_prompts_have_their_ids_and_texts_unless_told_otherwise(cli: Cli) -> None:
+    chat = [{"role": "system", "content": "brief"}, {"role": "user", "content": "two"}]
+    lines = [{"prompt": "one", "question_id": 81}, {"messages": chat, "id": "x"}]
+    Path("p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    run = ["pipeline=alspec", "prompt_file=p.jsonl", "max_new_tokens=4", "compare=true"]
+    cli(*run, "output_dir=out")
+    records = metrics()["prompts"]
+    assert [(record["id"], record["prompt"]) for record in records] == [(81, "one"), ("x", chat)]
+    assert records[1]["prompt_tokens"] == len("<system>brief</system><user>two</user>")
+    compared = metrics()["comparison"]["prompts"]
+    assert [(record["id"], record["prompt"]) for record in compared] == [(81, None), ("x", None)]
+    cli(*run, "output_dir=bare", "save_prompts=false")
+    assert [(record["id"], record["prompt"]) for record in metrics("bare")["prompts"]] == [(81, None), ("x", None)]
+    cli("prompt=a secret", "max_new_tokens=4", "output_dir=secret", "save_prompts=false")
+    assert not any("a secret" in path.read_text() for path in Path("secret").iterdir())
+
+
+def test_messages_need_a_chat_template(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("p.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}')
+    assert cli("prompt_file=p.jsonl", "chat=false").error.startswith("chat: messages need the model's chat template")
+    monkeypatch.setattr("tests.cli.fakes.FakeTokenizer.has_chat_template", False)
+    assert cli("prompt_file=p.jsonl").error.startswith("prompt: this model has no chat template for messages")
 
 
 def test_config_and_events_lie_beside_the_metrics(cli: Cli) -> None:
@@ -161,7 +257,7 @@ def test_no_space_left_is_one_line_and_leaves_nothing(cli: Cli, monkeypatch: pyt
     monkeypatch.setattr(StagedFile, "finish", full)
     result = cli("output_dir=out/deep", "max_new_tokens=4")
     assert result.status == 2
-    assert "No space left on device" in result.error
+    assert "no space left on the device for " in result.error
     assert not Path("out").exists()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spec_sdk.cli.sweep import directory_name
+from spec_sdk.cli.sweep_job import directory_name
 from tests.cli.conftest import Result
 
 Cli = Callable[..., Result]
@@ -34,6 +34,10 @@ def test_every_job_has_its_directory_and_its_row(cli: Cli) -> None:
     for name in names:
         [row] = [line.split() for line in table if name in line]
         assert row[0] == name and row[-1] == "ok"
+    assert max(map(len, table[1:])) <= 80
+    assert [job["plugins"]["drafter"]["name"] for job in summary()] == ["none", "draft_model", "easyspec"]
+    assert ["verifier", "multi_step"] in [line.split() for line in table]
+    assert "job 0  drafter none" in table and "job 2  drafter easyspec (width=4)" in table
 
 
 def test_the_default_directory_is_one_for_the_whole_sweep(cli: Cli) -> None:

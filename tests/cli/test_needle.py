@@ -86,7 +86,7 @@ def test_a_text_of_the_users(cli: Callable[..., Any], own_directory: Path, model
         (["task.text=-"], "task.text: - is not read; give a file"),
         (["task.text="], "task.text: it names no file"),
         (["task.text=empty.txt"], "task.text: empty.txt is empty"),
-        (["task.text=half.jsonl"], "task.text: half.jsonl: no valid Unicode text (character 2)"),
+        (["task.text=half.jsonl"], "task.text: half.jsonl line 1: no valid Unicode text (character 2)"),
         (
             ["prompt=Hi"],
             "prompt: task=needle asks its own questions; the text to hide needles in is task.text=FILE",

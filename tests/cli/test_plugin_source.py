@@ -35,7 +35,7 @@ class Steady(Policy):
 def theirs(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> None:
     """Another package is installed, and the registry has found its plugin."""
     registry.register(Steady, "theirs", "1.0")
-    monkeypatch.setattr(plugin_source, "entries", lambda: [EntryPoint("theirs", "theirs", "spec_sdk")])
+    monkeypatch.setattr(plugin_source, "entries_of_others", lambda: [EntryPoint("theirs", "theirs", "spec_sdk")])
 
 
 def test_it_is_a_choice_with_its_declared_defaults(cli: Callable[..., Result], theirs: None) -> None:
@@ -70,6 +70,8 @@ def test_without_other_packages_no_plugin_is_loaded(monkeypatch: pytest.MonkeyPa
         raise AssertionError("plugins were loaded")
 
     monkeypatch.setattr(Registry, "discover", refuse)
-    monkeypatch.setattr(plugin_source, "entries", lambda: [EntryPoint("conf.theirs", "theirs.conf", "spec_sdk")])
+    monkeypatch.setattr(
+        plugin_source, "entries_of_others", lambda: [EntryPoint("conf.theirs", "theirs.conf", "spec_sdk")]
+    )
     source = plugin_source.PluginSource("test", "plugins://")
     assert not source.is_group("policy") and not source.is_config("policy/steady") and source.list("policy", None) == []

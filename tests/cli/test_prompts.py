@@ -9,19 +9,20 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import socketpair
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spec_sdk import prompts
+from spec_sdk import standard_input
 from spec_sdk.errors import UserError
-from spec_sdk.prompts import DEFAULT_PROMPT, SHIPPED, read_prompts
+from spec_sdk.prompts import DEFAULT_PROMPT, SHIPPED, read_prompt_file, read_prompt_texts, read_prompts
 
 
 def read(prompt: str | None = None, prompt_file: str | None = None, prompt_limit: int | None = None) -> list[str]:
     settings: Any = SimpleNamespace(prompt=prompt, prompt_file=prompt_file, prompt_limit=prompt_limit, audio=None)
-    return read_prompts(settings)
+    return [prompt.text for prompt in read_prompts(settings)]
 
 
 def error(**given: Any) -> str:
@@ -74,8 +75,25 @@ def test_prompts_that_come_along_are_found_by_name_from_anywhere(tmp_path: Path)
     ("line", "message"),
     [
         ("{nonsense", "not JSON: "),
-        ('"a text"', "not an object with 'prompt' or 'turns'"),
-        ('{"text": "x"}', "has neither a text 'prompt' nor a non-empty list of texts 'turns'"),
+        ('"a text"', "not an object with 'prompt', 'messages' or 'turns'"),
+        ('{"text": "x"}', "has neither a text 'prompt' nor a list of 'messages' nor a non-empty list of texts 'turns'"),
+        ('{"prompt": "x", "id": 1.5}', "its 'id' 1.5 is neither a text nor a whole number"),
+        ('{"prompt": "x", "question_id": true}', "its 'question_id' True is neither"),
+        ('{"prompt": "\\ud800"}', "no valid Unicode text (character 0)"),
+        ('{"messages": []}', "its 'messages' are no list of messages"),
+        ('{"messages": "hi"}', "its 'messages' are no list of messages"),
+        ('{"messages": ["hi"]}', "message 1 is no object with 'role' and 'content'"),
+        (
+            '{"messages": [{"role": "usr", "content": "x"}]}',
+            "message 1 has an unknown role 'usr', did you mean",
+        ),
+        ('{"messages": [{"content": "x"}]}', "message 1 has an unknown role None; there are: assistant, system, user"),
+        ('{"messages": [{"role": "user", "content": ["x"]}]}', "message 1 has no text 'content'"),
+        ('{"messages": [{"role": "user", "content": " "}]}', "message 1 is empty"),
+        (
+            '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}',
+            "the last message must be the user's, and is the assistant's",
+        ),
         ('{"turns": []}', "has neither"),
         ('{"prompt": 5}', "has neither"),
         ('{"prompt": " "}', "its prompt is empty"),
@@ -117,8 +135,8 @@ def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
                 os.close(writer)
             stream = os.fdopen(reader)
         monkeypatch.setattr(sys, "stdin", stream)
-        prompts._stdin_text.cache_clear()
-        prompts._piped_text.cache_clear()
+        standard_input.whole_text.cache_clear()
+        standard_input.piped_text.cache_clear()
 
     yield put
     for end in open_ends:
@@ -142,10 +160,90 @@ def test_a_prompt_given_beats_the_pipe(stdin: Callable[..., None]) -> None:
     assert read("given") == ["given"]
 
 
-def test_a_silent_pipe_is_not_waited_for(stdin: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_pipe_of_nobodys_is_waited_for_a_while(
+    stdin: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a CI runner or sshd leaves it: only this process and its ancestors could write."""
+    monkeypatch.setattr(standard_input, "NOTICE_S", 0.1)
+    monkeypatch.setattr(standard_input, "PATIENCE_S", 0.3)
     stdin(None, False)
     assert read() == [DEFAULT_PROMPT]
-    assert "prompt=- does" in capsys.readouterr().err
+    waiting, going_on = capsys.readouterr().err.splitlines()
+    assert waiting.startswith("waiting for a prompt on standard input (prompt=TEXT or </dev/null: without one)")
+    assert going_on.endswith("going on with the default prompt (prompt=- waits on)")
+
+
+READ = """
+from types import SimpleNamespace as S
+from spec_sdk import prompts, standard_input
+standard_input.NOTICE_S, standard_input.PATIENCE_S = 0.1, 0.2
+[prompt] = prompts.read_prompts(S(prompt=None, prompt_file=None, prompt_limit=None, audio=None))
+print(prompt.text)
+"""
+
+
+def test_a_neighbour_in_the_pipeline_is_waited_for_as_long_as_it_lives(tmp_path: Path) -> None:
+    """Many times the patience that a pipe of an ancestor gets; what it sends is what is answered."""
+    command = f'(sleep 2; echo late) | {sys.executable} -c "$0"'
+    done = subprocess.run(["sh", "-c", command, READ], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.stdout == "late\n", done.stderr
+    assert done.stderr.startswith("waiting for a prompt")
+
+
+def test_what_a_neighbour_wrote_before_it_ended_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends while it is looked for, so that nobody holds the other end."""
+    reads, writes = os.pipe()
+
+    def ends(descriptor: int) -> bool:
+        os.write(writes, b"late")
+        os.close(writes)
+        return False
+
+    monkeypatch.setattr(standard_input, "_neighbour_writes", ends)
+    monkeypatch.setattr(standard_input, "NOTICE_S", 0.01)
+    monkeypatch.setattr(standard_input, "PATIENCE_S", 0.02)
+    with open(reads) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert read() == ["late"]
+
+
+@pytest.mark.parametrize("socket", [False, True])
+def test_an_inherited_pipe_that_nobody_writes_to_does_not_hang(socket: bool) -> None:
+    """It stays open in the parent, as an agent's does."""
+    ends = [end.detach() for end in socketpair()] if socket else os.pipe()
+    try:
+        done = subprocess.run(
+            ["sh", "-c", f'{sys.executable} -c "$0"; true', READ],
+            stdin=ends[0],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        for end in ends:
+            os.close(end)
+    assert done.stdout == DEFAULT_PROMPT + "\n", done.stderr
+
+
+def test_a_prompt_has_the_id_of_its_line(tmp_path: Path) -> None:
+    lines = ['{"prompt": "a", "question_id": 81, "id": "x"}', "", '{"prompt": "b", "id": "y"}', '{"prompt": "c"}']
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    assert [(p.id, p.content) for p in read_prompt_file("p.jsonl")] == [(81, "a"), ("y", "b"), (4, "c")]
+
+
+def test_a_line_may_have_the_messages_of_a_chat(tmp_path: Path) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three"},
+    ]
+    (tmp_path / "p.jsonl").write_text(json.dumps({"messages": [{**m, "name": "n"} for m in messages], "turns": ["x"]}))
+    [prompt] = read_prompt_file("p.jsonl")
+    assert prompt.content == tuple(messages)
+    assert prompt.text.startswith("system: Be brief.\n\nuser: one")
+    with pytest.raises(UserError, match=r"task\.text: p\.jsonl: prompt 1 has messages"):
+        read_prompt_texts("p.jsonl", "task.text")
 
 
 def test_a_pipe_closed_unwritten_is_no_prompt(stdin: Callable[..., None]) -> None:
@@ -162,6 +260,6 @@ def test_an_empty_file_on_standard_input_is_refused(stdin: Callable[..., None]) 
 
 def test_a_closed_standard_input_is_no_prompt() -> None:
     code = "from types import SimpleNamespace as S; from spec_sdk.prompts import *; print(read_prompts(S(prompt=None, "
-    code += "prompt_file=None, prompt_limit=None, audio=None)) == [DEFAULT_PROMPT])"
+    code += "prompt_file=None, prompt_limit=None, audio=None)) == [Prompt(1, DEFAULT_PROMPT)])"
     done = subprocess.run(["sh", "-c", f'{sys.executable} -c "$0" <&-', code], capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr

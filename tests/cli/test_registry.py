@@ -297,17 +297,26 @@ def test_a_broken_package_is_one_warning_and_stands_in_the_list(
     registry.problems.append(installed.Problem("theirs", "plugin 'x' cannot be loaded: ImportError: y"))
     result = cli("task=plugins", "json=true")
     assert result.status == 0
-    assert result.err == "warning: theirs: plugin 'x' cannot be loaded: ImportError: y\n"
+    assert result.err.splitlines()[1:] == ["warning: theirs: plugin 'x' cannot be loaded: ImportError: y"]
     listed = json.loads(result.out)
     assert listed["broken"] == [{"package": "theirs", "message": "plugin 'x' cannot be loaded: ImportError: y"}]
     assert [(p["kind"], p["name"]) for p in listed["plugins"]] == [("task", "generate"), ("task", "plugins")]
 
 
-def test_the_table_names_kind_package_and_options(cli: Callable[..., Result], registry: Registry) -> None:
+@pytest.mark.parametrize("columns", [None, "80", "60"])
+def test_the_list_names_kind_package_and_options(
+    cli: Callable[..., Result], registry: Registry, monkeypatch: pytest.MonkeyPatch, columns: str | None
+) -> None:
+    """In the width of the terminal, and in 80 columns where there is none."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
     registry.register(Steady, "mine", "1.2")
-    [row] = [line for line in cli("task=plugins").out.splitlines() if "steady" in line]
-    assert row.split()[:5] == ["policy", "steady,", "constant", "mine", "1.2"]
-    assert "depth=2, low=0.0, high=1.0, label=null, groups=[], widths=[2, 1], mode=fast, chat=auto" in row
+    lines = cli("task=plugins").out.splitlines()
+    assert lines.index("policy") < lines.index("  steady, constant (mine 1.2)") < lines.index("task")
+    options = "depth=2, low=0.0, high=1.0, label=null, groups=[], widths=[2, 1], mode=fast, chat=auto"
+    assert options in " ".join(map(str.strip, lines))
+    assert max(map(len, lines)) <= int(columns or 80)
 
 
 def test_a_policy_of_no_nodes() -> None:

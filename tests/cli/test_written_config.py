@@ -32,7 +32,7 @@ WITH_YAML = [plugin for kind in PLUGIN_NODES for plugin in OWN[kind]]
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what is written, below which the command writes."""
     shutil.copytree(ROOT / "conf", tmp_path / "conf")
-    (tmp_path / "docs").mkdir()
+    shutil.copytree(ROOT / "docs" / "configuration", tmp_path / "docs" / "configuration")
     shutil.copy(ROOT / "docs" / "configuration.md", tmp_path / "docs")
     monkeypatch.setattr(spec_sdk, "__file__", str(tmp_path / "spec_sdk" / "__init__.py"))
     return tmp_path
@@ -88,6 +88,6 @@ def test_every_option_is_explained() -> None:
 
 
 def test_every_plugin_has_a_section() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    missing = [plugin.name for plugins in OWN.values() for plugin in plugins if f"={plugin.name}`\n" not in page]
+    pages = {kind: (ROOT / "docs" / "configuration" / f"{kind}.md").read_text() for kind in OWN}
+    missing = [p.name for kind, plugins in OWN.items() for p in plugins if f"={p.name}`\n" not in pages[kind]]
     assert missing == []

@@ -23,18 +23,19 @@ def free_port() -> int:
 
 
 def start(
-    size: int, command: Sequence[str], directory: Path, of_last: Sequence[str] = ()
+    size: int, command: Sequence[str], directory: Path | Sequence[Path], of_last: Sequence[str] = ()
 ) -> list[subprocess.Popen[str]]:
     """``command`` once per rank in ``directory``, with pipes for stdout and stderr, one thread each.
 
-    ``of_last``: further arguments of the last rank alone.
+    ``directory``: one for all, or one of each rank. ``of_last``: further arguments of the last rank alone.
     """
+    directories = [directory] * size if isinstance(directory, Path) else directory
     shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     base = {**os.environ, **{name: str(value) for name, value in shared.items()}, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
             [sys.executable, *command, *(of_last if rank == size - 1 else ())],
-            cwd=directory,
+            cwd=directories[rank],
             env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

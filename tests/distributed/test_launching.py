@@ -14,7 +14,7 @@ from spec_sdk.app import main
 from spec_sdk.errors import UserError
 from spec_sdk.ranks import launched_processes, launched_rank, under_launcher
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
-from spec_sdk_backends.accelerate_launch import asked_processes
+from spec_sdk_backends.accelerate_launch import Asked, asked_processes
 from tests.support.configured import plugin_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -40,18 +40,25 @@ def test_who_launched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "count"),
+    ("command", "asked"),
     [
-        ("python /bin/accelerate launch --num_processes 2 -m spec_sdk prompt=x", 2),
-        ("python /bin/accelerate launch --num-processes=3 --cpu -m spec_sdk", 3),
-        ("python -m accelerate.commands.launch --num_processes 4 -m spec_sdk", 4),
-        ("python /bin/accelerate-launch --num_processes 2 -m spec_sdk", 2),
-        ("python /bin/accelerate launch --num_machines 2 --num_processes 2 -m spec_sdk", None),
+        ("python /bin/accelerate launch --num_processes 2 -m spec_sdk prompt=x", Asked(2)),
+        ("python /bin/accelerate launch --num-processes=3 --cpu -m spec_sdk", Asked(3)),
+        ("python -m accelerate.commands.launch --num_processes 4 -m spec_sdk", Asked(4)),
+        ("python /bin/accelerate-launch --num_processes 2 -m spec_sdk", Asked(2)),
+        ("accelerate launch --num_machines 2 --machine_rank 1 --num_processes 6 -m spec_sdk", Asked(3, 2, 1)),
+        ("accelerate launch --num_machines 2 --num_processes 2 -m spec_sdk", Asked(1, 2, 0)),
+        ("accelerate launch --config_file FILE -m spec_sdk", Asked(2, 2, 1)),
+        ("accelerate launch --config_file FILE --machine_rank 0 -m spec_sdk", Asked(2, 2, 0)),
         ("bash", None),
     ],
 )
-def test_how_many_processes_accelerate_was_asked_for(command: str, count: int | None) -> None:
-    assert asked_processes(command.split()) == count
+def test_how_many_processes_accelerate_was_asked_for(command: str, asked: Asked | None, tmp_path: Path) -> None:
+    fields = {"num_processes": 4, "num_machines": 2, "machine_rank": 1, "main_process_ip": "10.0.0.1"}
+    fields |= {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_CPU", "mixed_precision": "no"}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**fields, "use_cpu": True, "debug": False, "main_process_port": 29500}))
+    assert asked_processes(command.replace("FILE", str(file)).split()) == asked
 
 
 @pytest.mark.parametrize(
@@ -99,7 +106,7 @@ def test_a_task_of_one_process_is_refused_under_a_launcher(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["task=estimate"]) == 2
-    assert capsys.readouterr().err.startswith("error: task=estimate: it runs in one process, and 2 were launched")
+    assert "\nerror: task=estimate: it runs in one process, and 2 were launched" in capsys.readouterr().err
 
 
 def launch(directory: Path, *arguments: str) -> str:

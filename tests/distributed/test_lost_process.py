@@ -28,6 +28,9 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 TWO_GROUPS = ["pipeline=alspec", "predictor.size=1", "attention_verifier.threshold=0.5"]
 """Speculation on attention: a rank waits for the other one's messages, not for all ranks'."""
 
+DIVIDED_DRAFT = ["pipeline=sd_chain", "backend.groups.draft=[0,1]"]
+"""Two of three ranks draft, and the third waits for the leader meanwhile."""
+
 
 @pytest.mark.parametrize(
     ("victim", "signal_number", "statuses", "options"),
@@ -40,6 +43,8 @@ TWO_GROUPS = ["pipeline=alspec", "predictor.size=1", "attention_verifier.thresho
         pytest.param(0, signal.SIGINT, [INTERRUPTED, INTERRUPTED], TWO_GROUPS, marks=pytest.mark.full),
         pytest.param(0, signal.SIGTERM, [143, 143], [], marks=pytest.mark.full),
         pytest.param(3, signal.SIGKILL, [LOST, LOST, LOST, -signal.SIGKILL], TWO_GROUPS, marks=pytest.mark.full),
+        pytest.param(1, signal.SIGKILL, [LOST, -signal.SIGKILL, LOST], DIVIDED_DRAFT, marks=pytest.mark.full),
+        pytest.param(2, signal.SIGKILL, [LOST, LOST, -signal.SIGKILL], DIVIDED_DRAFT, marks=pytest.mark.full),
     ],
 )
 def test_the_others_end_too(

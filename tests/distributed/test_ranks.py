@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import torch
 from spec_sdk.model.models import Models
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
+from spec_sdk.run_report.generate_runs import read_generate
+from spec_sdk.run_report.groups import grouped
+from spec_sdk.run_report.timeline import timelines, trace_of
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from tests.conftest import FULL
 from tests.distributed.cases import (
@@ -200,8 +204,6 @@ def test_decisions_of_any_length_reach_all(done: dict[str, Any]) -> None:
 
 
 def test_only_the_leader_prints_and_writes(done: dict[str, Any]) -> None:
-    import json
-
     status, out, err = done["command_line"]
     assert status == 0
     assert out.strip()
@@ -213,6 +215,30 @@ def test_only_the_leader_prints_and_writes(done: dict[str, Any]) -> None:
     assert metrics["backend"] == "accelerate"
     assert metrics["machine"]["processes"] == done["size"]
     assert metrics["machine"]["device_groups"] == [done["size"]]
+
+
+def test_the_leader_keeps_what_the_others_did_and_when(done: dict[str, Any]) -> None:
+    lines = (done["directory"] / "run" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    followers = [event for event in events if event["event"] == "follower"]
+    assert [event["rank"] for event in followers] == [*range(1, done["size"])]
+    cycles = [event for event in events if event["event"] == "cycle"]
+    for follower in followers:
+        names = [name for name, _, _ in follower["calls"]]
+        assert names.count("score") == len(cycles)
+        assert "grow" in names and "commit" in names
+        begins = [begin for _, begin, _ in follower["calls"]]
+        assert begins == sorted(begins) and all(0 <= seconds < 60 for _, _, seconds in follower["calls"])
+    # one more makes a page with a line for every process
+    run = read_generate(done["directory"] / "run")
+    assert [timeline.process for timeline in run.timelines] == [*range(done["size"])]
+    [group] = grouped([run], "vanilla")
+    [figure] = timelines(group, 24)
+    assert [row[0] for row in figure.table.rows] == [f"easyspec_paper, process {i}" for i in range(done["size"])]
+    trace = trace_of(run)
+    assert trace is not None
+    verified = {event["pid"] for event in trace["traceEvents"] if event["name"] == "verify"}
+    assert verified == {*range(1, done["size"] + 1)}
 
 
 @pytest.mark.full

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from spec_sdk.app import main
+from spec_sdk.bench.memory import forget_resident_peak, resident_peak
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.kv_cache import KVCache
@@ -90,6 +91,22 @@ def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
     return answers
 
 
+def placed(ranks: Ranks, overrides: list[str]) -> list[Any]:
+    """The new tokens of two prompts, which all ranks have committed, and the KV heads of every rank's draft model."""
+    pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
+    answers: list[list[int]] = []
+    if ranks.is_leader:
+        answers = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i) for i in range(2)]
+        ranks.finish()
+    else:
+        pipeline.follow()
+    everywhere = ranks.all_gather(torch.tensor(pipeline.engine.target.tokens()))
+    assert (everywhere == everywhere[0]).all()
+    session = pipeline.engine.drafter.draft_session
+    heads = 0 if session is None else session.executor.config.num_kv_heads
+    return [answers, ranks.all_gather(torch.tensor(heads)).tolist()]
+
+
 def speculation(ranks: Ranks, overrides: list[str]) -> list[Any]:
     """Two requests' tokens and what their passes report of attention, if all ranks say the same; the device groups."""
     pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
@@ -148,6 +165,20 @@ def early_stop(ranks: Ranks, overrides: list[str]) -> list[int]:
     return answer
 
 
+def loading_memory(ranks: Ranks, directory: str) -> list[list[int]]:
+    """Of every rank, bytes: the most that it held beyond what it had, while it loaded, and what its weights are."""
+    backend = CpuBackend(CpuConfig(threads=1))
+    ops, before = backend.ops, forget_resident_peak()
+    assert before is not None
+    models = Models(directory, "cut", "auto", backend.load, ops, CPU, torch.float32, ranks)
+    peak = resident_peak() - before
+    executor = models.target.executor
+    assert isinstance(executor, TorchExecutor)
+    weights = sum(projection.nbytes for projection in executor.decoder.projections)
+    held: list[list[int]] = ranks.all_gather(torch.tensor([peak, weights])).tolist()
+    return held
+
+
 def decisions(ranks: Ranks) -> int:
     """How many of the leader's decisions, short and long, reached this rank as they were."""
     texts = ["ä" * length for length in (0, 1, 160, 180, 900, 5000)]
@@ -173,6 +204,8 @@ def run(jobs_file: str, results_file: str) -> None:
     if not backend.ranks.is_leader:
         place = place.with_suffix(f".{backend.ranks.rank}")
     place.write_text(json.dumps(results))
+    # a process that ends with threads of the group at work may be aborted by their library
+    backend.ranks.close()
 
 
 if __name__ == "__main__":

@@ -47,7 +47,10 @@ def rotated(x_NHD: torch.Tensor, frequency: torch.Tensor) -> torch.Tensor:
 
 
 class PlainHead:
-    """Weights by the names they are published under, and the ends of the target."""
+    """Weights by the names they are published under, and the ends of the target.
+
+    ``target_epsilon``: of the target's norms, where the head has another.
+    """
 
     def __init__(
         self,
@@ -57,12 +60,14 @@ class PlainHead:
         target_head_VM: torch.Tensor,
         target_norm_M: torch.Tensor,
         prefix: str,
+        target_epsilon: float | None = None,
     ) -> None:
         self.config, self.prefix = config, prefix
         self.w = {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
         self.embedding_VM = self.w.get("embed_tokens.weight", embedding_VM.double())
         self.target_head_VM, self.target_norm_M = target_head_VM.double(), target_norm_M.double()
         self.epsilon = config["rms_norm_eps"]
+        self.target_epsilon = self.epsilon if target_epsilon is None else target_epsilon
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return rms_norm(x, self.w[f"{name}.weight"], self.epsilon)
@@ -118,7 +123,7 @@ class PlainHead:
 class PlainEagle1(PlainHead):
     def features(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
         (last,) = states
-        return rms_norm(last.double(), self.target_norm_M, self.epsilon)
+        return rms_norm(last.double(), self.target_norm_M, self.target_epsilon)
 
     def layer(self, tokens: Sequence[int], features_NM: torch.Tensor) -> torch.Tensor:
         x = self.linear(torch.cat((self.embedding_VM[list(tokens)], features_NM), -1), "fc")

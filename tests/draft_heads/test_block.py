@@ -13,7 +13,7 @@ from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.model import session as sessions
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.registry import Registry
-from spec_sdk.testing import TableModel, check_drafter, joint_law
+from spec_sdk.testing import TableModel, check_drafter, joint_distribution
 from spec_sdk.testing.defaults import request_for
 from spec_sdk_drafters import unfed_states
 from spec_sdk_drafters.block import BlockConfig, BlockDrafter
@@ -31,7 +31,7 @@ from tests.draft_heads.test_drafter import (
 )
 from tests.draft_heads.test_formulas import end_tensors
 from tests.draft_heads.test_losslessness import PROMPT, SAMPLINGS, VERIFIERS, VOCABULARY, Granted, TableModels
-from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution
 from tests.support import tiny_checkpoints
 from tests.support.tiny_blocks import MASK, BlockSizes, block_tensors, write_dflash, write_dspark
 from tests.support.tiny_heads import random_ends
@@ -242,13 +242,13 @@ def test_every_outcome_of_a_cycle(head: str, verifier: str, candidates: int, sam
     for nodes in (3, 12):
         # one candidate behind every node is a chain
         policy = Granted(Budget(2, nodes))
-        emitted = cycle_law(
+        emitted = cycle_distribution(
             table, lambda: BlockDrafter(config, models), VERIFIERS[verifier], params, PROMPT, policy=policy
         )
         length = max(map(len, emitted))
-        law = completed_law(emitted, table, params, PROMPT, length)
-        expected = joint_law(table, ReferenceSampler(None, params), PROMPT, length)
-        assert (law - expected).abs().max() < 1e-6
+        distribution = completed_distribution(emitted, table, params, PROMPT, length)
+        expected = joint_distribution(table, ReferenceSampler(None, params), PROMPT, length)
+        assert (distribution - expected).abs().max() < 1e-6
         longest = max(longest, length)
     # a chain may consist of what top-k leaves out
     assert longest > 1 or candidates == 1

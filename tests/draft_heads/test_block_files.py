@@ -204,7 +204,7 @@ def test_unread_and_missing_tensors(tmp_path: Path) -> None:
     assert "'norm.weight' is missing" in refusal(write_head(tmp_path / "b", zlab_config(SIZES), fewer))
     for kind in ("dflash2", "xpress"):
         directory = write_head(tmp_path / kind, speculators_block_config(SIZES, kind), TENSORS)
-        assert f"speculators_model_type is '{kind}'; read are eagle, eagle3, dflash, dspark" in refusal(directory)
+        assert f"speculators_model_type is '{kind}'; read are eagle, eagle3, peagle, dfl" in refusal(directory)
 
 
 def test_heads_of_another_method(tmp_path: Path) -> None:

@@ -126,13 +126,13 @@ def test_blocks_of_a_batch_over_several_cycles(name: str, tmp_path: Path) -> Non
     assert head.taps == (1, 4, 7) and head.form.drafts == sizes.block - (not plain.from_anchor)
     texts = [Context(sizes, seed) for seed in range(3)]
     texts[2].tokens += [texts[2].token() for _ in range(12)]
-    session.feed_context([2], [texts[2].tokens[:7]], [head.features(texts[2].hidden(0, 7))])
+    session.feed_features([2], [texts[2].tokens[:7]], [head.features(texts[2].hidden(0, 7))])
     texts[2].fed = 7
     first = 0 if plain.from_anchor else 1
     for _ in range(3):
         pairs = [text.unfed() for text in texts]
         features = [head.features(hidden) for _, hidden in pairs]
-        session.feed_context(range(3), [tokens for tokens, _ in pairs], features)
+        session.feed_features(range(3), [tokens for tokens, _ in pairs], features)
         normed_RBM = session.blocks(range(3), [text.tokens[-1] for text in texts])
         for text, normed_BM in zip(texts, normed_RBM, strict=True):
             states = [text.hidden(0, len(text.tokens) - 1)[tap] for tap in head.taps]
@@ -215,7 +215,7 @@ def test_trees_have_the_probabilities_of_their_paths(name: str, tmp_path: Path) 
     use_angles_of(plain, head)
     texts = [Context(sizes, seed) for seed in range(2)]
     pairs = [text.unfed() for text in texts]
-    session.feed_context(range(2), [tokens for tokens, _ in pairs], [head.features(hidden) for _, hidden in pairs])
+    session.feed_features(range(2), [tokens for tokens, _ in pairs], [head.features(hidden) for _, hidden in pairs])
     normed_RBM = session.blocks(range(2), [text.tokens[-1] for text in texts])
     sampler = ReferenceSampler(None, SamplingParams())
     requests = [request_for(text.tokens, sampler, 0).view for text in texts]
@@ -262,6 +262,6 @@ def test_speculators_write_the_same_head(kind: str, tmp_path: Path) -> None:
         session = BlockSession(load_block(directory, random_ends(sizes)))
         text = Context(sizes, 4)
         tokens, hidden = text.unfed()
-        session.feed_context([0], [tokens], [session.head.features(hidden)])
+        session.feed_features([0], [tokens], [session.head.features(hidden)])
         found.append((session.head.form, session.head.block_logits(session.blocks([0], [7]))))
     assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])

@@ -45,7 +45,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "distinct": {"growth": "static", "widths": [3, 2, 1], "children": "without_replacement"},
     "repeated": {"growth": "static", "widths": [3, 2, 1], "children": "with_replacement"},
 }
-CASES = [(head, options) for head in ("eagle3", "eagle") for options in OPTIONS]
+GROWN_ALIKE = ("drawn chain", "beam", "dynamic", "repeated")
+"""How trees grow does not depend on the head: these are tried with one of the two outside the full tier."""
+CASES = [
+    *(("eagle3", options) for options in OPTIONS),
+    *(
+        pytest.param("eagle", options, marks=[pytest.mark.full] * (options in GROWN_ALIKE), id=f"eagle-{options}")
+        for options in OPTIONS
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.tree import TreeBuilder
 from tests.draft_heads.plain_formulas import PlainEagle1, PlainEagle3, PlainHead, frequencies
+from tests.support.draft_logits import roots_of, rows_of
 from tests.support.tiny_heads import (
     HeadSizes,
     _Random,
@@ -128,17 +129,17 @@ def test_trees_of_a_batch_over_several_rounds(name: str, tmp_path: Path) -> None
     taps, texts = session.head.taps, [Text(sizes, seed) for seed in range(3)]
     # a prompt may be fed in parts
     texts[2].tokens += [texts[2].token() for _ in range(12)]
-    session.prefill_pairs(2, texts[2].tokens[1:8], session.head.features(texts[2].hidden(0, 7)))
+    session.feed_features([2], [texts[2].tokens[1:8]], [session.head.features(texts[2].hidden(0, 7))])
     texts[2].fed = 7
     for _ in range(2):
         pairs = [text.unfed() for text in texts]
         features = [session.head.features(hidden) for _, hidden in pairs]
-        roots = session.feed_pairs(range(3), [tokens for tokens, _ in pairs], features)
+        roots = roots_of(session.feed_pairs(range(3), [tokens for tokens, _ in pairs], features))
         trees = [TreeBuilder(text.tokens[-1]) for text in texts]
         logits = [[root_V] for root_V in roots]
         for _ in range(3):
             new = [text.level(tree) for text, tree in zip(texts, trees, strict=True)]
-            for slot, level in enumerate(session.grow(range(3), trees, new)):
+            for slot, level in enumerate(rows_of(session.grow(range(3), trees, new))):
                 logits[slot] += level.unbind()
         for text, tree, of_nodes in zip(texts, trees, logits, strict=True):
             hidden = text.hidden(0, len(text.tokens) - 1)

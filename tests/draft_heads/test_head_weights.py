@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from spec_sdk.model.draft_heads.loading import HeadChoices
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.ops import Ops
+from tests.support.draft_logits import roots_of
 from tests.support.tiny_heads import HeadSizes, load_head, random_ends, write_eagle3
 
 SIZES = HeadSizes(M=64, S=64, head_dim=16)
@@ -23,7 +24,7 @@ def root_logits(place: Path, weights: str) -> torch.Tensor:
     found = [layer.quantized and layer.quantized.bits for layer in session.head.projections]
     assert found == [bits] * 6
     hidden = {layer: torch.randn(5, SIZES.S, generator=torch.Generator().manual_seed(1)) for layer in session.head.taps}
-    (logits_V,) = session.feed_pairs([0], [[3, 4, 5, 6, 7]], [session.head.features(hidden)])
+    (logits_V,) = roots_of(session.feed_pairs([0], [[3, 4, 5, 6, 7]], [session.head.features(hidden)]))
     return logits_V[logits_V > -torch.inf]
 
 

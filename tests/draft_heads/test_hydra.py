@@ -10,7 +10,7 @@ import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.registry import Registry
-from spec_sdk.testing import TableModel, check_drafter, joint_law
+from spec_sdk.testing import TableModel, check_drafter, joint_distribution
 from spec_sdk.testing.defaults import request_for
 from spec_sdk_drafters.hydra import HydraConfig, HydraDrafter
 from spec_sdk_drafters.no_draft import NoDraft
@@ -26,7 +26,7 @@ from tests.draft_heads.test_losslessness import (
     Granted,
     TableModels,
 )
-from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution
 from tests.support import tiny_checkpoints
 from tests.support.tiny_heads import HeadSizes, random_ends
 from tests.support.tiny_hydra import write_hydra
@@ -133,13 +133,13 @@ def test_every_outcome_of_a_cycle(growth: str, verifier: str, layout: str, tmp_p
     config = HydraConfig(str(tmp_path), growth={**CHAINS, **TREES}[growth]())
     policy = Granted(Budget(2, 4))
     for params in SAMPLINGS.values():
-        emitted = cycle_law(
+        emitted = cycle_distribution(
             target, lambda: HydraDrafter(config, models), VERIFIERS[verifier], params, PROMPT, policy=policy
         )
         length = max(map(len, emitted))
-        law = completed_law(emitted, target, params, PROMPT, length)
-        expected = joint_law(target, ReferenceSampler(None, params), PROMPT, length)
-        assert (law - expected).abs().max() < 1e-6
+        distribution = completed_distribution(emitted, target, params, PROMPT, length)
+        expected = joint_distribution(target, ReferenceSampler(None, params), PROMPT, length)
+        assert (distribution - expected).abs().max() < 1e-6
 
 
 # --- pipelines ---

@@ -20,6 +20,7 @@ from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.tree import TreeBuilder
 from tests.draft_heads.plain_formulas import PlainHead, rms_norm
 from tests.draft_heads.test_formulas import Text, end_tensors, path_of, use_angles_of
+from tests.support.draft_logits import roots_of, rows_of
 from tests.support.tiny_heads import HeadSizes, load_head, random_ends, write_eagle1, write_head
 from tests.support.tiny_hydra import PREFIX, SIZES, hydra_config, hydra_tensors, load_hydra, write_hydra
 from tests.support.tiny_medusa import load_medusa, write_medusa
@@ -74,16 +75,16 @@ def test_trees_of_a_batch_over_several_rounds(variant: str, tmp_path: Path) -> N
         use_angles_of(plain, heads.prefix.head)
     # a prompt may be fed in parts
     texts[2].tokens += [texts[2].token() for _ in range(12)]
-    session.prefill_pairs(2, texts[2].tokens[1:8], heads.features(texts[2].hidden(0, 7)))
+    session.feed_features([2], [texts[2].tokens[1:8]], [heads.features(texts[2].hidden(0, 7))])
     texts[2].fed = 7
     for _ in range(2):
         pairs = [text.unfed() for text in texts]
         features = [heads.features(hidden) for _, hidden in pairs]
-        roots = session.feed_pairs(range(3), [tokens for tokens, _ in pairs], features)
+        roots = roots_of(session.feed_pairs(range(3), [tokens for tokens, _ in pairs], features))
         trees, logits = [TreeBuilder(text.tokens[-1]) for text in texts], [[root_V] for root_V in roots]
         for _ in range(3):
             new = [wherever(text, tree) for text, tree in zip(texts, trees, strict=True)]
-            for slot, level in enumerate(session.grow(range(3), trees, new)):
+            for slot, level in enumerate(rows_of(session.grow(range(3), trees, new))):
                 logits[slot] += level.unbind()
         for slot, (text, tree, of_nodes) in enumerate(zip(texts, trees, logits, strict=True)):
             assert session.length(slot) == len(text.tokens) - 1

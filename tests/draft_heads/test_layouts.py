@@ -16,6 +16,7 @@ from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
 from spec_sdk.model.draft_heads.head import DraftHead
 from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.draft_heads.session import DraftHeadSession
+from tests.support.draft_logits import roots_of
 from tests.support.tiny_heads import (
     HeadSizes,
     eagle1_tensors,
@@ -41,7 +42,7 @@ def logits_of(directory: Path, sizes: HeadSizes = SIZES, **choices: Any) -> torc
     session = DraftHeadSession(load_head(directory, random_ends(sizes), **choices))
     generator = torch.Generator().manual_seed(5)
     hidden = {layer: torch.randn(4, sizes.S, dtype=torch.float64, generator=generator) for layer in range(11)}
-    return session.feed_pairs([0], [[7, 8, 9, 10]], [session.head.features(hidden)])[0]
+    return roots_of(session.feed_pairs([0], [[7, 8, 9, 10]], [session.head.features(hidden)]))[0]
 
 
 def refusal(directory: Path, sizes: HeadSizes = SIZES, layers: int = 10, **choices: Any) -> str:
@@ -162,7 +163,7 @@ def test_without_d2t_all_tokens_are_known(tmp_path: Path) -> None:
         ({"fc.weight": torch.zeros(48, 96)}, "'fc.weight' has shape [48, 96], but the config asks for [48, 144]"),
         ({"layers.1.mlp.up_proj.weight": torch.zeros(64, 48)}, "more than one layer"),
         ({"midlayer.self_attn.q_proj.weight_scale": torch.zeros(1)}, "weight_scale' is none that such a head has"),
-        ({"mask_hidden": torch.zeros(1, 1, 144)}, "'mask_hidden' is none that such a head has"),
+        ({"mask_hidden": torch.zeros(1, 1, 144)}, "no mask_token_id or pard_token or ptd_token_id"),
         ({"fc_norm.0.weight": torch.zeros(48)}, "'fc_norm.0.weight' is none that such a head has"),
     ],
 )
@@ -263,9 +264,9 @@ def test_other_heads_are_named(tmp_path: Path) -> None:
     tensors = {"layers.0.self_attn.q_proj.weight": torch.zeros(48, 48)}
     write_head(tmp_path / "a", {"architectures": ["DFlashDraftModel"]}, tensors)
     found = refusal(tmp_path / "a")
-    assert "DFlashDraftModel" in found and "speculators, EAGLE-3, EAGLE-1/2" in found
-    write_head(tmp_path / "b", speculators_config(SIZES, "peagle"), tensors)
-    assert "speculators_model_type is 'peagle'" in refusal(tmp_path / "b")
+    assert "DFlashDraftModel" in found and "speculators, P-EAGLE, EAGLE-3, EAGLE-1/2" in found
+    write_head(tmp_path / "b", speculators_config(SIZES, "xpress"), tensors)
+    assert "speculators_model_type is 'xpress'" in refusal(tmp_path / "b")
 
 
 def test_only_pickles(tmp_path: Path) -> None:

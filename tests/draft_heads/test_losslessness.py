@@ -16,7 +16,7 @@ from spec_sdk.contracts import Budget, Drafter, Growth, Policy, Request, Samplin
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
-from spec_sdk.testing import SIGNIFICANCE, TableModel, goodness_of_fit, joint_law, sample_tokens
+from spec_sdk.testing import SIGNIFICANCE, TableModel, goodness_of_fit, joint_distribution, sample_tokens
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk_drafters.eagle import EagleConfig, EagleDrafter
 from spec_sdk_growth.auto import AutoConfig, AutoGrowth
@@ -28,7 +28,7 @@ from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
 from spec_sdk_verifiers.naive_tree import NaiveTree
-from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution
 from tests.support.tiny_decoder import ModelTensors
 from tests.support.tiny_heads import HeadSizes, random_ends, write_eagle1, write_eagle3
 from tests.support.tiny_models import TinyModels
@@ -122,11 +122,11 @@ def test_every_outcome_of_a_cycle(
     growth: str, verifier: str, head: str, nodes: int, sampling: str, make: Callable[[str, str], Drafter]
 ) -> None:
     target, params, policy = TableModel(VOCABULARY, 0), SAMPLINGS[sampling], Granted(Budget(2, nodes))
-    emitted = cycle_law(target, lambda: make(head, growth), VERIFIERS[verifier], params, PROMPT, policy=policy)
+    emitted = cycle_distribution(target, lambda: make(head, growth), VERIFIERS[verifier], params, PROMPT, policy=policy)
     length = max(map(len, emitted))
-    law = completed_law(emitted, target, params, PROMPT, length)
-    expected = joint_law(target, ReferenceSampler(None, params), PROMPT, length)
-    assert (law - expected).abs().max() < 1e-6
+    distribution = completed_distribution(emitted, target, params, PROMPT, length)
+    expected = joint_distribution(target, ReferenceSampler(None, params), PROMPT, length)
+    assert (distribution - expected).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -143,4 +143,4 @@ def test_cycles_of_one_drafter(
         target, make(head, growth), MultiStep(None), sampler, PROMPT, TOKENS, draws, policy=policy
     ):
         counts[cell_of(tokens, VOCABULARY)] += 1
-    assert goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE
+    assert goodness_of_fit(counts, draws * joint_distribution(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE

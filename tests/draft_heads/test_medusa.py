@@ -14,7 +14,7 @@ import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.registry import Registry
-from spec_sdk.testing import TableModel, check_drafter, joint_law
+from spec_sdk.testing import TableModel, check_drafter, joint_distribution
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_drafters.medusa import MedusaConfig, MedusaDrafter
@@ -23,7 +23,7 @@ from spec_sdk_drafters.position_tree import Candidates, most_probable_tree
 from spec_sdk_samplers.reference import ReferenceSampler
 from tests.draft_heads.test_drafter import PROMPTS, Served, answers, greedy_answer, pipeline_of, target_session
 from tests.draft_heads.test_losslessness import PROMPT, SAMPLINGS, VERIFIERS, VOCABULARY, Granted, TableModels
-from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution
 from tests.support import tiny_checkpoints
 from tests.support.tiny_heads import HeadSizes, random_ends
 from tests.support.tiny_medusa import write_medusa
@@ -178,13 +178,13 @@ def test_every_outcome_of_a_cycle(verifier: str, candidates: int, sampling: str,
     for nodes in (3, 12):
         # one candidate at every depth is a chain
         policy = Granted(Budget(2, nodes))
-        emitted = cycle_law(
+        emitted = cycle_distribution(
             target, lambda: MedusaDrafter(config, models), VERIFIERS[verifier], params, PROMPT, policy=policy
         )
         length = max(map(len, emitted))
-        law = completed_law(emitted, target, params, PROMPT, length)
-        expected = joint_law(target, ReferenceSampler(None, params), PROMPT, length)
-        assert (law - expected).abs().max() < 1e-6
+        distribution = completed_distribution(emitted, target, params, PROMPT, length)
+        expected = joint_distribution(target, ReferenceSampler(None, params), PROMPT, length)
+        assert (distribution - expected).abs().max() < 1e-6
         longest = max(longest, length)
     # a chain may consist of what top-k leaves out
     assert longest > 1 or candidates == 1

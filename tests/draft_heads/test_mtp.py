@@ -15,7 +15,7 @@ from spec_sdk import Engine, InMemoryModel
 from spec_sdk.contracts import Budget
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
-from spec_sdk.testing import TableModel, check_drafter, joint_law
+from spec_sdk.testing import TableModel, check_drafter, joint_distribution
 from spec_sdk_drafters.mtp import MtpConfig, MtpDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -31,7 +31,7 @@ from tests.draft_heads.test_losslessness import (
     Granted,
     TableModels,
 )
-from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution
 from tests.support import tiny_checkpoints
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_heads import random_ends, write_head
@@ -119,13 +119,13 @@ def test_every_outcome_of_a_cycle(growth: str, verifier: str, family: str, tmp_p
     models, target = TableModels(random_ends(TABLE, 3, dtype=torch.float32)), TableModel(VOCABULARY, 0)
     chosen, policy = MtpConfig(str(tmp_path), growth={**CHAINS, **TREES}[growth]()), Granted(Budget(2, 4))
     for params in SAMPLINGS.values():
-        emitted = cycle_law(
+        emitted = cycle_distribution(
             target, lambda: MtpDrafter(chosen, models), VERIFIERS[verifier], params, PROMPT, policy=policy
         )
         length = max(map(len, emitted))
-        law = completed_law(emitted, target, params, PROMPT, length)
-        expected = joint_law(target, ReferenceSampler(None, params), PROMPT, length)
-        assert (law - expected).abs().max() < 1e-6
+        distribution = completed_distribution(emitted, target, params, PROMPT, length)
+        expected = joint_distribution(target, ReferenceSampler(None, params), PROMPT, length)
+        assert (distribution - expected).abs().max() < 1e-6
 
 
 # --- pipelines ---

@@ -19,6 +19,7 @@ from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.tree import TreeBuilder
 from tests.draft_heads.plain_formulas import PlainHead, rms_norm
 from tests.draft_heads.test_formulas import Text, end_tensors, path_of, use_angles_of
+from tests.support.draft_logits import roots_of, rows_of
 from tests.support.tiny_heads import HeadSizes, load_head, random_ends, write_eagle1
 from tests.support.tiny_mtp import NAMES, QWEN3_MOE, SIZES, load_module, model_config, mtp_tensors, write_module
 
@@ -106,17 +107,17 @@ def test_trees_of_a_batch_over_several_rounds(case: str, tmp_path: Path) -> None
     # what leaves the last block of ten
     assert session.head.taps == (10,)
     texts = [Text(SIZES, seed) for seed in range(2)]
-    session.prefill_pairs(1, texts[1].tokens[1:2], session.head.features(texts[1].hidden(0, 1)))
+    session.feed_features([1], [texts[1].tokens[1:2]], [session.head.features(texts[1].hidden(0, 1))])
     texts[1].fed = 1
     texts[1].tokens += [texts[1].token() for _ in range(5)]
     for _ in range(2):
         pairs = [text.unfed() for text in texts]
         features = [session.head.features(hidden) for _, hidden in pairs]
-        roots = session.feed_pairs(range(2), [tokens for tokens, _ in pairs], features)
+        roots = roots_of(session.feed_pairs(range(2), [tokens for tokens, _ in pairs], features))
         trees, logits = [TreeBuilder(text.tokens[-1]) for text in texts], [[root_V] for root_V in roots]
         for _ in range(2):
             new = [text.level(tree) for text, tree in zip(texts, trees, strict=True)]
-            for slot, level in enumerate(session.grow(range(2), trees, new)):
+            for slot, level in enumerate(rows_of(session.grow(range(2), trees, new))):
                 logits[slot] += level.unbind()
         for text, tree, of_nodes in zip(texts, trees, logits, strict=True):
             states = [text.states[10, : len(text.tokens) - 1]]
@@ -129,7 +130,7 @@ def test_trees_of_a_batch_over_several_rounds(case: str, tmp_path: Path) -> None
 def logits_of(directory: Path, **choices: Any) -> torch.Tensor:
     session = DraftHeadSession(load_module(directory, ENDS, **choices))
     states = torch.randn(4, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    return session.feed_pairs([0], [[7, 8, 9, 10]], [session.head.features({10: states})])[0]
+    return roots_of(session.feed_pairs([0], [[7, 8, 9, 10]], [session.head.features({10: states})]))[0]
 
 
 def test_which_state_is_read_can_be_said(tmp_path: Path) -> None:

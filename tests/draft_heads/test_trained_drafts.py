@@ -15,7 +15,8 @@ from spec_sdk import installed
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
-from spec_sdk.model.draft_heads.loading import HeadChoices
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
+from spec_sdk.model.draft_heads.loading import BLOCK_HEADS, EAGLE_HEADS, HYDRA_HEADS, MEDUSA_HEADS
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Models
 from spec_sdk.model.target_identity import target_identity
@@ -31,11 +32,11 @@ CPU = torch.device("cpu")
 ANY = HeadChoices(target_layers=(1, 3, 5))
 
 
-def models(target: Path) -> Models:
+def models(target: Path, draft: str = "cut", layers: str | list[int] = "auto") -> Models:
     return Models(
         str(target),
-        "cut",
-        "auto",
+        draft,
+        layers,
         lambda source, dtype: TorchExecutor(load_decoder(source, CPU, dtype), Ops()),
         Ops(),
         CPU,
@@ -71,23 +72,39 @@ def test_the_head_that_was_trained_for_the_target(package: Path, tmp_path: Path)
     block = write_dflash(package / "block", BlockSizes(), leaving=(0, 2, 4))
     facts(block, method="dflash", target_identity=identity)
     beside = models(tmp_path / "target")
-    assert beside.draft_head(None, ANY).name == "fits, EAGLE-3 head"
-    assert beside.medusa_heads(None).name == "heads, Medusa heads"
-    assert beside.hydra_heads(None).name == "hydra, Hydra heads"
-    assert beside.block_head(None, HeadChoices()).name == "block, DFlash head"
+    assert beside.draft_head(None, EAGLE_HEADS, ANY).name == "fits, EAGLE-3 head"
+    assert beside.draft_head(None, MEDUSA_HEADS).name == "heads, Medusa heads"
+    assert beside.draft_head(None, HYDRA_HEADS).name == "hydra, Hydra heads"
+    assert beside.draft_head(None, BLOCK_HEADS).name == "block, DFlash head"
     # a head that is named goes before it
-    assert beside.draft_head(str(package / "another"), ANY).name == "another, EAGLE-3 head"
+    assert beside.draft_head(str(package / "another"), EAGLE_HEADS, ANY).name == "another, EAGLE-3 head"
     with pytest.raises(UserError, match=r"no installed package has a head of eagle for target; name one"):
-        beside.draft_head(None, HeadChoices("eagle"))
+        beside.draft_head(None, EAGLE_HEADS, HeadChoices("eagle"))
 
 
 def test_no_head_was_trained_for_the_target(package: Path, tmp_path: Path) -> None:
     facts(write_eagle3(package / "another", HeadSizes()), method="eagle3", target_identity="0123456789abcdef")
     beside = models(tmp_path / "target")
     with pytest.raises(UserError, match=r"^drafter\.checkpoint: no installed package has a head of eagle or eagle3 "):
-        beside.draft_head(None, ANY)
+        beside.draft_head(None, EAGLE_HEADS, ANY)
     with pytest.raises(UserError, match=r"^drafter\.checkpoint: no installed package has a head of medusa for target"):
-        beside.medusa_heads(None)
+        beside.draft_head(None, MEDUSA_HEADS)
+
+
+def test_the_draft_model_that_was_trained_for_the_target(package: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    identity = target_identity(open_checkpoint(str(target)))
+    cut = "target, 2 of 5 layers"
+    assert models(target, "auto", [0, 4]).draft().name == cut
+    write_checkpoint(package / "another", num_hidden_layers=2)
+    facts(package / "another", method="model", target_identity="0123456789abcdef")
+    assert "layers" in models(target, "auto").draft().name
+    write_checkpoint(package / "small", num_hidden_layers=2)
+    facts(package / "small", method="model", target_identity=identity)
+    trained = models(target, "auto")
+    assert trained.draft().name == "small"
+    assert trained.drafting_with("auto", [0, 4], {}).draft().name == cut
+    assert models(target, "auto", [0, 4]).draft().name == cut and models(target).draft().name != "small"
 
 
 def test_identity_outlives_rounding_and_not_training(tmp_path: Path) -> None:

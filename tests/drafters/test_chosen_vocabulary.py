@@ -23,10 +23,12 @@ from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_backends.native.library import find
 from spec_sdk_backends.native.ops import NativeOps
+from tests.support.draft_logits import roots_of, rows_of
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors
 from tests.support.tiny_heads import HeadSizes, random_ends, write_eagle1, write_eagle3
 from tests.support.tiny_models import TinyModels
+from tests.support.tiny_mtp import model_config, mtp_tensors, write_module
 
 CPU = torch.device("cpu")
 FEW = 8
@@ -68,7 +70,9 @@ def test_the_logits_of_the_lowest_ids_and_of_the_own_text_are_the_whole_heads(na
     for slot, text in enumerate(TEXTS):
         context.follow(slot, text)
     slots = [0, 1]
-    for found, full, text in zip(few.feed(slots, TEXTS), whole.feed(slots, TEXTS), TEXTS, strict=True):
+    for found, full, text in zip(
+        roots_of(few.feed(slots, TEXTS)), roots_of(whole.feed(slots, TEXTS)), TEXTS, strict=True
+    ):
         torch.testing.assert_close(found, expected(full, text), atol=1e-4, rtol=1e-4)
     trees = []
     for text in TEXTS:
@@ -76,7 +80,7 @@ def test_the_logits_of_the_lowest_ids_and_of_the_own_text_are_the_whole_heads(na
         for token in (7, 50):
             tree.add(0, token, "chosen")
         trees.append(tree)
-    levels = zip(few.grow(slots, trees, [2, 2]), whole.grow(slots, trees, [2, 2]), TEXTS, strict=True)
+    levels = zip(rows_of(few.grow(slots, trees, [2, 2])), rows_of(whole.grow(slots, trees, [2, 2])), TEXTS, strict=True)
     for found, full, text in levels:
         torch.testing.assert_close(found, expected(full, text), atol=1e-4, rtol=1e-4)
 
@@ -132,19 +136,21 @@ def test_conformance(options: dict[str, Any]) -> None:
     check_drafter(lambda: drafter_of(vocabulary=FEW, **options), VOCABULARY, prompts=prompts, draws=100)
 
 
-def test_an_eagle_head_over_the_targets_output_head(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["eagle", "mtp"])
+def test_a_head_over_the_targets_output_head(name: str, tmp_path: Path) -> None:
     write_eagle1(tmp_path / "eagle", SIZES, seed=1)
+    write_module(tmp_path / "mtp", "deepseek", model_config(), mtp_tensors("deepseek"))
     models = TinyModels()
     models._ends = random_ends(SIZES, models.target.executor.layers, dtype=torch.float32)
-    few = drafter_of(models, "eagle", checkpoint=str(tmp_path / "eagle"), vocabulary=FEW)
-    whole = drafter_of(models, "eagle", checkpoint=str(tmp_path / "eagle"))
+    few = drafter_of(models, name, checkpoint=str(tmp_path / name), vocabulary=FEW)
+    whole = drafter_of(models, name, checkpoint=str(tmp_path / name))
     assert isinstance(few.head.output_head, ReducedVocabularyHead) and len(few.head.output_head.token_R) == FEW
     assert not isinstance(whole.head.output_head, ReducedVocabularyHead)
     tokens, features = [70, 5, 41], torch.randn(3, SIZES.M)
     few.session.open(0, [], keep=False)
     whole.session.open(0, [], keep=False)
     few.session.context_vocabulary.follow(0, [3, *tokens])
-    (found,), (full,) = (drafter.session.feed_pairs([0], [tokens], [features]) for drafter in (few, whole))
+    (found,), (full,) = (roots_of(drafter.session.feed_pairs([0], [tokens], [features])) for drafter in (few, whole))
     torch.testing.assert_close(found, expected(full, [3, *tokens]))
 
 

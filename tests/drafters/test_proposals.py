@@ -16,6 +16,7 @@ from spec_sdk.testing import check_drafter
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
+from tests.support.draft_logits import roots_of
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_models import TinyModels
 
@@ -34,7 +35,7 @@ def drafter_of(name: str = "draft_model", **options: Any) -> Any:
 def plain_logits(session: Session, tokens: Sequence[int]) -> torch.Tensor:
     """The logits [V] after ``tokens``, with nothing taken from what was fed before."""
     session.open(0, tokens, keep=False)
-    return session.feed([0], [tokens])[0]
+    return roots_of(session.feed([0], [tokens]))[0]
 
 
 def test_prompt_lookup() -> None:

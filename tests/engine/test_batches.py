@@ -75,8 +75,20 @@ def pipeline_of(name: str, checkpoint: Path, *overrides: str) -> Pipeline:
     return build_pipeline(settings, Registry.discover())
 
 
-@pytest.mark.parametrize("sampling", [(), SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("name", PIPELINES)
+CHOSEN_ALIKE = ("suffix", "token_recycling", "easyspec_chain", "layer_skip_chain", "alspec")
+"""What these draft is chosen whatever the temperature is, or is a tree of another of the pipelines with one branch."""
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        *(pytest.param(name, SAMPLED, id=f"{name}-sampled") for name in PIPELINES),
+        *(
+            pytest.param(name, (), id=f"{name}-greedy", marks=[pytest.mark.full] * (name in CHOSEN_ALIKE))
+            for name in PIPELINES
+        ),
+    ],
+)
 def test_tokens_are_the_same_alone_and_among_others(name: str, sampling: tuple[str, ...], checkpoint: Path) -> None:
     pipeline = pipeline_of(name, checkpoint, *sampling)
     asked = list(enumerate(prompts(COUNT)))

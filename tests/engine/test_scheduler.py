@@ -368,7 +368,7 @@ class Tapped(Lookup):
 
 
 def test_every_request_is_told_its_own_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all of its prompt, fed in chunks, though its slot holds the keys of the same prompt from a request before."""
+    """Of all of its prompt, fed in chunks or taken over from a request before."""
     monkeypatch.setattr("spec_sdk.engine.scheduler.PREFILL_CHUNK", 3)
     drafter = Tapped()
     engine = engine_of(drafter=drafter)
@@ -384,6 +384,42 @@ def test_every_request_is_told_its_own_hidden_states(monkeypatch: pytest.MonkeyP
                 assert set(ours) == set(Tapped.taps)
                 for layer in ours:
                     torch.testing.assert_close(ours[layer], theirs[layer], atol=1e-4, rtol=1e-4)
+
+
+def test_hidden_states_of_what_prompts_have_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are taken over with the cache, those of an answer too, unless another engine has used the slot since."""
+    fed: list[list[int]] = []
+    prefill = Session.prefill
+
+    def spy(self: Session, slot: int, new: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
+        fed.append(list(new))
+        return prefill(self, slot, new, taps)
+
+    drafter = Tapped()
+    engine = engine_of(1, drafter)
+    first, _ = serve(engine, PROMPTS[:1])
+    longer = [*PROMPTS[0], *tokens(first[0])[:6], 50, 51]
+    shorter = [*PROMPTS[0][:4], 33, 34]
+    monkeypatch.setattr(Session, "prefill", spy)
+
+    def check(prompt: list[int], fed_now: list[int]) -> None:
+        fed.clear()
+        drafter.told.clear()
+        serve(engine, [prompt])
+        assert fed == [fed_now]
+        alone = Tapped()
+        serve(engine_of(1, alone), [prompt])
+        for ours, theirs in zip(drafter.told[0], alone.told[0], strict=True):
+            for layer in Tapped.taps:
+                torch.testing.assert_close(ours[layer], theirs[layer], atol=1e-4, rtol=1e-4)
+
+    check(longer, [50])
+    check(shorter, [33])
+    check(longer, longer[4:-1])
+    other = engine_of(1)
+    other.scheduler.target = engine.scheduler.target
+    serve(other, [[*longer[:10], 60, 61]])
+    check([*longer[:10], 60, 62], [*longer[:10], 60])
 
 
 def test_a_request_gets_the_slot_that_holds_most_of_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ import torch
 from spec_sdk.contracts import Request, SamplingParams, Verdict, Verifier
 from spec_sdk.engine.faults import RequestError
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
-from spec_sdk.errors import UserError
+from spec_sdk.errors import PluginFault, UserError
 from spec_sdk.model.session import Scores, Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -114,6 +114,26 @@ def test_a_wrong_number_of_verdicts_names_the_verifier_and_ends_the_requests_of_
     assert {str(error) for error in errors.values()} == {message}
 
 
+def test_a_verifier_that_returns_none_is_named() -> None:
+    class OfNone(MultiStep):
+        def rule(self, *_: object) -> Any:  # type: ignore[override]
+            return None
+
+    class Nothing(Greedy):
+        def verify_one(self, *_: object) -> Any:
+            return None
+
+    cases = (
+        (Changing(lambda verdicts, requests: cast(Verdicts, None)), "it returned None, and no list of verdicts"),
+        (OfNone(None), "its rule returned None, not a path and a token"),
+        (Nothing(None), "None is no Verdict"),
+    )
+    for verifier, fault in cases:
+        _, errors = serve(engine_of(SAMPLED if isinstance(verifier, OfNone) else GREEDY, verifier=verifier))
+        assert errors and all(isinstance(error, PluginFault) for error in errors.values())
+        assert {str(error) for error in errors.values()} == {f"verifier {verifier.name!r}: {fault}"}
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_a_call_that_raises_ends_its_requests(named: bool) -> None:
     def change(verdicts: Verdicts, requests: Sequence[Request]) -> Verdicts:
@@ -155,7 +175,7 @@ def test_a_rule_that_returns_no_decision_ends_its_request(monkeypatch: pytest.Mo
     monkeypatch.setattr(verifier, "rule", rule)
     trees, logits, requests = zip(*[case(3), case(4)], strict=True)
     verdicts = verifier.verify(trees, logits, requests)
-    assert isinstance(verdicts[0], TypeError) and isinstance(verdicts[1], Verdict) and verdicts[1].tokens == [7]
+    assert isinstance(verdicts[0], PluginFault) and isinstance(verdicts[1], Verdict) and verdicts[1].tokens == [7]
 
 
 def case(token: int) -> tuple[TokenTree, torch.Tensor, Request]:

@@ -94,8 +94,20 @@ def cached(
 NARROW, CAPPED = AttentionSpec(window=3), AttentionSpec(scale=0.4, softcap=1.5, window=70)
 
 
-@pytest.mark.parametrize(("splits", "padding", "spec"), [(1, 3, PLAIN), (3, 0, PLAIN), (3, 0, NARROW), (1, 3, CAPPED)])
-@pytest.mark.parametrize("name", BATCHES)
+WAYS = {"padded": (1, 3, PLAIN), "split": (3, 0, PLAIN), "narrow": (3, 0, NARROW), "capped": (1, 3, CAPPED)}
+"""Splits, padding and kind of layer."""
+SLOW = {("trees", "split"), ("more rows than a block", "split"), ("chunks", "narrow")}
+"""Of each batch, and of each way, others are left: in the interpreter these take half of the time of all."""
+
+
+@pytest.mark.parametrize(
+    ("name", "splits", "padding", "spec"),
+    [
+        pytest.param(name, *WAYS[way], id=f"{name}, {way}", marks=[pytest.mark.full] * ((name, way) in SLOW))
+        for name in BATCHES
+        for way in WAYS
+    ],
+)
 def test_every_request_has_its_own(
     name: str, splits: int, padding: int, spec: AttentionSpec, device: torch.device
 ) -> None:

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk_backends import spec_sdk_plugins
+from spec_sdk_backends import cuda, diagnosis, spec_sdk_plugins
+from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
 from tests.support.configured import plugin_of
+from tests.support.tiny_decoder import tiny_decoder
 
 
 @pytest.fixture
@@ -32,8 +34,51 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_no_gpu_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match=r"^backend=cuda: torch .* finds no CUDA device here, use backend=cpu$"):
+    with pytest.raises(
+        UserError, match=r"^backend=cuda: torch .* finds no CUDA device.*, or use backend=cpu$"
+    ) as raised:
         CudaBackend(CudaConfig())
+    assert str(raised.value) == f"backend=cuda: {CudaBackend.suitability(CudaConfig()).reason}, or use backend=cpu"
+
+
+@pytest.mark.parametrize(
+    ("driver", "built", "hidden", "advice"),
+    [
+        (None, None, None, "no NVIDIA driver is seen: with a GPU, install its driver and a torch built for CUDA"),
+        ("570.1", None, None, "it is built without CUDA; install one from https://pytorch.org/get-started"),
+        ("570.1", "12.8", "", "CUDA_VISIBLE_DEVICES= may hide it"),
+        ("440.3", "12.8", None, "it is built for CUDA 12.8, for which driver 440.3 may be too old; update it"),
+    ],
+)
+def test_what_is_missing_and_what_to_install(
+    driver: str | None, built: str | None, hidden: str | None, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(diagnosis, "nvidia_driver", lambda: driver)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    suited = CudaBackend.suitability(CudaConfig())
+    assert not suited.usable and suited.reason.endswith(advice)
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [(9, "bfloat16"), (8, "bfloat16"), (7, "float32")])
+def test_the_dtype_and_the_sampler_that_suit_a_gpu(
+    capability: int, dtype: str, one_gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = SimpleNamespace(name="Some GPU", total_memory=80 * 2**30, major=capability)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    suited = CudaBackend.suitability(CudaConfig())
+    assert (suited.usable, suited.rank, suited.dtype, suited.sampler) == (True, 100, dtype, "exact")
+    assert suited.reason == "Some GPU, and Triton is installed"
+    each = AccelerateBackend.suitability(AccelerateConfig())
+    assert (each.dtype, each.sampler, each.rank) == (dtype, "exact", None)
+    assert AccelerateBackend.suitability(AccelerateConfig(device="cpu")).dtype == "float32"
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else real(name))
+    suited = CudaBackend.suitability(CudaConfig())
+    assert not suited.usable and suited.reason == "triton is not installed: pip install 'spec-sdk[cuda]'"
 
 
 def test_no_triton_is_one_clear_line(one_gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +124,22 @@ def test_passes_are_captured_where_it_is_asked_for(one_gpu: list[str]) -> None:
     assert CudaBackend(CudaConfig(compile=True)).compiled == {"graphs": 0}
     with pytest.raises(UserError, match=r"^backend.compile: 'often' must be auto, true or false$"):
         CudaBackend(CudaConfig(compile="often"))
+
+
+def test_small_operations_are_fused_where_it_is_asked_for(one_gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With captured passes, unless it is said; other blocks are run as they are, and the report says why."""
+    pytest.importorskip("triton")
+
+    def decoder_of(config: CudaConfig, name: str = "smollm") -> tuple[str, object]:
+        monkeypatch.setattr(cuda, "load_decoder", lambda *arguments: tiny_decoder(name))
+        backend = CudaBackend(config)
+        executor = backend.load(None, torch.float32)  # type: ignore[arg-type]
+        return type(executor.decoder).__name__, backend.compiled.get("unfused_because")  # type: ignore[attr-defined]
+
+    assert decoder_of(CudaConfig()) == ("Decoder", None)
+    assert decoder_of(CudaConfig(fuse=True)) == ("FusedDecoder", None)
+    assert decoder_of(CudaConfig(compile=True)) == ("FusedDecoder", None)
+    assert decoder_of(CudaConfig(compile=True, fuse=False)) == ("Decoder", None)
+    assert decoder_of(CudaConfig(fuse=True), "mixtral")[1] == "layer 0 has no gated MLP"
+    with pytest.raises(UserError, match=r"^backend.fuse: 'often' must be auto, true or false$"):
+        CudaBackend(CudaConfig(fuse="often"))

@@ -17,6 +17,7 @@ from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_executor
 from spec_sdk_backends.cuda_graphs import GraphCapture
+from spec_sdk_backends.fused_decoder import FusedDecoder
 from spec_sdk_backends.triton_ops import TritonOps
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
@@ -30,13 +31,14 @@ PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
 TOLERANCES = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
 
 
-def test_captured_passes_are_those_of_the_reference() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_captured_passes_are_those_of_the_reference(fused: bool) -> None:
     """All of the conformance suite on the device, plain and layer-parallel."""
     device = torch.device("cuda")
 
     def load(source: object, dtype: torch.dtype) -> GraphExecutor:
         decoder = load_decoder(source, device, dtype, TritonOps())  # type: ignore[arg-type]
-        return GraphExecutor(decoder, TritonOps(), GraphCapture(device))
+        return GraphExecutor(FusedDecoder(decoder) if fused else decoder, TritonOps(), GraphCapture(device))
 
     check_executor(
         load,

@@ -21,8 +21,7 @@ pytest.importorskip("triton")
 from benchmarks.support.full_mask_kernel import full_mask_attention
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("prefix", [0, 30])
+@pytest.mark.parametrize(("prefix", "splits"), [(0, 1), (30, 1), (30, 3), pytest.param(0, 3, marks=pytest.mark.full)])
 def test_the_dense_result(prefix: int, splits: int, device: torch.device) -> None:
     """Two sequences with a tree each, three query heads to a KV head."""
     trees = [random_tree(70, seed=1), star(70)]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from spec_sdk.model.block_runner import BlockRunner
+from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -21,6 +22,7 @@ from tests.support.tiny_decoder import tiny_decoder
 pytest.importorskip("triton")
 
 from spec_sdk_backends.triton_ops import TritonOps
+from tests.support.draft_logits import roots_of, rows_of
 
 # the tiny decoder lives on the CPU, where kernels only run interpreted
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
@@ -40,7 +42,7 @@ def alone(ops: Ops, runner: BlockRunner | None) -> list[torch.Tensor]:
     ``runner`` runs the growing tree.
     """
     session = Session(TorchExecutor(tiny_decoder("smollm"), ops))
-    logits = session.feed([0], [[5, 6, 7, 8, 9]]) + session.feed([0], [[10, 11, 12]])
+    logits = roots_of(session.feed([0], [[5, 6, 7, 8, 9]])) + roots_of(session.feed([0], [[10, 11, 12]]))
     tree = grown(TreeBuilder(13), EDGES).build().tree
     logits.append(session.score([0], [tree])[0].logits_NV)
     path = [0, 1, 2]
@@ -51,16 +53,16 @@ def alone(ops: Ops, runner: BlockRunner | None) -> list[torch.Tensor]:
     session.runner = runner or session.runner
     growing = TreeBuilder(13)
     for level in LEVELS:
-        logits += session.grow([0], [grown(growing, level)], [len(level)])
+        logits += rows_of(session.grow([0], [grown(growing, level)], [len(level)]))
     return logits
 
 
-def together(ops: Ops, runner: BlockRunner | None) -> list[torch.Tensor]:
+def together(ops: Ops, runner: BlockRunner | None, decoder: Decoder | None = None) -> list[torch.Tensor]:
     """The same of three requests at once, in slots out of order, with prompts and trees of other lengths."""
-    session, slots = Session(TorchExecutor(tiny_decoder("smollm"), ops)), [2, 0, 3]
+    session, slots = Session(TorchExecutor(decoder or tiny_decoder("smollm"), ops)), [2, 0, 3]
     prompts = [[5, 6, 7, 8, 9], [3] * 8, [4, 5, 6, 7, 8, 9]]
-    logits = session.feed(slots, prompts)
-    logits += session.feed(slots[:2], [[10, 11, 12], [13, 14, 15, 16]])
+    logits = roots_of(session.feed(slots, prompts))
+    logits += roots_of(session.feed(slots[:2], [[10, 11, 12], [13, 14, 15, 16]]))
     trees = [grown(TreeBuilder(13), EDGES[:count]).build().tree for count in (6, 4, 5)]
     logits += [scores.logits_NV for scores in session.score(slots, trees)]
     session.commit(slots, [[0, 1, 2], [0], [0, 1]])
@@ -70,7 +72,7 @@ def together(ops: Ops, runner: BlockRunner | None) -> list[torch.Tensor]:
         new = [level, level[:-1], level]
         for builder, edges in zip(growing, new, strict=True):
             grown(builder, edges)
-        logits += session.grow(slots, growing, [len(edges) for edges in new])
+        logits += rows_of(session.grow(slots, growing, [len(edges) for edges in new]))
     return logits
 
 

@@ -271,3 +271,5 @@ def test_refusals(device: torch.device) -> None:
         speculative_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, int32([1], device), 4, 0)
     with pytest.raises(ValueError, match="do not fit into 5 keys"):
         predict_part(it.q_BNHD, it.k_BGSD, it.v_BGSD, int32([1], device), 5, 2)
+    with pytest.raises(ValueError, match="65 splits: 1 to 64 can be combined"):
+        speculative_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, int32([1], device), 4, 1, splits=65)

@@ -1,6 +1,7 @@
-"""Block verification keeps at least as many tokens as chain rejection; both keep the law, on chains of 1 … 8 tokens.
+"""Block verification keeps at least as many tokens as chain rejection; both keep the distribution, on chains of 1 … 8
+tokens.
 
-With p and q the laws of the next token after a path x, a path of i tokens is accepted
+With p and q the distributions of the next token after a path x, a path of i tokens is accepted
 
 - by chain rejection with probability Π min(q(x_k), p(x_k)), k = 1 … i;
 - by block verification with probability min over 0 ≤ j ≤ i of q(x_1 … x_j) p(x_{j+1} … x_i | x_1 … x_j).
@@ -21,14 +22,14 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Sampler, SamplingParams, Verifier
-from spec_sdk.testing import PlannedDraw, TableDrafter, TableModel, joint_law
+from spec_sdk.testing import PlannedDraw, TableDrafter, TableModel, joint_distribution
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.remembering import Remembering
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
-from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution
 from tests.losslessness.plans import SAMPLINGS
 
 SAMPLED, PROMPT = SamplingParams(temperature=1.0), (1, 0)
@@ -70,7 +71,7 @@ def test_the_published_example() -> None:
     target.table_RV[:] = torch.tensor([1.0, 2.0]).log()
     draft.table_RV[:] = torch.tensor([2.0, 1.0]).log()
     accepted = [
-        mean_accepted(cycle_law(target, lambda: drawn_chain(draft, 2), verifier, SAMPLED, PROMPT))
+        mean_accepted(cycle_distribution(target, lambda: drawn_chain(draft, 2), verifier, SAMPLED, PROMPT))
         for verifier in (CHAIN, BLOCK)
     ]
     assert accepted == pytest.approx([10 / 9, 11 / 9], abs=1e-6)
@@ -92,19 +93,21 @@ def test_the_published_example() -> None:
         pytest.param(3, 5, 3, marks=full),
     ],
 )
-def test_law_and_expected_length_by_enumeration(vocabulary: int, length: int, seeds: int) -> None:
-    """Of one cycle on a drawn chain; p and q depend on the whole path. The law is that of all tokens and the bonus."""
+def test_distribution_and_expected_length_by_enumeration(vocabulary: int, length: int, seeds: int) -> None:
+    """Of one cycle on a drawn chain; p and q depend on the whole path. It is of all tokens and the bonus."""
     gains = []
     for seed in range(seeds):
         target, draft = (TableModel(vocabulary, 700 + 2 * seed + i) for i in range(2))
         params = list(SAMPLINGS.values())[seed % len(SAMPLINGS)] if vocabulary > 2 else SAMPLED
         sampler = ReferenceSampler(None, params)
-        expected = joint_law(target, sampler, PROMPT, length + 1)
+        expected = joint_distribution(target, sampler, PROMPT, length + 1)
         accepted = []
         for verifier in (CHAIN, BLOCK):
-            emitted = cycle_law(target, functools.partial(drawn_chain, draft, length), verifier, params, PROMPT)
-            law = completed_law(emitted, target, params, PROMPT, length + 1)
-            assert float((law - expected).abs().max()) < 1e-6, f"{verifier.name}, seed {seed}"
+            emitted = cycle_distribution(
+                target, functools.partial(drawn_chain, draft, length), verifier, params, PROMPT
+            )
+            distribution = completed_distribution(emitted, target, params, PROMPT, length + 1)
+            assert float((distribution - expected).abs().max()) < 1e-6, f"{verifier.name}, seed {seed}"
             accepted.append(mean_accepted(emitted))
         assert accepted == pytest.approx(expected_accepted(target, draft, sampler, length), abs=1e-5)
         gains.append(accepted[1] - accepted[0])

@@ -1,4 +1,4 @@
-"""Budgets that follow acceptance and time leave the law of the output as it is; one that sees the future does not."""
+"""Budgets that follow acceptance and time keep the output's distribution; one that sees the future does not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spec_sdk.testing import (
     TableDrafter,
     TableModel,
     goodness_of_fit,
-    joint_law,
+    joint_distribution,
     sample_tokens,
 )
 from spec_sdk.testing.statistics import cell_of
@@ -85,7 +85,7 @@ def probability_of_sample(policy: Policy, draws: int, plan: list[list[PlannedDra
         target, TableDrafter(tables, plan), MultiStep(None), sampler, PROMPT, TOKENS, draws, policy=policy
     ):
         counts[cell_of(tokens, VOCABULARY)] += 1
-    return goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS))
+    return goodness_of_fit(counts, draws * joint_distribution(target, sampler, PROMPT, TOKENS))
 
 
 @pytest.mark.parametrize("policy", [ByAcceptance(None), HeuristicPolicy(HeuristicConfig(start=1, max=4))])

@@ -9,7 +9,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
-from spec_sdk.testing import SIGNIFICANCE, PlannedDraw, TableDrafter, TableModel, goodness_of_fit, joint_law
+from spec_sdk.testing import SIGNIFICANCE, PlannedDraw, TableDrafter, TableModel, goodness_of_fit, joint_distribution
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -75,7 +75,7 @@ def probability(policy: Policy, draws: int) -> float:
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in answers(policy, draws):
         counts[cell_of(tokens, VOCABULARY)] += 1
-    return goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS))
+    return goodness_of_fit(counts, draws * joint_distribution(target, sampler, PROMPT, TOKENS))
 
 
 def test_budgets_that_hang_on_the_batch_keep_the_distribution(scale: Scale) -> None:

@@ -20,7 +20,7 @@ from spec_sdk.contracts import (
     SpeculativeAttention,
     Verdict,
 )
-from spec_sdk.ops import DrawnTree, Rows, without
+from spec_sdk.ops import DrawnTree, Left, Rows, without
 from spec_sdk.testing import (
     TREES,
     PlannedDraw,
@@ -32,7 +32,7 @@ from spec_sdk.testing import (
     check_verifier,
     step_beyond_rounding,
 )
-from spec_sdk.tree import DraftDistribution, TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree, TreeBuilder
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
@@ -47,7 +47,9 @@ NO_MODELS: Any = None
 
 @pytest.mark.parametrize("plan", TREES)
 def test_table_drafters_conform(plan: Any) -> None:
-    check_drafter(lambda: TableDrafter(TABLES, plan), VOCABULARY, draws=400)
+    """Of more tokens than have all their outcomes tried; test_kit_drafters.py has one of fewer."""
+    tables = [TableModel(2 * VOCABULARY, seed) for seed in (1, 2)]
+    check_drafter(lambda: TableDrafter(tables, plan), 2 * VOCABULARY, prompts=[[5], [1, 9, 3] * 4], draws=200)
 
 
 def test_drafters_without_a_model_conform() -> None:
@@ -261,7 +263,7 @@ def test_a_relaxed_verifier_is_only_held_to_paths() -> None:
     check_verifier(RelaxedByHalf(None), draws=20)
     overstated = RelaxedByHalf(None)
     overstated.guarantee_under = lambda params: "distribution"  # type: ignore[method-assign]
-    with pytest.raises(AssertionError, match="joint law of 3 successive tokens is not the target's"):
+    with pytest.raises(AssertionError, match="joint distribution of the tokens that a cycle emits is off the target's"):
         check_verifier(overstated)
 
 
@@ -308,8 +310,8 @@ class TopPBeforeTopK(ReferenceSampler):
 
 
 class DrawsTheLikeliest(ReferenceSampler):
-    def draw_from(self, law: DraftDistribution, random: Random) -> int:
-        return int(law.q_V.argmax())
+    def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
+        return int(distribution.q_V.argmax())
 
 
 class GlobalRandomness(ReferenceSampler):
@@ -329,9 +331,9 @@ class SharesItsMemory(ExactSampler):
 class ForgetsTheFilters(ExactSampler):
     """Remembers of a drawn token what it was before top-k, top-p and min-p."""
 
-    def draw_from(self, law: DraftDistribution, random: Random) -> int:
-        token = super().draw_from(law, random)
-        law.known = {token: float((law.logits_V / self.params.temperature).softmax(-1)[token])}
+    def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
+        token = super().draw_from(distribution, random)
+        distribution.known = {token: float((distribution.logits_V / self.params.temperature).softmax(-1)[token])}
         return token
 
 
@@ -340,9 +342,49 @@ class OneRowTooFar(ReferenceSampler):
         return super().rows(tree, logits_NV.roll(-1, 0))
 
 
+class AcceptsEverything(ReferenceSampler):
+    """Its rows make every drafted token certain."""
+
+    def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
+        class Certain(Left):
+            def q(self, draw: Draw) -> float:
+                return 1e-30
+
+        rows = super().rows(tree, logits_NV)
+        rows.left = lambda node: Certain(rows, node)  # type: ignore[method-assign]
+        return rows
+
+
+class RejectsWithoutTrace(ReferenceSampler):
+    """After a rejection its rows go on with the target's distribution."""
+
+    def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
+        class Forgetful(Left):
+            def reject(self, draw: Draw, last: bool) -> None:
+                pass
+
+        rows = super().rows(tree, logits_NV)
+        rows.left = lambda node: Forgetful(rows, node)  # type: ignore[method-assign]
+        return rows
+
+
+class TakesTheArgmax(ReferenceSampler):
+    def draw(self, p_V: torch.Tensor, random: Random) -> int:
+        return int(p_V.argmax())
+
+
+class PenaltyForgetsDraftedTokens(ReferenceSampler):
+    def penalise(self, logits_NV: torch.Tensor, prefix: Sequence[int], paths: Sequence[Sequence[int]]) -> torch.Tensor:
+        return super().penalise(logits_NV, prefix, [()] * len(paths))
+
+
 @pytest.mark.parametrize(
     ("sampler", "fault"),
     [
+        (AcceptsEverything, "gives another joint distribution than plain sampling"),
+        (RejectsWithoutTrace, "gives another joint distribution than plain sampling"),
+        (TakesTheArgmax, "draw does not follow its distribution"),
+        (PenaltyForgetsDraftedTokens, r"after the prefix .* and the drafted tokens \[7\] the logit of token 7 is"),
         (TopPBeforeTopK, r"top_k=20, top_p=0.85.* row \d of the probabilities is off"),
         (DrawsTheLikeliest, "draw_from does not follow its distribution"),
         (GlobalRandomness, "draw takes random numbers from elsewhere"),

@@ -1,4 +1,4 @@
-"""The joint law of what a cycle emits, enumerated exactly, is the target's."""
+"""The joint distribution of what a cycle emits, enumerated exactly, is the target's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import torch
 from spec_sdk.contracts import SamplingParams, Verifier
 from spec_sdk.ops import Decision, DrawnTree, Rows, Uniforms, accepts
 from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
+from spec_sdk.testing.undecided import Chooser, outcomes
+from spec_sdk_samplers.exact import ExactSampler
+from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
 from spec_sdk_verifiers.naive_tree import NaiveTree
-from tests.losslessness.enumeration import Chooser, EnumeratingExact, EnumeratingSampler, deviation, outcomes
+from tests.losslessness.enumeration import MakeSampler, deviation
 from tests.losslessness.plans import CHAINS, SAMPLINGS, TREES, WIDE
 
 VOCABULARY, PROMPT = 3, (2, 0)
@@ -25,7 +28,7 @@ def assert_lossless(
     plan: DrawPlan,
     params: SamplingParams,
     seed: int,
-    sampler: type[EnumeratingSampler] = EnumeratingSampler,
+    sampler: MakeSampler = ReferenceSampler,
 ) -> None:
     target, *tables = (TableModel(VOCABULARY, seed + i) for i in range(3))
     assert deviation(target, lambda: TableDrafter(tables, plan), verifier, params, PROMPT, sampler) < 1e-6
@@ -63,7 +66,7 @@ def test_block_verification(plan: str, sampling: str, scale: Callable[[int, int]
 @pytest.mark.parametrize("plan", CHAINS)
 def test_block_verification_with_rows_that_lie_in_one_place(plan: str, sampling: str) -> None:
     """The exact sampler writes every row to the memory of the one before; a chain needs them all."""
-    assert_lossless(BlockVerification(None), CHAINS[plan], SAMPLINGS[sampling], 0, EnumeratingExact)
+    assert_lossless(BlockVerification(None), CHAINS[plan], SAMPLINGS[sampling], 0, ExactSampler)
 
 
 @pytest.mark.parametrize("sampling", ["temperature 1", "top-p"])

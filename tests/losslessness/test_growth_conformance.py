@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Growing, Request
+from spec_sdk.contracts import DraftLogits, Growing, Request
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_growth
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -54,53 +54,50 @@ class Chain(StaticGrowth):
         super().__init__(StaticConfig(widths=[1], children="with_replacement"))
 
     def draw(self, fed: TreeBuilder, node: int, logits_V: torch.Tensor, request: Request) -> int:
-        law = request.sampler.law(logits_V)
-        return fed.add(node, request.sampler.draw_from(law, request.rng), "with_replacement", law)
+        distribution = request.sampler.distribution(logits_V)
+        return fed.add(node, request.sampler.draw_from(distribution, request.rng), "with_replacement", distribution)
 
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        node, logits_KV = 0, root_logits_V[None]
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        node, logits = 0, root
         for level in range(depth):
             if level:
-                logits_KV = yield 1
-            node = self.draw(fed, node, logits_KV[-1], request)
+                logits = yield 1
+            node = self.draw(fed, node, logits.full_KV[-1], request)
         return fed.build().tree
 
 
 class TooDeep(Chain):
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        return (yield from super().grow(fed, root_logits_V, depth + 1, request, drafter))
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        return (yield from super().grow(fed, root, depth + 1, request, drafter))
 
 
 class TooManyNodes(Chain):
     branches = True
 
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        for token in root_logits_V.topk(5).indices.tolist():
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        for token in root.full_KV[0].topk(5).indices.tolist():
             fed.add(0, token, "chosen")
         return fed.build().tree
         yield
 
 
+class TakesPlacesForTokens(Chain):
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        fed.add(0, int(root.logits_KR[0].argmax()), "chosen")
+        return fed.build().tree
+        yield
+
+
 class FeedsTooFew(Chain):
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        for token in root_logits_V.topk(min(2, fed.room)).indices.tolist():
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        for token in root.full_KV[0].topk(min(2, fed.room)).indices.tolist():
             fed.add(0, token, "chosen")
         yield 1
         return fed.build().tree
 
 
 class FeedsAgain(Chain):
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         fed.add(0, 1, "chosen")
         yield 1
         yield 1
@@ -108,47 +105,41 @@ class FeedsAgain(Chain):
 
 
 class SaysNotThatItBranches(Chain):
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        for token in root_logits_V.topk(min(2, fed.room)).indices.tolist():
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        for token in root.full_KV[0].topk(min(2, fed.room)).indices.tolist():
             fed.add(0, token, "chosen")
         return fed.build().tree
         yield
 
 
 class PrunesWhatItDrew(Chain):
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        self.draw(fed, 0, root_logits_V, request)
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        self.draw(fed, 0, root.full_KV[0], request)
         return TokenTree.root_only(fed.root)
         yield
 
 
 class DrawsUntilItIsLikely(Chain):
     def draw(self, fed: TreeBuilder, node: int, logits_V: torch.Tensor, request: Request) -> int:
-        law = request.sampler.law(logits_V)
+        distribution = request.sampler.distribution(logits_V)
         for _ in range(3):
-            token = request.sampler.draw_from(law, request.rng)
-            if law.q_V[token] > 0.2:
+            token = request.sampler.draw_from(distribution, request.rng)
+            if distribution.q_V[token] > 0.2:
                 break
-        return fed.add(node, token, "with_replacement", law)
+        return fed.add(node, token, "with_replacement", distribution)
 
 
 class DeclaresChosen(Chain):
     def draw(self, fed: TreeBuilder, node: int, logits_V: torch.Tensor, request: Request) -> int:
-        return fed.add(node, request.sampler.draw_from(request.sampler.law(logits_V), request.rng), "chosen")
+        return fed.add(node, request.sampler.draw_from(request.sampler.distribution(logits_V), request.rng), "chosen")
 
 
 class KeepsItsRequestInItself(Chain):
     request: Request
 
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         self.request = request
-        return super().grow(fed, root_logits_V, depth, request, drafter)
+        return super().grow(fed, root, depth, request, drafter)
 
     def draw(self, fed: TreeBuilder, node: int, logits_V: torch.Tensor, request: Request) -> int:
         return super().draw(fed, node, logits_V, self.request)
@@ -157,9 +148,7 @@ class KeepsItsRequestInItself(Chain):
 class CountsItsCalls(Chain):
     calls = 0
 
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         self.calls += 1
         fed.add(0, self.calls % 5, "chosen")
         return fed.build().tree
@@ -167,7 +156,7 @@ class CountsItsCalls(Chain):
 
 
 class ReturnsNothing(Chain):
-    def grow(self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str) -> Any:
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Any:
         return None
         yield
 
@@ -177,6 +166,7 @@ class ReturnsNothing(Chain):
     [
         (TooDeep, "depth 2, the budget is 1|feeds a node of depth"),
         (TooManyNodes, "may have 4 nodes"),
+        (TakesPlacesForTokens, "and only .* can be drafted"),
         (FeedsTooFew, "feeds 1 nodes, and 2 were added"),
         (FeedsAgain, "feeds 1 nodes, and 0 were added"),
         (SaysNotThatItBranches, "its tree branches"),

@@ -20,13 +20,14 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.registry import Registry
-from spec_sdk.testing import SIGNIFICANCE, goodness_of_fit, joint_law, sample_tokens
+from spec_sdk.testing import SIGNIFICANCE, goodness_of_fit, joint_distribution, sample_tokens
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.multi_step import MultiStep
-from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution
 from tests.losslessness.test_node_budgets import SAMPLINGS, Granted
+from tests.support.draft_logits import roots_of
 from tests.support.tiny_decoder import ModelTensors
 from tests.support.tiny_models import TinyModels
 
@@ -60,7 +61,7 @@ class SmallTarget(Session):
         """Logits [V] for the token after ``tokens``."""
         if tuple(tokens) not in self._known:
             self._plain.open(0, tokens, keep=False)
-            self._known[tuple(tokens)] = self._plain.feed([0], [tokens])[0]
+            self._known[tuple(tokens)] = roots_of(self._plain.feed([0], [tokens]))[0]
         return self._known[tuple(tokens)]
 
 
@@ -79,11 +80,11 @@ def drafter_of(name: str) -> Drafter:
 def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
     target: Any = SmallTarget()
     params, policy = SAMPLINGS[sampling], Granted(Budget(3, nodes))
-    emitted = cycle_law(target, lambda: drafter_of(name), MultiStep(None), params, PROMPT, policy=policy)
+    emitted = cycle_distribution(target, lambda: drafter_of(name), MultiStep(None), params, PROMPT, policy=policy)
     length = max(map(len, emitted))
-    law = completed_law(emitted, target, params, PROMPT, length)
-    expected = joint_law(target, ReferenceSampler(None, params), PROMPT, length)
-    assert (law - expected).abs().max() < 1e-5
+    distribution = completed_distribution(emitted, target, params, PROMPT, length)
+    expected = joint_distribution(target, ReferenceSampler(None, params), PROMPT, length)
+    assert (distribution - expected).abs().max() < 1e-5
     # a chosen token may be one that top-k rules out
     assert length > 1 or params.top_k
 
@@ -108,4 +109,4 @@ def test_cycles_in_one_cache(name: str, verifier: Callable[[Any], Verifier], sca
         target, drafter_of(name), verifier(None), sampler, PROMPT, TOKENS, draws, policy=policy
     ):
         counts[cell_of(tokens, VOCABULARY)] += 1
-    assert goodness_of_fit(counts, draws * joint_law(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE
+    assert goodness_of_fit(counts, draws * joint_distribution(target, sampler, PROMPT, TOKENS)) > SIGNIFICANCE

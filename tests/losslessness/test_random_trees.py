@@ -1,6 +1,6 @@
 """χ² of every lossless sampling verifier on random trees of depth ≤ 4, random p and q, corrected for their number.
 
-Every case compares the joint law of the first two tokens, where a fault shows soonest, and that of all five.
+Every case compares the joint distribution of the first two tokens, where a fault shows soonest, and that of all five.
 Bonferroni: each comparison is held to SIGNIFICANCE / (their number), so that right verifiers fail here with a
 probability of at most SIGNIFICANCE, all cases together.
 """
@@ -21,7 +21,7 @@ from spec_sdk.testing import (
     TableDrafter,
     TableModel,
     goodness_of_fit,
-    joint_law,
+    joint_distribution,
     sample_tokens,
 )
 from spec_sdk.testing.statistics import cell_of
@@ -89,7 +89,7 @@ def probability_of_sample(verifier: Verifier, draws: str, seed: int, answers: in
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(target, make_drafter(), verifier, sampler, PROMPT, TOKENS, answers, seed):
         counts[cell_of(tokens, VOCABULARY)] += 1
-    expected = answers * joint_law(target, sampler, PROMPT, TOKENS)
+    expected = answers * joint_distribution(target, sampler, PROMPT, TOKENS)
     return min(
         goodness_of_fit(*(cells.view(VOCABULARY**n, -1).sum(1) for cells in (counts, expected))) for n in COMPARED
     )
@@ -103,7 +103,13 @@ def test_random_trees(verifier: Verifier, draws: str, scale: Callable[[int, int]
         assert probability_of_sample(verifier, draws, seed, scale(400, 2000)) > THRESHOLD, f"seed {seed}"
 
 
-@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize(
+    "draws",
+    [
+        pytest.param(draws, marks=[pytest.mark.full] * (draws not in ("without replacement", "mixed")))
+        for draws in DRAWS
+    ],
+)
 def test_the_same_trees_reject_a_wrong_rule(draws: str, scale: Callable[[int, int], int]) -> None:
     """So the test can fail, at its smallest size."""
     assert probability_of_sample(ruled(leaving(TargetInsteadOfResidual)), draws, SEEDS[0], scale(400, 2000)) < THRESHOLD

@@ -106,7 +106,7 @@ def test_nothing_can_be_drawn_from_nothing() -> None:
             sampler(temperature=1.0).draw(torch.full((4,), mass), torch.Generator())
 
 
-def test_a_law_with_a_single_token_left_has_no_rest() -> None:
+def test_a_distribution_with_a_single_token_left_has_no_rest() -> None:
     one_hot_V = torch.tensor([0.0, 1.0, 0.0])
     assert torch.equal(without(one_hot_V, 1), one_hot_V)
     assert torch.equal(residual(one_hot_V, one_hot_V), one_hot_V)

@@ -16,6 +16,7 @@ from spec_sdk.model.tensor_parallel import LayersOf
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree, TreeBuilder
+from tests.support.draft_logits import rows_of
 from tests.support.tiny_checkpoints import ARCHITECTURES, SHAPE, VOCABULARY, tiny_tokenizer, write_checkpoint
 from tests.support.tiny_decoder import ModelTensors
 
@@ -80,7 +81,7 @@ def test_chunks_single_tokens_and_trees_equal_transformers(
             session.feed([0, 1], [[7], [7]])
             for new in (len(parents) - 5, 5):
                 partial = [cut(builder, len(parents) - 5 if new != 5 else len(parents)) for builder in builders]
-                logits = session.grow([0, 1], partial, [new] * 2)
+                logits = rows_of(session.grow([0, 1], partial, [new] * 2))
             found = [dict(zip(range(len(parents) - 4, len(parents) + 1), each, strict=True)) for each in logits]
         else:
             made = [builder.build() for builder in builders]

@@ -18,6 +18,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import PLAIN, AttentionSpec, Ops
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.tree import TokenTree, TreeBuilder
+from tests.support.draft_logits import rows_of
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 
@@ -53,7 +54,7 @@ def grown(decoder: Decoder, groups: list[list[int]], fused: bool, levels: list[i
         for i in range(nodes):
             tree.add(first + i % before, next(token), "chosen")
         first, before = tree.size - nodes, nodes
-        logits += session.grow([0], [tree], [nodes])
+        logits += rows_of(session.grow([0], [tree], [nodes]))
     assert tree.size == 1 + sum(levels)
     return torch.cat(logits), session
 

@@ -23,6 +23,7 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree, TreeBuilder
+from tests.support.draft_logits import roots_of, rows_of
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors, tiny_executor
 
@@ -42,7 +43,7 @@ def continuation(executor: TorchExecutor, prompt: list[int], tokens: int) -> lis
     session, text = Session(executor), list(prompt)
     session.prefill(0, text[:-1])
     for _ in range(tokens):
-        text.append(int(session.feed([0], [[text[-1]]])[0].argmax()))
+        text.append(int(roots_of(session.feed([0], [[text[-1]]]))[0].argmax()))
     return text[len(prompt) :]
 
 
@@ -53,13 +54,13 @@ def accepted_one_by_one(
     text = [*prompt, *answer[:position]]
     session, tree = Session(draft, LayerParallelRunner.of(groups, fused=False)), TreeBuilder(text[-1])
     session.prefill(0, text[:-1])
-    logits_V, node = session.feed([0], [[text[-1]]])[0], 0
+    logits_V, node = roots_of(session.feed([0], [[text[-1]]]))[0], 0
     for count in range(DEPTH):
         token = answer[position + count]
         if token not in logits_V.topk(width).indices.tolist():
             return count
         node = tree.add(node, token, "chosen")
-        logits_V = session.grow([0], [tree], [1])[0][0]
+        logits_V = rows_of(session.grow([0], [tree], [1]))[0][0]
     return DEPTH
 
 

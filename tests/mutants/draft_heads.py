@@ -8,6 +8,7 @@ ROOM = "spec_sdk/model/draft_heads"
 FORMULAS = "tests/draft_heads/test_formulas.py::test_trees_of_a_batch_over_several_rounds"
 LAYOUTS = "tests/draft_heads/test_layouts.py"
 DRAFTER = "tests/draft_heads/test_drafter.py"
+TREES = "tests/draft_heads/test_eagle_trees.py"
 
 DRAFT_HEADS = (
     Mutant(
@@ -97,9 +98,9 @@ DRAFT_HEADS = (
     Mutant(
         "eagle: tokens are paired with the states of their own position",
         "plugins/drafters/spec_sdk_drafters/feature_drafter.py",
-        "unfed = [request.tokens[self.session.length(request.slot) + 1 :] for request in requests]",
-        "unfed = [request.tokens[self.session.length(request.slot) : -1] for request in requests]",
-        (f"{DRAFTER}::test_a_drafter_in_use_drafts_as_a_fresh_one_would",),
+        "first = self.session.length(request.slot) + self.session.token_offset",
+        "first = self.session.length(request.slot)",
+        (f"{TREES}::test_trees_are_the_most_probable_paths_of_the_formulas",),
     ),
     Mutant(
         "eagle: a slot's pairs outlive its request",

@@ -17,13 +17,14 @@ PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
 OF_MERGED = "tests/drafters/test_merged.py"
 OUTCOMES = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_a_cycle"
+SIXTY_TREES = "tests/losslessness/test_drafters.py::test_conformance[tree of repeated samples]"
 SIBLINGS = "tests/losslessness/test_node_budgets.py::test_every_outcome_of_siblings"
 PENALISED_DRAFTS = "tests/drafters/test_penalised_drafts.py"
 SHARED_PASSES = f"{PROPOSALS}::test_requests_of_one_step_share_the_draft_models_passes"
 TOGETHER = f"{PROPOSALS}::test_requests_of_one_step_get_the_trees_that_each_gets_alone"
 
 IF_ROOM = """            if fed.room:
-                fed.add(node, sampler.draw_from(law, rng), "with_replacement", law, drafter)
+                fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", distribution, drafter)
 """
 REMOVAL = "remaining_V = without(remaining_V, token)"
 DRAWS_LEFT = "range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1)"
@@ -33,9 +34,9 @@ GROWTH = (
         "the node budget is checked after the draw",
         STATIC,
         IF_ROOM,
-        """            token = sampler.draw_from(law, rng)
+        """            token = sampler.draw_from(distribution, rng)
             if fed.room or token in [t for t, p in zip(fed.token, fed.parent) if p == node]:
-                fed.add(node, token, "with_replacement", law, drafter)
+                fed.add(node, token, "with_replacement", distribution, drafter)
 """,
         (f"{OUTCOMES}[drawn with replacement-2-temperature 1]",),
     ),
@@ -44,9 +45,9 @@ GROWTH = (
         STATIC,
         IF_ROOM,
         """            if fed.room:
-                token = sampler.draw_from(law, rng)
+                token = sampler.draw_from(distribution, rng)
                 if token not in [t for t, p in zip(fed.token, fed.parent) if p == node]:
-                    fed.add(node, token, "with_replacement", law, drafter)
+                    fed.add(node, token, "with_replacement", distribution, drafter)
 """,
         (f"{OUTCOMES}[drawn with replacement-3-temperature 1]",),
     ),
@@ -56,9 +57,9 @@ GROWTH = (
         IF_ROOM,
         """            if fed.room:
                 drawn = [t for t, p in zip(fed.token, fed.parent) if p == node]
-                token = sampler.draw_from(law, rng)
-                token = sampler.draw_from(law, rng) if token in drawn else token
-                fed.add(node, token, "with_replacement", law, drafter)
+                token = sampler.draw_from(distribution, rng)
+                token = sampler.draw_from(distribution, rng) if token in drawn else token
+                fed.add(node, token, "with_replacement", distribution, drafter)
 """,
         (f"{OUTCOMES}[drawn with replacement-3-temperature 1]",),
     ),
@@ -67,7 +68,7 @@ GROWTH = (
         STATIC,
         "        token = sampler.draw(remaining_V, rng)\n",
         """        token = sampler.draw(remaining_V, rng)
-        if fed.room == 1 and law.q_V[token] > 0.3:
+        if fed.room == 1 and distribution.q_V[token] > 0.3:
             return
 """,
         (f"{OUTCOMES}[drawn paths-2-temperature 1]",),
@@ -76,7 +77,7 @@ GROWTH = (
         "only the last sibling is removed",
         STATIC,
         REMOVAL,
-        "remaining_V = without(law.q_V, token)",
+        "remaining_V = without(distribution.q_V, token)",
         (f"{SIBLINGS}[drawn paths-temperature 1]",),
     ),
     Mutant(
@@ -103,15 +104,15 @@ GROWTH = (
     Mutant(
         "static: the frontier's rows in reverse",
         STATIC,
-        "for node, logits_V in zip(frontier, logits_KV, strict=True):",
-        "for node, logits_V in zip(frontier, logits_KV.flip(0), strict=True):",
+        "for node, logits_V in zip(frontier, logits.full_KV, strict=True):",
+        "for node, logits_V in zip(frontier, logits.full_KV.flip(0), strict=True):",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
         "static: children are drawn from the first node's distribution",
         STATIC,
         "tempered(logits_V, temperature)",
-        "tempered(logits_KV[0], temperature)",
+        "tempered(logits.full_KV[0], temperature)",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
@@ -119,17 +120,38 @@ GROWTH = (
         STATIC,
         IF_ROOM,
         """            if fed.room:
-                untempered = sampler.law(law.logits_V * 0.4)
-                fed.add(node, sampler.draw_from(law, rng), "with_replacement", untempered, drafter)
+                untempered = sampler.distribution(distribution.logits_V * 0.4)
+                fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", untempered, drafter)
 """,
         (f"{OUTCOMES}[sharpened chain-2-temperature 1]",),
     ),
     Mutant(
         "the logits of a text's tokens are those of the level's first rows",
         CONTEXT,
-        "[:, -logits_BNV.shape[1] :]",
-        "[:, : logits_BNV.shape[1]]",
+        "[:, -logits_1NR.shape[1] :]",
+        "[:, : logits_1NR.shape[1]]",
         (CHOSEN_VOCABULARY,),
+    ),
+    Mutant(
+        "the logits of a text's tokens are said to be those of the head's",
+        CONTEXT,
+        "text.token_R = torch.cat((self._head_token_R, *(block.token_C for block in text.blocks)))",
+        "text.token_R = torch.cat((*(block.token_C for block in text.blocks), self._head_token_R))",
+        (CHOSEN_VOCABULARY,),
+    ),
+    Mutant(
+        "the place of a logit is taken for its token",
+        "spec_sdk/ops/draft_logits.py",
+        "place_KW if self.token_R is None else self.token_R[place_KW]",
+        "place_KW",
+        ("tests/model/test_draft_logits.py",),
+    ),
+    Mutant(
+        "the penalty falls on logits of some tokens by their places",
+        "spec_sdk/contracts/request.py",
+        "self.process_logits(logits.full_KV, paths), self.ops)",
+        "self.process_logits(logits.logits_KR, paths), self.ops)",
+        ("tests/model/test_draft_logits.py",),
     ),
     Mutant(
         "a slot's next request can draft the tokens of the last one's text",
@@ -141,15 +163,15 @@ GROWTH = (
     Mutant(
         "beam: wrong parents",
         LEVELS,
-        "parents = (best // joint_KW.shape[1]).tolist()",
-        "parents = (best // joint_KW.shape[1]).flip(0).tolist()",
+        "fed.add(\n                frontier[k], token_KW[k][w]",
+        "fed.add(\n                frontier[-1 - k], token_KW[k][w]",
         (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
     ),
     Mutant(
         "beam: the paths' probabilities are forgotten",
         LEVELS,
-        "        joint_K = joint_KW.flatten()[best]\n        tokens =",
-        "        joint_K = torch.zeros(len(best))\n        tokens =",
+        "list(added.values()), [joint_KW[k][w] for k, w in best]",
+        "list(added.values()), [0.0 for _ in best]",
         (f"{PROPOSALS}::test_a_tree_keeps_the_most_probable_paths",),
     ),
     Mutant(
@@ -271,8 +293,8 @@ GROWTH = (
     Mutant(
         "draft model: every tree has the first request's depth",
         GROWING_DRAFTER,
-        "self.growth.grow(tree, root_logits_V, depths[i],",
-        "self.growth.grow(tree, root_logits_V, depths[0],",
+        "self.growth.grow(tree, root, depths[i],",
+        "self.growth.grow(tree, root, depths[0],",
         (TOGETHER,),
     ),
     Mutant(
@@ -323,5 +345,27 @@ GROWTH = (
         "for i, tree in zip(asked, proposed, strict=True):",
         "for i, tree in zip(asked, reversed(proposed), strict=True):",
         (TOGETHER,),
+    ),
+    Mutant(
+        "with replacement: what was drawn once is recorded for every child",
+        STATIC,
+        "fed.add(node, sampler.draw_from(distribution, rng), ",
+        "fed.add(node, fed.token[fed.draws[node][0].node] if fed.draws[node] else "
+        "sampler.draw_from(distribution, rng), ",
+        (SIXTY_TREES,),
+    ),
+    Mutant(
+        "with replacement: drawn from a sharper distribution than the one declared",
+        STATIC,
+        "fed.add(node, sampler.draw_from(distribution, rng), ",
+        "fed.add(node, sampler.draw(distribution.q_V.pow(3), rng), ",
+        (SIXTY_TREES,),
+    ),
+    Mutant(
+        "with replacement: drawn by the numbers that the verifier takes",
+        STATIC,
+        "fed.add(node, sampler.draw_from(distribution, rng), ",
+        "fed.add(node, sampler.draw_from(distribution, rng.clone_state()), ",
+        (SIXTY_TREES,),
     ),
 )

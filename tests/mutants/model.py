@@ -178,7 +178,7 @@ MODEL = (
     ),
     Mutant(
         "shared prefix: one token too many is taken over",
-        SESSION,
+        "spec_sdk/common_prefix.py",
         "next((i for i, (a, b) in pairs if a != b)",
         "next((i + 1 for i, (a, b) in pairs if a != b)",
         (OF_SLOTS,),

@@ -69,8 +69,8 @@ MTP = (
     Mutant(
         "MTP: the target's own module is loaded for texts of any length",
         "spec_sdk/model/models.py",
-        "choices = replace(choices, context=self._context)",
-        "choices = replace(choices, context=None)",
+        "choices = replace(choices, context=choices.context or self._context)",
+        "choices = replace(choices, context=choices.context)",
         (f"{DRAFTER}::test_the_targets_own_module",),
     ),
 )

@@ -13,9 +13,25 @@ CACHE = "spec_sdk/model/quantized_kv_cache.py"
 PASS_CACHE = "spec_sdk/ops/quantized_pass_cache.py"
 OF_MATRIX = "tests/model/test_quantized.py"
 OF_CHOICE = "tests/model/test_chosen_weights.py"
+OF_LOADING = "tests/distributed/test_loading.py"
 OF_CACHE = "tests/model/test_quantized_kv_cache.py"
+ROUNDED = "spec_sdk/ops/rounded_rows.py"
+LINEAR = "spec_sdk/ops/quantized_linear.py"
+CPU = "plugins/backends/spec_sdk_backends/cpu.py"
+OF_ROUNDING = "tests/native/test_rounded_rows.py"
 
 QUANTISED = (
+    Mutant("rounded rows: codes go to 128", ROUNDED, "MOST_CODE = 127", "MOST_CODE = 128", (OF_ROUNDING,)),
+    Mutant(
+        "rounded rows: wide passes do not round", LINEAR, "        if self.rounds:", "        if False:", (OF_ROUNDING,)
+    ),
+    Mutant(
+        "rounded rows: without native kernels nothing is rounded",
+        CPU,
+        "return QuantizedProjection(matrix, bias_O, self._rounds)",
+        "return QuantizedProjection(matrix, bias_O)",
+        (OF_ROUNDING,),
+    ),
     Mutant(
         "few bits: the two halves of a byte are exchanged",
         MATRIX,
@@ -68,9 +84,23 @@ QUANTISED = (
     Mutant(
         "weights: every rank has the head's first rows",
         SHARDS,
-        "head.rows(slice(rank * W, (rank + 1) * W))",
-        "head.rows(slice(0, W))",
+        "self._source.quantized_part(theirs, 0, first, end)",
+        "self._source.quantized_part(theirs, 0, 0, end - first)",
         (f"{OF_CHOICE}::test_shards_have_the_weights_of_the_whole",),
+    ),
+    Mutant(
+        "weights: a rank reads all columns and keeps its own",
+        "spec_sdk/model/packed_weights.py",
+        "return range(before, before + rows), range(first, end)",
+        "return range(before, before + rows), range(end)",
+        (OF_LOADING,),
+    ),
+    Mutant(
+        "weights: a part of an expert is the first expert's",
+        "spec_sdk/model/packed_weights.py",
+        "row.packing.parts * (expert if row.per_expert else 0)",
+        "row.packing.parts * 0",
+        (OF_LOADING,),
     ),
     Mutant(
         "cache in 8 bits: scales stay where they were",

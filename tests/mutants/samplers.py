@@ -16,7 +16,7 @@ CONTRACT = "spec_sdk/contracts/sampler.py"
 OF_REFERENCE = "tests/losslessness/test_sampler.py"
 ARITHMETIC = "tests/losslessness/test_arithmetic.py"
 EQUAL = "tests/samplers/test_equal_tokens.py"
-REMEMBERED = f"{EQUAL}::test_a_law_drawn_from_in_both_ways"
+REMEMBERED = f"{EQUAL}::test_a_distribution_drawn_from_in_both_ways"
 EDGES = "tests/samplers/test_edges.py"
 OF_CANDIDATES = "tests/samplers/test_candidates.py"
 OF_EXACT = "tests/samplers/test_losslessness.py"
@@ -147,8 +147,8 @@ SAMPLERS = (
     Mutant(
         "exact: two rows in one place",
         EXACT,
-        'q_V = self.sampler.row_law(source.logits_V, 0, "q")',
-        'q_V = self.sampler.row_law(source.logits_V, 0, "p")',
+        'q_V = self.sampler.row_distribution(source.logits_V, 0, "q")',
+        'q_V = self.sampler.row_distribution(source.logits_V, 0, "p")',
         (RANDOM_TREES,),
     ),
     Mutant(

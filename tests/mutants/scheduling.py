@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+TAPPED = "spec_sdk/engine/tapped_states.py"
 TURN = "spec_sdk/engine/turn.py"
 FAULTS = "spec_sdk/engine/faults.py"
 OF_SCHEDULER = "tests/engine/test_scheduler.py"
@@ -132,9 +133,9 @@ SCHEDULING = (
     ),
     Mutant(
         "the drafter gets the hidden states of the first nodes",
-        SCHEDULER,
-        "h_NM[turn.path]",
-        "h_NM[: len(turn.path)]",
+        TURN,
+        "h_NM[self.path]",
+        "h_NM[: len(self.path)]",
         (CYCLE,),
     ),
     Mutant(
@@ -273,8 +274,8 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's hidden states",
         SCHEDULER,
-        "in turn.scores.hidden.items()",
-        "in told[0].scores.hidden.items()",
+        "[turn.path_hidden for turn in told]",
+        "[told[0].path_hidden for turn in told]",
         (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
     ),
     Mutant(
@@ -314,17 +315,31 @@ SCHEDULING = (
     ),
     Mutant(
         "prefill: the hidden states of the last chunk alone",
-        SCHEDULER,
-        "[_joined(active.hidden)]",
-        "[_joined(active.hidden[-1:])]",
+        TAPPED,
+        "[part[layer] for part in parts]",
+        "[part[layer] for part in parts[-1:]]",
         (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
     ),
     Mutant(
-        "prefill: hidden states are not fed for where keys are kept",
+        "prefill: hidden states are taken over of whatever lay in the slot",
         SCHEDULER,
-        "reuse = not self.drafter.taps",
-        "reuse = True",
-        (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
+        "self._tapped.shared(slot, prompt) >= shared",
+        "True",
+        (f"{OF_SCHEDULER}::test_hidden_states_of_what_prompts_have_in_common",),
+    ),
+    Mutant(
+        "prefill: the hidden states of the last request's own tokens are kept before those of the prompt",
+        SCHEDULER,
+        "self._tapped.truncate(state.slot, kept)",
+        "pass",
+        (f"{OF_SCHEDULER}::test_hidden_states_of_what_prompts_have_in_common",),
+    ),
+    Mutant(
+        "commit: no hidden states are kept of answers",
+        SCHEDULER,
+        "self._tapped.append(turn.active.slot, rows, turn.path_hidden)",
+        "pass",
+        (f"{OF_SCHEDULER}::test_hidden_states_of_what_prompts_have_in_common",),
     ),
     Mutant(
         "admission: the slot that holds least of the prompt",

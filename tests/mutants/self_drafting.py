@@ -29,9 +29,9 @@ SELF_DRAFTING = (
     Mutant(
         "self-drafting: what was drafted counts as fed by the target",
         SESSION,
-        """        return [output.logits_BNV[0] for output in self._run("growing", requests, self._plan(runner))]
+        """        return [self._logits(output) for output in self._run("growing", requests, self._plan(runner))]
 """,
-        """        outputs = [output.logits_BNV[0] for output in self._run("growing", requests, self._plan(runner))]
+        """        outputs = [self._logits(output) for output in self._run("growing", requests, self._plan(runner))]
         for slot, tree in zip(slots, trees, strict=True):
             self._tokens[slot].append(tree.token[0])
         return outputs
@@ -48,15 +48,15 @@ SELF_DRAFTING = (
     Mutant(
         "self-drafting: every tree has the first request's depth",
         DRAFTER,
-        "self.growth.grow(tree, root_logits_V, budget.depth,",
-        "self.growth.grow(tree, root_logits_V, budgets[0].depth,",
+        "self.growth.grow(tree, root, budget.depth,",
+        "self.growth.grow(tree, root, budgets[0].depth,",
         (f"{OF_DRAFTER}::test_requests_of_one_step_have_budgets_of_their_own",),
     ),
     Mutant(
         "self-drafting: the penalty is left out at the root",
         DRAFTER,
-        "request.process_logits(logits_1V, [()])[0]",
-        "logits_1V[0]",
+        "request.process_draft(logits, [()])",
+        "logits",
         (f"{OF_DRAFTER}::test_a_penalty_holds_at_every_node",),
     ),
     Mutant(

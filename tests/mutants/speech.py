@@ -53,8 +53,8 @@ SPEECH = (
     Mutant(
         "constraint: the draft model's first row goes without",
         "plugins/drafters/spec_sdk_drafters/growing_drafter.py",
-        "root_logits_V = request.process_logits(root_logits_V[None], [()])[0]",
-        "root_logits_V = root_logits_V.clone()",
+        "root = request.process_draft(logits.within(self.vocabulary), [()])",
+        "root = logits.within(self.vocabulary)",
         (f"{PIPELINES}::test_a_constraint_holds_in_target_and_draft",),
     ),
     Mutant(

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.adapting import ADAPTING
+from tests.mutants.advising import ADVISING
 from tests.mutants.api import API
+from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
@@ -23,14 +25,19 @@ from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
 from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
+from tests.mutants.ranks import RANKS
 from tests.mutants.retrieval import RETRIEVAL
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.self_drafting import SELF_DRAFTING
 from tests.mutants.speech import SPEECH
+from tests.mutants.sweeps import SWEEPS
 from tests.mutants.training import TRAINING
+from tests.mutants.ttnn import TTNN
+from tests.mutants.ttnn_attention import TTNN_ATTENTION
 from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
 
@@ -48,7 +55,9 @@ LISTS = (
     API,
     QUANTISED,
     WAITING,
+    RANKS,
     ADAPTING,
+    ADVISING,
     RETRIEVAL,
     TRAINING,
     DRAFT_HEADS,
@@ -56,6 +65,11 @@ LISTS = (
     HYDRA,
     MTP,
     BLOCK_HEADS,
+    BENCH,
+    SWEEPS,
+    PEAGLE,
+    TTNN,
+    TTNN_ATTENTION,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

@@ -12,7 +12,6 @@ ACCEPTANCE = "spec_sdk/training/measured_acceptance.py"
 CHAINS = "spec_sdk/training/trainable_head.py"
 CHAIN_ATTENTION = "spec_sdk/training/chain_attention.py"
 CHAIN_BATCH = "spec_sdk/training/chain_batch.py"
-HEAD = "spec_sdk/ops/reduced_vocabulary.py"
 BORROWED = "spec_sdk/model/borrowed_weights.py"
 OF_MODEL = "tests/training/test_trainable.py"
 OF_HEAD = "tests/training/test_trainable_head.py"
@@ -85,9 +84,9 @@ TRAINING = (
     ),
     Mutant(
         "draft vocabulary: other tokens have a logit of 0",
-        HEAD,
-        'float("-inf")',
-        "0.0",
+        "spec_sdk/ops/draft_logits.py",
+        'vocabulary), float("-inf"))',
+        "vocabulary), 0.0)",
         (OF_DIRECTORY,),
     ),
     Mutant(

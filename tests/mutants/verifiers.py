@@ -12,7 +12,7 @@ VERDICTS = "tests/losslessness/test_verifiers.py"
 FOLLOWS = f"{VERDICTS}::test_greedy_follows_the_argmax_through_a_tree"
 CHI_SQUARE = "tests/losslessness/test_chi_square.py"
 ENUMERATION = "tests/losslessness/test_exact_enumeration.py"
-ODD = "tests/losslessness/test_odd_laws.py"
+ODD = "tests/losslessness/test_odd_distributions.py"
 DISTINCT = f"{ODD}::test_three_distinct_draws_where_draft_and_target_share_little"
 BLOCKS = "tests/losslessness/test_block_and_typical.py"
 

@@ -73,7 +73,7 @@ def test_two_processes_compile_at_once_and_a_third_needs_no_compiler(
     files = list((cache / "native").iterdir())
     assert len(files) == 1 and files[0].suffix == ".so"
     monkeypatch.setenv("SPEC_SDK_CACHE", str(cache))
-    monkeypatch.setattr(library, "_compilers", lambda: [])
+    monkeypatch.setattr(library, "compilers", lambda: [])
     find.cache_clear()
     kept = find()
     assert not isinstance(kept, str) and kept._name == str(files[0])
@@ -108,7 +108,7 @@ def test_a_compiler_that_fails_is_quoted(
 ) -> None:
     monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", program(tmp_path / "cxx", script))
-    monkeypatch.setattr(library, "_compilers", lambda: [os.environ["CXX"]])
+    monkeypatch.setattr(library, "compilers", lambda: [os.environ["CXX"]])
     monkeypatch.setattr(library, "LONGEST", 1)
     found = find()
     assert isinstance(found, str) and reason in found

@@ -15,6 +15,7 @@ from spec_sdk_backends.native import library, products, side_by_side
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
 from tests.native.test_products import DTYPES, quantized, random
+from tests.native.test_rounded_rows import exactly_rounded
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def _kernels_for_haswell(tmp_path_factory: pytest.TempPathFactory) -> Any:
     flags = [flag for flag in library.FLAGS if flag != "-march=native"] + ["-march=haswell"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "FLAGS", flags)
-        compiler = next(name for name in library._compilers() if shutil.which(name))
+        compiler = next(name for name in library.compilers() if shutil.which(name))
         library._compile(compiler, path, library.openmp_runtimes()[0])
         loaded = ctypes.CDLL(str(path))
         library._declare(loaded)
@@ -49,5 +50,22 @@ def test_quantized(bits: int, dtype: torch.dtype) -> None:
     size = x_NI.double().abs() @ (matrix.scale_OG.double().abs() * 128).repeat_interleave(32, 1).T
     rounding = 2**-8 if dtype == torch.bfloat16 else 1e-6
     assert ((alone.double() - expected).abs() <= rounding * expected.abs() + 2e-6 * size).all()
+    for rows in range(1, 10):
+        assert torch.equal(multiply(for_kernel, x_NI[:rows]), alone[:rows]), rows
+
+
+@pytest.mark.usefixtures("_kernels_for_haswell")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rounded_rows(bits: int, dtype: torch.dtype) -> None:
+    matrix, x_NI = quantized(37, 96, bits, True), random(9, 96).to(dtype)
+    held = SideBySide.of(matrix)
+    for_kernel = held.matrix(None, rounds=True)
+    alone = torch.cat([multiply(for_kernel, row[None]) for row in x_NI])
+    rounded_NI = exactly_rounded(x_NI)
+    expected = rounded_NI @ matrix.dequantized(torch.float32).double().T
+    size = rounded_NI.abs() @ (matrix.scale_OG.double().abs() * 128).repeat_interleave(32, 1).T
+    rounding = 2**-8 if dtype == torch.bfloat16 else 1e-6
+    assert ((alone.double() - expected).abs() <= rounding * expected.abs() + 4e-6 * size).all()
     for rows in range(1, 10):
         assert torch.equal(multiply(for_kernel, x_NI[:rows]), alone[:rows]), rows

@@ -19,8 +19,17 @@ PIPELINES = [
 SAMPLING = ("sampling.temperature=0.9", "sampling.top_k=50", "sampling.top_p=0.95")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", PIPELINES)
+IN_FLOAT32 = ("vanilla", "easyspec_paper", "alspec_easyspec_tree")
+"""The others are tried on a tiny model there (test_tiny_pipelines.py)."""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, "bfloat16") for name in PIPELINES),
+        *(pytest.param(name, "float32", marks=[pytest.mark.full] * (name not in IN_FLOAT32)) for name in PIPELINES),
+    ],
+)
 def test_same_seed_same_tokens(name: str, dtype: str) -> None:
     pipeline = pipeline_of(f"pipeline={name}", f"model.dtype={dtype}", *SAMPLING)
     prompt = pipeline.tokenizer.chat([{"role": "user", "content": "Name three rivers and three mountains."}])

@@ -50,7 +50,7 @@ class Case:
                 if self.chosen_BG[b][i]:
                     node = tree.add(node, token, "chosen")
                 else:
-                    node = tree.add(node, token, "with_replacement", sampler.law(self.draft_BGV[b, i]))
+                    node = tree.add(node, token, "with_replacement", sampler.distribution(self.draft_BGV[b, i]))
             trees.append(tree.build().tree)
         return trees
 
@@ -92,7 +92,7 @@ def accepted(sampler: Sampler, tree: TokenTree, logits_NV: torch.Tensor, uniform
 
 
 def make_case(seed: int, most_elements: int, largest: int = VOCABULARIES[-1]) -> Case:
-    """The case of this number: every number is another vocabulary, γ, batch, dtype, kind of laws and sampling."""
+    """The case of this number: every number is another vocabulary, γ, batch, dtype, kind of distribution, sampling."""
     choose = random.Random(seed)
     rng = torch.Generator().manual_seed(seed)
     V = choose.choice([size for size in VOCABULARIES if size <= largest])
@@ -131,23 +131,26 @@ def is_at_a_border(case: Case, b: int, first: list[int], second: list[int]) -> b
     """Whether in float64 the first decision on which two answers differ lies within BORDER of its threshold."""
     same = next(i for i, (x, y) in enumerate(zip(first, second, strict=False)) if x != y)
     drafted = case.token_BG[b]
-    laws, near = zip(*(law64(row_V, case.params) for row_V in case.target_BRV[b]), strict=True)
-    q_laws, q_near = zip(*(law64(row_V, case.params) for row_V in case.draft_BGV[b]), strict=True)
+    distributions, near = zip(*(distribution64(row_V, case.params) for row_V in case.target_BRV[b]), strict=True)
+    q_distributions, q_near = zip(*(distribution64(row_V, case.params) for row_V in case.draft_BGV[b]), strict=True)
     if near[same] or (same < len(drafted) and q_near[same]):
         return True
     # the draw at the first difference was accepted by one and rejected by the other, or both drew differently
     if same < len(drafted):
         token, u = drafted[same], float(case.uniform_BR[b, same])
-        p, q = float(laws[same][token]), 1.0 if case.chosen_BG[b][same] else float(q_laws[same][token])
+        p, q = (
+            float(distributions[same][token]),
+            1.0 if case.chosen_BG[b][same] else float(q_distributions[same][token]),
+        )
         if abs(u * q - p) < BORDER * max(q, BORDER):
             return True
-    rest_V = laws[same]
+    rest_V = distributions[same]
     if same < len(drafted):
         rest_V = rest_V.clone()
         if case.chosen_BG[b][same]:
             rest_V[drafted[same]] = 0
         else:
-            rest_V = (rest_V - q_laws[same]).clamp_min(0)
+            rest_V = (rest_V - q_distributions[same]).clamp_min(0)
     cdf_V = rest_V.cumsum(0)
     goal = float(case.uniform_BR[b, -1] * cdf_V[-1])
     for token in (first[same], second[same]):
@@ -157,8 +160,8 @@ def is_at_a_border(case: Case, b: int, first: list[int], second: list[int]) -> b
     return True
 
 
-def law64(logits_V: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, bool]:
-    """The law in float64, and whether a filter's border is near one."""
+def distribution64(logits_V: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, bool]:
+    """The distribution in float64, and whether a filter's border is near one."""
     score_V = logits_V.double()
     score_V = (score_V - score_V.max()) / params.temperature
     near = False

@@ -1,6 +1,6 @@
 """Random verification steps on trees with branches, and what float64 allows as their answer.
 
-Legend: N tree nodes, S draft laws, V vocabulary.
+Legend: N tree nodes, S draft distributions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spec_sdk.ops import without
 from spec_sdk.tree import DraftDistribution, DrawKind, TokenTree, TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
-from tests.samplers.random_cases import BORDER, KINDS, SAMPLINGS, VOCABULARIES, Given, law64
+from tests.samplers.random_cases import BORDER, KINDS, SAMPLINGS, VOCABULARIES, Given, distribution64
 
 WAYS = ("with_replacement", "without_replacement", "chosen", "mixed", "wide")
 DRAFT_NOISE = {"near": 0.3, "equal": 0.0}
@@ -24,12 +24,12 @@ DRAFT_NOISE = {"near": 0.3, "equal": 0.0}
 
 @dataclass(frozen=True)
 class Planned:
-    """One draw: ``law`` counts rows of the draft; ``given``: that law comes as probabilities."""
+    """One draw: ``distribution`` counts rows of the draft; ``given``: that distribution comes as probabilities."""
 
     parent: int
     token: int
     kind: DrawKind
-    law: int = -1
+    distribution: int = -1
     given: bool = False
 
 
@@ -44,37 +44,45 @@ class TreeCase:
     uniform_BD: list[torch.Tensor]
     params: SamplingParams
 
-    def laws(self, b: int, sampler: Sampler) -> dict[tuple[int, bool], DraftDistribution | torch.Tensor]:
-        """The laws of tree ``b`` by number and by whether they come as probabilities."""
-        laws: dict[tuple[int, bool], DraftDistribution | torch.Tensor] = {}
+    def distributions(self, b: int, sampler: Sampler) -> dict[tuple[int, bool], DraftDistribution | torch.Tensor]:
+        """The distributions of tree ``b`` by number and by whether they come as probabilities."""
+        distributions: dict[tuple[int, bool], DraftDistribution | torch.Tensor] = {}
         for draw in self.plan_B[b]:
-            if draw.kind != "chosen" and (draw.law, draw.given) not in laws:
-                row_V = self.draft_BSV[b][draw.law]
-                laws[draw.law, draw.given] = (
+            if draw.kind != "chosen" and (draw.distribution, draw.given) not in distributions:
+                row_V = self.draft_BSV[b][draw.distribution]
+                distributions[draw.distribution, draw.given] = (
                     ReferenceSampler(None, self.params).probabilities(row_V[None])[0]
                     if draw.given
-                    else sampler.law(row_V)
+                    else sampler.distribution(row_V)
                 )
-        return laws
+        return distributions
 
-    def tree(self, b: int, laws: dict[tuple[int, bool], DraftDistribution | torch.Tensor]) -> TokenTree:
+    def tree(self, b: int, distributions: dict[tuple[int, bool], DraftDistribution | torch.Tensor]) -> TokenTree:
         builder = TreeBuilder(0)
         for draw in self.plan_B[b]:
-            sequence = draw.law if draw.kind == "without_replacement" else None
-            builder.add(draw.parent, draw.token, draw.kind, laws.get((draw.law, draw.given)), sequence=sequence)
+            sequence = draw.distribution if draw.kind == "without_replacement" else None
+            builder.add(
+                draw.parent,
+                draw.token,
+                draw.kind,
+                distributions.get((draw.distribution, draw.given)),
+                sequence=sequence,
+            )
         return builder.build().tree
 
     def answer(self, b: int, sampler: Sampler) -> list[int]:
         """The tokens that the step emits, with the case's own random numbers."""
         request = Given.of(sampler, self.uniform_BD[b])
-        return MultiStep(None).verify_one(self.tree(b, self.laws(b, sampler)), self.target_BNV[b], request).tokens
+        return (
+            MultiStep(None).verify_one(self.tree(b, self.distributions(b, sampler)), self.target_BNV[b], request).tokens
+        )
 
     def answers(self, sampler: Sampler) -> list[list[int]]:
         return [self.answer(b, sampler) for b in range(len(self.plan_B))]
 
 
 def make_tree_case(seed: int, most_elements: int, largest: int = VOCABULARIES[-1]) -> TreeCase:
-    """The case of this number: another vocabulary, shape, batch, dtype, way of drawing, kind of laws and sampling."""
+    """The case of this number: another vocabulary, shape, batch, dtype, way of drawing, distribution, sampling."""
     choose = random.Random(seed)
     rng = torch.Generator().manual_seed(seed)
     V = choose.choice([size for size in VOCABULARIES if size <= largest])
@@ -174,20 +182,20 @@ def is_allowed(case: TreeCase, b: int, answer: list[int]) -> bool:
     After rejections what is left of p is divided by its sum, and its rounding with it: so is BORDER.
     """
     sampler = ReferenceSampler(None, case.params)
-    laws = case.laws(b, sampler)
-    row_of = {law: case.draft_BSV[b][number] for (number, _), law in laws.items()}
-    tree, uniforms = case.tree(b, laws), case.uniform_BD[b].tolist()
+    distributions = case.distributions(b, sampler)
+    row_of = {distribution: case.draft_BSV[b][number] for (number, _), distribution in distributions.items()}
+    tree, uniforms = case.tree(b, distributions), case.uniform_BD[b].tolist()
     first_N = tree.first_draw_N1
 
     def follows(node: int, rest: list[int]) -> bool:
-        p_V, near = law64(case.target_BNV[b][node], case.params)
+        p_V, near = distribution64(case.target_BNV[b][node], case.params)
         scale, left = 1.0, dict[int | None, torch.Tensor]()
         if near:
             return True
         for i, draw in enumerate(tree.draws_N[node]):
             token, u, q = tree.token_N[draw.node], uniforms[first_N[node] + i], 1.0
             if draw.source is not None:
-                q_V, near = law64(row_of[draw.source], case.params)
+                q_V, near = distribution64(row_of[draw.source], case.params)
                 if near:
                     return True
                 q_V = left.get(draw.sequence, q_V)

@@ -32,21 +32,21 @@ def test_top_k_keeps_the_largest_and_all_that_tie(size: int, top_k: int, dtype: 
 
 @pytest.mark.parametrize("params", [SamplingParams(0.8, 50, 0.9), SamplingParams(1.0, 0, 0.9), SamplingParams(0.7, 5)])
 @pytest.mark.parametrize("at", [0, TILE, 1000, -1])
-def test_the_law_is_the_references_and_its_faults_are_seen(params: SamplingParams, at: int) -> None:
+def test_the_distribution_is_the_references_and_its_faults_are_seen(params: SamplingParams, at: int) -> None:
     logits_V = 2 * torch.randn(20 * TILE + 5, generator=torch.Generator().manual_seed(1))
     exact, reference = ExactSampler(None, params), ReferenceSampler(None, params)
-    torch.testing.assert_close(exact.row_law(logits_V, 0, "p"), reference.probabilities(logits_V[None])[0])
+    torch.testing.assert_close(exact.row_distribution(logits_V, 0, "p"), reference.probabilities(logits_V[None])[0])
     for bad in (NAN, INF):
         broken_V = logits_V.clone()
         broken_V[at] = bad
         with pytest.raises(UnusableLogits, match="row 4"):
-            exact.row_law(broken_V, 4, "p")
-    # one finite logit is a law
+            exact.row_distribution(broken_V, 4, "p")
+    # one finite logit is a distribution
     one_V = torch.full_like(logits_V, -INF)
     with pytest.raises(UnusableLogits):
-        exact.row_law(one_V, 0, "p")
+        exact.row_distribution(one_V, 0, "p")
     one_V[at] = 3.0
-    assert exact.row_law(one_V, 0, "p")[at] == 1.0
+    assert exact.row_distribution(one_V, 0, "p")[at] == 1.0
 
 
 def test_the_nucleus_is_the_fewest_tokens_and_the_first_of_equals() -> None:
@@ -63,7 +63,7 @@ def test_a_small_nucleus_of_equals_is_one_token(size: int, top_p: float) -> None
     params, logits_V = SamplingParams(1.0, 0, top_p), torch.full((size,), 3.0)
     for p_V in (
         ReferenceSampler(None, params).probabilities(logits_V[None])[0],
-        ExactSampler(None, params).row_law(logits_V, 0, "p"),
+        ExactSampler(None, params).row_distribution(logits_V, 0, "p"),
     ):
         assert p_V.nonzero().tolist() == [[0]] and p_V[0] == 1.0
     assert len(top_p_candidates(torch.full((10,), 0.0999), top_p)) == 10

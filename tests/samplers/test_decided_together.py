@@ -27,11 +27,11 @@ def case_of(number: int, kernels: str) -> Case:
     rng = torch.Generator().manual_seed(number)
     sampler = ExactSampler(ExactConfig(kernels), SAMPLINGS[number % len(SAMPLINGS)])
     rows_NV = 2 * torch.randn((8, VOCABULARY), generator=rng)
-    laws = [sampler.law(rows_NV[5 + i].clone()) for i in range(2)]
+    distributions = [sampler.distribution(rows_NV[5 + i].clone()) for i in range(2)]
     builder = TreeBuilder(3)
-    child = builder.add(0, sampler.draw_from(laws[0], rng), "with_replacement", laws[0])
-    for token in laws[1].q_V.topk(2).indices.tolist():
-        builder.add(child, token, "without_replacement", laws[1], sequence=0)
+    child = builder.add(0, sampler.draw_from(distributions[0], rng), "with_replacement", distributions[0])
+    for token in distributions[1].q_V.topk(2).indices.tolist():
+        builder.add(child, token, "without_replacement", distributions[1], sequence=0)
     tree = builder.build().tree
     target_NV = rows_NV[: tree.size].to(torch.bfloat16 if number % 4 == 3 else torch.float32)
     return tree, target_NV, request_for([1, 3], sampler, seed=100 + number, slot=number).view

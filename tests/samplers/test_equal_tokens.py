@@ -18,7 +18,7 @@ from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
 from spec_sdk_verifiers.multi_step import MultiStep
-from tests.samplers.random_cases import KINDS, Case, accepted, is_at_a_border, law64, make_case
+from tests.samplers.random_cases import KINDS, Case, accepted, distribution64, is_at_a_border, make_case
 from tests.samplers.random_trees import WAYS, TreeCase, is_allowed, make_tree_case
 
 FEW = 1e-3
@@ -55,7 +55,7 @@ def trees_in_one_launch(case: TreeCase, device: torch.device) -> list[list[int]]
     drafts = [[row_V.to(device) for row_V in rows_SV] for rows_SV in case.draft_BSV]
     here = replace(case, draft_BSV=drafts)
     sampler = ExactSampler(ExactConfig("triton"), case.params)
-    trees = [here.tree(b, here.laws(b, sampler)) for b in range(len(case.plan_B))]
+    trees = [here.tree(b, here.distributions(b, sampler)) for b in range(len(case.plan_B))]
     return decided_together(trees, [rows.to(device) for rows in case.target_BNV], case.uniform_BD, case.params)
 
 
@@ -153,7 +153,7 @@ def test_random_trees() -> None:
 def test_the_kernels_on_random_trees(
     device: torch.device, scale: Callable[[int, int], int], record_property: Callable[[str, object], None]
 ) -> None:
-    """Branches; draws with and without replacement, chosen, mixed, twice the same; laws and probabilities; filters."""
+    """Branches; draws with and without replacement, chosen, mixed, twice alike; logits and probabilities; filters."""
     pytest.importorskip("triton")
     cases = [make_tree_case(seed, 1 << 14, largest=1100) for seed in range(scale(9, 500))]
     assert {case.way for case in cases} == set(WAYS)
@@ -188,12 +188,12 @@ def test_every_draw_is_judged_by_what_the_ones_before_left(plan: str, kernels: s
     logits_NV = 2.5 * torch.randn((len(plan) + 1, 1100), generator=rng)
     p_V = reference.probabilities(logits_NV[:1])[0]
     sampler = ExactSampler(ExactConfig(kernels), params)
-    law = sampler.law(2.5 * torch.randn(1100, generator=rng))
+    distribution = sampler.distribution(2.5 * torch.randn(1100, generator=rng))
     given_V = reference.probabilities(2.5 * torch.randn((1, 1100), generator=rng))[0]
-    law.logits_V[p_V.argmin()] = 9.0
-    # one chosen token of more than a half, and the law's likeliest of no more than the target's least
+    distribution.logits_V[p_V.argmin()] = 9.0
+    # one chosen token of more than a half, and the distribution's likeliest of no more than the target's least
     logits_NV[0, 700] = float(logits_NV[0].logsumexp(0)) + 0.5
-    p_V, left_V = reference.probabilities(logits_NV[:1])[0], law.q_V.clone()
+    p_V, left_V = reference.probabilities(logits_NV[:1])[0], distribution.q_V.clone()
     builder, borders = TreeBuilder(0), []
     for kind in plan:
         if kind == "c":
@@ -202,10 +202,13 @@ def test_every_draw_is_judged_by_what_the_ones_before_left(plan: str, kernels: s
             borders.append(float(p_V[token]))
             p_V = without(p_V, token)
             continue
-        q_V = {"n": left_V, "r": law.q_V, "g": given_V}[kind]
+        q_V = {"n": left_V, "r": distribution.q_V, "g": given_V}[kind]
         token = int((q_V * (p_V > 0) * (p_V < 0.9 * q_V)).argmax())
         builder.add(
-            0, token, "without_replacement" if kind == "n" else "with_replacement", given_V if kind == "g" else law
+            0,
+            token,
+            "without_replacement" if kind == "n" else "with_replacement",
+            given_V if kind == "g" else distribution,
         )
         borders.append(float(p_V[token] / q_V[token]))
         p_V = residual(p_V, q_V)
@@ -218,8 +221,8 @@ def test_every_draw_is_judged_by_what_the_ones_before_left(plan: str, kernels: s
         assert accepted(sampler, tree, logits_NV, [*uniforms, 0.5])[0] == [0, last + 1], borders
 
 
-def test_a_law_drawn_from_in_both_ways() -> None:
-    """What the sampler remembers of a draw with replacement is of the whole law, not of what siblings have left."""
+def test_a_distribution_drawn_from_in_both_ways() -> None:
+    """What the sampler remembers of a draw with replacement is of all the distribution, not of what siblings left."""
     params = SamplingParams(temperature=1.0)
     exact, reference = ExactSampler(None, params), ReferenceSampler(None, params)
     plan = [[PlannedDraw("without_replacement"), PlannedDraw("without_replacement"), PlannedDraw("with_replacement")]]
@@ -247,7 +250,7 @@ def test_a_low_temperature_loses_no_digits(temperature: float, kernels: str) -> 
         pytest.importorskip("triton")
     params = SamplingParams(temperature=temperature)
     row_V = 20 + 1.5 * temperature * torch.randn(33, generator=torch.Generator().manual_seed(5))
-    p_V, _ = law64(row_V, params)
+    p_V, _ = distribution64(row_V, params)
     sampler = ExactSampler(ExactConfig(kernels), params)
     likely = [token for token in range(33) if p_V[token] > 0.01]
     assert len(likely) > 5
@@ -258,7 +261,7 @@ def test_a_low_temperature_loses_no_digits(temperature: float, kernels: str) -> 
 
 
 def test_a_tree_that_float64_refuses_is_not_excused() -> None:
-    """The judge of trees must know a token that was never drafted and one that no law gives."""
+    """The judge of trees must know a token that was never drafted and one that no distribution gives."""
     case = make_tree_case(4, 1 << 14, largest=1000)
     right = case.answer(0, ReferenceSampler(None, case.params))
     assert is_allowed(case, 0, right)
@@ -267,7 +270,7 @@ def test_a_tree_that_float64_refuses_is_not_excused() -> None:
     assert not is_allowed(case, 0, [*right, 1])
 
 
-def test_every_kind_of_laws_is_among_the_cases() -> None:
+def test_every_kind_of_distributions_is_among_the_cases() -> None:
     """A generator that has forgotten a kind would prove nothing of it."""
     cases = [make_case(seed, 1 << 16) for seed in range(200)]
     assert any(bool(torch.isinf(case.target_BRV).any()) for case in cases)
@@ -282,6 +285,6 @@ def test_a_wrong_token_is_not_excused() -> None:
     """The float64 judge must refuse what is no rounding."""
     case = make_case(11, 1 << 14)
     right = case.answers(ReferenceSampler(None, case.params))[0]
-    law_V = ReferenceSampler(None, case.params).probabilities(case.target_BRV[0])[len(right) - 1]
-    wrong = [*right[:-1], (right[-1] + law_V.shape[0] // 2) % law_V.shape[0]]
+    distribution_V = ReferenceSampler(None, case.params).probabilities(case.target_BRV[0])[len(right) - 1]
+    wrong = [*right[:-1], (right[-1] + distribution_V.shape[0] // 2) % distribution_V.shape[0]]
     assert not is_at_a_border(case, 0, wrong, right)

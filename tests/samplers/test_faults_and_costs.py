@@ -68,9 +68,9 @@ def test_unusable_logits_name_the_step_and_the_row(sampler: str, bad: float, par
 def test_unusable_draft_logits_name_the_step_and_the_drafter() -> None:
     class Broken(TableDrafter):
         def propose_one(self, request: Any, budget: Budget) -> TokenTree:
-            law = request.sampler.law(torch.full((6,), NAN))
+            distribution = request.sampler.distribution(torch.full((6,), NAN))
             tree = TreeBuilder(request.pending_token)
-            tree.add(0, request.sampler.draw_from(law, request.rng), "with_replacement", law)
+            tree.add(0, request.sampler.draw_from(distribution, request.rng), "with_replacement", distribution)
             return tree.build().tree
 
     scheduler = Scheduler(TableModel(6, 1), Broken([], []), MultiStep(None), DeepestPolicy(None))
@@ -86,7 +86,7 @@ def test_a_row_that_no_decision_needs_may_be_unusable(kernels: str) -> None:
     sampler = ExactSampler(ExactConfig(kernels), SAMPLED)
     logits_NV = torch.tensor([[0.0, 0.0, 90.0], [NAN, NAN, NAN]])
     tree = TreeBuilder(0)
-    tree.add(0, 1, "with_replacement", sampler.law(torch.tensor([0.0, 5.0, 0.0])))
+    tree.add(0, 1, "with_replacement", sampler.distribution(torch.tensor([0.0, 5.0, 0.0])))
     uniforms = [0.9, 0.5]
     assert accepted(sampler, tree.build().tree, logits_NV, uniforms) == ([0], 2)
     with pytest.raises(UnusableLogits, match="row 1"):
@@ -96,24 +96,24 @@ def test_a_row_that_no_decision_needs_may_be_unusable(kernels: str) -> None:
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
-def test_unusable_laws_and_impossible_draws_are_named(kernels: str) -> None:
+def test_unusable_distributions_and_impossible_draws_are_named(kernels: str) -> None:
     if kernels == "triton":
         pytest.importorskip("triton")
     sampler = ExactSampler(ExactConfig(kernels), SAMPLED)
     logits_NV, uniforms = torch.zeros(3, 4), [0.9, 0.9, 0.5]
     tree = TreeBuilder(0)
     tree.add(0, 1, "chosen")
-    tree.add(0, 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
+    tree.add(0, 2, "with_replacement", sampler.distribution(torch.full((4,), NAN)))
     with pytest.raises(UnusableLogits, match="^draft, row 0"):
         accepted(sampler, tree.build().tree, logits_NV, uniforms)
     tree = TreeBuilder(0)
-    tree.add(tree.add(0, 1, "chosen"), 2, "with_replacement", sampler.law(torch.full((4,), NAN)))
+    tree.add(tree.add(0, 1, "chosen"), 2, "with_replacement", sampler.distribution(torch.full((4,), NAN)))
     with pytest.raises(UnusableLogits, match="^draft, row 1"):
         accepted(sampler, tree.build().tree, logits_NV + torch.tensor([0.0, 9.0, 0.0, 0.0]), uniforms)
-    for law in (sampler.law(torch.tensor([0.0, 0.0, -INF, 0.0])), torch.tensor([0.5, 0.5, 0.0, 0.0])):
+    for distribution in (sampler.distribution(torch.tensor([0.0, 0.0, -INF, 0.0])), torch.tensor([0.5, 0.5, 0.0, 0.0])):
         tree = TreeBuilder(0)
         tree.add(0, 1, "chosen")
-        tree.add(0, 2, "with_replacement", law, drafter="tables")
+        tree.add(0, 2, "with_replacement", distribution, drafter="tables")
         with pytest.raises(ValueError, match=r"^tree node 2: drafter 'tables' says that it drew token 2 from a"):
             accepted(sampler, tree.build().tree, logits_NV, uniforms)
     # by a builder, which refuses the second draw, nobody gets such a tree
@@ -123,18 +123,21 @@ def test_unusable_laws_and_impossible_draws_are_named(kernels: str) -> None:
 
 
 @pytest.mark.parametrize("at", [2, 3])
-def test_the_sigmoid_draws_from_no_law_that_nan_has_spoilt(at: int) -> None:
+def test_the_sigmoid_draws_from_no_distribution_that_nan_has_spoilt(at: int) -> None:
     """At the drawn token, or at another one, which a rejection makes it read."""
-    sampler, law_V = SigmoidSampler(SigmoidConfig("torch", -10.0, 10.0), SAMPLED), torch.tensor([0.0, 0.0, 9.0, 0.0])
-    law_V[at] = NAN
+    sampler, distribution_V = (
+        SigmoidSampler(SigmoidConfig("torch", -10.0, 10.0), SAMPLED),
+        torch.tensor([0.0, 0.0, 9.0, 0.0]),
+    )
+    distribution_V[at] = NAN
     tree = TreeBuilder(0)
-    tree.add(0, 2, "with_replacement", sampler.law(law_V))
+    tree.add(0, 2, "with_replacement", sampler.distribution(distribution_V))
     with pytest.raises(UnusableLogits, match="^draft, row 0"):
         accepted(sampler, tree.build().tree, torch.zeros(2, 4), [0.99, 0.5])
 
 
-def test_laws_may_lie_anywhere_in_memory() -> None:
-    """The kernels count their rows from one of them; the last law here lies before the first."""
+def test_distributions_may_lie_anywhere_in_memory() -> None:
+    """The kernels count their rows from one of them; the last distribution here lies before the first."""
     pytest.importorskip("triton")
     case = make_case(4, 1 << 14, largest=1000)
     rows_GV = case.draft_BGV[0]
@@ -142,8 +145,8 @@ def test_laws_may_lie_anywhere_in_memory() -> None:
     for kernels in ("torch", "triton"):
         sampler, tree, node = ExactSampler(ExactConfig(kernels), SAMPLED), TreeBuilder(0), 0
         for token, row_V in zip(case.token_BG[0], reversed(list(rows_GV)), strict=True):
-            tree.add(node, token, "with_replacement", sampler.law(row_V))
-            node = tree.add(node, (token + 1) % 32, "with_replacement", sampler.law(row_V))
+            tree.add(node, token, "with_replacement", sampler.distribution(row_V))
+            node = tree.add(node, (token + 1) % 32, "with_replacement", sampler.distribution(row_V))
         uniforms = torch.linspace(0.1, 0.9, 2 * rows_GV.shape[0] + 1, dtype=torch.float64).tolist()
         answers.append(accepted(sampler, tree.build().tree, torch.zeros(tree.size, rows_GV.shape[1]), uniforms))
     assert answers[0] == answers[1]
@@ -167,7 +170,7 @@ def test_the_host_reads_a_tree_s_verdict_and_nothing_else(
     assert case.params.filtered == filtered
     expected = case.answer(0, ReferenceSampler(None, case.params))
     sampler = ExactSampler(ExactConfig("triton"), case.params)
-    tree = case.tree(0, case.laws(0, sampler))
+    tree = case.tree(0, case.distributions(0, sampler))
     uniforms, right = case.uniform_BD[0].tolist(), torch.Tensor.tolist
 
     def counted(self: torch.Tensor) -> Any:
@@ -191,7 +194,7 @@ def test_the_host_reads_a_tree_s_verdict_and_nothing_else(
 def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """``exact`` never normalises a row that its verdict does not need, nor a draft's whose token is accepted."""
     rows: list[int] = []
-    right = ExactSampler.row_law
+    right = ExactSampler.row_distribution
 
     def counted(self: ExactSampler, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
         assert logits_V.dim() == 1 and use == "p"
@@ -203,9 +206,9 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tree, node = TreeBuilder(0), 0
     logits_GV = case.target_BRV[0, :-1].float()
     for row_V in logits_GV:
-        law = sampler.law(row_V)
-        node = tree.add(node, sampler.draw_from(law, 0.5), "with_replacement", law)
-    monkeypatch.setattr(ExactSampler, "row_law", counted)
+        distribution = sampler.distribution(row_V)
+        node = tree.add(node, sampler.draw_from(distribution, 0.5), "with_replacement", distribution)
+    monkeypatch.setattr(ExactSampler, "row_distribution", counted)
     monkeypatch.setattr(ReferenceSampler, "probabilities", lambda *_: pytest.fail("an N x V tensor"))
     gamma = logits_GV.shape[0]
     request = request_for([0], sampler, 0).view
@@ -214,13 +217,13 @@ def test_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows == list(range(gamma + 1))
 
 
-def test_a_law_is_worked_out_when_it_is_read() -> None:
+def test_a_distribution_is_worked_out_when_it_is_read() -> None:
     made: list[int] = []
-    law = DraftDistribution(torch.zeros(4), lambda row_V: made.append(1) or row_V.softmax(-1))  # type: ignore[func-returns-value]
+    distribution = DraftDistribution(torch.zeros(4), lambda row_V: made.append(1) or row_V.softmax(-1))  # type: ignore[func-returns-value]
     tree = TreeBuilder(0)
-    tree.add(0, 3, "with_replacement", law)
+    tree.add(0, 3, "with_replacement", distribution)
     draw = tree.build().tree.draws_N[0][0]
-    assert draw.source is law and not made
+    assert draw.source is distribution and not made
     assert draw.q_V is draw.q_V and made == [1]
 
 

@@ -1,4 +1,4 @@
-"""The law of ``exact`` is the target's, ``sigmoid``'s is not; and the repetition penalty loses nothing."""
+"""The distribution of ``exact`` is the target's, ``sigmoid``'s is not; and the repetition penalty loses nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spec_sdk.testing import (
     check_sampler,
     check_verifier,
     goodness_of_fit,
-    joint_law,
+    joint_distribution,
     sample_tokens,
 )
 from spec_sdk.testing.statistics import cell_of
@@ -29,7 +29,7 @@ from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
-from tests.losslessness.enumeration import completed_law, cycle_law, deviation
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution, deviation
 from tests.losslessness.plans import CHAINS
 from tests.losslessness.plans import TREES as TREE_PLANS
 
@@ -43,13 +43,13 @@ def exact(params: SamplingParams) -> Sampler:
 
 
 def probability(verifier: Verifier, sampler: Sampler, plan: DrawPlan, draws: int) -> float:
-    """χ² probability of three tokens sampled through the scheduler, the target's law being the reference's."""
+    """χ² probability of three tokens sampled through the scheduler, the target's distribution being the reference's."""
     target, *tables = (TableModel(VOCABULARY, seed) for seed in (41, 42, 43))
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(target, TableDrafter(tables, plan), verifier, sampler, PROMPT, TOKENS, draws):
         counts[cell_of(tokens, VOCABULARY)] += 1
-    law = joint_law(target, ReferenceSampler(None, sampler.params), PROMPT, TOKENS)
-    return goodness_of_fit(counts, draws * law)
+    distribution = joint_distribution(target, ReferenceSampler(None, sampler.params), PROMPT, TOKENS)
+    return goodness_of_fit(counts, draws * distribution)
 
 
 def test_the_exact_sampler_conforms() -> None:
@@ -61,7 +61,8 @@ def test_verification_with_the_exact_sampler_is_lossless(scale: Callable[[int, i
 
 
 def test_more_answers_of_one_chain_and_one_tree(scale: Callable[[int, int], int]) -> None:
-    for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.3, top_p=0.8), PENALISED):
+    plain = [SamplingParams(temperature=1.0)] * scale(0, 1)
+    for params in (*plain, SamplingParams(temperature=1.3, top_p=0.8), PENALISED):
         assert probability(ChainRejection(None), exact(params), DRAWN_CHAIN, scale(300, 20_000)) > SIGNIFICANCE / 6
         tree = TREE_PLANS["all kinds, two drafters"]
         assert probability(MultiStep(None), exact(params), tree, scale(300, 20_000)) > SIGNIFICANCE / 6
@@ -81,13 +82,13 @@ def test_as_many_answers_of_the_exact_sampler_are_lossless() -> None:
 
 @pytest.mark.parametrize("verifier", [MultiStep(None), ChainRejection(None), BlockVerification(None)])
 def test_the_repetition_penalty_by_enumeration(verifier: Verifier) -> None:
-    """Every outcome of a cycle: the law of its tokens is that of plain sampling with the penalty, to 1e-6."""
+    """Every outcome of a cycle: the distribution of its tokens is that of plain sampling with the penalty, to 1e-6."""
     target, *tables = (TableModel(3, seed) for seed in (7, 8, 9))
     plans = [CHAINS["chain of all kinds"]]
     if isinstance(verifier, MultiStep):
         plans += [TREE_PLANS["one q_V drawn from in both ways"], TREE_PLANS["top-2 tree"]]
-    expected = joint_law(target, ReferenceSampler(None, PENALISED), (2, 0), TOKENS)
-    unpenalised = joint_law(target, ReferenceSampler(None, SamplingParams(temperature=0.8)), (2, 0), TOKENS)
+    expected = joint_distribution(target, ReferenceSampler(None, PENALISED), (2, 0), TOKENS)
+    unpenalised = joint_distribution(target, ReferenceSampler(None, SamplingParams(temperature=0.8)), (2, 0), TOKENS)
     assert (expected - unpenalised).abs().max() > 0.01
     for plan in plans:
         assert deviation(target, partial(TableDrafter, tables, plan), verifier, PENALISED, (2, 0)) < 1e-6
@@ -102,9 +103,9 @@ def test_a_penalty_that_forgets_drafted_tokens_is_caught(monkeypatch: pytest.Mon
             Sampler, "penalise", lambda self, logits, prefix, paths: right(self, logits, prefix, [()] * len(paths))
         )
         make_drafter = partial(TableDrafter, tables, CHAINS["drawn chain"])
-        emitted = cycle_law(target, make_drafter, MultiStep(None), PENALISED, (2, 0))
-    law = completed_law(emitted, target, PENALISED, (2, 0), 4)
-    assert (law - joint_law(target, ReferenceSampler(None, PENALISED), (2, 0), 4)).abs().max() > 1e-3
+        emitted = cycle_distribution(target, make_drafter, MultiStep(None), PENALISED, (2, 0))
+    distribution = completed_distribution(emitted, target, PENALISED, (2, 0), 4)
+    assert (distribution - joint_distribution(target, ReferenceSampler(None, PENALISED), (2, 0), 4)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

@@ -70,15 +70,15 @@ def drafted(branches: int, depth: int, vocabulary: int, device: torch.device) ->
     """A chain, or a tree of ``branches`` draws without replacement at every node of the first path."""
     sampler, builder, node = ExactSampler(ExactConfig("triton"), SAMPLED), TreeBuilder(0), 0
     for _ in range(depth):
-        law = sampler.law(torch.randn(vocabulary, device=device, dtype=torch.bfloat16))
+        distribution = sampler.distribution(torch.randn(vocabulary, device=device, dtype=torch.bfloat16))
         kind: DrawKind = "without_replacement" if branches > 1 else "with_replacement"
-        children = [builder.add(node, token, kind, law) for token in range(1, branches + 1)]
+        children = [builder.add(node, token, kind, distribution) for token in range(1, branches + 1)]
         node = children[0]
     return builder.build().tree
 
 
 @pytest.mark.parametrize("branches", [1, 4])
-def test_nothing_waits_for_the_host_and_no_law_is_written(branches: int, device: torch.device) -> None:
+def test_nothing_waits_for_the_host_and_no_distribution_is_written(branches: int, device: torch.device) -> None:
     vocabulary = 128_256
     tree = drafted(branches, 5, vocabulary, device)
     target = torch.randn((tree.size, vocabulary), device=device, dtype=torch.bfloat16)
@@ -114,8 +114,8 @@ def test_a_rule_in_torch_reads_the_logits_of_all_requests_at_once(
         for number in range(4):
             sampler, builder = ReferenceSampler(None, SAMPLED), TreeBuilder(0)
             rows_NV = 2 * torch.randn((5, 1000), generator=rng)
-            law = sampler.law(rows_NV[3].to(where))
-            first = builder.add(0, int(rows_NV[3].argmax()), "with_replacement", law)
+            distribution = sampler.distribution(rows_NV[3].to(where))
+            first = builder.add(0, int(rows_NV[3].argmax()), "with_replacement", distribution)
             builder.add(first, int(rows_NV[4].argmax()), "with_replacement", rows_NV[4].softmax(-1).to(where))
             trees.append(builder.build().tree)
             logits.append(rows_NV[:3].to(where))

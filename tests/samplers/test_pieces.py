@@ -17,7 +17,7 @@ SIZES = (1, TILE - 1, TILE, TILE + 1, PIECE - 1, PIECE, PIECE + 1, PIECE + TILE 
 NAN, INF = float("nan"), float("inf")
 
 
-def laws(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def distributions(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(size)
     p_V, q_V = torch.randn((2, size), generator=rng).mul_(3).softmax(-1)
     return p_V, q_V
@@ -30,7 +30,7 @@ def by_cumulated_sum(mass_V: torch.Tensor, uniform: float) -> int:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_token_is_that_of_a_cumulated_sum(size: int) -> None:
-    p_V, q_V = laws(size)
+    p_V, q_V = distributions(size)
     rest_V = (p_V - q_V).clamp_min(0.0)
     for uniform in torch.rand(20, generator=torch.Generator().manual_seed(1), dtype=torch.float64).tolist():
         found = first_beyond(p_V, uniform), first_beyond(p_V, uniform, q_V)
@@ -45,7 +45,7 @@ def test_the_token_is_that_of_a_cumulated_sum(size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_pieces_cover_a_row_and_wake_no_thread(size: int) -> None:
-    p_V, q_V = laws(size)
+    p_V, q_V = distributions(size)
     cut = list(pieces(p_V, q_V))
     assert all(p.shape[0] == q.shape[0] < 32_768 for p, q in cut)
     assert torch.equal(torch.cat([p for p, _ in cut]), p_V) and torch.equal(torch.cat([q for _, q in cut]), q_V)
@@ -55,21 +55,21 @@ def test_pieces_cover_a_row_and_wake_no_thread(size: int) -> None:
     assert torch.equal(exceeding(p_V, q_V, p_V), rest_V) and torch.equal(p_V, rest_V), "written in place"
 
 
-def test_where_nothing_exceeds_the_first_law_is_left() -> None:
-    p_V, _ = laws(PIECE + 5)
+def test_where_nothing_exceeds_the_first_distribution_is_left() -> None:
+    p_V, _ = distributions(PIECE + 5)
     assert first_beyond(p_V, 0.3, p_V) == first_beyond(p_V, 0.3, 2 * p_V) == first_beyond(p_V, 0.3) >= 0
 
 
 @pytest.mark.parametrize("bad", [NAN, INF])
 @pytest.mark.parametrize("at", [0, PIECE - 1, PIECE, 2 * PIECE + 6])
 def test_an_unusable_number_in_any_piece_is_seen(bad: float, at: int) -> None:
-    p_V, q_V = laws(2 * PIECE + 7)
+    p_V, q_V = distributions(2 * PIECE + 7)
     p_V[at] = bad
     assert first_beyond(p_V, 0.5) == first_beyond(p_V, 0.5, q_V) == -1
     assert not largest(p_V) < INF
     sampler = SigmoidSampler(None, SamplingParams(temperature=1.0))
     tree = TreeBuilder(0)
-    tree.add(0, 3, "with_replacement", sampler.law(q_V))
+    tree.add(0, 3, "with_replacement", sampler.distribution(q_V))
     with pytest.raises(UnusableLogits, match="row 0"):
         accepted(sampler, tree.build().tree, p_V.repeat(2, 1), [0.5, 0.5])
 

@@ -20,6 +20,7 @@ from spec_sdk.model.whisper_decoder import WhisperDecoder
 from spec_sdk.model.whisper_encoder import WhisperEncoder
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree, TreeBuilder
+from tests.support.draft_logits import rows_of
 from tests.support.tiny_whisper import FRAMES, MELS, write_whisper
 
 CPU = torch.device("cpu")
@@ -121,12 +122,12 @@ def test_a_growing_tree(loaded: tuple[Any, WhisperDecoder]) -> None:
     session.prefill(0, prefix)
     tree = TreeBuilder(prefix[-1])
     first, second = tree.add(0, 11, "chosen"), tree.add(0, 12, "chosen")
-    [logits_KV] = session.grow([0], [tree], [2])
+    [logits_KV] = rows_of(session.grow([0], [tree], [2]))
     for row, token in zip(logits_KV, (11, 12), strict=True):
         torch.testing.assert_close(row, expected(model, features(5), [*prefix, token])[-1], **CLOSE)
     for parent, token in ((first, 13), (second, 14)):
         tree.add(parent, token, "chosen")
-    [logits_KV] = session.grow([0], [tree], [2])
+    [logits_KV] = rows_of(session.grow([0], [tree], [2]))
     for row, path in zip(logits_KV, ([11, 13], [12, 14]), strict=True):
         torch.testing.assert_close(row, expected(model, features(5), [*prefix, *path])[-1], **CLOSE)
 

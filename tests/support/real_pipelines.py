@@ -14,7 +14,7 @@ import spec_sdk.pipeline
 from spec_sdk.config.composing import settings_for
 from spec_sdk.model.models import Models
 from spec_sdk.pipeline import Pipeline, build_pipeline
-from spec_sdk.prompts import read_prompt_file
+from spec_sdk.prompts import read_prompt_texts
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 
@@ -58,7 +58,7 @@ def tokens_of(pipeline: Pipeline, prompt: Sequence[int], max_new_tokens: int, **
 
 def bench_texts(count: int, longest: int = 4000) -> list[str]:
     """``count`` prompts of Spec-Bench, evenly spread over its tasks, of at most ``longest`` characters."""
-    texts = [text for text in read_prompt_file("spec_bench_sample") if len(text) <= longest]
+    texts = [text for text in read_prompt_texts("spec_bench_sample") if len(text) <= longest]
     return texts[:: max(1, len(texts) // count)][:count]
 
 

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 
 from spec_sdk.model.draft_heads.block_head import BlockExecutor
-from spec_sdk.model.draft_heads.loading import HeadChoices, load_block_head
-from spec_sdk.model.draft_heads.opening import open_draft_head
+from spec_sdk.model.draft_heads.loading import BLOCK_HEADS
 from spec_sdk.model.target_ends import TargetEnds
-from spec_sdk.ops import Ops
-from tests.support.tiny_heads import CPU, HeadSizes, _Random, layer_tensors, speculators_config, write_head
+from tests.support.tiny_heads import HeadSizes, _Random, layer_tensors, load_kind, speculators_config, write_head
 
 MASK = 3
 LEAVING = (0, 3, 6)
@@ -147,4 +145,4 @@ def write_dspark(
 
 def load_block(directory: Path, ends: TargetEnds, dtype: torch.dtype = torch.float64, **choices: Any) -> BlockExecutor:
     """The head in a directory, beside such a target."""
-    return load_block_head(open_draft_head(str(directory)), ends, HeadChoices(**choices), CPU, dtype, Ops())
+    return load_kind(BLOCK_HEADS, directory, ends, dtype, **choices)

@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import save_file
 
 from spec_sdk.model.architectures import read_config
+from spec_sdk.model.draft_heads import loading
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
-from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
@@ -178,5 +179,16 @@ def random_ends(sizes: HeadSizes, layers: int = 10, seed: int = 7, dtype: torch.
 def load_head(
     directory: Path, ends: TargetEnds, dtype: torch.dtype = torch.float64, **choices: Any
 ) -> DraftHeadExecutor:
-    """The head in a directory, beside such a target."""
-    return load_draft_head(open_draft_head(str(directory)), ends, HeadChoices(**choices), CPU, dtype, Ops())
+    """The EAGLE head in a directory, beside such a target."""
+    return load_kind(loading.EAGLE_HEADS, directory, ends, dtype, **choices)
+
+
+def load_kind(
+    kind: loading.HeadKind[loading.LoadedHead],
+    directory: Path,
+    ends: TargetEnds,
+    dtype: torch.dtype = torch.float64,
+    **choices: Any,
+) -> loading.LoadedHead:
+    """The head of this kind in a directory, beside such a target."""
+    return loading.load_head(open_draft_head(str(directory)), kind, ends, HeadChoices(**choices), CPU, dtype, Ops())

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 
 from spec_sdk.model.draft_heads.hydra import HydraHeads
-from spec_sdk.model.draft_heads.loading import load_hydra_heads
-from spec_sdk.model.draft_heads.opening import open_draft_head
+from spec_sdk.model.draft_heads.loading import HYDRA_HEADS
 from spec_sdk.model.target_ends import TargetEnds
-from spec_sdk.ops import Ops
-from tests.support.tiny_heads import CPU, HeadSizes, _Random, layer_tensors, write_head
+from tests.support.tiny_heads import HeadSizes, _Random, layer_tensors, load_kind, write_head
 
 SIZES = replace(HeadSizes(), heads=6, kv_heads=2, head_dim=8, mlp=80)
 """Those of the tiny target, which a prefix layer shares."""
@@ -64,4 +62,4 @@ def write_hydra(
 
 def load_hydra(directory: Path, ends: TargetEnds, dtype: torch.dtype = torch.float64) -> HydraHeads:
     """The heads in a directory, beside such a target."""
-    return load_hydra_heads(open_draft_head(str(directory)), ends, CPU, dtype, Ops())
+    return load_kind(HYDRA_HEADS, directory, ends, dtype)

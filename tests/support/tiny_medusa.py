@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 
-from spec_sdk.model.draft_heads.loading import load_medusa_heads
+from spec_sdk.model.draft_heads.loading import MEDUSA_HEADS
 from spec_sdk.model.draft_heads.medusa import MedusaHeads
-from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.target_ends import TargetEnds
-from spec_sdk.ops import Ops
-from tests.support.tiny_heads import CPU, HeadSizes, _Random, write_head
+from tests.support.tiny_heads import HeadSizes, _Random, load_kind, write_head
 
 
 def medusa_tensors(sizes: HeadSizes, heads: int = 3, layers: int = 1, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -69,4 +67,4 @@ def write_medusa(
 
 def load_medusa(directory: Path, ends: TargetEnds, dtype: torch.dtype = torch.float64) -> MedusaHeads:
     """The heads in a directory, beside such a target."""
-    return load_medusa_heads(open_draft_head(str(directory)), ends, CPU, dtype, Ops())
+    return load_kind(MEDUSA_HEADS, directory, ends, dtype)

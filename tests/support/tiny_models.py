@@ -10,6 +10,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.models import Model, Models
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.ranks import ALONE, Ranks
 from tests.support.tiny_decoder import tiny_decoder
 
 
@@ -24,9 +25,9 @@ class TinyModels(Models):
         target_executor = TorchExecutor(target or tiny_decoder("smollm", 0), self.ops)
         draft_executor = TorchExecutor(draft or tiny_decoder("smollm", 1), self.ops)
         self.target = Model("tiny target", target_executor, no_tokenizer)
-        self._heads, self._block_heads, self._medusa_heads, self._hydra_heads = {}, {}, {}, {}
+        self._heads = {}
         self._kv_cache = "auto"
         self._draft = Model("tiny draft", draft_executor, no_tokenizer)
 
-    def draft(self, reference: str | None = None) -> Model:
+    def draft(self, reference: str | None = None, among: Ranks = ALONE) -> Model:
         return self._draft

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
+from spec_sdk.model.draft_heads.loading import PREDICTION_MODULES
 from spec_sdk.model.target_ends import TargetEnds
-from tests.support.tiny_heads import HeadSizes, _Random, layer_tensors, load_head, speculators_config, write_head
+from tests.support.tiny_heads import HeadSizes, _Random, layer_tensors, load_kind, speculators_config, write_head
 
 SIZES = replace(HeadSizes(), heads=6, kv_heads=2, head_dim=8, mlp=80, W=96)
 """Those of the tiny target of five layers."""
@@ -107,4 +108,4 @@ def load_module(
     directory: Path, ends: TargetEnds, dtype: torch.dtype = torch.float64, **choices: Any
 ) -> DraftHeadExecutor:
     """The module in a directory, beside such a target."""
-    return load_head(directory, ends, dtype, method="mtp", **choices)
+    return load_kind(PREDICTION_MODULES, directory, ends, dtype, **choices)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from spec_sdk.model.tokenizer import Tokenizer
 from tests.training.conftest import QUICK
@@ -43,6 +44,13 @@ def test_a_draft_model_learns_its_target_s_language(cli: Callable[..., Any], pla
     texts = {name: run["prompts"][0]["text"] for name, run in runs.items()}
     assert texts["trained"] == texts["plain"]
 
+    # the same training, stored to draft fewer tokens
+    fewer = cli(*QUICK, *longer, *model, "task.drafted_vocabulary=40")
+    assert fewer.status == 0 and "training goes on after step 50 of 50" in fewer.err
+    assert len(load_file(place / "draft" / "model.safetensors")["draft_vocabulary"]) == 40
+    card = (place / "draft" / "README.md").read_text()
+    assert "tokens that it can draft | 40 |" in card and "measured with | 300 tokens" in card
+
 
 def test_answers_without_openings_end_with_the_prompts(cli: Callable[..., Any], place: Path) -> None:
     lines = [json.dumps({"turns": [f"Tell me {what}."]}) for what in ("this", "that", "more", "less")]
@@ -76,6 +84,7 @@ def test_a_target_that_writes_no_prompts_is_no_endless_run(
         (["task.layers=4"], "task.layers: 4 must be between 1 and 3"),
         (["task.layers=[2,1]"], "task.layers: [2, 1] must be a number of layers, or increasing layers"),
         (["task.vocabulary=64", "task.whole=true"], "task.vocabulary: a draft model of fewer tokens"),
+        (["task.vocabulary=64", "task.drafted_vocabulary=65"], "task.drafted_vocabulary: 65 tokens are more than"),
         (["task.layers=some"], "task.layers: 'some' must be"),
         (["task.mlp_size=999"], "task.mlp_size: 999 is more than the target's 80"),
         (["task.kv_heads=3"], "task.kv_heads: 3 is more than the target's 2"),

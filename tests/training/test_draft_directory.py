@@ -43,20 +43,29 @@ def written(
     write_checkpoint(place / "target", name, **sizes)
     target = open_checkpoint(str(place / "target"))
     settings = draft_settings(target, shape, whole)
-    write_draft(place / "draft", TrainableDraft(target, shape, CPU, token_R=token_R), target, settings, stored)
+    write_draft(place / "draft", TrainableDraft(target, shape, CPU, token_R=token_R), target, settings, stored, token_R)
     return target
 
 
-def models(place: Path, draft: str = "draft", weights: str = "auto") -> Models:
+class FastInBits(Ops):
+    """The reference, said to be fast in few bits."""
+
+    def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
+        return True
+
+
+def models(place: Path, draft: str = "draft", weights: str = "auto", fast: bool = False, **more: Any) -> Models:
+    ops = FastInBits() if fast else Ops()
     return Models(
         str(place / "target"),
         str(place / draft),
         "auto",
-        lambda source, dtype: TorchExecutor(load_decoder(source, CPU, dtype), Ops()),
-        Ops(),
+        lambda source, dtype: TorchExecutor(load_decoder(source, CPU, dtype), ops),
+        ops,
         CPU,
         torch.float32,
         weights=weights,
+        **more,
     )
 
 
@@ -115,6 +124,34 @@ def test_transformers_reads_a_whole_one(tmp_path: Path, name: str, stored: str) 
     torch.testing.assert_close(found, expected, atol=close, rtol=close)
     # and so does a run of its own
     assert models(tmp_path, "target").draft("cut").name and open_checkpoint(str(tmp_path / "draft")).borrowed == set()
+
+
+@pytest.mark.parametrize(
+    ("weights", "draft_weights", "fast", "bits"),
+    [
+        ("dense", "auto", True, 4),
+        ("dense", "auto", False, None),
+        ("int8", "auto", False, 4),
+        ("auto", "dense", True, None),
+        ("dense", "int4", False, 4),
+    ],
+)
+def test_the_draft_s_bits_are_its_own(
+    tmp_path: Path, weights: str, draft_weights: str, fast: bool, bits: int | None
+) -> None:
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    written(tmp_path, "llama2", "int4", False, DraftShape([0, 3]), **sizes)
+    loaded = models(tmp_path, weights=weights, fast=fast, draft_weights=draft_weights)
+    draft, target = (loaded._open(str(tmp_path / "draft"), loaded._target_checkpoint), loaded._target_checkpoint)
+    name = "model.layers.0.mlp.up_proj.weight"
+    matrix, whole = draft.quantized(name), target.quantized(name)
+    assert (None if matrix is None else matrix.bits) == bits
+    assert (None if whole is None else whole.bits) == (8 if weights == "int8" else None)
 
 
 @pytest.mark.parametrize("name", ["smollm", "llama2"])

@@ -15,7 +15,8 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.config_fields import read_json_object
-from spec_sdk.model.draft_heads.loading import HeadChoices, load_draft_head
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
+from spec_sdk.model.draft_heads.loading import EAGLE_HEADS, load_head
 from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.load_decoder import load_decoder
@@ -31,6 +32,7 @@ from spec_sdk.training.samples import Sample
 from spec_sdk.training.target_features import TargetFeatures
 from spec_sdk.training.trainable_head import TrainableHead
 from spec_sdk.tree import TreeBuilder
+from tests.support.draft_logits import roots_of, rows_of
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 from tests.training.test_trainable import CPU, sample
 
@@ -56,8 +58,8 @@ class Heads:
         self.directory = place / "head"
         write_head(self.directory, self.model, head_settings(self.target, start, width, STEPS, whole), "float32")
         ends = TargetEnds.of(self.target.name, self.decoder)
-        self.executor = load_draft_head(
-            open_draft_head(str(self.directory)), ends, HeadChoices(), CPU, torch.float32, Ops()
+        self.executor = load_head(
+            open_draft_head(str(self.directory)), EAGLE_HEADS, ends, HeadChoices(), CPU, torch.float32, Ops()
         )
 
     def states(self, text: list[int]) -> Mapping[int, torch.Tensor]:
@@ -71,11 +73,11 @@ class Heads:
         """What the head gives for the tokens after pair ``anchor``, along the text itself [steps, V]."""
         text, session = [*one.prompt, *one.answer], DraftHeadSession(self.executor)
         features_NM = self.executor.head.features(self.states(text[: anchor + 1]))
-        (logit_V,) = session.feed_pairs([0], [text[1 : anchor + 2]], [features_NM])
+        (logit_V,) = roots_of(session.feed_pairs([0], [text[1 : anchor + 2]], [features_NM]))
         tree, rows = TreeBuilder(text[anchor + 1]), [logit_V]
         for step in range(1, steps):
             tree.add(tree.size - 1, text[anchor + 1 + step], "chosen")
-            (logit_1V,) = session.grow([0], [tree], [1])
+            (logit_1V,) = rows_of(session.grow([0], [tree], [1]))
             rows.append(logit_1V[0])
         return torch.stack(rows)
 

@@ -1,12 +1,11 @@
-"""A growth: drafts go on for as long as the draft model is sure of them (legend: V vocabulary)."""
+"""A growth: drafts go on for as long as the draft model is sure of them (legend: W tokens kept, V vocabulary)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import torch
-
-from spec_sdk.contracts import Growing, Growth, Request, option
+from spec_sdk.contracts import DraftLogits, Growing, Growth, Request, option
 from spec_sdk.tree import TreeBuilder
 
 
@@ -25,19 +24,24 @@ class Confident(Growth):
     config: ConfidentConfig
     branches = False
 
-    def grow(
-        self, fed: TreeBuilder, root_logits_V: torch.Tensor, depth: int, request: Request, drafter: str
-    ) -> Growing:
-        node, logits_V = 0, root_logits_V
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        node, logits = 0, root
         for level in range(depth):
             if level:
-                (logits_V,) = yield 1
+                logits = yield 1
+            logprob_1W, token_1W = logits.top(1)
             # before the draw and not by what it gives: that would be another distribution than the declared one
-            if float(logits_V.float().softmax(-1).max()) < self.config.floor:
+            if math.exp(logprob_1W.item()) < self.config.floor:
                 break
             if request.sampler.greedy:
-                node = fed.add(node, int(logits_V.argmax()), "chosen", drafter=drafter)
+                node = fed.add(node, int(token_1W), "chosen", drafter=drafter)
             else:
-                law = request.sampler.law(logits_V)
-                node = fed.add(node, request.sampler.draw_from(law, request.rng), "with_replacement", law, drafter)
+                distribution = request.sampler.distribution(logits.full_KV[0])
+                node = fed.add(
+                    node,
+                    request.sampler.draw_from(distribution, request.rng),
+                    "with_replacement",
+                    distribution,
+                    drafter,
+                )
         return fed.build().tree

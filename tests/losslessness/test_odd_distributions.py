@@ -1,4 +1,4 @@
-"""Odd laws: tokens ruled out, one token only, p = q, p and q apart, ties, a vocabulary of one. By enumeration."""
+"""Odd distributions: tokens ruled out, one token, p = q, p and q apart, ties, a vocabulary of one. By enumeration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Drafter, SamplingParams, Verifier
-from spec_sdk.testing import DrawPlan, PlannedDraw, TableDrafter, TableModel, joint_law
+from spec_sdk.testing import DrawPlan, PlannedDraw, TableDrafter, TableModel, joint_distribution
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -22,13 +22,13 @@ from spec_sdk_verifiers.greedy import Greedy
 from spec_sdk_verifiers.multi_step import MultiStep
 from spec_sdk_verifiers.naive_tree import NaiveTree
 from spec_sdk_verifiers.typical import Typical, TypicalConfig
-from tests.losslessness.enumeration import completed_law, cycle_law
+from tests.losslessness.enumeration import completed_distribution, cycle_distribution
 
 PROMPT, SAMPLED = (0,), SamplingParams(temperature=1.0)
 LOSSLESS = (MultiStep(None), NaiveTree(None), ChainRejection(None), BlockVerification(None))
 NONE = -math.inf
-# each law is normalised by softmax: a peak of 90 leaves the others less than float32 can add to it
-LAWS = {
+# each distribution is normalised by softmax: a peak of 90 leaves the others less than float32 can add to it
+DISTRIBUTIONS = {
     "one token": [0.0, NONE, NONE],
     "another token": [NONE, 0.0, NONE],
     "two tokens": [NONE, 0.3, 0.0],
@@ -37,7 +37,7 @@ LAWS = {
     "a peak": [0.0, 90.0, 0.0],
     "hardly a third": [0.0, 0.0, -90.0],
 }
-PAIRS = [*itertools.product(LAWS, LAWS)]
+PAIRS = [*itertools.product(DISTRIBUTIONS, DISTRIBUTIONS)]
 CHAIN_PLANS: list[DrawPlan] = [
     [[PlannedDraw("with_replacement")], [PlannedDraw("with_replacement")]],
     [[PlannedDraw("chosen")], [PlannedDraw("without_replacement")]],
@@ -48,10 +48,10 @@ TREE_PLANS: list[DrawPlan] = [
 ]
 
 
-def table(*laws: list[float], seed: int = 0) -> TableModel:
-    """A model whose every row is one of ``laws``, at random."""
-    model, choose = TableModel(len(laws[0]), seed), random.Random(seed)
-    model.table_RV = torch.tensor([choose.choice(laws) for _ in range(model.table_RV.shape[0])])
+def table(*distributions: list[float], seed: int = 0) -> TableModel:
+    """A model whose every row is one of ``distributions``, at random."""
+    model, choose = TableModel(len(distributions[0]), seed), random.Random(seed)
+    model.table_RV = torch.tensor([choose.choice(distributions) for _ in range(model.table_RV.shape[0])])
     return model
 
 
@@ -59,25 +59,25 @@ def assert_lossless(verifier: Verifier, target: TableModel, draft: TableModel, p
     def make_drafter() -> Drafter:
         return TableDrafter([draft], plan)
 
-    emitted = cycle_law(target, make_drafter, verifier, SAMPLED, PROMPT)
-    law = completed_law(emitted, target, SAMPLED, PROMPT, len(plan) + 1)
-    expected = joint_law(target, ReferenceSampler(None, SAMPLED), PROMPT, len(plan) + 1)
-    assert float((law - expected).abs().max()) < 1e-6
-    assert not bool((law[expected == 0] > 0).any()), "a token that the target rules out was emitted"
+    emitted = cycle_distribution(target, make_drafter, verifier, SAMPLED, PROMPT)
+    distribution = completed_distribution(emitted, target, SAMPLED, PROMPT, len(plan) + 1)
+    expected = joint_distribution(target, ReferenceSampler(None, SAMPLED), PROMPT, len(plan) + 1)
+    assert float((distribution - expected).abs().max()) < 1e-6
+    assert not bool((distribution[expected == 0] > 0).any()), "a token that the target rules out was emitted"
 
 
 @pytest.mark.parametrize("verifier", LOSSLESS, ids=lambda verifier: verifier.name)
-def test_every_pair_of_laws(verifier: Verifier) -> None:
+def test_every_pair_of_distributions(verifier: Verifier) -> None:
     for p, q in PAIRS:
         for plan in CHAIN_PLANS if verifier.chains_only else TREE_PLANS:
-            assert_lossless(verifier, table(LAWS[p]), table(LAWS[q]), plan)
+            assert_lossless(verifier, table(DISTRIBUTIONS[p]), table(DISTRIBUTIONS[q]), plan)
 
 
 @pytest.mark.parametrize("verifier", LOSSLESS, ids=lambda verifier: verifier.name)
-def test_laws_that_differ_from_path_to_path(verifier: Verifier, scale: Callable[[int, int], int]) -> None:
+def test_distributions_that_differ_from_path_to_path(verifier: Verifier, scale: Callable[[int, int], int]) -> None:
     for seed in range(scale(4, 24)):
-        target = table(*LAWS.values(), seed=seed)
-        for draft in (target, table(*LAWS.values(), seed=seed + 100)):
+        target = table(*DISTRIBUTIONS.values(), seed=seed)
+        for draft in (target, table(*DISTRIBUTIONS.values(), seed=seed + 100)):
             for plan in CHAIN_PLANS if verifier.chains_only else TREE_PLANS:
                 assert_lossless(verifier, target, draft, plan)
 
@@ -92,17 +92,17 @@ def test_three_distinct_draws_where_draft_and_target_share_little(verifier: Veri
 
 
 @pytest.mark.parametrize("verifier", LOSSLESS[2:] + LOSSLESS[:1], ids=lambda verifier: verifier.name)
-def test_a_draft_with_the_targets_own_law_is_always_kept(verifier: Verifier) -> None:
-    for law in LAWS.values():
-        drafter = functools.partial(TableDrafter, [table(law)], CHAIN_PLANS[0])
-        emitted = cycle_law(table(law), drafter, verifier, SAMPLED, PROMPT)
+def test_a_draft_with_the_targets_own_distribution_is_always_kept(verifier: Verifier) -> None:
+    for distribution in DISTRIBUTIONS.values():
+        drafter = functools.partial(TableDrafter, [table(distribution)], CHAIN_PLANS[0])
+        emitted = cycle_distribution(table(distribution), drafter, verifier, SAMPLED, PROMPT)
         assert {len(tokens) for tokens, probability in emitted.items() if probability > 1e-6} == {3}
 
 
 @pytest.mark.parametrize("verifier", LOSSLESS[2:] + LOSSLESS[:1], ids=lambda verifier: verifier.name)
 def test_a_draft_apart_from_the_target_is_never_kept(verifier: Verifier) -> None:
-    target, draft = table(LAWS["two tokens"]), table(LAWS["one token"])
-    emitted = cycle_law(target, lambda: TableDrafter([draft], CHAIN_PLANS[0]), verifier, SAMPLED, PROMPT)
+    target, draft = table(DISTRIBUTIONS["two tokens"]), table(DISTRIBUTIONS["one token"])
+    emitted = cycle_distribution(target, lambda: TableDrafter([draft], CHAIN_PLANS[0]), verifier, SAMPLED, PROMPT)
     assert {len(tokens) for tokens in emitted} == {1}
 
 
@@ -140,7 +140,7 @@ def test_typical_keeps_no_token_that_is_ruled_out(epsilon: float, delta: float, 
     builder = TreeBuilder(0)
     for token in range(3):
         builder.add(0, token, "chosen")
-    logits_NV = torch.tensor([LAWS["two tokens"]] * 4)
+    logits_NV = torch.tensor([DISTRIBUTIONS["two tokens"]] * 4)
     for seed in range(20):
         request = request_for([0], ReferenceSampler(None, params), seed).view
         verdict = Typical(TypicalConfig(epsilon, delta)).verify_one(builder.build().tree, logits_NV, request)

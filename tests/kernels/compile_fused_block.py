@@ -1,0 +1,44 @@
+"""Compiles the kernels of :mod:`spec_sdk_backends.fused_block_kernels` without a GPU (:mod:`machine_code`).
+
+Arguments: cases, each with commas between fp16, bf16 or fp32; head dim; heads of Q and of K; model dim; compute
+capability.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import triton  # type: ignore[import-untyped]
+
+from spec_sdk_backends.fused_block_kernels import (
+    add_rms_norm_kernel,
+    gated_activation_kernel,
+    rotate_and_store_kernel,
+)
+from spec_sdk_backends.fused_decoder import BLOCK_I, HEADS_AT_ONCE, ROTATION_WARPS, norm_warps
+from tests.kernels.machine_code import compile_and_print
+
+FLOATS = (
+    *("h_ptr", "added_ptr", "gain_ptr", "sum_ptr", "out_ptr", "qkv_ptr", "q_gain_ptr", "k_gain_ptr"),
+    *("cos_ptr", "sin_ptr", "q_out_ptr", "k_out_ptr", "v_out_ptr", "gate_up_ptr"),
+)
+
+
+def main(case: str) -> None:
+    dtype, *numbers = case.split(",")
+    head_dim, heads, kv_heads, width, capability = map(int, numbers)
+    types = dict.fromkeys(FLOATS, f"*{dtype}") | {"epsilon": "fp32"}
+    block = triton.next_power_of_2(width)
+    norm: dict[str, Any] = {"M": width, "ADD": True, "BLOCK_M": block}
+    compile_and_print(add_rms_norm_kernel, norm, types, norm_warps(block), 1, capability, case)
+    rotation: dict[str, Any] = {"H": heads, "G": kv_heads, "D": head_dim, "NORMED": True, "CACHED": True}
+    rotation |= {"BLOCK_X": HEADS_AT_ONCE, "HALF_D": triton.next_power_of_2(head_dim // 2)}
+    compile_and_print(rotate_and_store_kernel, rotation, types, ROTATION_WARPS, 1, capability, case)
+    gate: dict[str, Any] = {"WIDTH": 4 * width, "GELU": False, "BLOCK_I": BLOCK_I}
+    compile_and_print(gated_activation_kernel, gate, types, 4, 1, capability, case)
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        main(argument)

@@ -1,0 +1,227 @@
+"""The small operations of a block in Triton, against float64, and decoders that are made of them.
+
+Legend: B requests, N rows of a request, K rows, M model dim, I MLP dim, H query heads, G KV heads, D head dim, S slots,
+C capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton")
+
+from spec_sdk.contracts import BlockRunner, PassInputs, PassPlan
+from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.rope import rotate
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.ops.feed_forward import GatedMLP
+from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.pass_inputs import RequestRows
+from spec_sdk.testing import check_executor
+from spec_sdk.tree import TreeBuilder
+from spec_sdk_backends import fused_decoder
+from spec_sdk_backends.fused_block_kernels import rotate_and_store_kernel
+from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp, unfused_because
+from tests.kernels.test_session import together
+from tests.support.tiny_decoder import tiny_decoder
+
+EPSILON = 1e-5
+FAMILIES = [
+    "smollm",
+    *(pytest.param(name, marks=pytest.mark.full) for name in ("biased_llama", "qwen2", "gemma")),
+    "qwen3",
+]
+
+
+def random(*shape: int, seed: int, device: torch.device) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found.double(), expected.double(), atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("size", [48, 64, 576])
+def test_the_sum_and_its_norm(size: int, device: torch.device) -> None:
+    h_BNM, added_BNM = (random(2, 3, size, seed=seed, device=device) for seed in (0, 1))
+    h_BNM[0, 0] *= 1e4
+    gain_M = random(size, seed=2, device=device)
+    for added in (None, added_BNM):
+        total, normed = add_rms_norm(h_BNM, added, gain_M, EPSILON)
+        x_BNM = h_BNM.double() if added is None else (h_BNM + added).double()
+        close(total, x_BNM)
+        scale = (x_BNM.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
+        close(normed, x_BNM * scale * gain_M.double())
+    assert add_rms_norm(h_BNM, None, gain_M, EPSILON)[0] is h_BNM
+
+
+def test_the_norm_is_of_the_sum_as_it_is_stored(device: torch.device) -> None:
+    """In bfloat16 the rounded sum goes on as hidden state: its norm must belong to it."""
+    h_M = torch.full((1, 1, 16), 256.0, dtype=torch.bfloat16, device=device)
+    added_M, gain_M = torch.full_like(h_M, 0.9), torch.ones(16, dtype=torch.bfloat16, device=device)
+    total, normed = add_rms_norm(h_M, added_M, gain_M, 256.0**2)
+    assert torch.equal(total, h_M)
+    close(normed.float(), torch.full_like(h_M, math.sqrt(0.5)).float())
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_the_gate(activation: Any, device: torch.device) -> None:
+    weight_OI, down_MI = random(2 * 33, 16, seed=0, device=device), torch.eye(33, device=device)
+    mlp = GatedMLP(Projection(weight_OI), Projection(down_MI), activation)
+    x_BNM = 3 * random(2, 3, 16, seed=1, device=device)
+    gate, up = (x_BNM.double() @ weight_OI.double().T).chunk(2, -1)
+    active = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
+    torch.testing.assert_close(gated_mlp(mlp, x_BNM).double(), active * up, atol=1e-4, rtol=1e-4)
+    # far from 0 neither overflows
+    far = GatedMLP(Projection(torch.tensor([[-1e4], [1.0]], device=device)), Projection(torch.eye(1, device=device)))
+    assert gated_mlp(far, torch.ones((1, 1, 1), device=device)).item() == 0.0
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("head_dim", [16, 24])
+def test_rotated_and_stored(head_dim: int, normed: bool, device: torch.device) -> None:
+    """Of three requests of other lengths, in slots out of order; what belongs to others stays as it was."""
+    B, N, H, G, D, S, C = 3, 4, 4, 2, head_dim, 5, 12
+    requests = [RequestRows.chain(slot, prefix, [1] * rows) for slot, prefix, rows in ((4, 0, 4), (0, 7, 1), (2, 5, 3))]
+    inputs = PassInputs.of("chain", requests, device)
+    qkv_BNXD = random(B, N, H + 2 * G, D, seed=0, device=device)
+    q_gain_D, k_gain_D = (random(D, seed=seed, device=device) for seed in (1, 2))
+    angle_BN1D = random(B, N, 1, D // 2, seed=3, device=device).repeat(1, 1, 1, 2)
+    cos_BN1D, sin_BN1D = angle_BN1D.cos(), 1.1 * angle_BN1D.sin()
+    q_BNHD = torch.empty((B, N, H, D), device=device)
+    k_SGCD, v_SGCD = torch.full((2, S, G, C, D), 7.0, device=device).unbind(0)
+    expected_k, expected_v = k_SGCD.clone(), v_SGCD.clone()
+    rotate_and_store_kernel[(B * N, 2)](
+        qkv_BNXD, q_gain_D, k_gain_D, cos_BN1D, sin_BN1D, inputs.slot_B, inputs.write_at_B, inputs.live_B,
+        q_BNHD, k_SGCD, v_SGCD, *k_SGCD.stride()[:3], *v_SGCD.stride()[:3], N, EPSILON,
+        H=H, G=G, D=D, NORMED=normed, CACHED=True, BLOCK_X=4, HALF_D=16, num_warps=2,
+    )  # fmt: skip
+    wide = qkv_BNXD.double()
+    q, k, v = wide[:, :, :H], wide[:, :, H : H + G], wide[:, :, H + G :]
+    if normed:
+        q, k = (
+            x * (x.square().mean(-1, keepdim=True) + EPSILON).rsqrt() * gain.double()
+            for x, gain in ((q, q_gain_D), (k, k_gain_D))
+        )
+    turned = rotate(torch.cat((q, k), 2), cos_BN1D.double(), sin_BN1D.double())
+    close(q_BNHD, turned[:, :, :H])
+    for b, request in enumerate(requests):
+        for row in range(len(request.token)):
+            expected_k[request.slot, :, request.write_at + row] = turned[b, row, H:].float()
+            expected_v[request.slot, :, request.write_at + row] = v[b, row].float()
+    close(k_SGCD, expected_k)
+    assert torch.equal(v_SGCD, expected_v)
+
+
+def fused(source: TensorSource, dtype: torch.dtype) -> TorchExecutor:
+    decoder = load_decoder(source, torch.device("cpu"), dtype)
+    assert unfused_because(decoder) is None
+    return TorchExecutor(FusedDecoder(decoder), Ops())
+
+
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+"""For decoders on the CPU."""
+
+
+@interpreted
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_decoder_of_them(name: str, grouped: bool) -> None:
+    """A prompt, a closed tree and a growing one; with a runner that calls the stages too."""
+    made: Callable[[], BlockRunner] = SequentialRunner
+    if grouped:
+        made = lambda: LayerParallelRunner.of([[0], [1, 2, 3], [4]])  # noqa: E731
+    logits: list[list[torch.Tensor]] = []
+    for decoder in (FusedDecoder(tiny_decoder(name)), tiny_decoder(name)):
+        session = Session(TorchExecutor(decoder, Ops()), made())
+        session.prefill(0, [5, 6, 7, 8, 9])
+        tree = TreeBuilder(10)
+        for parent, token in ((0, 11), (0, 12), (1, 13)):
+            tree.add(parent, token, "chosen")
+        scored = session.score([0], [tree.build().tree])[0].logits_NV
+        session.commit([0], [[0, 1]])
+        logits.append([scored, session.feed([0], [[14, 15]])[0].full_KV])
+    for found, expected in zip(*logits, strict=True):
+        assert expected.std() > 1e-3
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@interpreted
+def test_several_requests_at_once() -> None:
+    """Padded, in slots out of order, with commits between; growing trees too."""
+    logits = [
+        together(Ops(), None, decoder) for decoder in (FusedDecoder(tiny_decoder("smollm")), tiny_decoder("smollm"))
+    ]
+    for found, expected in zip(*logits, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@interpreted
+@pytest.mark.full
+def test_it_is_a_sound_executor() -> None:
+    check_executor(fused, seeds=[0])
+
+
+@interpreted
+def test_hidden_states_and_cuts_are_those_of_the_decoder() -> None:
+    plain, made = tiny_decoder("smollm"), FusedDecoder(tiny_decoder("smollm"))
+    for layers in (range(5), [0, 3]):
+        expected, found = plain.subset(list(layers)), made.subset(list(layers))
+        assert isinstance(found, FusedDecoder)
+        states = []
+        for decoder in (expected, found):
+            executor = TorchExecutor(decoder, Ops())
+            cache = executor.new_cache()
+            cache.reserve(1, 8)
+            inputs = PassInputs.of("chain", [RequestRows.chain(0, 0, [5, 6, 7])], torch.device("cpu"))
+            plan = PassPlan(SequentialRunner(), taps=tuple(range(len(layers) + 1)))
+            states.append(executor.forward(inputs, cache, plan).hidden)
+        assert states[0].keys() == states[1].keys()
+        for layer, state_BNM in states[0].items():
+            torch.testing.assert_close(states[1][layer], state_BNM, atol=1e-5, rtol=1e-4)
+
+
+def test_a_block_is_four_products_attention_and_four_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[str] = []
+
+    class Counted:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getitem__(self, grid: object) -> Callable[..., None]:
+            return lambda *arguments, **named: launches.append(self.name)
+
+    for name in ("add_rms_norm_kernel", "rotate_and_store_kernel", "gated_activation_kernel"):
+        monkeypatch.setattr(fused_decoder, name, Counted(name))
+    session = Session(TorchExecutor(FusedDecoder(tiny_decoder("smollm")), Ops()))
+    session.prefill(0, [5, 6, 7])
+    launches.clear()
+    session.feed([0], [[8]])
+    of_block = ["add_rms_norm_kernel", "rotate_and_store_kernel", "add_rms_norm_kernel", "gated_activation_kernel"]
+    assert launches == 5 * of_block + ["add_rms_norm_kernel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("gemma2", "norms of its outputs"), ("mixtral", "no gated MLP"), ("gemma3", "norms")]
+)
+def test_other_blocks_are_refused_with_the_reason(name: str, why: str) -> None:
+    assert why in str(unfused_because(tiny_decoder(name)))
+
+
+@interpreted
+def test_derivatives_go_through_torch() -> None:
+    made = FusedDecoder(tiny_decoder("smollm"))
+    h_BNM = torch.randn((1, 2, made.config.hidden_size), requires_grad=True)
+    made.post_attention(0, h_BNM, torch.zeros_like(h_BNM)).sum().backward()
+    assert h_BNM.grad is not None

@@ -1,0 +1,40 @@
+"""Ranks that do not miss a process that is gone."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+PROCESSES = "plugins/backends/spec_sdk_backends/process_ranks.py"
+LIFELINES = "plugins/backends/spec_sdk_backends/lifelines.py"
+OF_SILENCE = "tests/distributed/test_silent_peer.py"
+
+RANKS = (
+    Mutant(
+        "who leaves after its work is missed",
+        LIFELINES,
+        "        return not said",
+        "        return True",
+        (OF_SILENCE,),
+    ),
+    Mutant(
+        "a rank that waits never looks whether the others are there",
+        PROCESSES,
+        "        if self._lifelines.is_cut():",
+        "        if False:",
+        (OF_SILENCE,),
+    ),
+    Mutant(
+        "a rank that is stuck leaves its group, and waits for the operation that does not end",
+        PROCESSES,
+        "        if dist.is_initialized() and not self._is_stuck:",
+        "        if dist.is_initialized():",
+        (OF_SILENCE,),
+    ),
+    Mutant(
+        "a closed lifeline is not looked at",
+        LIFELINES,
+        "return not self._ends or any([self._has_ended(key.fileobj) for key, _ in self._selector.select(0)])",
+        "return not self._ends",
+        (OF_SILENCE,),
+    ),
+)

@@ -1,0 +1,63 @@
+"""Code out of YAML that Hydra would run, and sweeps that lose or misjudge jobs."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+OPTIONS = "spec_sdk/config/hydra_options.py"
+LOADER = "spec_sdk/config/hydra_loader.py"
+OBJECTIVE = "spec_sdk/cli/objective.py"
+OF_OPTIONS = "tests/cli/test_hydra_options.py"
+OF_SWEEPERS = "tests/cli/test_sweepers.py"
+
+SWEEPS = (
+    Mutant(
+        "overrides are not checked before the search path is read",
+        LOADER,
+        "        check_overrides(parse(overrides))\n",
+        "",
+        (OF_OPTIONS,),
+    ),
+    Mutant(
+        "what an interpolation brings is not looked at",
+        LOADER,
+        "        check_composed(config.hydra)\n",
+        "",
+        (OF_OPTIONS,),
+    ),
+    Mutant(
+        "a file may set Hydra's options",
+        LOADER,
+        'check_file(result.config._get_node("hydra"), file)',
+        "pass",
+        (OF_OPTIONS,),
+    ),
+    Mutant(
+        "a file may stand in a group of Hydra's",
+        LOADER,
+        'if path.startswith("hydra/"):',
+        'if path == "hydra/":',
+        (OF_OPTIONS,),
+    ),
+    Mutant(
+        "a config's path may lead out of its directory",
+        LOADER,
+        'or ".." in path.split("/"):',
+        'and ".." in path.split("/"):',
+        (OF_OPTIONS,),
+    ),
+    Mutant(
+        "a package may stand on the search path",
+        OPTIONS,
+        "not path.startswith(DIRECTORIES)",
+        'not path.startswith((*DIRECTORIES, "pkg://"))',
+        (OF_OPTIONS,),
+    ),
+    Mutant(
+        "the least is the best",
+        OBJECTIVE,
+        'signs = [1 if direction == "maximize" else -1 for direction in directions]',
+        'signs = [-1 if direction == "maximize" else 1 for direction in directions]',
+        (OF_SWEEPERS,),
+    ),
+)

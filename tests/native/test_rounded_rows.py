@@ -1,0 +1,123 @@
+"""Rows rounded to 8 bits: what is rounded and how, that the kernels multiply exactly that, and lossless pipelines.
+
+Legend: N rows, I inputs, O outputs, G groups, J inputs of a group.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.ops.quantized_linear import QuantizedProjection
+from spec_sdk.ops.rounded_rows import rounded_rows
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
+from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.products import multiply
+from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from tests.native.test_products import DTYPES, ROUNDING, ROWS, quantized, random
+from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
+
+NEW_TOKENS = 32
+
+
+def exactly_rounded(x_NI: torch.Tensor) -> torch.Tensor:
+    """The definition, number by number: in float32 up to the codes, then in float64."""
+    rounded = torch.empty(x_NI.shape, dtype=torch.float64)
+    for n, row in enumerate(x_NI.float()):
+        for first in range(0, len(row), 32):
+            group_J = row[first : first + 32]
+            largest = group_J.abs().max()
+            factor = torch.tensor(127.0) / largest if largest else torch.tensor(0.0)
+            codes = [round(float(number * factor)) for number in group_J]
+            rounded[n, first : first + 32] = float(largest / 127) * torch.tensor(codes, dtype=torch.float64)
+    return rounded
+
+
+def test_the_definition() -> None:
+    x_NI = random(5, 96)
+    x_NI[1, 32:64] = 0
+    expected = exactly_rounded(x_NI)
+    torch.testing.assert_close(rounded_rows(x_NI).double(), expected, rtol=1e-6, atol=0)
+    assert (rounded_rows(x_NI)[1, 32:64] == 0).all()
+    # halves are rounded to even codes
+    halves = torch.tensor([[127.0, 0.5, 1.5, -2.5, *[0.0] * 28]])
+    assert rounded_rows(halves)[0, :4].tolist() == [127.0, 0.0, 2.0, -2.0]
+    # half a step at most, and all steps are used
+    step_NG = x_NI.view(5, -1, 32).abs().amax(-1) / 127
+    off_NGJ = (rounded_rows(x_NI) - x_NI).view(5, -1, 32).abs()
+    assert (off_NGJ <= step_NG[..., None] * 0.500001).all() and (off_NGJ.amax(-1) >= 0.3 * step_NG).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
+def test_a_product_is_that_of_the_rounded_rows(
+    shape: tuple[int, int], bits: int, offsets: bool, dtype: torch.dtype
+) -> None:
+    """Row by row the same, whatever rows are beside it; nothing is rounded but the sums."""
+    matrix, bias_O = quantized(*shape, bits, offsets), random(shape[0]).to(dtype)
+    projection = NativeQuantizedProjection(matrix, bias_O, rounds=True)
+    x_NI = random(max(ROWS), shape[1]).to(dtype)
+    alone = torch.cat([multiply(projection.matrix, row[None]) for row in x_NI])
+    rounded_NI = exactly_rounded(x_NI)
+    expected = F.linear(rounded_NI, matrix.dequantized(torch.float32).double(), bias_O.double())
+    size = F.linear(rounded_NI.abs(), (matrix.scale_OG.double().abs() * 128).repeat_interleave(32, 1))
+    assert ((alone.double() - expected).abs() <= ROUNDING[dtype] * expected.abs() + 4e-6 * size).all()
+    for rows in ROWS:
+        assert torch.equal(multiply(projection.matrix, x_NI[:rows]), alone[:rows]), rows
+    # the reference is another way to the same
+    reference = QuantizedProjection(matrix, bias_O, rounds=True)(x_NI)
+    torch.testing.assert_close(reference, alone, rtol=0.02, atol=float(size.max()) * 0.01)
+    if dtype == torch.float32:
+        assert ((reference.double() - expected).abs() <= 1e-5 * size + 1e-5).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_wide_passes_round_too(bits: int) -> None:
+    projection = NativeQuantizedProjection(quantized(33, 64, bits), rounds=True)
+    x_NI = random(most_rows(torch.float32, bits, True) + 1, 64)
+    expected = F.linear(rounded_rows(x_NI), projection.weight_OI)
+    torch.testing.assert_close(projection(x_NI), expected, rtol=1e-4, atol=1e-3)
+    assert not torch.allclose(projection(x_NI), F.linear(x_NI, projection.weight_OI), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_is_not_finite_is_not_hidden(bits: int, wrong: float, dtype: torch.dtype) -> None:
+    projection = NativeQuantizedProjection(quantized(20, 96, bits), rounds=True)
+    x_NI = random(3, 96).to(dtype)
+    x_NI[1, 40] = wrong
+    for found in (multiply(projection.matrix, x_NI), QuantizedProjection(projection.quantized, None, True)(x_NI)):
+        assert not found[1].isfinite().any()
+        assert found[[0, 2]].isfinite().all()
+    rounded_NI = rounded_rows(x_NI)
+    assert not rounded_NI[1, 32:64].isfinite().any() and rounded_NI[1, [*range(32), *range(64, 96)]].isfinite().all()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("activations", ["exact", "int8"])
+def test_the_option_reaches_the_products(activations: str, native: bool) -> None:
+    backend = CpuBackend(CpuConfig(native=native, activations=activations))
+    projection = backend.ops.quantized_projection(quantized(16, 32, 4))
+    assert isinstance(projection, NativeQuantizedProjection if native else QuantizedProjection)
+    assert projection.rounds == (activations == "int8")
+
+
+@functools.cache
+def answers(name: str, *overrides: str) -> list[list[int]]:
+    pipeline = pipeline_of(f"pipeline={name}", "backend=cpu", "backend.activations=int8", *overrides)
+    return [tokens_of(pipeline, prompt, NEW_TOKENS) for prompt in bench_prompts(pipeline, 3, longest=400)]
+
+
+@pytest.mark.parametrize("name", ["suffix", "easyspec_tree"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_tokens_of_plain_decoding(name: str, dtype: str) -> None:
+    """Of decoding with the same rounding."""
+    kept = ("model.weights=auto", f"model.dtype={dtype}")
+    assert answers(name, *kept) == answers("vanilla", *kept)

@@ -1,0 +1,19 @@
+"""Speculation on attention on TT-Lang's simulator, in a process of its own: importing the simulator changes torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CASES = ("speculative_decode_cases.py", "priority_gating_cases.py", "alspec_pipeline_cases.py")
+
+
+@pytest.mark.parametrize("cases", CASES)
+def test_in_a_process_of_its_own(cases: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / cases)]
+    run = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
