@@ -56,7 +56,7 @@ class EstimateConfig:
     rounding: str = option("none", "of hits to layers", choices={"none": "", "paper": "whole layers, rounded down"})
     strategies: bool = option(
         False,
-        "also compare other ways to use the devices: data and sequence parallel, attention sink, ALSpec's three scenarios",
+        "also other ways to use the devices: data and sequence parallel, attention sink, ALSpec's three scenarios",
     )
     drafters: str | None = option(
         None,

@@ -74,7 +74,7 @@ def test_more_groups_than_two_have_no_schedule_that_is_built() -> None:
 
 
 def test_crossovers_are_found_to_the_token() -> None:
-    """Also two between the same contexts: up to 2,800 tokens a hit is bound by the rest of a layer, then by attention."""
+    """Also two between the same contexts: up to 2,800 tokens the rest of a layer bounds a hit, then attention does."""
     [two] = compared(devices=[2], contexts=[1000, 2000, 4000, 8000], hit_rates=[0.9])
     alspec, plain = "ALSpec @90%, 2 x TP 1", "tensor parallel, TP 2"
     found = [(c.faster, c.context) for c in two.crossovers if {c.faster, c.slower} == {alspec, plain}]
@@ -110,9 +110,8 @@ def test_the_plot_is_the_same_every_time_and_names_all() -> None:
 
 def test_the_task_prints_and_keeps_them(cli: Callable[..., Any], own_directory: Path) -> None:
     Path("made.yaml").write_text(TABLE)
-    result = cli(
-        "task=estimate", "task.latencies=made.yaml", "task.strategies=true", "task.devices=2", "output_dir=out"
-    )
+    asked = ("task=estimate", "task.latencies=made.yaml", "task.devices=2")
+    result = cli(*asked, "task.strategies=true", "output_dir=out")
     assert result.status == 0, result.err
     assert "data parallel, 2 x TP 1" in result.out and "scenario with 2 groups of 1: 1000: 3" in result.out
     [found] = json.loads((own_directory / "out" / "estimate.json").read_text())["strategies"]
