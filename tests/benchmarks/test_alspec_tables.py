@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import alspec_tables
+from spec_sdk.bench.scripts import run_script
 from tests.support.text_checkpoints import write_text_checkpoint
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -82,7 +83,7 @@ def test_static_layers_need_prompts_that_are_not_measured(
         ["alspec_tables", f"--prompts={write_prompts(tmp_path)}", f"model.target={tmp_path / 'model'}", "--size=3"]
         + ["--count=6", "--new-tokens=4", "--needle-texts=0", f"--output={tmp_path / 'report.json'}"],
     )
-    assert alspec_tables.run_script(alspec_tables.main) == 2
+    assert run_script(alspec_tables.main) == 2
     said = capsys.readouterr().err
     assert said.count("error: ") == 1 and "0 prompts are left" in said.splitlines()[-1]
 
@@ -110,5 +111,5 @@ def test_without_the_harness_it_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "lm_eval" else find(name))
     argv = ["alspec_tables", f"model.target={tmp_path / 'model'}", "--benchmarks", "gsm8k_cot"]
     monkeypatch.setattr("sys.argv", argv)
-    assert alspec_tables.run_script(alspec_tables.main) == 2
+    assert run_script(alspec_tables.main) == 2
     assert "pip install 'spec-sdk[eval]'" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def test_columns_by_hand() -> None:
     assert (one.draft_s, one.verify_s, one.total_s) == (5.0, 5.0, 10.0)
     assert (one.speedup, one.alpha, one.mean_accepted_tokens, one.prompts) == (2.0, 0.5, 5.0, 1)
     assert (one.tokens_per_second, one.variance) == (10.0, 0.0)
-    assert (every.total_s, every.alpha, every.speedup) == (7.5, 0.75, pytest.approx(8 / 3))
+    assert (every.total_s, every.alpha) == (7.5, 0.75) and every.speedup == pytest.approx(8 / 3)
     # 10 and 20 tokens per second
     assert (every.tokens_per_second, every.variance) == (15.0, 25.0)
     assert rows["vanilla", "all"].alpha is None and rows["vanilla", "all"].speedup == 1.0
