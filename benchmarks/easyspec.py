@@ -34,11 +34,11 @@ from spec_sdk.bench.answers import Prompt, answer, events_of, spread_prompts
 from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.records import VANILLA
 from spec_sdk.bench.reports import write_report
-from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
+from spec_sdk.bench.scripts import PROMPTS, build, pipeline_facts, run_script, script_parser
 from spec_sdk.metrics import summarise
 from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.prompts import encode
+from spec_sdk.prompts import SPEC_BENCH_SAMPLE, encode
 from spec_sdk.tables import number
 
 SELF, CUT = "self", "cut"
@@ -85,7 +85,8 @@ def task_tables(arguments: argparse.Namespace) -> dict[str, Any]:
     """Tables 2, 3 and 4: ``task=bench`` of their methods, all in turn on each prompt, and their columns by task."""
     methods = methods_of(arguments)
     temperatures = TEMPERATURES if arguments.table == "table2" else TEMPERATURES[:1]
-    options = [f"prompt_file={arguments.prompts}", f"prompt_limit={arguments.count}"]
+    prompt_file = SPEC_BENCH_SAMPLE if arguments.prompts == PROMPTS else arguments.prompts
+    options = [f"prompt_file={prompt_file}", f"prompt_limit={arguments.count}"]
     options += [f"max_new_tokens={arguments.new_tokens}", *arguments.common]
     run = run_bench(list(methods.values()), temperatures, options, arguments.directory)
     labels = {pipeline: name for name, pipeline in methods.items()}
@@ -98,11 +99,12 @@ def task_tables(arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.table == "table3" and row.candidate == "EasySpec":
             table.row(*_difference(row, next(r for r in rows if (r.candidate, r.task) == ("+tree", row.task))))
     head = run.head.data
-    facts = {key: head[key] for key in ("machine", "target", "dtype", "weights", "prompts", "new_tokens", "command")}
+    facts = {key: head[key] for key in ("machine", "target", "dtype", "weights", "prompts", "new_tokens")}
     return {
         "schema_version": 2,
         "table": arguments.table,
         **facts,
+        "overrides": arguments.common,
         "drafts": {labels.get(c.name, c.name): c.draft for c in run.candidates.values()},
         "methods": methods,
         "rows": [dataclasses.asdict(row) for row in rows],
