@@ -40,7 +40,8 @@ def chosen_samplers(
                 baseline = baseline or label
                 overrides = [*pipeline, *policy, f"sampler={name}", *options]
                 (chosen,) = chosen_pipelines([shlex.join(overrides)], vanilla, shared, "pipeline")
-                alpha, beta = (chosen.settings.sampler.get(option) for option in SCALES)
+                _, config = registry.configure("sampler", chosen.settings.sampler)
+                alpha, beta = (getattr(config, option, None) for option in SCALES)
                 choice = SamplerChoice(label, name, baseline, alpha, beta, depth)
                 if any(label == other.candidate for other, _ in found):
                     raise UserError(f"{SAMPLERS}: '{label}' stands there twice")

@@ -75,7 +75,7 @@ def own_tables(run: AccuracyRun) -> list[Table]:
 
 
 def paper_tables(run: AccuracyRun) -> list[Table]:
-    """The layouts of the paper's tables 1, 5 and 6; of 2 and 7 where there are several scales, of 8 where several depths.
+    """The layouts of the paper's tables 1, 5 and 6; of 2 and 7 with several scales, of 8 with several depths.
 
     Tables 1, 5 and 6 have one column for a sampler: of several scales the first one's.
     """

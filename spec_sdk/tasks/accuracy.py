@@ -96,13 +96,13 @@ class CompareAccuracy(Task):
         check_writable(app.output_dir)
         kinds = dict.fromkeys([*([VANILLA] if app.compare else []), *(c.candidate for c, _ in chosen)], "pipeline")
         asked = {
-            **what_is_asked(app, vanilla.settings, prompts, kinds, config.seeds, [app.sampling.temperature], [1]),
             "task": self.name,
             "pipeline": pipeline,
-            "samplers": [asdict(choice) for choice, _ in chosen],
             "metrics": config.metrics,
             "cue": config.cue,
+            **what_is_asked(app, vanilla.settings, prompts, kinds, config.seeds, [app.sampling.temperature], [1]),
             "references": {"sha256": hashlib.sha256(repr(references).encode()).hexdigest()},
+            "samplers": [asdict(choice) for choice, _ in chosen],
         }
         with AccuracyDirectory(app.output_dir, asked, app.kept) as directory:
             if not directory.complete:
