@@ -147,9 +147,7 @@ def test_a_run_that_is_over_shows_its_tables_again(cli: Callable[..., Any], plac
 DIFFERENT = {
     "task.seeds=2": "rounds: 1 there, 2 here",
     "task.cue=Summary:": "cue: None there, Summary: here",
-    "task.metrics=[wer]": "metrics: ['rouge1', 'rouge2', 'rougeL'] there",
     "policy=fixed": "pipeline: ",
-    "task.samplers=[reference]": "candidates: ",
 }
 
 
