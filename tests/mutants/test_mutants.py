@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.accuracy import ACCURACY
 from tests.mutants.adapting import ADAPTING
 from tests.mutants.advising import ADVISING
 from tests.mutants.api import API
@@ -59,6 +60,7 @@ LISTS = (
     RANKS,
     ADAPTING,
     ADVISING,
+    ACCURACY,
     RETRIEVAL,
     TRAINING,
     DRAFT_HEADS,
