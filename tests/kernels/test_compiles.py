@@ -64,16 +64,18 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 @parametrized(CASES, OTHERS)
 def test_tree_attention(case: str, attention: Compiled) -> None:
     kernels = attention[case]
-    assert [name for name, _ in kernels] == ["tree_attention_kernel", "combine_splits_kernel"]
+    assert [name for name, _ in kernels] == [
+        *("tree_attention_kernel", "tree_attention_kernel", "visible_blocks_kernel", "combine_splits_kernel")
+    ]
     for name, facts in kernels:
         assert facts["code"] > 0
         assert facts["shared"] <= MOST_SHARED, f"{name}: more shared memory than a block may have"
         if case.startswith(UNSPILLED):
             assert facts["stack"] == facts["local"] == 0, f"{name} spills registers: {facts}"
     # in the loop over the prefix and in the one over the tree; the other waits are at their ends
-    loops = kernels[0][1]
-    assert loops["overlaps"] >= 2, "the loads of a loop are not pipelined"
-    assert loops["full_waits"] <= loops["overlaps"], "copies are waited for in every step of a loop"
+    for _, loops in kernels[:2]:
+        assert loops["overlaps"] >= 2, "the loads of a loop are not pipelined"
+        assert loops["full_waits"] <= loops["overlaps"], "copies are waited for in every step of a loop"
 
 
 @parametrized(FUSED, FUSED_OTHERS)
@@ -88,13 +90,13 @@ def test_small_operations_of_a_block(case: str, fused: Compiled) -> None:
 
 def test_a_spill_is_seen(attention: Compiled) -> None:
     """float32 heads of 256 do not fit: the tools must say so, or the tests above prove nothing."""
-    [(_, facts), _] = attention["fp32,256,64,closed,90"]
+    (_, facts), *_ = attention["fp32,256,64,closed,90"]
     assert facts["stack"] > 0 and facts["local"] > 0 and facts["registers"] >= 250
 
 
 def test_a_growing_prefix_and_tree_compile_nothing() -> None:
-    """Passes of other lengths, batches and splits take the kernels that the first one compiled; speculative attention
-    has a second form, for prefixes that are longer than the window, and combines few parts or many.
+    """Passes of other lengths, batches and splits take the kernels that the first one compiled; tree attention has a
+    second form, with a list of visible blocks; speculative attention has one, for prefixes that are longer than the window, and combines few parts or many.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("launch_keys.py")
@@ -102,7 +104,7 @@ def test_a_growing_prefix_and_tree_compile_nothing() -> None:
     assert done.returncode == 0, done.stderr
     launches = [line.split(" ", 1) for line in done.stdout.splitlines()]
     for kernel, most in (
-        *(("tree_attention_kernel", 1), ("combine_splits_kernel", 1)),
+        *(("tree_attention_kernel", 2), ("visible_blocks_kernel", 1), ("combine_splits_kernel", 1)),
         *(("speculative_split_kernel", 2), ("combine_speculation_kernel", 4)),
     ):
         keys = [key for name, key in launches if name == kernel]
