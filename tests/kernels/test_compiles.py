@@ -95,8 +95,9 @@ def test_a_spill_is_seen(attention: Compiled) -> None:
 
 
 def test_a_growing_prefix_and_tree_compile_nothing() -> None:
-    """Passes of other lengths, batches and splits take the kernels that the first one compiled; tree attention has a
-    second form, with a list of visible blocks; speculative attention has one, for prefixes that are longer than the window, and combines few parts or many.
+    """Passes of other lengths, batches and splits take the kernels that the first one compiled. Tree attention has a
+    second form, with a list of visible blocks; speculative attention has one for prefixes that are longer than the
+    window, and combines few parts or many.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("launch_keys.py")

@@ -101,10 +101,9 @@ def _intervals(key_start_ptr, key_end_ptr, slot_K, exists_K, CLOSED: tl.constexp
 @triton.jit
 def _numbers(query_start_ptr, node_M, real_M, T, live, CLOSED: tl.constexpr):
     """The rows' pre-order numbers, and the first and the last of those that are real."""
-    if CLOSED:
-        # every slot is a query's candidate, and the last slots are the queries
-        query_M = node_M + (T - live)
-    else:
+    # of a closed tree every slot is a query's candidate, and the last slots are the queries
+    query_M = node_M + (T - live)
+    if not CLOSED:
         query_M = tl.load(query_start_ptr + node_M, mask=real_M, other=0).to(tl.int32)
     first_query = tl.min(tl.where(real_M, query_M, 2147483647), 0)
     last_query = tl.max(tl.where(real_M, query_M, -1), 0)
@@ -369,7 +368,7 @@ def tree_attention_kernel(
         share = tl.cdiv(tl.cdiv(slots, BLOCK_K), splits) * BLOCK_K
         base = split * share
         stop = tl.minimum((split + 1) * share, slots)
-        # a loop with a branch around its loads would not be pipelined, so runs of visible blocks get a loop of their own
+        # a loop with a branch around its loads would not be pipelined: runs of visible blocks get a loop of their own
         while base < stop:
             run_end = base
             while (run_end < stop) & _is_seen(
