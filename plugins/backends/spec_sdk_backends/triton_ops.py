@@ -40,7 +40,7 @@ class TritonOps(Ops):
         self.shares_lists = shares_lists
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
-        """``multi_step`` in three launches for all trees of the same sampling, where the sampler's rows can be made
+        """``multi_step`` in two launches for all trees of the same sampling, where the sampler's rows can be made
         from logits; three integers a tree are read.
 
         Elsewhere as the reference does.
