@@ -89,7 +89,7 @@ def test_verdicts_are_those_of_launches_that_know_the_trees(
         found = verdict_B3.tolist()
         assert found == eager(trees, logits_BNV, uniform_BD, sigmoid)
         nodes |= {node % N for node, _, _ in found}
-    assert len(nodes) > 2, "roots and drafted tokens are among the last accepted"
+    assert len(nodes) > (2 if sigmoid is None else 1), "roots and drafted tokens are among the last accepted"
 
 
 def test_a_fault_is_told_by_its_row(device: torch.device) -> None:
