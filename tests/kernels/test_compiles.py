@@ -40,6 +40,8 @@ OTHERS = (
 """Every type, and heads that are padded."""
 FUSED = ("bf16,64,32,8,2048,80", "bf16,128,32,8,4096,90")
 FUSED_OTHERS = ("bf16,128,32,8,4096,80", "bf16,64,32,8,2048,90", "fp32,128,40,8,5120,90", "fp16,80,32,32,16384,80")
+RECOVERY = ("bf16,1,4096,14336,80", "bf16,32,2048,8192,90")
+RECOVERY_OTHERS = ("bf16,64,4096,14336,90", "fp32,8,2048,8192,80", "fp16,1,576,1536,90")
 MOST_SHARED = 99 * 1024
 """What a block may have on compute capability 8.6."""
 UNSPILLED = ("bf16,64,", "bf16,128,", "fp16,96,")
@@ -59,6 +61,12 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 def fused(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     cases = [*FUSED, *(FUSED_OTHERS if FULL else ())]
     return compiled_by("compile_fused_block", cases, tmp_path_factory.mktemp("triton"))
+
+
+@pytest.fixture(scope="module")
+def recovery(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    cases = [*RECOVERY, *(RECOVERY_OTHERS if FULL else ())]
+    return compiled_by("compile_recovery", cases, tmp_path_factory.mktemp("triton"))
 
 
 @parametrized(CASES, OTHERS)
@@ -86,6 +94,18 @@ def test_small_operations_of_a_block(case: str, fused: Compiled) -> None:
         assert facts["stack"] == facts["local"] == 0, f"{name} spills registers: {facts}"
         # so that a multiprocessor holds all the threads that it can
         assert facts["registers"] <= 64 and facts["shared"] <= 4096, f"{name}: {facts}"
+
+
+@parametrized(RECOVERY, RECOVERY_OTHERS)
+def test_recovery(case: str, recovery: Compiled) -> None:
+    products, others = recovery[case][:2], recovery[case][2:]
+    assert [name for name, _ in products] == ["recovered_product_kernel"] * 2
+    assert [name for name, _ in others] == ["recovered_norm_kernel", "recovered_activation_kernel"]
+    for name, facts in recovery[case]:
+        assert facts["stack"] == facts["local"] == 0, f"{name} spills registers: {facts}"
+        assert facts["shared"] <= MOST_SHARED, f"{name}: more shared memory than a block may have"
+    for _, facts in products:
+        assert facts["overlaps"] == 1 and facts["full_waits"] <= 1, f"not pipelined: {facts}"
 
 
 def test_a_spill_is_seen(attention: Compiled) -> None:

@@ -85,6 +85,11 @@ def test_what_was_missed_is_redone_and_nothing_else(
         assert relative_error(out_BNM[~hit_B], expected_BNM[~hit_B].cpu()) < TOLERANCE
 
 
+def sevens(like: torch.Tensor, shape: Any, device: Any = None) -> torch.Tensor:
+    """In the place of ``Tensor.new_empty``, for which Triton's interpreter has a use of its own."""
+    return torch.full(shape if isinstance(shape, tuple) else (shape,), 7.0, device=device or like.device).to(like.dtype)
+
+
 def test_programs_of_a_hit_read_no_weights(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor write: weights of NaN, and memory that would show what a launch on the way had stored."""
     decoder = block("silu", device)
@@ -100,7 +105,7 @@ def test_programs_of_a_hit_read_no_weights(device: torch.device, monkeypatch: py
         return made[-1]
 
     monkeypatch.setattr(recovery, "_product", noted)
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda like, shape: torch.full(shape, 7.0, device=like.device))
+    monkeypatch.setattr(torch.Tensor, "new_empty", sevens)
     rest = torch.zeros((2, 1, M), device=device), torch.zeros((2, 1, H, D), device=device)
     recover(decoder, 0, *rest, torch.tensor([True, True], device=device), out_BNM)
     assert (out_BNM == 1).all() and all((tensor == 7).all() for tensor in made[:-1]) and len(made) == 3
@@ -109,8 +114,9 @@ def test_programs_of_a_hit_read_no_weights(device: torch.device, monkeypatch: py
 
 
 PLAIN = SequentialRunner()
-ENDS = 6
-TREES = (random_tree(9, seed=2), star(5), random_tree(14, seed=3))
+ENDS, MIXED = 6, 0.485
+"""Of the two passes that share a capture, one misses twice and the other once, by a clear margin."""
+TREES = (random_tree(7, seed=2), star(5), random_tree(8, seed=3))
 
 
 def passes(executor: TorchExecutor, runner: Any) -> list[PassOutput]:
@@ -123,16 +129,16 @@ def passes(executor: TorchExecutor, runner: Any) -> list[PassOutput]:
         rows = RequestRows.chain(slot, 0, token[:length])
         TorchExecutor.forward(executor, PassInputs.of("chain", [rows], executor.device), cache, PassPlan(PLAIN))
     found = []
-    for trees in ({2: TREES[0], 0: TREES[1]}, {2: TREES[2], 0: TREES[1]}, {0: TREES[1], 2: TREES[0]}, {2: TREES[1]}):
+    for turn, trees in enumerate(({2: TREES[0], 0: TREES[1]}, {0: TREES[1], 2: TREES[2]}, {2: TREES[1]})):
         requests = [
-            RequestRows.tree(slot, prompts[slot], token[: len(tree)], depths(tree), ends(tree))
+            RequestRows.tree(slot, prompts[slot], token[9 * turn :][: len(tree)], depths(tree), ends(tree))
             for slot, tree in trees.items()
         ]
-        inputs = PassInputs.of("tree", requests, executor.device, rows=16, slots=16)
+        inputs = PassInputs.of("tree", requests, executor.device, rows=8, slots=8)
         output = executor.forward(inputs, cache, PassPlan(runner))
         live = [output.logits_BNV[b, : len(tree)] for b, tree in enumerate(trees.values())]
         hit_LB = runner.hit_LB.clone() if isinstance(runner, OverlappedSpeculationRunner) else hits_of(output)
-        found.append(PassOutput(torch.cat(live), {0: hit_LB}))
+        found.append(PassOutput(torch.cat(live), {0: hit_LB, 1: hit_LB[:, list(trees).index(2)]}))
     return found
 
 
@@ -145,7 +151,7 @@ def verifier(threshold: float) -> L2Threshold:
     return L2Threshold(L2ThresholdConfig(threshold=threshold, never=[1]))
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.45, 1e9])
+@pytest.mark.parametrize("threshold", [MIXED, *(pytest.param(one, marks=pytest.mark.full) for one in (0.0, 1e9))])
 def test_captured_passes_are_those_of_the_runner_that_chooses(threshold: float, device: torch.device) -> None:
     """One capture for all passes of a size, with hits and misses of their own; nothing in it waits for the host."""
     decoder = tiny_decoder().subset([0, 1, 2])
@@ -161,9 +167,10 @@ def test_captured_passes_are_those_of_the_runner_that_chooses(threshold: float, 
     for one, other in zip(captured, chosen, strict=True):
         assert torch.equal(one.hidden[0].cpu(), other.hidden[0])
         assert relative_error(one.logits_BNV, other.logits_BNV.double()) < 1e-4
-        verdicts += one.hidden[0][[0, *range(2, decoder.layers)]].flatten().tolist()
-    assert any(verdicts) == (threshold > 0) and all(verdicts) == (threshold == 1e9)
-    assert any(not torch.equal(one.hidden[0], captured[0].hidden[0]) for one in captured[1:]) == (threshold == 0.45)
+        first, never, last = one.hidden[1].tolist()
+        verdicts += [first, last]
+        assert never
+    assert {0.0: {False}, MIXED: {False, True}, 1e9: {True}}[threshold] == set(verdicts)
 
 
 def noting(runner: OverlappedSpeculationRunner) -> Callable[..., Any]:

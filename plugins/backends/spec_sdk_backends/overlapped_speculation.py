@@ -7,7 +7,8 @@ Per layer (ALSpec, Alg. 1, on one GPU and two streams):
 3. the rest of the block on A, by programs that read the verdict and return at once where it is a hit.
 
 No branch is the host's: lengths, slots and verdicts stay on the device, so that a pass is the same launches whatever
-becomes of its predictions, and can be captured. A request whose prefix the two ends cover has Â = A to the bit: a hit.
+becomes of its predictions, and can be captured. A request whose prefix the two ends cover has Â = A to the bit, and
+counts as a hit.
 
 Legend: L layers, B requests, N rows of a request, M model dim, H query heads, D head dim, S slots, C capacity.
 """
@@ -99,7 +100,9 @@ class OverlappedSpeculationRunner(BlockRunner):
         attention = finish(prediction, *keys, inputs.prefix_B, self.ends, slot_B=inputs.slot_B)
         difference_sq_BN = attention.difference_sq_BN.masked_fill(padding_BN, 0.0)
         norm_sq_BN = attention.norm_sq_BN.masked_fill(padding_BN, 1.0)
-        hit_B = self.verifier.verify(layer, difference_sq_BN, norm_sq_BN).hit_B
+        # what both ends cover is no guess, whatever the verifier says of an error of 0
+        covered_B = inputs.prefix_B <= self.ends.keys
+        hit_B = self.verifier.verify(layer, difference_sq_BN, norm_sq_BN).hit_B | covered_B
         if self._side is not None:
             torch.cuda.current_stream(h_BNM.device).wait_stream(self._side)
         recover(decoder, layer, h_BNM, attention.exact_BNHD, hit_B, out_BNM)
