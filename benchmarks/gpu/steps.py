@@ -110,7 +110,7 @@ STEPS = ordered(
         Step(
             "graph_steps",
             ("-m", "benchmarks.gpu.graph_steps", "--seconds={seconds}", "--output={results}/graph_steps.json"),
-            value=75,
+            value=72,
             expected_s=75,
             least_s=45,
             limit_s=200,

@@ -56,11 +56,4 @@ GPU_GRAPHS = (
         "return tl.max(hit_B, 0) == 0",
         (REDONE,),
     ),
-    Mutant(
-        "recovery: what both ends cover may miss",
-        PACKAGE + "overlapped_speculation.py",
-        ".hit_B | covered_B",
-        ".hit_B",
-        (f"{OF_RECOVERY}::test_captured_passes_are_those_of_the_runner_that_chooses",),
-    ),
 )
