@@ -32,7 +32,8 @@ class PassPlan:
     layers whose hidden states are wanted (0 is the embedding, i the output of block i, counted from 1). ``logits``:
     those of every row, of each request's last live row, or of none. ``epilogue``: what is made of these logits on the
     device as the last operation of the pass, and inside its graph where it is captured; it waits for nothing, and does
-    the same operations in every pass. An executor that has no logits on a torch device refuses it.
+    the same operations in every pass; of ``none`` it makes nothing. An executor that has no logits on a torch device
+    refuses it.
     """
 
     runner: BlockRunner

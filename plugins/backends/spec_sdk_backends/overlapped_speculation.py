@@ -35,7 +35,8 @@ class OverlappedSpeculationRunner(BlockRunner):
     ``ends``: what a prediction is made of, as ``predictor=attention_sink`` does. The states are those of
     :class:`~spec_sdk.model.runners.attention_speculative.AttentionSpeculativeRunner` with that predictor, but
     for rounding. ``hit_LB``: after a pass the verdicts, bool [L, B], on the device, where a captured pass writes
-    them in every replay; layers that are never predicted count as hits. There are no reports: they would be read.
+    them in every replay (the one that was captured last); layers that are never predicted count as hits. There are no
+    reports: they would be read.
 
     :meth:`run` raises UserError for a decoder whose blocks cannot be redone, a KV cache in 8 bits, and a verifier that
     measures behind the output projection.
