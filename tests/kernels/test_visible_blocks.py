@@ -25,6 +25,7 @@ from tests.kernels.dense_attention import TOLERANCE, chain, depths, ends, random
 pytest.importorskip("triton")
 
 from spec_sdk_backends import tree_attention as launcher
+from spec_sdk_backends import tree_attention_kernel as kernels
 from spec_sdk_backends.tree_attention import (
     Tiling,
     VisibleBlocks,
@@ -134,7 +135,7 @@ class Counting:
 
 def test_a_pass_makes_one_list_and_the_next_pass_its_own(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its inputs lie in the same memory, as those of a captured pass do; short trees make none."""
-    counting = Counting(launcher.visible_blocks_kernel)
+    counting = Counting(kernels.visible_blocks_kernel)
     monkeypatch.setattr(launcher, "visible_blocks_kernel", counting)
     found = {}
     for name, ops in (("triton", TritonOps()), ("own", TritonOps(shares_lists=False)), ("reference", Ops())):

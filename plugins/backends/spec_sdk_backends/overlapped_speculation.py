@@ -86,9 +86,17 @@ class OverlappedSpeculationRunner(BlockRunner):
         """What leaves the block [B, N, M], and which requests go on with the prediction."""
         inputs = work.inputs
         k_SGCD, v_SGCD = (cached[0] for cached in work.cache.layers(layer, layer + 1))
-        starts = (inputs.key_start_BT, inputs.query_start_BN) if inputs.kind == "growing" else (None, None)
+        growing = inputs.kind == "growing"
         keys = q_BNHD, k_SGCD, v_SGCD
-        prediction = predict_part(*keys, inputs.key_end_BT, inputs.prefix_B, self.ends, *starts, slot_B=inputs.slot_B)
+        prediction = predict_part(
+            *keys,
+            inputs.key_end_BT,
+            inputs.prefix_B,
+            self.ends,
+            inputs.key_start_BT if growing else None,
+            inputs.query_start_BN if growing else None,
+            slot_B=inputs.slot_B,
+        )
         # made here, so that memory of the second stream is not handed out while this one still reads it
         out_BNM = torch.empty_like(h_BNM, memory_format=torch.contiguous_format)
         if self._side is None:
