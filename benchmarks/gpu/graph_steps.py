@@ -33,7 +33,7 @@ from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES, random_decoder
 from spec_sdk.contracts import PassInputs, PassPlan, SamplingParams
 from spec_sdk.model.executor import PassOutput
-from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.graph_executor import Capture, GraphExecutor
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -53,21 +53,24 @@ class Passes:
     """Passes of one model behind ``prefix`` random keys; executors share its weights and its cache."""
 
     def __init__(self, shape: str, device: torch.device, prefix: int) -> None:
-        from spec_sdk.testing import repeated
-        from spec_sdk_backends.cuda_graphs import GraphCapture
         from spec_sdk_backends.fused_decoder import FusedDecoder
 
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.device, self.prefix = device, prefix
         self.decoder = FusedDecoder(random_decoder(shape, device, dtype, Ops()))
-        self._captures = (lambda: GraphCapture(device)) if device.type == "cuda" else (lambda: repeated)
         self.cache = self.decoder.new_cache(False)
         self.cache.reserve(1, prefix + 128)
         for storage in (self.cache.k_LSGCD, self.cache.v_LSGCD):
             storage.normal_(generator=torch.Generator(device).manual_seed(0))
 
     def executor(self, ops: Ops, captured: bool = True) -> TorchExecutor:
-        return GraphExecutor(self.decoder, ops, self._captures()) if captured else TorchExecutor(self.decoder, ops)
+        return GraphExecutor(self.decoder, ops, self._capture()) if captured else TorchExecutor(self.decoder, ops)
+
+    def _capture(self) -> Capture:
+        from spec_sdk.testing import repeated
+        from spec_sdk_backends.cuda_graphs import GraphCapture
+
+        return GraphCapture(self.device) if self.device.type == "cuda" else repeated
 
     def call(self, executor: TorchExecutor, tree: TokenTree, plan: PassPlan) -> Callable[[], PassOutput]:
         """A pass over ``tree``, from host integers on: as a step makes it."""

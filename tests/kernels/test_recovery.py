@@ -137,18 +137,16 @@ def passes(executor: TorchExecutor, runner: Any) -> list[PassOutput]:
         inputs = PassInputs.of("tree", requests, executor.device, rows=8, slots=8)
         output = executor.forward(inputs, cache, PassPlan(runner))
         live = [output.logits_BNV[b, : len(tree)] for b, tree in enumerate(trees.values())]
-        hit_LB = hits_of(output)
-        if isinstance(runner, OverlappedSpeculationRunner):
-            assert runner.hit_LB is not None
-            hit_LB = runner.hit_LB.clone()
+        hit_LB = runner.hit_LB if isinstance(runner, OverlappedSpeculationRunner) else hits_of(output)
+        assert hit_LB is not None
+        hit_LB = hit_LB.clone()
         found.append(PassOutput(torch.cat(live), {0: hit_LB, 1: hit_LB[:, list(trees).index(2)]}))
     return found
 
 
 def hits_of(output: PassOutput) -> torch.Tensor:
     """By layer and request; what is not guessed counts as a hit."""
-    found = [[hit is not False for hit in report.hit] for report in output.reports if report]
-    return torch.tensor(found, dtype=torch.bool).view(len(found), -1).T
+    return torch.tensor([[hit is not False for hit in report.hit] for report in output.reports if report]).T
 
 
 def verifier(threshold: float) -> L2Threshold:
