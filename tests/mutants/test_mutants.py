@@ -19,6 +19,7 @@ from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
+from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
 from tests.mutants.layer_kinds import LAYER_KINDS
@@ -51,6 +52,7 @@ LISTS = (
     SELF_DRAFTING,
     SCHEDULING,
     MODEL,
+    GPU_GRAPHS,
     LAYER_KINDS,
     FAMILIES,
     SPEECH,
