@@ -1,0 +1,138 @@
+"""What a run of ``task=transcribe`` leaves: files for programs, and a table for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from spec_sdk.bench.machine import run_facts
+from spec_sdk.bench.records import VANILLA
+from spec_sdk.events import finite
+from spec_sdk.metrics import SCHEMA_VERSION, comparison
+from spec_sdk.settings import Settings
+from spec_sdk.speech.transcribing import TranscribingRun, Transcript, same_windows
+from spec_sdk.tables import number, percent, print_facts, print_table
+from spec_sdk.version import __version__
+from spec_sdk.what_ran import in_words
+
+TRANSCRIPTS = "transcripts.jsonl"
+"""A line for each recording and pipeline."""
+WORK = {
+    "encoder_s": "time in encoder",
+    "prompt_s": "time in prompts",
+    "draft_s": "time in drafting",
+    "target_s": "time in verifying (target's passes)",
+    "sampling_s": "time in sampling",
+    "recover_s": "time in recovering",
+}
+SHOWN = ("drafter", "verifier", "sampler")
+
+
+def progress_line(index: int, count: int, run: TranscribingRun, found: Transcript) -> str:
+    """One recording of one pipeline, for stderr."""
+    sound, errors = found.transcription, found.errors
+    rate = "" if errors is None else f", WER {percent(errors.rate)}"
+    return (
+        f"{index + 1}/{count} {found.recording.id}: {run.name}, {sound.seconds:.1f} s of {sound.language}, "
+        f"real time factor {sound.real_time_factor:.3f}{rate}"
+    )
+
+
+def transcript_lines(runs: Sequence[TranscribingRun], save_references: bool) -> str:
+    """All of transcripts.jsonl."""
+    records = [transcript.as_data(run.name, save_references) for run in runs for transcript in run.transcripts]
+    return "".join(json.dumps(finite(record), ensure_ascii=False) + "\n" for record in records)
+
+
+def metrics_of(
+    runs: Sequence[TranscribingRun],
+    app: Settings,
+    config: Mapping[str, Any],
+    failures: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """All of metrics.json: the first pipeline's at the top, and every one's under ``pipelines``.
+
+    ``config``: the task's options.
+    """
+    first, base = runs[0], vanilla_of(runs)
+    metrics: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "pipeline": first.pipeline.name,
+        "overridden": app.pipeline.overridden,
+        "plugins": first.plugins,
+        "guarantee": first.pipeline.guarantee_under(app.sampling),
+        "models": {"target": first.pipeline.target_name, "draft": first.pipeline.draft_name},
+        "backend": first.pipeline.backend.name,
+        "dtype": first.pipeline.dtype,
+        "memory": dict(first.pipeline.memory),
+        "machine": {**run_facts(first.pipeline.backend), "spec_sdk": __version__},
+        "sampling": asdict(app.sampling),
+        "task": dict(config),
+        "summary": first.summary(),
+        "pipelines": [
+            {
+                "name": run.name,
+                "overrides": list(run.overrides),
+                "plugins": run.plugins,
+                "guarantee": run.pipeline.guarantee_under(app.sampling),
+                "draft": run.pipeline.draft_name,
+                "same_windows_as_vanilla": same_as(run, base),
+                "summary": run.summary(),
+            }
+            for run in runs
+        ],
+        "failures": list(failures),
+    }
+    if base is not None and base is not first:
+        metrics["comparison"] = comparison(metrics["summary"], base.summary())
+    found: dict[str, Any] = finite(metrics)
+    return found
+
+
+def vanilla_of(runs: Sequence[TranscribingRun]) -> TranscribingRun | None:
+    """Plain decoding, if it is one of several."""
+    return next((run for run in runs if run.name == VANILLA), None) if len(runs) > 1 else None
+
+
+def same_as(run: TranscribingRun, base: TranscribingRun | None) -> list[int] | None:
+    """Windows with plain decoding's tokens, and all; None without plain decoding beside."""
+    return None if base is None or base is run else list(same_windows(run, base))
+
+
+def show(runs: Sequence[TranscribingRun], app: Settings) -> None:
+    """What ran, and the closing table, a column for each pipeline."""
+    first, base = runs[0], vanilla_of(runs)
+    summaries = [run.summary() for run in runs]
+    print_facts(
+        {
+            "target": f"{first.pipeline.target_name}, {first.pipeline.dtype}",
+            **{
+                run.name: ", ".join(in_words(run.plugins[k]) for k in ("drafter", "verifier", "sampler"))
+                for run in runs
+            },
+            "audio": f"{summaries[0]['recordings']} recordings, {summaries[0]['audio_s']:.1f} s",
+        }
+    )
+    rows = [
+        ["word error rate", *(percent(each["word_error_rate"]) for each in summaries)],
+        ["real time factor", *(number(each["real_time_factor"], 3) for each in summaries)],
+        ["reading, features, language", *(number(each["preparing_s"], 2, " s") for each in summaries)],
+        *([label, *(number(each["work_s"][key], 2, " s") for each in summaries)] for key, label in WORK.items()),
+        ["acceptance rate", *(percent(each["acceptance_rate"]) for each in summaries)],
+        ["mean accepted tokens (MAT)", *(number(each["mean_accepted_tokens"]) for each in summaries)],
+        ["tokens/s", *(number(each["tokens_per_second"]) for each in summaries)],
+    ]
+    if base is not None:
+        theirs = base.summary()
+        ratios = [comparison(each, theirs)["speedup"] for each in summaries]
+        rows.append(["tokens/s beside vanilla", *(number(ratio, 2, "×") for ratio in ratios)])
+        if not app.sampling.temperature:
+            same = [same_as(run, base) for run in runs]
+            rows.append(["windows with vanilla's tokens", *("" if s is None else f"{s[0]} of {s[1]}" for s in same)])
+    rows.append(["guarantee", *(run.pipeline.guarantee_under(app.sampling) for run in runs)])
+    print_table("", ["", *(run.name for run in runs)], rows)
+    if cut_off := first.cut_off():
+        print(f"{cut_off} windows were cut off by max_new_tokens, or by the context's length", file=sys.stderr)
