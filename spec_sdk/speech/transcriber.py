@@ -20,6 +20,7 @@ from spec_sdk.speech.log_mel import HOP, RATE, log_mel
 from spec_sdk.speech.sound import Sound, read_sound, resampled
 from spec_sdk.speech.transcription import TranscriptionTokens
 from spec_sdk.speech.windows import CUTS, windows_of
+from spec_sdk.speech.word_errors import WITHOUT_SPACES
 
 if TYPE_CHECKING:
     from spec_sdk.api.engine import Engine
@@ -167,11 +168,12 @@ class Transcriber:
         answering_s = time.perf_counter() - began
         decode = self._engine.tokenizer.decode
         windows = [
-            Window(*span, decode(self.tokens.said(a.tokens)), a.tokens, a.finish_reason, a.metrics)
+            Window(*span, decode(self.tokens.said(a.tokens)).strip(), a.tokens, a.finish_reason, a.metrics)
             for span, a in zip(heard.spans, answers, strict=True)
         ]
-        text = "".join(window.text for window in windows).strip()
         spoken = ENGLISH if translate else heard.language
+        between = "" if spoken in WITHOUT_SPACES else " "
+        text = between.join(window.text for window in windows if window.text)
         return Transcription(text, spoken, heard.seconds, windows, heard.preparing_s, answering_s)
 
     def _continuing(self, language: str | None, translate: bool, prompt: str | None, said: Sequence[int]) -> list[int]:

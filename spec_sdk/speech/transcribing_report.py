@@ -21,13 +21,14 @@ from spec_sdk.what_ran import in_words
 TRANSCRIPTS = "transcripts.jsonl"
 """A line for each recording and pipeline."""
 WORK = {
-    "encoder_s": "time in encoder",
-    "prompt_s": "time in prompts",
-    "draft_s": "time in drafting",
-    "target_s": "time in verifying (target's passes)",
-    "sampling_s": "time in sampling",
-    "recover_s": "time in recovering",
+    "encoder_s": "encoder",
+    "prompt_s": "prompts",
+    "draft_s": "drafting",
+    "target_s": "verifying",
+    "sampling_s": "sampling",
+    "recover_s": "recovering",
 }
+"""Parts of the work, and what the table calls them."""
 SHOWN = ("drafter", "verifier", "sampler")
 
 
@@ -79,7 +80,7 @@ def metrics_of(
                 "plugins": run.plugins,
                 "guarantee": run.pipeline.guarantee_under(app.sampling),
                 "draft": run.pipeline.draft_name,
-                "same_windows_as_vanilla": same_as(run, base),
+                "same_windows_as_vanilla": same_as(run, base, app),
                 "summary": run.summary(),
             }
             for run in runs
@@ -97,42 +98,63 @@ def vanilla_of(runs: Sequence[TranscribingRun]) -> TranscribingRun | None:
     return next((run for run in runs if run.name == VANILLA), None) if len(runs) > 1 else None
 
 
-def same_as(run: TranscribingRun, base: TranscribingRun | None) -> list[int] | None:
-    """Windows with plain decoding's tokens, and all; None without plain decoding beside."""
-    return None if base is None or base is run else list(same_windows(run, base))
+def same_as(run: TranscribingRun, base: TranscribingRun | None, app: Settings) -> list[int] | None:
+    """Windows with plain decoding's tokens, and all; None without plain decoding beside, and where tokens are drawn."""
+    return None if base is None or base is run or app.sampling.temperature else list(same_windows(run, base))
 
 
 def show(runs: Sequence[TranscribingRun], app: Settings) -> None:
-    """What ran, and the closing table, a column for each pipeline."""
+    """What ran, how right and how fast it was, and where the time went: a row for each pipeline."""
     first, base = runs[0], vanilla_of(runs)
     summaries = [run.summary() for run in runs]
     print_facts(
         {
             "target": f"{first.pipeline.target_name}, {first.pipeline.dtype}",
-            **{
-                run.name: ", ".join(in_words(run.plugins[k]) for k in ("drafter", "verifier", "sampler"))
-                for run in runs
-            },
+            **{run.name: ", ".join(in_words(run.plugins[kind]) for kind in SHOWN) for run in runs},
             "audio": f"{summaries[0]['recordings']} recordings, {summaries[0]['audio_s']:.1f} s",
         }
     )
+    print(file=sys.stderr)
+    columns = ["", "WER", "RTF", "tokens/s", *_heads(base, app), "MAT", "accepted"]
     rows = [
-        ["word error rate", *(percent(each["word_error_rate"]) for each in summaries)],
-        ["real time factor", *(number(each["real_time_factor"], 3) for each in summaries)],
-        ["reading, features, language", *(number(each["preparing_s"], 2, " s") for each in summaries)],
-        *([label, *(number(each["work_s"][key], 2, " s") for each in summaries)] for key, label in WORK.items()),
-        ["acceptance rate", *(percent(each["acceptance_rate"]) for each in summaries)],
-        ["mean accepted tokens (MAT)", *(number(each["mean_accepted_tokens"]) for each in summaries)],
-        ["tokens/s", *(number(each["tokens_per_second"]) for each in summaries)],
+        [
+            run.name,
+            percent(summary["word_error_rate"]),
+            number(summary["real_time_factor"], 3),
+            number(summary["tokens_per_second"], 1),
+            *_beside(run, summary, base, app),
+            number(summary["mean_accepted_tokens"]),
+            percent(summary["acceptance_rate"]),
+            run.pipeline.guarantee_under(app.sampling),
+        ]
+        for run, summary in zip(runs, summaries, strict=True)
     ]
-    if base is not None:
-        theirs = base.summary()
-        ratios = [comparison(each, theirs)["speedup"] for each in summaries]
-        rows.append(["tokens/s beside vanilla", *(number(ratio, 2, "×") for ratio in ratios)])
-        if not app.sampling.temperature:
-            same = [same_as(run, base) for run in runs]
-            rows.append(["windows with vanilla's tokens", *("" if s is None else f"{s[0]} of {s[1]}" for s in same)])
-    rows.append(["guarantee", *(run.pipeline.guarantee_under(app.sampling) for run in runs)])
-    print_table("", ["", *(run.name for run in runs)], rows)
+    print_table("", [*columns, "guarantee"], rows)
+    times = [
+        [
+            run.name,
+            number(summary["preparing_s"]),
+            *(number(summary["work_s"][part]) for part in WORK),
+        ]
+        for run, summary in zip(runs, summaries, strict=True)
+    ]
+    print_table("seconds", ["", "reading", *WORK.values()], times)
     if cut_off := first.cut_off():
-        print(f"{cut_off} windows were cut off by max_new_tokens, or by the context's length", file=sys.stderr)
+        print(f"windows cut off by max_new_tokens, or by the context's length: {cut_off}", file=sys.stderr)
+
+
+def _heads(base: TranscribingRun | None, app: Settings) -> list[str]:
+    """Columns that there are beside plain decoding; drawn tokens are not the same, and need not be."""
+    return ["ratio", *["as vanilla"] * (not app.sampling.temperature)] if base is not None else []
+
+
+def _beside(run: TranscribingRun, summary: Mapping[str, Any], base: TranscribingRun | None, app: Settings) -> list[str]:
+    """Tokens per second over plain decoding's, and the windows that have its tokens."""
+    if base is None:
+        return []
+    same = same_as(run, base, app)
+    cells = [
+        number(comparison(summary, base.summary())["speedup"], 2, "×"),
+        "" if same is None else f"{same[0]} of {same[1]}",
+    ]
+    return cells[: len(_heads(base, app))]
