@@ -111,7 +111,7 @@ def show(runs: Sequence[TranscribingRun], app: Settings) -> None:
         {
             "target": f"{first.pipeline.target_name}, {first.pipeline.dtype}",
             **{run.name: ", ".join(in_words(run.plugins[kind]) for kind in SHOWN) for run in runs},
-            "audio": f"{summaries[0]['recordings']} recordings, {summaries[0]['audio_s']:.1f} s",
+            "audio": f"recordings: {summaries[0]['recordings']}, {summaries[0]['audio_s']:.1f} s",
         }
     )
     print(file=sys.stderr)
