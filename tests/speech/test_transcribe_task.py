@@ -213,7 +213,7 @@ def test_what_is_wrong_is_a_line_before_anything_is_done(
         (("audio=a.wav", f"model.target={tmp_path / 'text'}"), "model.target: text is a text model"),
         (("audio=a.wav", "error_bounds=true"), "error_bounds: they are estimated for decoders without"),
         (("audio=a.wav", "task.cut=paus"), "task.cut: unknown value 'paus', did you mean 'pause'"),
-        (("audio=a.wav", "task.max_num_seqs=0"), "task.max_num_seqs: 0 must be at least 1"),
+        (("audio=a.wav", "task.max_num_seqs=0"), "task.max_num_seqs: 0 must be 1 or more"),
         (("audio=a.wav", "task.continued=true", "task.max_num_seqs=2"), "task.max_num_seqs: with task.continued"),
         (("audio=a.wav", "task.pipelines=[]"), "task.pipelines: [] must be a list of pipelines"),
         (("audio=a.wav", "task.pipelines=[sufix]"), "task.pipelines: "),
