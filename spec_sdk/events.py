@@ -4,7 +4,8 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
 
 ``request_start``  ``prompt_tokens``
 ``prefill``        ``seconds``; ``drafter_s``: those of them that the drafter took, null if it was not started yet;
-                   ``tokens`` (the prompt's, without the pending one), ``draft`` (the draft model's label, or null)
+                   ``tokens`` (the prompt's, without the pending one), ``draft`` (the draft model's label, or null);
+                   of an encoder–decoder model also ``encoder_s``, those of the seconds that the target's encoder took
 ``cycle``          ``step`` (from 1), ``prefix`` (committed tokens in the target's cache), ``budget`` (depth asked for;
                    0 is a plain step), ``draft_s``, ``verify_s``, ``recover_s`` (seconds), ``verdict_s`` (those of
                    ``verify_s`` that came after the target's pass: the repetition penalty, and the verifier with its
@@ -46,6 +47,7 @@ class EventLog:
 
     def __init__(self, pipeline: str, file: TextIO | None = None, observe: Callable[..., Any] | None = None) -> None:
         self.events: list[Event] = []
+        self._by_request: dict[Any, list[Event]] = {}
         self._pipeline = pipeline
         self._observe = observe
         self._logger: Any = None
@@ -63,6 +65,7 @@ class EventLog:
         """Record ``event``. A NaN or an infinity in it becomes null, since JSON knows neither."""
         kept = {key: finite(value) for key, value in event.items()}
         self.events.append(kept)
+        self._by_request.setdefault(kept.get("request"), []).append(kept)
         if self._logger is not None:
             self._logger.info(kept["event"], **{key: value for key, value in kept.items() if key != "event"})
         if self._observe is not None:
@@ -70,7 +73,7 @@ class EventLog:
 
     def of_request(self, request: int) -> list[Event]:
         """The events of one request so far, in order."""
-        return [event for event in self.events if event.get("request") == request]
+        return list(self._by_request.get(request, ()))
 
 
 def finite(value: Any) -> Any:

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spec_sdk.contracts import Constraint, OnlyTokens, SamplingParams
-from spec_sdk.engine.token_engine import TokenRequest
+from spec_sdk.contracts import Constraint
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.prompts import Prompt, encode_prompt
 from spec_sdk.settings import Settings
+from spec_sdk.speech.language import spoken_language
 from spec_sdk.speech.log_mel import HOP, RATE, log_mel
-from spec_sdk.speech.resample import resampled
+from spec_sdk.speech.sound import read_sound, resampled
 from spec_sdk.speech.transcription import TranscriptionTokens
-from spec_sdk.speech.wav import read_wav
 
 if TYPE_CHECKING:
     from spec_sdk.pipeline import Pipeline
@@ -66,7 +65,7 @@ def model_inputs(pipeline: Pipeline, prompts: Sequence[Prompt], app: Settings) -
 
 def _windows(pipeline: Pipeline, encoder: EncoderConfig, audio: Prompt, app: Settings) -> list[ModelInput]:
     """A file's windows of the encoder's length (30 s), each a transcription of its own."""
-    sound = read_wav(audio.text)
+    sound = read_sound(audio.text)
     samples_T = resampled(sound.samples_T, sound.rate, RATE)
     pieces = torch.split(samples_T, encoder.input_frames * HOP)
     features = [log_mel(piece_T, encoder.features, encoder.input_frames) for piece_T in pieces]
@@ -84,22 +83,3 @@ def _windows(pipeline: Pipeline, encoder: EncoderConfig, audio: Prompt, app: Set
         )
         for i, features_XF in enumerate(features)
     ]
-
-
-def spoken_language(pipeline: Pipeline, tokens: TranscriptionTokens, features_XF: torch.Tensor) -> str:
-    """The code of the language that the model hears: its likeliest language token after the first token of all.
-
-    In an engine of its own, so that nothing of it is left for the transcription to begin with.
-    """
-    engine = pipeline.vanilla().new_engine()
-    answer = engine.stream(
-        TokenRequest(
-            [tokens.start],
-            max_new_tokens=1,
-            sampling=SamplingParams(),
-            input_features=features_XF,
-            constraint=OnlyTokens(tokens.languages.values()),
-        )
-    )
-    token = next(token for new in answer for token in new)
-    return next(code for code, known in tokens.languages.items() if known == token)

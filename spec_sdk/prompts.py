@@ -54,10 +54,10 @@ def read_prompts(settings: Settings) -> list[Prompt]:
     """
     if settings.audio is not None:
         # not above: it brings torch along
-        from spec_sdk.speech.wav import read_wav
+        from spec_sdk.speech.sound import check_sound
 
         for name in settings.audio:
-            read_wav(name)
+            check_sound(name)
         return [Prompt(name, name) for name in settings.audio][: settings.prompt_limit]
     if settings.prompt is not None:
         prompts = [Prompt(1, whole_text() if settings.prompt == STDIN else settings.prompt)]

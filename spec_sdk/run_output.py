@@ -60,11 +60,20 @@ class RunOutput:
         self.events = self._stage(EVENTS).file
         return self
 
-    def save(self, metrics: Mapping[str, Any], config: Mapping[str, Any], attention: str | None = None) -> None:
+    def save(
+        self,
+        metrics: Mapping[str, Any],
+        config: Mapping[str, Any],
+        attention: str | None = None,
+        others: Mapping[str, str] | None = None,
+    ) -> None:
         """Write all files whole, then put them in place. Raises OSError, before anything is in place.
 
         ``attention``: the page of shaded text, if there is one; that of an earlier run does not stay beside this one's.
+        ``others``: what a task writes besides, by the file's name.
         """
+        for name, text in (others or {}).items():
+            self._stage(name).file.write(text)
         if attention is not None:
             self._stage(ATTENTION).file.write(attention)
         self._stage(CONFIG).file.write(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))

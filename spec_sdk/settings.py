@@ -111,8 +111,8 @@ class RunSettings:
     )
     audio: Any = option(
         None,
-        "a WAV file to transcribe, or a list of them, with a Whisper model as model.target; prompt is then what was "
-        "said before",
+        "a sound file to transcribe (WAV, FLAC, …), or a list of them, with a Whisper model as model.target; prompt is "
+        "then what was said before; task=transcribe also takes .jsonl files that list them",
     )
     language: str | None = option(None, "of the audio, such as en", means={None: "the model finds it out"})
     translate: bool = option(False, "translate the audio into English")
@@ -304,7 +304,7 @@ def _check_model(model: ModelSettings) -> None:
 def _check_run(run: RunSettings) -> None:
     audio = run.audio if isinstance(run.audio, list) else [run.audio]
     named = run.audio is None or (audio and all(isinstance(name, str) and name.strip() for name in audio))
-    _require(bool(named), "audio", run.audio, "a WAV file or a list of them")
+    _require(bool(named), "audio", run.audio, "a sound file or a list of them")
     for key in ("language", "translate"):
         if getattr(run, key) and run.audio is None:
             raise UserError(f"{key}: it says how audio is transcribed, and there is none; give audio=FILE.wav")

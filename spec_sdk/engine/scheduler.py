@@ -142,7 +142,8 @@ class Scheduler:
                     self._tapped.truncate(state.slot, kept)
                 if given is not None:
                     # its encoder has run: the larger part of such a request's prefill
-                    active.prefill_s += self._clock.seconds(began, self._clock.mark())
+                    active.encoder_s = self._clock.seconds(began, self._clock.mark())
+                    active.prefill_s += active.encoder_s
 
     def _shared(self, slot: int, prompt: Sequence[int], encoder_input: EncoderInput | None) -> int:
         """How many of a prompt's first tokens a slot's cache has, with the hidden states that the drafter taps."""
@@ -180,6 +181,7 @@ class Scheduler:
                 drafter_s=drafter_s,
                 tokens=state.prompt_length - 1,
                 draft=drafter.draft_name,
+                **({} if active.encoder_s is None else {"encoder_s": active.encoder_s}),
             )
 
     def _cycle(self, requests: Sequence[Active]) -> None:

@@ -37,6 +37,7 @@ class Active:
     policy: Policy
     prefilled: bool = False
     prefill_s: float = 0.0
+    encoder_s: float | None = None
     drafting: bool = False
 
     @property

@@ -28,6 +28,7 @@ from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder, load_target_ends
 from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.session import Session
+from spec_sdk.model.shared_encoder import share_encoder
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
@@ -187,13 +188,18 @@ class Models:
         own checkpoint, for texts as long as the target is served. Raises UserError where there is none, and for one
         that cannot be used with the target.
         """
+        if self.target.executor.config.encoder is not None:
+            raise UserError(
+                f"drafter: {self.target.name} has an encoder, and draft heads are of text models; use sd_chain, "
+                "layer_skip_chain, prompt_lookup or suffix"
+            )
         if reference is None and kind.in_target:
             choices = replace(choices, context=choices.context or self._context)
         elif reference is None:
             reference = self._trained_head(kind.methods if choices.method == "auto" else (choices.method,))
         key = (reference, kind, choices)
         if key not in self._heads:
-            published = self._own_module() if reference is None else self._open_head(reference)
+            published = self._own_module() if reference is None else open_draft_head(reference)
             head = load_head(published, kind, self._ends, choices, self.device, self.dtype, self.ops)
             if self._kv_cache == "int8":
                 head.keep_cache_in_int8()
@@ -215,11 +221,6 @@ class Models:
                 f"{self.target.name}; name one: a directory, or a Hugging Face hub id"
             )
         return str(found)
-
-    def _open_head(self, reference: str) -> PublishedHead:
-        if self.target.executor.config.encoder is not None:
-            raise UserError(f"drafter.checkpoint: {self.target.name} has an encoder; draft heads are of text models")
-        return open_draft_head(reference)
 
     def _own_module(self) -> PublishedHead:
         if self._target_reference in self._given:
@@ -286,7 +287,12 @@ class Models:
                 )
             else:
                 executor = self._shard(checkpoint, among)
-            self._loaded[key] = Model(checkpoint.name, self._with_cache(executor), checkpoint.tokenizer)
+            name = checkpoint.name
+            if checkpoint is not self._target_checkpoint and share_encoder(
+                self.target.executor, self._target_checkpoint, executor, checkpoint
+            ):
+                name = f"{name}, the target's encoder"
+            self._loaded[key] = Model(name, self._with_cache(executor), checkpoint.tokenizer)
         return self._loaded[key]
 
     def _shard(self, source: TensorSource, among: Ranks) -> Executor:

@@ -1,1 +1,1 @@
-"""Speech as a model's input: WAV files, log-mel features, and what a transcription's prompt consists of."""
+"""Speech as a model's input: sound files, log-mel features, prompts of transcriptions, and how right they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spec_sdk.contracts import SuppressedTokens
@@ -12,6 +12,7 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.tokenizer import Tokenizer
 
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+_SPECIAL = re.compile(r"<\|.*\|>")
 
 
 class TranscriptionTokens:
@@ -24,6 +25,8 @@ class TranscriptionTokens:
         self._tokenizer = tokenizer
         self._settings = settings = Fields(tokenizer.generation_settings, "generation_config.json")
         self._vocabulary = tokenizer.vocabulary
+        self._texts = {token for name, token in self._vocabulary.items() if not _SPECIAL.fullmatch(name)}
+        self._texts -= tokenizer.stop_ids
         self.start = self._token("decoder_start_token_id", "<|startoftranscript|>")
         self.no_timestamps = self._token("no_timestamps_token_id", "<|notimestamps|>")
         named = _token_map(settings, "lang_to_id")
@@ -36,16 +39,21 @@ class TranscriptionTokens:
             if settings.flag("is_multilingual", several) and (match := _LANGUAGE.fullmatch(name))
         }
 
-    def prompt(self, language: str | None, translate: bool, text: str | None = None) -> list[int]:
-        """The tokens before a transcription without timestamps. ``text`` is taken for what was said before.
+    def prompt(
+        self, language: str | None, translate: bool, text: str | None = None, said: Sequence[int] = ()
+    ) -> list[int]:
+        """The tokens before a transcription without timestamps. ``text`` is taken for what was said before, and then
+        the tokens ``said``, of the transcript so far.
 
         ``language`` must be given for a model of several. Raises UserError for a language or task that the model does
         not have.
         """
-        before = []
+        before: list[int] = []
         if text is not None and text.strip():
-            before = [self._token(None, "<|startofprev|>")]
-            before += self._tokenizer.encode(" " + text.strip(), add_special_tokens=False)
+            before = self._tokenizer.encode(" " + text.strip(), add_special_tokens=False)
+        before += said
+        if before:
+            before.insert(0, self._token(None, "<|startofprev|>"))
         if not self.languages:
             if translate or language not in (None, "en"):
                 option = "translate: true" if translate else f"language: {language!r}"
@@ -59,6 +67,10 @@ class TranscriptionTokens:
         if task is None:
             task = self._token(None, f"<|{name}|>")
         return [*before, self.start, self.languages[language], task, self.no_timestamps]
+
+    def said(self, answer: Sequence[int]) -> list[int]:
+        """The tokens of an answer that are text: no end, no times, nothing else in ``<|…|>``."""
+        return [token for token in answer if token in self._texts]
 
     def suppressed(self) -> SuppressedTokens:
         """What the checkpoint rules out everywhere, and at the begin of a transcription."""

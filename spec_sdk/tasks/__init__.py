@@ -30,6 +30,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.report import Report
     from spec_sdk.tasks.show_tree import ShowTree
     from spec_sdk.tasks.train_draft import TrainDraft
+    from spec_sdk.tasks.transcribe import Transcribe
     from spec_sdk.tasks.tune_layers import TuneLayers
 
     return [
@@ -49,6 +50,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         ShowCostCurve,
         ShowTree,
         TrainDraft,
+        Transcribe,
         TuneLayers,
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import tomllib
@@ -65,6 +66,8 @@ def write_stand_ins(place: Path) -> None:
     write_peagle(place / "peagle", SIZES)
     write_whisper(place / "whisper")
     write_wav(place / "speech.wav", sound(0))
+    lines = [{"audio": "speech.wav", "reference": "what is said"}, {"audio": "speech.wav"}]
+    (place / "recordings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (place / "book.txt").write_text((DOCS / "retrieval.md").read_text(encoding="utf-8") * 4, encoding="utf-8")
     [table] = [block for block in blocks(DOCS / "latency_estimator.md") if block.language == "yaml"]
     (place / "mine.yaml").write_text(table.text, encoding="utf-8")

@@ -6,6 +6,11 @@ from tests.mutants.mutant import Mutant
 
 MODEL = "tests/speech/test_whisper_model.py"
 PIPELINES = "tests/speech/test_whisper_pipelines.py"
+WINDOWS = "tests/speech/test_windows.py"
+SHARED = "tests/speech/test_shared_encoder.py"
+TRANSCRIBER = "tests/speech/test_transcriber.py"
+ERRORS = "tests/speech/test_word_errors.py"
+TASK = "tests/speech/test_transcribe_task.py"
 
 SPEECH = (
     Mutant(
@@ -77,5 +82,82 @@ SPEECH = (
         "first = [] if answer else [row",
         "first = [row",
         (f"{PIPELINES}::test_suppressed_tokens_row_by_row",),
+    ),
+    Mutant(
+        "windows: a cut where it is loudest",
+        "spec_sdk/speech/windows.py",
+        "loudness_C.flip(0).argmin()",
+        "loudness_C.flip(0).argmax()",
+        (f"{WINDOWS}::test_a_pause_is_found", f"{WINDOWS}::test_the_quietest_of_two_pauses"),
+    ),
+    Mutant(
+        "windows: a pause counted from the wrong side",
+        "spec_sdk/speech/windows.py",
+        "place = len(loudness_C) - 1 - int(",
+        "place = int(",
+        (f"{WINDOWS}::test_silence_is_cut_late", f"{WINDOWS}::test_the_quietest_of_two_pauses"),
+    ),
+    Mutant(
+        "windows: samples between two windows are lost",
+        "spec_sdk/speech/windows.py",
+        "        begin = end\n",
+        "        begin = end + HOP\n",
+        (f"{WINDOWS}::test_windows_lie_side_by_side",),
+    ),
+    Mutant(
+        "shared encoder: any of the same size",
+        "spec_sdk/model/shared_encoder.py",
+        "    if not same_encoder(target_source, draft_source):\n        return False\n",
+        "",
+        (f"{SHARED}::test_another_encoder_is_kept",),
+    ),
+    Mutant(
+        "shared encoder: its matrices alone are compared",
+        "spec_sdk/model/shared_encoder.py",
+        'return [name for name in table.shapes if table.entry(name).row.role.startswith("encoder_")]',
+        'return [n for n in table.shapes if table.entry(n).row.role.startswith("encoder_") and n.endswith("weight")]',
+        (f"{SHARED}::test_another_encoder_is_kept",),
+    ),
+    Mutant(
+        "transcriber: the first words of the transcript are told, not the last",
+        "spec_sdk/speech/transcriber.py",
+        "*before[-most:]",
+        "*before[:most]",
+        (f"{TRANSCRIBER}::test_what_was_transcribed_is_told_to_the_next_window",),
+    ),
+    Mutant(
+        "transcriber: nothing is suppressed",
+        "spec_sdk/speech/transcriber.py",
+        "suppressed = self.tokens.suppressed()",
+        "suppressed = type(self.tokens.suppressed())()",
+        (f"{TRANSCRIBER}::test_windows_are_transcribed_as_transformers_does",),
+    ),
+    Mutant(
+        "word errors: the mean of rates",
+        "spec_sdk/speech/word_errors.py",
+        "sum(each.words for each in every)",
+        "max(each.words for each in every)",
+        (f"{ERRORS}::test_a_total_is_of_words_and_no_mean_of_rates",),
+    ),
+    Mutant(
+        "word errors: the transcript is the reference",
+        "spec_sdk/speech/word_errors.py",
+        "process_words(said, written)",
+        "process_words(written, said)",
+        (f"{ERRORS}::test_edits",),
+    ),
+    Mutant(
+        "work times: sampling counts twice",
+        "spec_sdk/speech/work_times.py",
+        'event["verify_s"] - event["verdict_s"]',
+        'event["verify_s"]',
+        (f"{TASK}::test_one_file",),
+    ),
+    Mutant(
+        "transcribe: the language of a line is passed over",
+        "spec_sdk/tasks/transcribe.py",
+        "recording.language or app.language, self.config.cut",
+        "app.language, self.config.cut",
+        (f"{TASK}::test_pipelines_beside_plain_decoding",),
     ),
 )

@@ -9,7 +9,7 @@ import torch
 from transformers import WhisperFeatureExtractor
 
 from spec_sdk.speech.log_mel import log_mel, mel_filters
-from spec_sdk.speech.resample import resampled
+from spec_sdk.speech.sound import resampled
 from tests.support.tiny_whisper import RATE, sound
 
 

@@ -12,7 +12,7 @@ import torch
 
 from spec_sdk.model.models import Models
 from spec_sdk.ops import Ops
-from spec_sdk.speech.resample import resampled
+from spec_sdk.speech.sound import resampled
 from tests.cli.conftest import Result, cli, own_directory  # noqa: F401
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_ranks import ranks_at
@@ -115,8 +115,8 @@ def test_no_audio_or_no_model_that_hears(cli: Cli, checkpoint: tuple[Path, Any],
         ((whisper, "prompt=hello"), "audio: whisper transcribes audio; give audio=FILE.wav"),
         ((text, "audio=a.wav"), "audio: text is a text model; give model.target=DIR of a Whisper model"),
         ((whisper, "audio=b.wav"), "audio: b.wav does not exist"),
-        ((whisper, "audio=[]"), "audio: [] must be a WAV file or a list of them"),
-        ((whisper, "audio=7"), "audio: 7 must be a WAV file or a list of them"),
+        ((whisper, "audio=[]"), "audio: [] must be a sound file or a list of them"),
+        ((whisper, "audio=7"), "audio: 7 must be a sound file or a list of them"),
         ((whisper, "audio=a.wav", "language=xx"), "language: the model knows no 'xx'"),
         ((text, "language=en"), "language: it says how audio is transcribed, and there is none"),
         ((text, "translate=true"), "translate: it says how audio is transcribed, and there is none"),

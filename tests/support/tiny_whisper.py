@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import wave
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,27 @@ def write_whisper(directory: Path, seed: int = 1, **overrides: Any) -> WhisperFo
     whisper_tokenizer().save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
     return model
+
+
+def write_distilled(
+    directory: Path, teacher: WhisperForConditionalGeneration, layers: Sequence[int], dtype: torch.dtype | None = None
+) -> WhisperForConditionalGeneration:
+    """Save a student of ``teacher``, begun as Distil-Whisper begins: its encoder, and ``layers`` of its decoder.
+
+    ``dtype``: of the file's weights; that of the teacher if left out. Returns the student.
+    """
+    config = WhisperConfig(**{**teacher.config.to_dict(), "decoder_layers": len(layers)})
+    student = WhisperForConditionalGeneration(config).float().eval()
+    weights = teacher.state_dict()
+    for name in student.state_dict():
+        if match := re.match(r"model\.decoder\.layers\.(\d+)\.(.*)", name):
+            weights[name] = teacher.state_dict()[f"model.decoder.layers.{layers[int(match[1])]}.{match[2]}"]
+    student.load_state_dict({name: weights[name] for name in student.state_dict()})
+    student.generation_config = teacher.generation_config
+    (student if dtype is None else student.to(dtype)).save_pretrained(directory)
+    whisper_tokenizer().save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    return student.float()
 
 
 def sound(seed: int, seconds: float = 1.0, rate: int = RATE) -> torch.Tensor:
