@@ -64,8 +64,7 @@ def draft_source(named: str | None, drafter: Mapping[str, Any], target: str, dra
 
 def _choices(drafter: Mapping[str, Any]) -> HeadChoices:
     layers = drafter.get("target_layers")
-    whole = isinstance(layers, list) and all(isinstance(layer, int) for layer in layers)
-    return HeadChoices(target_layers=tuple(layers) if whole else None)
+    return HeadChoices(target_layers=tuple(map(int, layers)) if isinstance(layers, list) else None)
 
 
 def _named(reference: str, choices: HeadChoices) -> DraftSource:
