@@ -85,11 +85,13 @@ def exported_head(
     target: ExportTarget,
     depth: int,
     dtype: torch.dtype | None,
+    whole: bool = False,
 ) -> ExportedHead:
     """The head of these files, checked as it is where it is loaded to draft.
 
     ``lender``: the target, some of whose output rows may be the head's; ``dtype``: of the written tensors, None for
-    what is stored. Raises UserError for a head that does not fit the target.
+    what is stored; ``whole``: with the target's embedding and output rows where the head has none. Raises UserError for
+    a head that does not fit the target.
     """
     spec = published.spec.as_chosen(choices).beside(lender, published.where)
     taps = spec.fitting_taps(lender, published.where)
@@ -98,7 +100,7 @@ def exported_head(
     tensors = {
         name: _stored(published.tensors, name, dtype) for name in {**required, **optional} if name in published.tensors
     }
-    _complete(spec, tensors, lender, published.where)
+    _complete(spec, tensors, lender, published.where, whole)
     config = getattr(spec, "config", None)
     layers = {}
     if isinstance(config, ModelConfig):
@@ -156,7 +158,9 @@ def _stored(tensors: HeadTensors, name: str, dtype: torch.dtype | None) -> torch
     return (tensor if dtype is None or name in _NOT_FLOATING else tensor.to(dtype)).contiguous()
 
 
-def _complete(spec: PublishedSpec, tensors: dict[str, torch.Tensor], target: TargetEnds, where: str) -> None:
+def _complete(
+    spec: PublishedSpec, tensors: dict[str, torch.Tensor], target: TargetEnds, where: str, whole: bool
+) -> None:
     """Add what other programs want to find: output rows of an EAGLE-3 head, and both maps of a draft vocabulary.
 
     Programs that go by ``t2d`` take output rows in the order of the target's tokens, so that is their order here.
@@ -172,7 +176,10 @@ def _complete(spec: PublishedSpec, tensors: dict[str, torch.Tensor], target: Tar
                 tensors[name] = tensors[name][order_W].contiguous()
         tensors["d2t"] = token_W - torch.arange(len(token_W))
         tensors["t2d"] = torch.zeros(spec.target_vocabulary, dtype=torch.bool).index_fill_(0, token_W, True)
-    if isinstance(spec, Eagle3Spec) and "lm_head.weight" not in tensors:
+    if (whole or isinstance(spec, Eagle3Spec)) and "lm_head.weight" not in tensors:
         rows_VM = target.output_head.weight_OI.cpu()
         rows_WM = rows_VM if token_W is None else rows_VM[token_W]
         tensors["lm_head.weight"] = rows_WM.to(tensors["fc.weight"].dtype).contiguous()
+    if whole and "embed_tokens.weight" not in tensors:
+        rows_VM = target.embedding(torch.arange(target.vocabulary)[None])[0].cpu()
+        tensors["embed_tokens.weight"] = rows_VM.to(tensors["fc.weight"].dtype, copy=True).contiguous()

@@ -126,7 +126,7 @@ def _head_files(
     written_as = format_for(published.spec.method, asked.format)
     lent = asked.dtype or _stored_dtype(published)
     lender = load_target_ends(target, target.name, _CPU, lent, Ops())
-    head = exported_head(published, source.choices, lender, said, 1, asked.dtype)
+    head = exported_head(published, source.choices, lender, said, 1, asked.dtype, written_as.whole)
     spec = head.spec
     at_once = isinstance(spec, BlockSpec | MedusaSpec | PEagleSpec)
     most = _most(head.spec)

@@ -21,15 +21,19 @@ Files = tuple[Mapping[str, Any], Mapping[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Format:
-    """``methods``: of the heads that it holds. ``files``: raises UserError for a head that it cannot say all of."""
+    """``methods``: of the heads that it holds. ``files``: raises UserError for a head that it cannot say all of.
+
+    ``whole``: its files have embedding and output rows, those of the target where a head has none.
+    """
 
     name: str
     methods: tuple[str, ...]
     files: Callable[[ExportedHead], Files]
+    whole: bool = False
 
 
 FORMATS = (
-    Format("speculators", ("eagle3", "peagle", "dflash", "dspark"), speculators_files),
+    Format("speculators", ("eagle3", "peagle", "dflash", "dspark"), speculators_files, whole=True),
     Format("safeailab", ("eagle", "eagle3"), safeailab_files),
     Format("zlab", ("dflash", "dspark"), zlab_files),
     Format("medusa", ("medusa",), medusa_files),

@@ -11,7 +11,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.export.exported_head import ExportedHead
 from spec_sdk.model.draft_heads.block_spec import MASK_EMBEDDING, BlockSpec, DSparkSpec
 from spec_sdk.model.draft_heads.eagle3_spec import Eagle3Spec
-from spec_sdk.model.draft_heads.peagle_spec import PEagleSpec
+from spec_sdk.model.draft_heads.peagle_spec import MASK_HIDDEN, PEagleSpec
 from spec_sdk.model.draft_heads.tapped_layers import BLOCK_ENTERING, ENTERING
 
 _VERSION = "0.9.0"
@@ -54,7 +54,11 @@ def speculators_files(head: ExportedHead) -> tuple[Mapping[str, Any], Mapping[st
         "dtype": head.dtype,
         "torch_dtype": head.dtype,
     }
-    return config, head.tensors
+    tensors = dict(head.tensors)
+    if isinstance(spec, PEagleSpec):
+        # the library takes these three axes and no other number of them
+        tensors[MASK_HIDDEN] = tensors[MASK_HIDDEN].reshape(1, 1, -1)
+    return config, tensors
 
 
 def _eagle3(head: ExportedHead, spec: Eagle3Spec) -> dict[str, Any]:
