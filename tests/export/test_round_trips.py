@@ -33,7 +33,7 @@ from tests.support.tiny_peagle import write_peagle
 SIZES, BLOCKS = HeadSizes(), BlockSizes()
 WHOLE, WIDER = replace(SIZES, W=SIZES.V), replace(SIZES, M=36)
 BOTH = ("speculators", "safeailab")
-SLIDING = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 8}
+SLIDING: dict[str, Any] = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 8}
 
 
 def normed(directory: Path, together: bool) -> Path:

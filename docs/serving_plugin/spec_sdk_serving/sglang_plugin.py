@@ -37,11 +37,12 @@ def register() -> None:
         def handle_server_args(self, server_args: Any) -> None:
             SpeculativeAlgorithm.NGRAM.handle_server_args(server_args)
 
-    @SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=SpecSdkAlgorithm)
-    def worker_class(server_args: Any) -> type:
+    def worker(server_args: Any) -> type:
         from spec_sdk_serving.sglang_worker import worker_class
 
         return worker_class()
+
+    SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=SpecSdkAlgorithm)(worker)
 
 
 class DrafterCorpus:
