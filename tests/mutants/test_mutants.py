@@ -17,6 +17,7 @@ from tests.mutants.api import API
 from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.draft_heads import DRAFT_HEADS
+from tests.mutants.exporting import EXPORTING
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
@@ -70,6 +71,7 @@ LISTS = (
     PEAGLE,
     TTNN,
     TTNN_ATTENTION,
+    EXPORTING,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
