@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,7 @@ def test_what_training_measured_is_taken(target: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_says_nothing() -> None:
-    for record in ({}, {"curve": []}, {"curve": [3]}, {"curve": [{"acceptance_rate_by_step": [True, 2]}]}):
+    damaged: list[dict[str, Any]] = [{}, {"curve": []}, {"curve": [3]}]
+    for record in (*damaged, {"curve": [{"acceptance_rate_by_step": [True, 2]}]}):
         assert recorded_rates(record) == ()
     assert recorded_rates({"curve": [{"acceptance_rate_by_step": [0.5, 1.5, 0.2]}]}) == (0.5,)

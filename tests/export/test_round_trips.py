@@ -41,8 +41,8 @@ def normed(directory: Path, together: bool) -> Path:
     gains = torch.rand(3, 48) + 0.5
     tensors |= {"input_norm.weight": gains.flatten()} if together else {}
     tensors |= {} if together else {f"fc_norm.{i}.weight": gains[i].clone() for i in range(3)}
-    flag = {"norm_before_fc": True} if together else {"fc_norm": True}
-    more = {"draft_vocab_size": SIZES.W, "norm_before_residual": True, "norm_output": True}
+    flag: dict[str, Any] = {"norm_before_fc": True} if together else {"fc_norm": True}
+    more: dict[str, Any] = {"draft_vocab_size": SIZES.W, "norm_before_residual": True, "norm_output": True}
     return write_head(directory, speculators_config(SIZES, "eagle3", **TAPPED, **more, **flag), tensors)
 
 
@@ -50,7 +50,11 @@ def borrowing(directory: Path) -> Path:
     """Its output rows are the target's."""
     tensors = eagle3_tensors(SIZES)
     del tensors["lm_head.weight"]
-    more = {"draft_vocab_size": SIZES.W, "weights_of_target": ["head"], "norm_before_residual": False}
+    more: dict[str, Any] = {
+        "draft_vocab_size": SIZES.W,
+        "weights_of_target": ["head"],
+        "norm_before_residual": False,
+    }
     return write_head(directory, speculators_config(SIZES, "eagle3", **TAPPED, **more), tensors)
 
 
