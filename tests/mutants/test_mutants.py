@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.accuracy import ACCURACY
 from tests.mutants.adapting import ADAPTING
 from tests.mutants.advising import ADVISING
 from tests.mutants.api import API
@@ -19,6 +20,7 @@ from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.exporting import EXPORTING
 from tests.mutants.families import FAMILIES
+from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
 from tests.mutants.layer_kinds import LAYER_KINDS
@@ -51,6 +53,7 @@ LISTS = (
     SELF_DRAFTING,
     SCHEDULING,
     MODEL,
+    GPU_GRAPHS,
     LAYER_KINDS,
     FAMILIES,
     SPEECH,
@@ -60,6 +63,7 @@ LISTS = (
     RANKS,
     ADAPTING,
     ADVISING,
+    ACCURACY,
     RETRIEVAL,
     TRAINING,
     DRAFT_HEADS,
