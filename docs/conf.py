@@ -15,7 +15,7 @@ project = "spec-sdk"
 release = metadata.version("spec-sdk")
 copyright = "the authors of spec-sdk"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
-exclude_patterns = ["example_plugin", "_build"]
+exclude_patterns = ["example_plugin", "serving_plugin", "_build"]
 html_theme = "furo"
 html_title = f"spec-sdk {release}"
 html_show_sphinx = False
@@ -32,7 +32,7 @@ def _outside(page: str, target: str) -> bool:
     if re.match(r"[a-z]+:", target):
         return False
     path = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
-    return path.startswith(("../", "example_plugin"))
+    return path.startswith(("../", "example_plugin", "serving_plugin"))
 
 
 def _name_what_is_outside(app: Sphinx, page: str, source: list[str]) -> None:

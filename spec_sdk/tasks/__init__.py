@@ -24,6 +24,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.doctor import Doctor
     from spec_sdk.tasks.estimate import EstimateLatency
     from spec_sdk.tasks.eval import Evaluate
+    from spec_sdk.tasks.export import Export
     from spec_sdk.tasks.generate import Generate
     from spec_sdk.tasks.needle import FindNeedles
     from spec_sdk.tasks.plugins import ListPlugins
@@ -42,6 +43,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         Doctor,
         EstimateLatency,
         Evaluate,
+        Export,
         FindNeedles,
         Generate,
         ListPlugins,

@@ -110,6 +110,9 @@ def with_stand_ins(arguments: Sequence[str], place: Path) -> list[str]:
         defaults["drafter.checkpoint"] = str(place / "mtp")
     if "pipeline=eagle_tree" in typed and "drafter.checkpoint" not in names:
         defaults["drafter.checkpoint"] = str(place / "eagle")
+    if {"task=export", "pipeline=sd_chain"} <= typed:
+        # a tiny target has no installed draft, and a cut no files
+        defaults["model.draft"] = str(model)
     if "pipeline=mixed_eagle" in typed and "drafter.model.checkpoint" not in names:
         defaults["drafter.model.checkpoint"] = str(place / "eagle")
     cheap = {name: value for option in typed & CHEAP.keys() for name, value in CHEAP[option].items()}

@@ -18,6 +18,7 @@ from tests.mutants.api import API
 from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.draft_heads import DRAFT_HEADS
+from tests.mutants.exporting import EXPORTING
 from tests.mutants.families import FAMILIES
 from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
@@ -76,6 +77,7 @@ LISTS = (
     PEAGLE,
     TTNN,
     TTNN_ATTENTION,
+    EXPORTING,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

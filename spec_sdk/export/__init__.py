@@ -1,0 +1,1 @@
+"""Drafts as the files that other programs serve: what ``task=export`` writes."""
