@@ -155,7 +155,7 @@ class Bench(Task):
         entrants: list[Entrant] = [entrant_of(each, base, registry) for each in (vanilla, *chosen)]
         entrants += self._peers(vanilla.settings, base, plan)
         with started(entrants, directory.append, progress.say) as candidates:
-            checks = GreedyChecks(plan, base.models.target.executor, directory.found)
+            checks = GreedyChecks(plan, base.models.target.executor, directory.found, ties=not app.deterministic)
             try:
                 InterleavedRun(plan, candidates, directory.append, progress, checks, directory.found).run()
             finally:
@@ -210,6 +210,7 @@ class Bench(Task):
             "dtype": model.dtype,
             "weights": model.weights,
             "kv_cache": model.kv_cache,
+            "deterministic": app.deterministic,
             "prompts": {"file": prompts.file, "sha256": prompts.sha256, "count": len(prompts.conversations)},
             "new_tokens": app.max_new_tokens,
             "ignore_eos": app.ignore_eos,
