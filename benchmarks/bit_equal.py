@@ -1,0 +1,253 @@
+"""Greedy answers and their logits beside plain decoding's, bit by bit, and what ``deterministic=true`` costs.
+
+    python -m benchmarks.bit_equal proof
+    python -m benchmarks.bit_equal cost
+
+``proof``: plain decoding answers every prompt alone and in an engine of its own; then pipelines answer the same
+prompts, several at once in one engine whose slots keep what earlier requests left. For every new token the row of
+logits that it was chosen by is compared by its bits. ``--ordinary`` leaves deterministic=true out. It begins no more
+prompts after ``--seconds``, and writes how many it has compared to results/bit_equal.json.
+
+``cost``: the same pipelines with deterministic=true and without it, on the same prompts, by turns, one prompt at a
+time, in new caches: seconds of prefill and of decoding, and the ratio of the two ways, the median over prompts. Writes
+results/bit_equal_cost.json. Run it on a machine that does nothing else.
+
+Both take options of spec_sdk, such as model.dtype=bfloat16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.places import RESULTS
+from spec_sdk.bench.answers import spread_prompts, tokens_of
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
+from spec_sdk.bench.turns import rotated
+from spec_sdk.config.composing import settings_for
+from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
+from spec_sdk.model.session import Scores
+from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.registry import Registry
+from spec_sdk.tree import TokenTree
+
+Row = bytes
+"""What the bits of a row of logits are known by."""
+
+
+def main() -> int:
+    parser = script_parser(__doc__, count=240, new_tokens=128, overrides=None)
+    parser.add_argument("what", choices=["proof", "cost"])
+    parser.add_argument("overrides", nargs="*", default=[], help="options of spec_sdk, such as model.dtype=bfloat16")
+    parser.add_argument("--pipelines", nargs="+", default=["suffix", "easyspec_paper", "layer_skip_tree"])
+    parser.add_argument("--together", type=int, default=4, help="proof: prompts that are answered at once")
+    parser.add_argument("--ordinary", action="store_true", help="proof: without deterministic=true")
+    parser.add_argument("--seconds", type=float, default=1e9, help="proof: begin no more prompts after so many")
+    parser.add_argument("--rounds", type=int, default=2, help="cost: how often every prompt is answered")
+    parser.add_argument("--output", type=Path, default=None, help="the JSON to write")
+    options = parser.parse_intermixed_args()
+    return proof(options) if options.what == "proof" else cost(options)
+
+
+def proof(options: Any) -> int:
+    shared = [*options.overrides, *([] if options.ordinary else ["deterministic=true"])]
+    vanilla = build("pipeline=vanilla", *shared)
+    pipelines = {name: built(name, shared, vanilla) for name in options.pipelines}
+    prompts = [tokens_of(vanilla, each) for each in spread_prompts(options.prompts, options.count)]
+    engines = {name: pipeline.new_engine(options.together) for name, pipeline in pipelines.items()}
+    found = {name: Found() for name in pipelines}
+    report: dict[str, Any] = {
+        **pipeline_facts(vanilla),
+        "overrides": shared,
+        "prompt_file": options.prompts.name,
+        "new_tokens": options.new_tokens,
+        "together": options.together,
+    }
+    began, answered = time.perf_counter(), 0
+    for first in range(0, len(prompts), options.together):
+        if time.perf_counter() - began > options.seconds:
+            break
+        asked = prompts[first : first + options.together]
+        # each alone, in caches that nobody wrote to
+        expected = [serve(vanilla.new_engine(), [prompt], options.new_tokens)[0] for prompt in asked]
+        for name, engine in engines.items():
+            for ours, theirs in zip(serve(engine, asked, options.new_tokens), expected, strict=True):
+                found[name].add(ours, theirs)
+        answered += len(asked)
+        report |= {"prompts": answered, "seconds": round(time.perf_counter() - began)}
+        report["pipelines"] = {name: each.as_data() for name, each in found.items()}
+        write_report(options.output or RESULTS / "bit_equal.json", report)
+        told = ", ".join(f"{name}: {each.equal} of {each.answers}" for name, each in found.items())
+        print(f"{answered} prompts, answers equal to the bit: {told}", flush=True)
+    return 0 if options.ordinary or all(each.equal == each.answers for each in found.values()) else 1
+
+
+@dataclass
+class Answered:
+    """An answer's tokens, and the row of logits that each was chosen by."""
+
+    tokens: list[int]
+    rows: list[Row]
+
+    def __post_init__(self) -> None:
+        assert len(self.tokens) == len(self.rows) > 0
+
+
+@dataclass
+class Found:
+    """Answers beside plain decoding's. ``equal``: in all tokens and all bits of their logits."""
+
+    answers: int = 0
+    equal: int = 0
+    same_tokens: int = 0
+    tokens: int = 0
+    same_rows: int = 0
+    rows_compared: int = 0
+
+    def add(self, ours: Answered, theirs: Answered) -> None:
+        self.answers += 1
+        self.tokens += len(ours.tokens)
+        self.same_tokens += ours.tokens == theirs.tokens
+        self.equal += ours == theirs
+        # rows after a token that differs are of another text
+        common = next(
+            (i for i, pair in enumerate(zip(ours.tokens, theirs.tokens, strict=False)) if pair[0] != pair[1]),
+            min(len(ours.tokens), len(theirs.tokens)) - 1,
+        )
+        compared = list(zip(ours.rows[: common + 1], theirs.rows[: common + 1], strict=True))
+        self.rows_compared += len(compared)
+        self.same_rows += sum(one == other for one, other in compared)
+
+    def as_data(self) -> dict[str, int]:
+        return dict(vars(self))
+
+
+def serve(engine: TokenEngine, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[Answered]:
+    """Answers to the prompts together."""
+    recorded = Recorded(engine)
+    numbers = {engine.add(TokenRequest(prompt, max_new_tokens=new_tokens)): prompt for prompt in prompts}
+    tokens: dict[int, list[int]] = {number: [] for number in numbers}
+    try:
+        while engine.busy:
+            for progress in engine.step():
+                if progress.error is not None:
+                    raise progress.error
+                tokens[progress.request] += progress.tokens
+        return [Answered(tokens[number], recorded.rows_of(prompt)) for number, prompt in numbers.items()]
+    finally:
+        recorded.stop()
+
+
+class Recorded:
+    """Notes the rows of logits that an engine's target gave along the paths that were kept, by prompt."""
+
+    def __init__(self, engine: TokenEngine) -> None:
+        self._target: Any = engine.target
+        self._by_prompt: dict[tuple[int, ...], list[Row]] = {}
+        self._by_slot: dict[int, list[Row]] = {}
+        self._logits: dict[int, torch.Tensor] = {}
+        for name in ("open", "score", "commit"):
+            setattr(self._target, name, getattr(self, f"_{name}"))
+
+    def stop(self) -> None:
+        for name in ("open", "score", "commit"):
+            delattr(self._target, name)
+
+    def rows_of(self, prompt: Sequence[int]) -> list[Row]:
+        """One for each new token: of the node before it."""
+        return self._by_prompt[tuple(prompt[:-1])]
+
+    def _open(self, slot: int, tokens: Sequence[int], *others: Any) -> int:
+        self._by_prompt[tuple(tokens)] = self._by_slot[slot] = []
+        kept: int = type(self._target).open(self._target, slot, tokens, *others)
+        return kept
+
+    def _score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+        scores: list[Scores] = type(self._target).score(self._target, slots, trees, taps)
+        self._logits = {slot: each.logits_NV for slot, each in zip(slots, scores, strict=True)}
+        return scores
+
+    def _commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        for slot, path in zip(slots, paths, strict=True):
+            self._by_slot[slot] += [digest(self._logits[slot][node]) for node in path]
+        type(self._target).commit(self._target, slots, paths)
+
+
+def digest(row_V: torch.Tensor) -> Row:
+    return hashlib.sha256(row_V.contiguous().view(torch.uint8).numpy().tobytes()).digest()
+
+
+def built(name: str, overrides: Sequence[str], beside: Pipeline) -> Pipeline:
+    """A pipeline on the models that are loaded."""
+    return build_pipeline(settings_for([f"pipeline={name}", *overrides]), Registry.discover(), beside=beside)
+
+
+def cost(options: Any) -> int:
+    names = ["vanilla", *options.pipelines]
+    ways = {}
+    for way, extra in (("ordinary", []), ("deterministic", ["deterministic=true"])):
+        vanilla = build("pipeline=vanilla", *options.overrides, *extra)
+        for name in names:
+            ways[name, way] = built(name, [*options.overrides, *extra], vanilla)
+    some = next(iter(ways.values()))
+    prompts = [tokens_of(some, each) for each in spread_prompts(options.prompts, options.count)]
+    seconds: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = {key: {} for key in ways}
+    for pipeline in ways.values():
+        timed(pipeline, prompts[0], 8, "warm up")
+    for turn in range(options.rounds):
+        for number, prompt in enumerate(prompts):
+            for key in rotated(ways, turn + number):
+                measured = timed(ways[key], prompt, options.new_tokens, f"{turn}")
+                seconds[key].setdefault(number, []).append(measured)
+    report: dict[str, Any] = {
+        **pipeline_facts(some),
+        "overrides": options.overrides,
+        "prompts": [len(prompt) for prompt in prompts],
+        "new_tokens": options.new_tokens,
+        "rounds": options.rounds,
+        "load_average": list(os.getloadavg()),
+        "pipelines": {name: figures(seconds[name, "ordinary"], seconds[name, "deterministic"]) for name in names},
+    }
+    write_report(options.output or RESULTS / "bit_equal_cost.json", report)
+    for name, row in report["pipelines"].items():
+        print(name, row, flush=True)
+    return 0
+
+
+def timed(pipeline: Pipeline, prompt: Sequence[int], new_tokens: int, first: str) -> tuple[float, float]:
+    """Seconds of prefill and of decoding, in a new engine: no cache holds the prompt."""
+    events: list[dict[str, Any]] = []
+    engine = pipeline.new_engine()
+    for _ in engine.stream(TokenRequest(prompt, max_new_tokens=new_tokens, ignore_eos=True, emit=events.append)):
+        pass
+    prefill = sum(event["seconds"] for event in events if event["event"] == "prefill")
+    cycles = [event for event in events if event["event"] == "cycle"]
+    return prefill, sum(cycle[f"{stage}_s"] for cycle in cycles for stage in ("draft", "verify", "recover"))
+
+
+def figures(
+    ordinary: dict[int, list[tuple[float, float]]], deterministic: dict[int, list[tuple[float, float]]]
+) -> dict[str, float]:
+    """Median seconds of both ways, and the median over prompts of the ratio of the least of each."""
+    row: dict[str, float] = {}
+    parts = {"prefill": lambda each: each[0], "decoding": lambda each: each[1], "both": sum}
+    for part, of in parts.items():
+        pairs = [(min(map(of, ordinary[i])), min(map(of, deterministic[i]))) for i in ordinary]
+        row[f"{part}_s_ordinary"] = statistics.median(one for one, _ in pairs)
+        row[f"{part}_s_deterministic"] = statistics.median(other for _, other in pairs)
+        row[f"{part}_ratio"] = statistics.median(other / one for one, other in pairs if one)
+    return {key: round(value, 4) for key, value in row.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
