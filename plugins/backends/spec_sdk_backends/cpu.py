@@ -139,6 +139,10 @@ class CpuBackend(Backend):
         return found if isinstance(found, str) else ""
 
     def be_deterministic(self) -> None:
+        if self._no_native_kernels:
+            raise UserError(f"deterministic: it takes the native kernels: {self._no_native_kernels}")
+        if self._compilation.choice == "true":
+            raise UserError("deterministic: compiled graphs round in other places; leave out backend.compile=true")
         self.deterministic = True
 
     def expect(self, tokens: int) -> None:
@@ -176,9 +180,9 @@ class CpuBackend(Backend):
     def _not_native(self, decoder: Decoder) -> str | None:
         """Why a decoder's blocks do not run in the native kernels, whose rows do not depend on one another."""
         if self._no_native_kernels:
-            return f"it takes the native kernels: {self._no_native_kernels}"
+            return f"there are no native kernels: {self._no_native_kernels}"
         if self._compilation.choice == "true":
-            return "compiled graphs round in other places; leave out backend.compile=true"
+            return "compiled graphs run it"
         if decoder.dtype not in DTYPES:
             dtype = str(decoder.dtype).removeprefix("torch.")
             return f"the native kernels do not compute in {dtype}; use model.dtype=float32 or bfloat16"
