@@ -16,6 +16,7 @@ from tests.mutants.advising import ADVISING
 from tests.mutants.api import API
 from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
+from tests.mutants.deterministic import DETERMINISTIC
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
@@ -70,6 +71,7 @@ LISTS = (
     PEAGLE,
     TTNN,
     TTNN_ATTENTION,
+    DETERMINISTIC,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

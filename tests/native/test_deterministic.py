@@ -91,6 +91,20 @@ def test_without_it_bits_depend_on_how_a_prompt_was_fed(dtype: torch.dtype) -> N
         check_same_bits(executor_of("smollm", dtype, deterministic=False), 0)
 
 
+def test_some_of_the_blocks() -> None:
+    """What a draft model is that is cut out of the target."""
+    cut = executor_of("smollm", torch.bfloat16).cut([0, 2])
+    assert cut.bits_vary is None
+    check_same_bits(cut, 0)
+
+
+def test_bits_are_told_apart() -> None:
+    zero, nan = torch.zeros(2), torch.full((2,), float("nan"))
+    assert same_bits(zero, zero.clone()) and same_bits(nan, nan.clone())
+    assert not same_bits(zero, -zero) and not same_bits(zero, zero.bfloat16()) and not same_bits(zero, zero[:1])
+    assert not same_bits(zero.bfloat16(), torch.tensor([0.0, 1e-30]).bfloat16())
+
+
 def test_logits_of_the_last_rows_of_many_requests() -> None:
     """More requests than one native call takes, each with a row of logits."""
     executor, slots = executor_of("smollm", torch.bfloat16), list(range(70))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bit_equal import Answered, Found, serve
 from spec_sdk import Engine, UserError
 from spec_sdk.app import main
 from spec_sdk.bench.checking import Difference
@@ -20,6 +19,7 @@ from spec_sdk.bench.reading import read_bench
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
+from spec_sdk.testing.answers_by_bits import Answered, serve
 from tests.support.real_pipelines import settings_of
 from tests.support.text_checkpoints import write_text_checkpoint
 
@@ -203,19 +203,3 @@ def test_bench_excuses_no_near_tie(
 
 def test_bench_finds_answers_equal(checkpoint: Path, tmp_path: Path) -> None:
     assert bench(checkpoint, tmp_path, "deterministic=true", "task.batch_sizes=[1,2]", "model.dtype=bfloat16") == 0
-
-
-def test_the_benchmark_tells_rows_apart() -> None:
-    """Rows count up to the first token that differs; an answer is equal in all of them or not."""
-    found = Found()
-    found.add(Answered([1, 2, 3], [b"a", b"b", b"c"]), Answered([1, 2, 3], [b"a", b"b", b"c"]))
-    found.add(Answered([1, 2, 3], [b"a", b"x", b"c"]), Answered([1, 2, 3], [b"a", b"b", b"c"]))
-    found.add(Answered([1, 4, 3], [b"a", b"x", b"c"]), Answered([1, 2, 3], [b"a", b"b", b"d"]))
-    assert found.as_data() == {
-        "answers": 3,
-        "equal": 1,
-        "same_tokens": 2,
-        "tokens": 9,
-        "same_rows": 3 + 2 + 1,
-        "rows_compared": 3 + 3 + 2,
-    }
