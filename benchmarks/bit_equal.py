@@ -9,8 +9,8 @@ logits that it was chosen by is compared by its bits. ``--ordinary`` leaves dete
 prompts after ``--seconds``, and writes how many it has compared to results/bit_equal.json.
 
 ``cost``: the same pipelines with deterministic=true and without it, on the same prompts, by turns, one prompt at a
-time, in new caches: seconds of prefill and of decoding, and the ratio of the two ways, the median over prompts. Writes
-results/bit_equal_cost.json. Run it on a machine that does nothing else.
+time, in new caches: seconds of prefill and of decoding, by the clock and of the processor, and the ratio of the two
+ways, the median over prompts. Writes results/bit_equal_cost.json. Run it on a machine that does nothing else.
 
 Both take options of spec_sdk, such as model.dtype=bfloat16.
 """
@@ -21,7 +21,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from spec_sdk.testing.answers_by_bits import Answered, serve
+
+Measured = dict[int, list["Seconds"]]
+"""Of each prompt, in every round."""
 
 
 def main() -> int:
@@ -128,14 +131,13 @@ def cost(options: Any) -> int:
             ways[name, way] = built(name, [*options.overrides, *extra], vanilla)
     some = next(iter(ways.values()))
     prompts = [tokens_of(some, each) for each in spread_prompts(options.prompts, options.count)]
-    seconds: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = {key: {} for key in ways}
+    seconds: dict[tuple[str, str], Measured] = {key: {} for key in ways}
     for pipeline in ways.values():
-        timed(pipeline, prompts[0], 8, "warm up")
+        timed(pipeline, prompts[0], 8)
     for turn in range(options.rounds):
         for number, prompt in enumerate(prompts):
             for key in rotated(ways, turn + number):
-                measured = timed(ways[key], prompt, options.new_tokens, f"{turn}")
-                seconds[key].setdefault(number, []).append(measured)
+                seconds[key].setdefault(number, []).append(timed(ways[key], prompt, options.new_tokens))
     report: dict[str, Any] = {
         **pipeline_facts(some),
         "overrides": options.overrides,
@@ -151,28 +153,53 @@ def cost(options: Any) -> int:
     return 0
 
 
-def timed(pipeline: Pipeline, prompt: Sequence[int], new_tokens: int, first: str) -> tuple[float, float]:
-    """Seconds of prefill and of decoding, in a new engine: no cache holds the prompt."""
-    events: list[dict[str, Any]] = []
-    engine = pipeline.new_engine()
-    for _ in engine.stream(TokenRequest(prompt, max_new_tokens=new_tokens, ignore_eos=True, emit=events.append)):
+@dataclass(frozen=True)
+class Seconds:
+    """What an answer took: seconds of the clock, and of the processor, which other processes change less."""
+
+    prefill_s: float
+    decoding_s: float
+    prefill_cpu_s: float
+    decoding_cpu_s: float
+
+    @property
+    def both_s(self) -> float:
+        return self.prefill_s + self.decoding_s
+
+    @property
+    def both_cpu_s(self) -> float:
+        return self.prefill_cpu_s + self.decoding_cpu_s
+
+
+def timed(pipeline: Pipeline, prompt: Sequence[int], new_tokens: int) -> Seconds:
+    """An answer in a new engine, no cache of which holds the prompt."""
+    engine, prefill = pipeline.new_engine(), 0.0
+    began, used = time.perf_counter(), time.process_time()
+    fed, used_then = began, used
+
+    def emit(event: Mapping[str, Any]) -> None:
+        nonlocal prefill, fed, used_then
+        if event["event"] == "prefill":
+            prefill, fed, used_then = event["seconds"], time.perf_counter(), time.process_time()
+
+    for _ in engine.stream(TokenRequest(prompt, max_new_tokens=new_tokens, ignore_eos=True, emit=emit)):
         pass
-    prefill = sum(event["seconds"] for event in events if event["event"] == "prefill")
-    cycles = [event for event in events if event["event"] == "cycle"]
-    return prefill, sum(cycle[f"{stage}_s"] for cycle in cycles for stage in ("draft", "verify", "recover"))
+    ended, used_at_end = time.perf_counter(), time.process_time()
+    return Seconds(prefill, ended - fed, used_then - used, used_at_end - used_then)
 
 
-def figures(
-    ordinary: dict[int, list[tuple[float, float]]], deterministic: dict[int, list[tuple[float, float]]]
-) -> dict[str, float]:
+def figures(ordinary: Measured, deterministic: Measured) -> dict[str, float]:
     """Median seconds of both ways, and the median over prompts of the ratio of the least of each."""
     row: dict[str, float] = {}
-    parts = {"prefill": lambda each: each[0], "decoding": lambda each: each[1], "both": sum}
-    for part, of in parts.items():
-        pairs = [(min(map(of, ordinary[i])), min(map(of, deterministic[i]))) for i in ordinary]
-        row[f"{part}_s_ordinary"] = statistics.median(one for one, _ in pairs)
-        row[f"{part}_s_deterministic"] = statistics.median(other for _, other in pairs)
-        row[f"{part}_ratio"] = statistics.median(other / one for one, other in pairs if one)
+    for part in ("prefill", "decoding", "both"):
+        for unit in ("s", "cpu_s"):
+            pairs = [
+                tuple(min(getattr(each, f"{part}_{unit}") for each in way[i]) for way in (ordinary, deterministic))
+                for i in ordinary
+            ]
+            row[f"{part}_{unit}_ordinary"] = statistics.median(one for one, _ in pairs)
+            row[f"{part}_{unit}_deterministic"] = statistics.median(other for _, other in pairs)
+            row[f"{part}_{unit}_ratio"] = statistics.median(other / one for one, other in pairs if one)
     return {key: round(value, 4) for key, value in row.items()}
 
 
