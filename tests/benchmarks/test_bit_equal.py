@@ -43,4 +43,4 @@ def test_both_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = json.loads(output.read_text())
     assert set(report["pipelines"]) == {"vanilla", "prompt_lookup"}
     for row in report["pipelines"].values():
-        assert row["both_s_ordinary"] > 0 and row["both_ratio"] > 0
+        assert row["both_s_ordinary"] > 0 and row["both_cpu_s_ratio"] > 0

@@ -56,13 +56,6 @@ DETERMINISTIC = (
         WIDE,
     ),
     Mutant(
-        "parts: of a chain the rows before a part are not seen",
-        PASS,
-        "prefix_B, slots = prefix_B + rows.start, rows",
-        "slots = rows",
-        WIDE,
-    ),
-    Mutant(
         "same bits: zeros of both signs are the same",
         "spec_sdk/testing/same_bits.py",
         "torch.equal(one.contiguous().view(whole), other.contiguous().view(whole))",
