@@ -55,7 +55,8 @@ class Pipeline:
 
     ``make_drafter`` and ``make_target_runner`` give new ones per engine, ``make_sampler`` one per sampling parameters.
     ``guarantee`` is the weakest of verifier's, sampler's and target runner's under the run's sampling parameters.
-    ``slots``: prompts that :attr:`engine` answers at once.
+    ``slots``: prompts that :attr:`engine` answers at once. ``deterministic``: greedy answers and their logits are plain
+    decoding's to the bit.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Pipeline:
     make_drafter: Callable[[], Drafter]
     make_target_runner: Callable[[], BlockRunner]
     slots: int = 1
+    deterministic: bool = False
     _engines: list[TokenEngine] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -251,6 +253,8 @@ def build_pipeline(
     if beside is not None:
         backend = beside.backend
     backend = backend or joined_backend(settings, registry)
+    if settings.deterministic and beside is None:
+        backend.be_deterministic()
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
         raise UserError(
@@ -295,6 +299,10 @@ def build_pipeline(
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")
     if attention is not None:
         attention.check(models.target.executor)
+    if settings.deterministic and models.target.executor.bits_vary is not None:
+        raise UserError(
+            f"deterministic: the bits of {models.target.name} are not promised: {models.target.executor.bits_vary}"
+        )
 
     def new_drafter() -> Drafter:
         # where the leader drafts alone the others need no draft model
@@ -322,9 +330,18 @@ def build_pipeline(
         make_drafter=new_drafter,
         make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
         slots=slots,
+        deterministic=settings.deterministic,
     )
     pipeline.prepare()
     check_chains(verifier, pipeline.engine.drafter)
+    if settings.deterministic and pipeline.guarantee == "relaxed":
+        relaxed = (
+            f"verifier '{verifier.name}'" if attention is None else f"predictor '{settings.predictor.get('name')}'"
+        )
+        raise UserError(
+            f"deterministic: with {relaxed} an answer is not plain decoding's; use "
+            f"{'verifier=multi_step' if attention is None else 'predictor=none'}"
+        )
     return pipeline
 
 

@@ -121,6 +121,11 @@ class RunSettings:
     )
     max_new_tokens: int = option(128, "per prompt", minimum=1)
     ignore_eos: bool = option(False, "go on after the model's end token")
+    deterministic: bool = option(
+        False,
+        "greedy answers and their logits are plain decoding's to the bit, whatever is drafted, reused or answered "
+        "beside them; what cannot promise that is refused",
+    )
     compare: bool = option(False, "also run plain decoding (vanilla) on the same prompts, and report the ratio")
     error_bounds: bool = option(
         False,
@@ -196,6 +201,7 @@ class Settings:
     save_prompts: bool
     json: bool
     plugin: str | None = None
+    deterministic: bool = False
     resolved: Mapping[str, Any] = field(default_factory=dict, repr=False)
     overrides: tuple[str, ...] = ()
 

@@ -38,6 +38,7 @@ def check_shared(settings: Settings, loaded: Settings) -> None:
         ("model.kv_cache", settings.model.kv_cache, loaded.model.kv_cache),
         ("model.weights", settings.model.weights, loaded.model.weights),
         ("model.draft_weights", settings.model.draft_weights, loaded.model.draft_weights),
+        ("deterministic", settings.deterministic, loaded.deterministic),
         ("backend", dict(settings.backend), dict(loaded.backend)),
     )
     for name, asked, there in pairs:

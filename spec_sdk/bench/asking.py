@@ -37,6 +37,7 @@ def what_is_asked(
         "dtype": model.dtype,
         "weights": model.weights,
         "kv_cache": model.kv_cache,
+        "deterministic": app.deterministic,
         "prompts": {"file": prompts.file, "sha256": prompts.sha256, "count": len(prompts.conversations)},
         "new_tokens": app.max_new_tokens,
         "ignore_eos": app.ignore_eos,

@@ -39,7 +39,7 @@ def shared_overrides(overrides: Sequence[str]) -> list[str]:
     return [
         str(override.input_line)
         for override in parse(overrides)
-        if _group(override) in ("model", "backend") or override.key_or_group == SEARCH_PATH
+        if _group(override) in ("model", "backend", "deterministic") or override.key_or_group == SEARCH_PATH
     ]
 
 

@@ -18,12 +18,14 @@ Place = tuple[str, int, int, str, int]
 class GreedyChecks:
     """Compares answers at temperature 0 with plain decoding's of round 0 at the first batch size.
 
-    ``executor``: the target's, which scores again where they differ. A later turn is compared where the answers to the
+    ``executor``: the target's, which scores again where they differ. ``ties``: whether rounding excuses a difference.
+    A later turn is compared where the answers to the
     earlier ones are the same: otherwise it was asked something else.
     """
 
-    def __init__(self, plan: Plan, executor: Executor, found: BenchRun | None = None) -> None:
+    def __init__(self, plan: Plan, executor: Executor, found: BenchRun | None = None, *, ties: bool = True) -> None:
         self._plan = plan
+        self._ties = ties
         self._executor = executor
         self._tokens: dict[Place, list[int]] = {}
         self._checked: set[Place] = set()
@@ -81,7 +83,7 @@ class GreedyChecks:
             round=number,
             equal=apart is None,
             first_difference=None if apart is None else apart.at,
-            tie=None if apart is None else apart.tie,
+            tie=None if apart is None else apart.tie and self._ties,
             gap=None if apart is None else apart.gap,
             allowed=None if apart is None else apart.allowed,
         )

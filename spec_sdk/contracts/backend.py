@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from spec_sdk.contracts.diagnosis import Finding, SelfTest
+from spec_sdk.errors import UserError
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
@@ -75,6 +76,19 @@ class Backend(Plugin, ABC):
         is known. What pays off only in a long run goes by it.
         """
         self.expected_tokens = tokens
+
+    deterministic: bool = False
+    """Whether a row of a pass shall get the same bits in any pass."""
+
+    def be_deterministic(self) -> None:
+        """From now on load models whose rows get the same bits in any pass: told before :meth:`load`.
+
+        An executor that cannot be made so says why (:attr:`Executor.bits_vary`). Raises UserError for a backend that
+        has none, which is the default.
+        """
+        raise UserError(
+            f"deterministic: on backend '{self.name}' a row's bits depend on the rows beside it; use backend=cpu"
+        )
 
     @property
     def compiled(self) -> Mapping[str, Any]:

@@ -100,6 +100,11 @@ class Executor(ABC):
     """Width of the features that every row of a pass is fed besides its token; 0 where it is fed a token only."""
     head_is_collective: bool = False
     """Whether several processes compute the logits together, so that all of them must ask for them."""
+    bits_vary: str | None = "its executor does not promise them"
+    """Why the bits of a row's results may depend on the pass it is in: on the rows beside it, on how its text was fed.
+
+    None: they do not, in passes of runners that are exact. What a row gets then depends on the tokens of its own path.
+    """
 
     @property
     @abstractmethod

@@ -17,11 +17,18 @@ from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs
 
+OF_TORCH = "torch's products and attention add up in an order that depends on the size of a pass"
+"""Why the bits of a decoder's rows vary, where nothing else is known."""
+
 
 class TorchExecutor(Executor):
-    """Runs a :class:`Decoder` with the kernels ``ops``, on whichever device its weights are."""
+    """Runs a :class:`Decoder` with the kernels ``ops``, on whichever device its weights are.
 
-    def __init__(self, decoder: Decoder, ops: Ops) -> None:
+    ``bits_vary``: what it is for this decoder and these kernels, beside a cache in the decoder's dtype.
+    """
+
+    def __init__(self, decoder: Decoder, ops: Ops, bits_vary: str | None = OF_TORCH) -> None:
+        self.bits_vary = bits_vary
         self.decoder = decoder
         self.ops = ops
         self.config = decoder.config
@@ -54,6 +61,7 @@ class TorchExecutor(Executor):
 
     def keep_cache_in_int8(self) -> None:
         self._cache_in_int8 = True
+        self.bits_vary = "attention over a cache in 8 bits is torch's; use model.kv_cache=auto"
 
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
@@ -77,7 +85,7 @@ class TorchExecutor(Executor):
         self.decoder.encode(encoder_input, cache, slot)
 
     def cut(self, layers: Sequence[int]) -> TorchExecutor:
-        return TorchExecutor(self.decoder.subset(layers), self.ops)
+        return TorchExecutor(self.decoder.subset(layers), self.ops, self.bits_vary)
 
     def of_decoder(self, decoder: Decoder) -> TorchExecutor:
         """What runs another decoder, of this one's kind, as this one is run, with caches as its are."""

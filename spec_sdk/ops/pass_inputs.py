@@ -208,6 +208,42 @@ class PassInputs:
             _known=((part.slot, part.mask.prefix, part.write_at, part.live),),
         )
 
+    def part(self, requests: slice, rows: slice) -> PassInputs:
+        """The pass of some rows of some requests; both slices have a start, and a stop inside the pass.
+
+        A node's ancestors are fed before it, in this pass or an earlier one, so a pass may be run in parts, rows in
+        order: a part's rows see no tree slot behind their own. Earlier rows of a chain count as prefix.
+        """
+        known, prefix_B, slots = None, self.prefix_B[requests], slice(None)
+        if self.kind == "chain":
+            prefix_B, slots = prefix_B + rows.start, rows
+        live_B = (self.live_B[requests] - rows.start).clamp(0, rows.stop - rows.start)
+        if self._known is not None:
+            known = tuple(
+                (
+                    slot,
+                    prefix + rows.start if self.kind == "chain" else prefix,
+                    write_at + rows.start,
+                    min(max(live - rows.start, 0), rows.stop - rows.start),
+                )
+                for slot, prefix, write_at, live in self._known[requests]
+            )
+        return PassInputs(
+            kind="growing",
+            token_BN=self.token_BN[requests, rows],
+            position_BN=self.position_BN[requests, rows],
+            slot_B=self.slot_B[requests],
+            prefix_B=prefix_B,
+            write_at_B=self.write_at_B[requests] + rows.start,
+            query_start_BN=self.query_start_BN[requests, rows],
+            key_start_BT=self.key_start_BT[requests, slots],
+            key_end_BT=self.key_end_BT[requests, slots],
+            key_position_BT=self.key_position_BT[requests, slots],
+            live_B=live_B,
+            features_BNM=None if self.features_BNM is None else self.features_BNM[requests, rows],
+            _known=known,
+        )
+
     @property
     def batch(self) -> int:
         """Number of requests B."""

@@ -143,7 +143,7 @@ class Bench(Task):
         entrants: list[Entrant] = [entrant_of(each, base, registry) for each in (vanilla, *chosen)]
         entrants += self._peers(vanilla.settings, base, plan)
         with started(entrants, directory.append, progress.say) as candidates:
-            checks = GreedyChecks(plan, base.models.target.executor, directory.found)
+            checks = GreedyChecks(plan, base.models.target.executor, directory.found, ties=not app.deterministic)
             try:
                 InterleavedRun(plan, candidates, directory.append, progress, checks, directory.found).run()
             finally:

@@ -122,6 +122,7 @@ class Evaluate(Task):
             "overridden": app.pipeline.overridden,
             "plugins": plugins_of(app, Registry.discover()),
             "guarantee": first.guarantee,
+            "deterministic": first.pipeline.deterministic,
             "models": {"target": first.pipeline.target_name, "draft": first.pipeline.draft_name},
             "backend": first.pipeline.backend.name,
             "dtype": first.pipeline.dtype,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spec_sdk.model_inputs import ModelInput
     from spec_sdk.pipeline import Pipeline
 
+TO_THE_BIT = ", to the bit"
 NO_GUESS = "attention: no guess was made; contexts were short (predictor.size), or no layer speculates"
 
 
@@ -153,7 +154,8 @@ class Run:
 
     def column(self) -> Column:
         """This run in the closing table."""
-        return Column(self.pipeline.name, self.summary(), self.pipeline.guarantee)
+        promised = self.pipeline.guarantee
+        return Column(self.pipeline.name, self.summary(), promised + TO_THE_BIT * self.pipeline.deterministic)
 
 
 class Counts:
@@ -197,6 +199,7 @@ def metrics_of(
         "overridden": app.pipeline.overridden,
         "plugins": plugins,
         "guarantee": pipeline.guarantee,
+        "deterministic": pipeline.deterministic,
         "models": {"target": pipeline.target_name, "draft": pipeline.draft_name},
         "backend": pipeline.backend.name,
         "backend_choice": backend_choice(app),

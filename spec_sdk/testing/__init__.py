@@ -19,6 +19,7 @@ from spec_sdk.testing.policies import check_policy
 from spec_sdk.testing.predictors import check_predictor
 from spec_sdk.testing.rounding import plain_logits, step_beyond_rounding
 from spec_sdk.testing.runners import check_runner
+from spec_sdk.testing.same_bits import check_same_bits
 from spec_sdk.testing.samplers import check_sampler
 from spec_sdk.testing.static_ops import StaticOps
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit, joint_distribution, sample_tokens
@@ -48,6 +49,7 @@ __all__ = [
     "check_policy",
     "check_predictor",
     "check_runner",
+    "check_same_bits",
     "check_sampler",
     "check_task",
     "check_tree",

@@ -5,16 +5,20 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 
 import torch
 
 from spec_sdk.contracts import Backend, Finding, SamplingParams
+from spec_sdk.errors import UserError
 from spec_sdk.ops import RULES, Ops, Rows, ScoredTree, read_decisions
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler
 from spec_sdk.testing.executors import CHECKS, check_executor
+from spec_sdk.testing.random_weights import TINY, RandomWeights
+from spec_sdk.testing.same_bits import check_same_bits
 from spec_sdk.tree import DraftDistribution, TreeBuilder
 
 VOCABULARY, TREES, NODES = 40, 24, 9
@@ -27,7 +31,8 @@ def check_backend(
     """Raise AssertionError unless ``backend`` is sound, in one process.
 
     It says what machine it is in one line that stays the same. What it loads is a sound executor
-    (:func:`spec_sdk.testing.check_executor`, random weights of ``seeds``) in every dtype of its ``tolerances``. Its
+    (:func:`spec_sdk.testing.check_executor`, random weights of ``seeds``) in every dtype of its ``tolerances``. Made
+    deterministic, if it can be, its rows have the same bits in any pass (:func:`spec_sdk.testing.check_same_bits`). Its
     operations accept, by every rule and for several trees at once, what the reference ones accept with the same random
     numbers. What it finds on the machine is told in lines, and its own self-tests pass.
     """
@@ -46,6 +51,7 @@ def backend_checks(
         ),
         Check("its operations accept what the reference ones accept", lambda: _check_rules(backend, make_sampler)),
         Check("says what it finds, and passes its own self-tests", lambda: _check_diagnosis(backend)),
+        Check("deterministic, it gives a row the same bits in any pass", lambda: _check_bits(backend, seeds)),
     ]
 
 
@@ -53,6 +59,24 @@ def _check_executor(backend: Backend, seeds: Sequence[int]) -> str:
     check_executor(backend.load, tolerances=backend.tolerances, seeds=seeds)
     tried = [f"{str(dtype).removeprefix('torch.')} to {off:.0e}" for dtype, off in backend.tolerances.items()]
     return f"{len(CHECKS)} kinds of passes, {', '.join(tried)}"
+
+
+def _check_bits(backend: Backend, seeds: Sequence[int]) -> str:
+    asked = copy.copy(backend)
+    try:
+        asked.be_deterministic()
+    except UserError as error:
+        return f"it refuses: {error}"
+    trees, kept = 0, []
+    for dtype in backend.tolerances:
+        name = str(dtype).removeprefix("torch.")
+        executor = asked.load(RandomWeights(TINY, 0, dtype), dtype)
+        if executor.bits_vary is not None:
+            kept.append(f"not {name}: {executor.bits_vary}")
+            continue
+        trees += sum(check_same_bits(executor, seed, most_nodes=24, longest_prompt=150) for seed in (*seeds, 1, 2))
+        kept.append(name)
+    return f"{trees} trees, {', '.join(kept)}"
 
 
 def _check_facts(backend: Backend) -> str:

@@ -21,10 +21,14 @@ from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 
 
 def test_the_cpu_backend_says_what_it_is_and_accepts_as_the_reference() -> None:
-    says, _, accepts, finds = backend_checks(CpuBackend(CpuConfig()))
+    backend = CpuBackend(CpuConfig())
+    says, _, accepts, finds, bits = backend_checks(backend)
     assert says.run() == CpuBackend(CpuConfig()).describe()
     accepts.run()
     assert str(finds.run()).endswith("findings, 0 self-tests")
+    told = str(bits.run())
+    assert told.endswith("trees, float32, bfloat16") or "native kernels" in told
+    assert not backend.deterministic
 
 
 class Plain(Backend):
@@ -130,6 +134,24 @@ def test_a_faulty_backend_is_named(backend: type[Plain], check: int, fault: str)
 
 
 def test_the_backend_that_they_spoil_is_sound() -> None:
-    says, _, accepts, finds = backend_checks(Plain())
+    says, _, accepts, finds, bits = backend_checks(Plain())
     for check in (says, accepts, finds):
         check.run()
+    assert str(bits.run()).startswith("it refuses: deterministic: on backend 'plain'")
+
+
+class PromisesTooMuch(Plain):
+    """Torch's products, and says that a row's bits do not depend on the rows beside it."""
+
+    def be_deterministic(self) -> None:
+        self.deterministic = True
+
+    def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        executor = super().load(checkpoint, dtype)
+        executor.bits_vary = None
+        return executor
+
+
+def test_a_promise_of_bits_that_is_not_kept_is_found() -> None:
+    with pytest.raises(AssertionError, match="are not plain decoding's"):
+        backend_checks(PromisesTooMuch())[4].run()

@@ -17,6 +17,7 @@ from tests.mutants.advising import ADVISING
 from tests.mutants.api import API
 from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
+from tests.mutants.deterministic import DETERMINISTIC
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.exporting import EXPORTING
 from tests.mutants.families import FAMILIES
@@ -78,6 +79,7 @@ LISTS = (
     TTNN,
     TTNN_ATTENTION,
     EXPORTING,
+    DETERMINISTIC,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

@@ -40,7 +40,8 @@ def shared_models(target: str, draft: str, draft_layers: Any, load: Any, *others
     """In the place of :class:`Models`: the last two of them are kept, as a pipeline and its baseline share one."""
     backend = load.__self__
     ops, device, dtype, *ranks = others
-    key = (target, draft, str(draft_layers), type(backend), str(backend.config), device, dtype, *ranks[4:])
+    made = (type(backend), str(backend.config), backend.deterministic)
+    key = (target, draft, str(draft_layers), *made, device, dtype, *ranks[4:])
     if key not in _loaded:
         while len(_loaded) > 1:
             del _loaded[next(iter(_loaded))]

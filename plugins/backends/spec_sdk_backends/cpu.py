@@ -14,7 +14,7 @@ from spec_sdk.bench.machine import processor_name
 from spec_sdk.contracts import Backend, Finding, Suitability, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import Compilation, choice_of
-from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -23,7 +23,7 @@ from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
-from spec_sdk_backends.native.library import find
+from spec_sdk_backends.native.library import DTYPES, find
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
@@ -140,6 +140,13 @@ class CpuBackend(Backend):
         found = find()
         return found if isinstance(found, str) else ""
 
+    def be_deterministic(self) -> None:
+        if self._no_native_kernels:
+            raise UserError(f"deterministic: it takes the native kernels: {self._no_native_kernels}")
+        if self._compilation.choice == "true":
+            raise UserError("deterministic: compiled graphs round in other places; leave out backend.compile=true")
+        self.deterministic = True
+
     def expect(self, tokens: int) -> None:
         super().expect(tokens)
         self._compilation.tokens = tokens
@@ -165,10 +172,24 @@ class CpuBackend(Backend):
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
-        if self._compilation.choice != "true" and not self._no_native_kernels and unknown_block(decoder) is None:
+        not_native = self._not_native(decoder)
+        if not_native is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
-            return TorchExecutor(NativeDecoder(decoder), self.ops)
-        return TorchExecutor(self._compilation.of(decoder), self.ops)
+            bits_vary = None if self.deterministic else "wide passes are torch's"
+            return TorchExecutor(NativeDecoder(decoder, self.deterministic), self.ops, bits_vary)
+        return TorchExecutor(self._compilation.of(decoder), self.ops, not_native)
+
+    def _not_native(self, decoder: Decoder) -> str | None:
+        """Why a decoder's blocks do not run in the native kernels, whose rows do not depend on one another."""
+        if self._no_native_kernels:
+            return f"there are no native kernels: {self._no_native_kernels}"
+        if self._compilation.choice == "true":
+            return "compiled graphs run it"
+        if decoder.dtype not in DTYPES:
+            dtype = str(decoder.dtype).removeprefix("torch.")
+            return f"the native kernels do not compute in {dtype}; use model.dtype=float32 or bfloat16"
+        unknown = unknown_block(decoder)
+        return unknown and f"the native kernels do not run its blocks: {unknown}"
 
     @property
     def hardware(self) -> str:

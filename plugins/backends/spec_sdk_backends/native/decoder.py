@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.ops.feed_forward import GatedMLP
+from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import DTYPES, library
@@ -63,10 +65,14 @@ def unknown_stages(decoder: Decoder) -> str | None:
 
 
 class NativeDecoder(RestagedDecoder):
-    """A decoder of blocks that :func:`unknown_block` has nothing against."""
+    """A decoder of blocks that :func:`unknown_block` has nothing against.
 
-    def __init__(self, decoder: Decoder) -> None:
+    ``in_parts``: wide passes run natively too, part by part, so that a row gets the same bits in every pass.
+    """
+
+    def __init__(self, decoder: Decoder, in_parts: bool = False) -> None:
         super().__init__(decoder)
+        self.in_parts = in_parts
         self._dtype_number = DTYPES[self.dtype]
         self._most_rows = min(MOST_ROWS, most_rows(self.dtype))
         self._shape = shape_of(self)
@@ -74,11 +80,13 @@ class NativeDecoder(RestagedDecoder):
         self._native = (Block * self.layers)(*(block_of(self, layer, gain) for layer, gain in enumerate(gains)))
 
     def subset(self, layers: Sequence[int]) -> Decoder:
-        return NativeDecoder(super().subset(layers))
+        return NativeDecoder(super().subset(layers), self.in_parts)
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
-        if not self._narrow(h_BNM) or not work.cache.in_place:
+        if torch.is_grad_enabled() or not work.cache.in_place:
             return None
+        if not self._narrow(h_BNM):
+            return self._blocks_in_parts(h_BNM, work, first, end) if self.in_parts else None
         of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
         rotations = PassRotations(work)
         for stop in sorted({layer for layer in work.taps if first < layer < end} | {end}):
@@ -89,6 +97,41 @@ class NativeDecoder(RestagedDecoder):
             work.record(stop, h_BNM)
             first = stop
         return h_BNM
+
+    def _blocks_in_parts(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor:
+        """The same, ``_most_rows`` rows at a time, each part through all blocks before the next one begins."""
+        B, N, _ = h_BNM.shape
+        recorded = {layer: torch.zeros_like(h_BNM) for layer in work.taps if first < layer < end}
+        result_BNM = torch.zeros_like(h_BNM)
+        for requests, rows in parts(B, N, self._most_rows):
+            inputs = work.inputs.part(requests, rows)
+            if not inputs.live_B.any():
+                continue
+            part = replace(
+                work,
+                rotations=work.rotations_of(requests, rows),
+                inputs=inputs,
+                cache=work.cache.of_pass(inputs),
+                hidden={},
+            )
+            result = self.blocks_at_once(h_BNM[requests, rows], part, first, end)
+            assert result is not None
+            result_BNM[requests, rows] = result
+            for layer, states_BNM in recorded.items():
+                states_BNM[requests, rows] = part.hidden[layer]
+        for layer, states_BNM in recorded.items():
+            work.record(layer, states_BNM)
+        work.record(end, result_BNM)
+        return result_BNM
+
+    def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
+        if not self.in_parts or self._narrow(h_BNM):
+            return super().logits_with(h_BNM, output_head)
+        B, N, _ = h_BNM.shape
+        logits_BNR = h_BNM.new_empty((B, N, output_head.outputs))
+        for requests, rows in parts(B, N, self._most_rows):
+            logits_BNR[requests, rows] = super().logits_with(h_BNM[requests, rows].contiguous(), output_head)
+        return logits_BNR
 
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
@@ -133,6 +176,20 @@ class NativeDecoder(RestagedDecoder):
 
     def _narrow(self, h_BNM: torch.Tensor) -> bool:
         return h_BNM.shape[0] * h_BNM.shape[1] <= self._most_rows and not torch.is_grad_enabled()
+
+
+def parts(requests: int, rows: int, most: int) -> list[tuple[slice, slice]]:
+    """A pass [requests, rows] in parts of at most ``most`` rows: some requests whole, or some rows of one, in order.
+
+    >>> parts(3, 2, 4)
+    [(slice(0, 2, None), slice(0, 2, None)), (slice(2, 3, None), slice(0, 2, None))]
+    >>> parts(1, 5, 3)
+    [(slice(0, 1, None), slice(0, 3, None)), (slice(0, 1, None), slice(3, 5, None))]
+    """
+    if rows <= most:
+        step = most // rows
+        return [(slice(b, min(b + step, requests)), slice(0, rows)) for b in range(0, requests, step)]
+    return [(slice(b, b + 1), slice(n, min(n + most, rows))) for b in range(requests) for n in range(0, rows, most)]
 
 
 def run_blocks(
