@@ -14,6 +14,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.easyspec import EasySpecDrafter
     from spec_sdk_drafters.hydra import HydraDrafter
     from spec_sdk_drafters.layer_skip import LayerSkipDrafter
+    from spec_sdk_drafters.lookahead import LookaheadDrafter
     from spec_sdk_drafters.medusa import MedusaDrafter
     from spec_sdk_drafters.merged import MergedDrafter
     from spec_sdk_drafters.mixed import MixedDrafter
@@ -39,6 +40,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         PromptLookup,
         SuffixDrafter,
         TokenRecyclingDrafter,
+        LookaheadDrafter,
         MixedDrafter,
         MergedDrafter,
         LayerSkipRunner,
