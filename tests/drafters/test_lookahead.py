@@ -267,15 +267,15 @@ def test_trajectories_find_what_the_text_has_not_said() -> None:
         drafter = plugin(config, MODELS)
         policy = FixedPolicy(FixedConfig(depth=30))
         scheduler = Scheduler(Counting(251, 0), drafter, MultiStep(None), policy, slots=1)
-        state = request_for([16, 40, 60, 80, 5], reference_sampler(SamplingParams()), 0, max_new_tokens=60)
+        state = request_for([16] * 9 + [5], reference_sampler(SamplingParams()), 0, max_new_tokens=60)
         scheduler.add(state, lambda event: None)
         count = 0
         while scheduler.busy:
             scheduler.step()
             count += 1
-        assert state.tokens[5:] == [following(token) for token in state.tokens[4:-1]]
+        assert state.tokens[10:] == [following(token) for token in state.tokens[9:-1]]
         return count
 
-    alone = steps(name="prompt_lookup")
-    assert alone >= 60
-    assert steps(name="lookahead", window=5, ngram=4, pool_from_text=False) < 30
+    assert steps(name="prompt_lookup") >= 60
+    # four tokens a step from 16 on, until the answer has overtaken the trajectories, which go on by one
+    assert steps(name="lookahead", window=5, ngram=4, pool_from_text=False) < 50
