@@ -262,7 +262,7 @@ def test_trajectories_find_what_the_text_has_not_said() -> None:
         return torch.nn.functional.one_hot(torch.tensor(tokens), 251) * 9.0
 
     def steps(**options: Any) -> int:
-        drafter: Any
+        plugin: Any
         plugin, config = Registry.discover().configure("drafter", options)
         drafter = plugin(config, MODELS)
         policy = FixedPolicy(FixedConfig(depth=30))

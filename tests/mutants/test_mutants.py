@@ -21,6 +21,7 @@ from tests.mutants.families import FAMILIES
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
 from tests.mutants.layer_kinds import LAYER_KINDS
+from tests.mutants.lookups import LOOKUPS
 from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
 from tests.mutants.mtp import MTP
@@ -59,6 +60,7 @@ LISTS = (
     ADAPTING,
     ADVISING,
     RETRIEVAL,
+    LOOKUPS,
     TRAINING,
     DRAFT_HEADS,
     MEDUSA,

@@ -1,4 +1,4 @@
-"""First-party drafters."""
+"""First-party drafters, and what makes the files that they read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from spec_sdk.hookspecs import hookimpl
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.block import BlockDrafter
+    from spec_sdk_drafters.build_datastore import BuildDatastore
     from spec_sdk_drafters.draft_model import DraftModelDrafter
     from spec_sdk_drafters.eagle import EagleDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
@@ -44,4 +45,5 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         MixedDrafter,
         MergedDrafter,
         LayerSkipRunner,
+        BuildDatastore,
     ]
