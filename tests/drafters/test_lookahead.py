@@ -57,8 +57,8 @@ def comb(window: LookaheadWindow, root: int, columns: int = 99) -> TokenTree:
     return tree.build().tree
 
 
-def test_the_comb_is_the_papers_mask() -> None:
-    """Figure 2b: W = 5, N = 4. A token sees row 0 up to its column, and its own trajectory; its depth is its place."""
+def test_the_comb_is_the_mask_of_the_authors_figure() -> None:
+    """W = 5, N = 4. A token sees row 0 up to its column, and its own trajectory; its depth is its place."""
     orange, green, red = [0, 11, 12, 13, 14], [20, 21, 22, 23, 24], [30, 31, 32, 33, 34]
     tree = comb(window_of(orange, green, red, width=5, levels=3), root=7)
     seen = {path[-1]: path for path in paths(tree)}

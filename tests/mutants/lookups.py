@@ -22,7 +22,7 @@ LOOKUPS = (
         WINDOW,
         "            node = spine\n            for row in self.rows[1:]:\n                node = grown(",
         "            node = 0\n            for row in self.rows[1:]:\n                node = grown(",
-        (f"{OF_LOOKAHEAD}::test_the_comb_is_the_papers_mask",),
+        (f"{OF_LOOKAHEAD}::test_the_comb_is_the_mask_of_the_authors_figure",),
     ),
     Mutant(
         "lookahead: a full window stays a column behind",
@@ -57,7 +57,7 @@ LOOKUPS = (
         WINDOW,
         'return tree.add(parent, token, "chosen", drafter=drafter) if child is None else child',
         'return tree.add(parent, token, "chosen", drafter=drafter)',
-        (f"{OF_LOOKAHEAD}::test_the_comb_is_the_papers_mask", "tests/losslessness/test_node_budgets.py"),
+        (f"{OF_LOOKAHEAD}::test_the_comb_is_the_mask_of_the_authors_figure", "tests/losslessness/test_node_budgets.py"),
     ),
     Mutant(
         "lookahead: the window takes the guesses' nodes",

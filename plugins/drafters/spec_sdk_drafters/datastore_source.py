@@ -15,7 +15,7 @@ from spec_sdk_drafters.guess_source import GuessSource, Sources
 from spec_sdk_drafters.suffix_source import length_class, share_class
 
 SHORTEST, LONGEST = 2, 16
-"""Tokens of the runs that are looked up, as in the paper (section 3.2)."""
+"""Tokens of the runs that are looked up, as in REST."""
 CONTEXTS = 3
 """Runs of different lengths that are asked for what followed them."""
 RAREST = 0.05

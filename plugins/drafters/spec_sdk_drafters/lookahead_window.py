@@ -1,4 +1,4 @@
-"""The 2-D window of lookahead decoding (Fu et al. 2024, section 3.1): Jacobi trajectories over future positions.
+"""The 2-D window of lookahead decoding (Fu et al. 2024): Jacobi trajectories over future positions.
 
 Row 0 is a guess of the text to come. Each further row is what the target found most probable after the row before it,
 one pass later and one position further on: column ``c`` holds a trajectory, level below level. In a token tree the
@@ -8,8 +8,9 @@ window is a comb. Row 0 is a chain from the root, and the levels of a column han
       │       └ row1[1] ─ row2[1]       the root is the token of column 0 in row 0
       └ row1[0] ─ row2[0]
 
-So a node sees the text, row 0 up to its column, and its own trajectory: the mask and the positions of the paper's
-figure 2b. Nodes with the same tokens before them are one node of the tree, which changes no trajectory.
+So a node sees the text, row 0 up to its column, and its own trajectory: the mask and the positions of the authors'
+figure (media/mask.png of hao-ai-lab/LookaheadDecoding). Nodes with the same tokens before them are one node of the
+tree, which changes no trajectory.
 """
 
 from __future__ import annotations

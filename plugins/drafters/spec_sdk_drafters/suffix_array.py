@@ -21,13 +21,13 @@ def suffix_array(token_N: Tokens, depth: int) -> Tokens:
     if len(token_N) >= 1 << 32:
         raise ValueError(f"a text of {len(token_N)} tokens is too long: 2^32 - 1 are the most")
     rank_N = token_N.astype(np.int64)
-    order_N = np.argsort(rank_N, kind="stable")
+    order_N = np.argsort(rank_N)
     rank_N = _ranks(rank_N, order_N)
     sorted_by = 1
     while sorted_by < depth and len(token_N) and int(rank_N[order_N[-1]]) < len(token_N) - 1:
         key_N = rank_N * (len(token_N) + 1)
         key_N[:-sorted_by] += rank_N[sorted_by:] + 1
-        order_N = np.argsort(key_N, kind="stable")
+        order_N = np.argsort(key_N)
         rank_N = _ranks(key_N, order_N)
         sorted_by *= 2
     return order_N.astype(np.uint32)
