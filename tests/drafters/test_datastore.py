@@ -246,6 +246,11 @@ def test_a_damaged_index_drafts_tokens_all_the_same(tmp_path: Path) -> None:
     assert [token for token, _ in datastore.continuations(Run(1, 4, 1), 0.05)] == [END]
 
 
+def test_a_datastore_may_be_read_like_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "new").touch()
+    assert datastore_file(tmp_path / "d", [1]).stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
 def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     with pytest.raises(UserError, match="cannot be written"):

@@ -21,14 +21,16 @@ CONTEXTS = 3
 RAREST = 0.05
 """A token that followed less often than this share is not guessed."""
 PRIOR = (
-    (0.02, 0.06, 0.12, 0.10, 0.30),
-    (0.02, 0.08, 0.15, 0.15, 0.40),
-    (0.04, 0.12, 0.25, 0.30, 0.55),
-    (0.06, 0.15, 0.35, 0.50, 0.75),
-    (0.08, 0.20, 0.40, 0.75, 0.90),
+    (0.03, 0.13, 0.25, 0.26, 0.49),
+    (0.05, 0.16, 0.28, 0.38, 0.61),
+    (0.09, 0.20, 0.32, 0.44, 0.69),
+    (0.12, 0.30, 0.50, 0.52, 0.86),
 )
-"""Rates to begin with, by run length and share, as the suffix automaton has them."""
-SHORTER_PRIOR = 0.4
+"""Rates to begin with, by run length (from 2 on) and share, as the suffix automaton has them.
+
+Those of SmolLM2-135M-Instruct's greedy answers to 228 prompts of Spec-Bench, an eighth of them looked up in the others.
+"""
+SHORTER_PRIOR = 0.7
 """The rate of what only a shorter run was followed by, as a share of that."""
 NOT_FOUND_PRIOR = 0.05
 
@@ -116,4 +118,4 @@ def prior(kind: Kind | None) -> float:
     if kind is None:
         return NOT_FOUND_PRIOR
     length, share, shorter = kind
-    return PRIOR[length][share] * (SHORTER_PRIOR if shorter else 1)
+    return PRIOR[length - 1][share] * (SHORTER_PRIOR if shorter else 1)
