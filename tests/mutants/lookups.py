@@ -57,7 +57,7 @@ LOOKUPS = (
         WINDOW,
         'return tree.add(parent, token, "chosen", drafter=drafter) if child is None else child',
         'return tree.add(parent, token, "chosen", drafter=drafter)',
-        (f"{OF_LOOKAHEAD}::test_the_comb_is_the_mask_of_the_authors_figure", "tests/losslessness/test_node_budgets.py"),
+        (f"{OF_LOOKAHEAD}::test_trajectories_that_meet_share_a_node_and_lose_nothing",),
     ),
     Mutant(
         "lookahead: the window takes the guesses' nodes",
