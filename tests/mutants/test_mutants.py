@@ -26,6 +26,7 @@ from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
 from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.papers import PAPERS
 from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
 from tests.mutants.ranks import RANKS
@@ -69,6 +70,7 @@ LISTS = (
     BLOCK_HEADS,
     BENCH,
     SWEEPS,
+    PAPERS,
     PEAGLE,
     TTNN,
     TTNN_ATTENTION,
