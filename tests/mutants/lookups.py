@@ -130,24 +130,10 @@ LOOKUPS = (
         (COUNTED,),
     ),
     Mutant(
-        "datastore: not the longest run",
-        STORE,
-        "length = (shortest + longest + 1) // 2",
-        "length = shortest",
-        (f"{OF_STORE}::test_the_longest_run_is_found_and_the_next_that_occurs_more_often", COUNTED),
-    ),
-    Mutant(
         "datastore: any tokenizer will do",
         FILE,
         'if metadata.get("tokenizer") != tokenizer:',
         'if metadata.get("tokenizer") is None:',
-        (f"{OF_STORE}::test_a_file_of_another_tokenizer_is_refused",),
-    ),
-    Mutant(
-        "datastore: a fingerprint without ids",
-        FILE,
-        'digest.update(f"{number}:{token}\\n"',
-        'digest.update(f"{token}\\n"',
         (f"{OF_STORE}::test_a_file_of_another_tokenizer_is_refused",),
     ),
     Mutant(
