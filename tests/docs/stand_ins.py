@@ -9,6 +9,10 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk_drafters.datastore_file import END, fingerprint, write_datastore
 from tests.docs.pages import DOCS, ROOT, blocks
 from tests.support.run_records import write_bench, write_generate
 from tests.support.text_checkpoints import VOCABULARY, write_text_checkpoint
@@ -69,12 +73,21 @@ def write_stand_ins(place: Path) -> None:
     lines = [{"audio": "speech.wav", "reference": "what is said"}, {"audio": "speech.wav"}]
     (place / "recordings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (place / "book.txt").write_text((DOCS / "retrieval.md").read_text(encoding="utf-8") * 4, encoding="utf-8")
+    _write_datastore(place)
     [table] = [block for block in blocks(DOCS / "latency_estimator.md") if block.language == "yaml"]
     (place / "mine.yaml").write_text(table.text, encoding="utf-8")
     (place / "benchmarks").symlink_to(ROOT / "benchmarks")
     write_generate(place / "sky")
     for name in ("a", "b", "thresholds"):
         write_bench(place / ("outputs" if len(name) == 1 else ".") / name)
+
+
+def _write_datastore(place: Path) -> None:
+    tokenizer = open_checkpoint(str(place / "target")).tokenizer
+    tokens = tokenizer.encode((place / "book.txt").read_text(encoding="utf-8"), add_special_tokens=False)
+    vocabulary = tokenizer.vocabulary
+    token_N = np.array([*tokens, END], np.uint32)
+    write_datastore(place / "book.safetensors", token_N, len(vocabulary), fingerprint(vocabulary), "target")
 
 
 def with_stand_ins(arguments: Sequence[str], place: Path) -> list[str]:

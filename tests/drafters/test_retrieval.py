@@ -37,6 +37,8 @@ WITHOUT_MODEL: dict[str, dict[str, Any]] = {
     "recycling": {"name": "token_recycling", "min_probability": 0.0},
     "mixed": {"name": "mixed", "min_probability": 0.01},
     "no recycling": {"name": "mixed", "successors": 0},
+    "lookahead": {"name": "lookahead", "window": 2, "ngram": 3, "guesses": 2},
+    "bigrams": {"name": "lookahead", "window": 3, "ngram": 2, "pool_from_text": False},
     "merged": {"name": "merged", "members": [{"name": "token_recycling", "successors": 3}, {"name": "mixed"}]},
 }
 
@@ -79,7 +81,7 @@ def test_conformance(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["recycling", "mixed", "merged"])
+@pytest.mark.parametrize("name", ["recycling", "mixed", "lookahead", "merged"])
 def test_a_drafter_that_wants_top_tokens_is_checked_with_a_target(name: str) -> None:
     with pytest.raises(ValueError, match="most probable tokens: give check_drafter a target"):
         check_drafter(lambda: drafter_of(**WITHOUT_MODEL[name]), VOCABULARY, draws=1)

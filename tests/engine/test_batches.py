@@ -26,6 +26,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "specinfer_tree": ("policy.max_nodes=9",),
     "suffix": FIXED,
     "token_recycling": FIXED,
+    "lookahead": ("drafter.window=3", "drafter.ngram=3"),
     "mixed": (*FIXED, "drafter.model={name: draft_model}"),
     "layer_skip_chain": (),
     "layer_skip_tree": ("drafter.layers=5",),
@@ -75,7 +76,7 @@ def pipeline_of(name: str, checkpoint: Path, *overrides: str) -> Pipeline:
     return build_pipeline(settings, Registry.discover())
 
 
-CHOSEN_ALIKE = ("suffix", "token_recycling", "easyspec_chain", "layer_skip_chain", "alspec")
+CHOSEN_ALIKE = ("suffix", "token_recycling", "lookahead", "easyspec_chain", "layer_skip_chain", "alspec")
 """What these draft is chosen whatever the temperature is, or is a tree of another of the pipelines with one branch."""
 
 

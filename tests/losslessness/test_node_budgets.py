@@ -23,6 +23,7 @@ from spec_sdk.testing import SIGNIFICANCE, TableModel, goodness_of_fit, joint_di
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
 from spec_sdk_drafters.easyspec import EasySpecConfig, EasySpecDrafter
+from spec_sdk_drafters.lookahead import LookaheadConfig, LookaheadDrafter
 from spec_sdk_drafters.merged import MergedConfig, MergedDrafter
 from spec_sdk_drafters.mixed import MixedConfig, MixedDrafter
 from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
@@ -112,13 +113,14 @@ DRAFTERS: Mapping[str, Callable[[], Drafter]] = {
     "easyspec": easyspec,
     "merged": lambda: MergedDrafter(MergedConfig(MEMBERS), MODELS),
     "lookup tree": lambda: PromptLookup(PromptLookupConfig(matches=4), MODELS),
+    "lookahead": lambda: LookaheadDrafter(LookaheadConfig(window=2, ngram=2, guesses=2), MODELS),
     "suffix": lambda: SuffixDrafter(SuffixConfig(min_probability=0.0), MODELS),
     "mixed, drawn with replacement": lambda: mixed({"growth": "static", "widths": [3, 1], **REPEATED}),
     "mixed, drawn without replacement": lambda: mixed({"width": 3}),
     "mixed, chosen": lambda: mixed({"growth": "dynamic", "width": 2}),
 }
 LEARNING: Mapping[str, Callable[[], Drafter]] = {
-    **{name: DRAFTERS[name] for name in DRAFTERS if name.startswith(("suffix", "mixed"))},
+    **{name: DRAFTERS[name] for name in DRAFTERS if name.startswith(("lookahead", "suffix", "mixed"))},
     "token recycling": lambda: TokenRecyclingDrafter(TokenRecyclingConfig(min_probability=0.0, successors=3), MODELS),
     "kept": lambda: MixedDrafter(MixedConfig(min_probability=0.05, keep_across_prompts=True), MODELS),
 }

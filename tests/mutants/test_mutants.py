@@ -25,6 +25,7 @@ from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
 from tests.mutants.layer_kinds import LAYER_KINDS
+from tests.mutants.lookups import LOOKUPS
 from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
 from tests.mutants.mtp import MTP
@@ -66,6 +67,7 @@ LISTS = (
     ADVISING,
     ACCURACY,
     RETRIEVAL,
+    LOOKUPS,
     TRAINING,
     DRAFT_HEADS,
     MEDUSA,

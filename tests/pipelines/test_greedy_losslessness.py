@@ -18,7 +18,15 @@ from spec_sdk.testing import plain_logits, step_beyond_rounding
 from spec_sdk.tree import TokenTree
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
-LOSSLESS = ["sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "specinfer_tree", "layer_skip_tree"]
+LOSSLESS = [
+    "sd_chain",
+    "prompt_lookup",
+    "lookahead",
+    "easyspec_chain",
+    "easyspec_paper",
+    "specinfer_tree",
+    "layer_skip_tree",
+]
 KINDS = ("prompt_lookup", "easyspec_paper", "layer_skip_tree")
 """A guesser, a draft model in a group of layers, and the target's own cache. On a tiny model all are tried always
 (``test_tiny_pipelines.py``).

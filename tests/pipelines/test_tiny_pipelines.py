@@ -18,6 +18,7 @@ RETRIEVAL = ["suffix", "token_recycling", "mixed", "easyspec_tree"]
 LOSSLESS = [
     "sd_chain",
     "prompt_lookup",
+    "lookahead",
     "easyspec_chain",
     "easyspec_paper",
     "specinfer_tree",
@@ -236,7 +237,7 @@ def test_layers_that_see_all_keys_are_predicted_where_the_others_are_left_out(tm
     assert predicted and all(hit == [None] * 5 + [True, None] for hit in predicted)
 
 
-@pytest.mark.parametrize("drafter", ["token_recycling", "mixed"])
+@pytest.mark.parametrize("drafter", ["token_recycling", "lookahead", "mixed"])
 def test_speculation_on_attention_beside_a_drafter_that_wants_top_tokens(drafter: str, checkpoint: Path) -> None:
     options = ("predictor.size=2", "attention_verifier.threshold=0", f"drafter={drafter}", "policy.depth=3")
     speculating = pipeline("alspec", "cpu", checkpoint, *options, "policy.max_nodes=7")

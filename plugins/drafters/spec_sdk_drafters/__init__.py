@@ -1,4 +1,4 @@
-"""First-party drafters."""
+"""First-party drafters, and what makes the files that they read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from spec_sdk.hookspecs import hookimpl
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk_drafters.block import BlockDrafter
+    from spec_sdk_drafters.build_datastore import BuildDatastore
     from spec_sdk_drafters.draft_model import DraftModelDrafter
     from spec_sdk_drafters.eagle import EagleDrafter
     from spec_sdk_drafters.easyspec import EasySpecDrafter
     from spec_sdk_drafters.hydra import HydraDrafter
     from spec_sdk_drafters.layer_skip import LayerSkipDrafter
+    from spec_sdk_drafters.lookahead import LookaheadDrafter
     from spec_sdk_drafters.medusa import MedusaDrafter
     from spec_sdk_drafters.merged import MergedDrafter
     from spec_sdk_drafters.mixed import MixedDrafter
@@ -39,7 +41,9 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         PromptLookup,
         SuffixDrafter,
         TokenRecyclingDrafter,
+        LookaheadDrafter,
         MixedDrafter,
         MergedDrafter,
         LayerSkipRunner,
+        BuildDatastore,
     ]

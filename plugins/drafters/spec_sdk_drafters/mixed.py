@@ -15,8 +15,7 @@ from spec_sdk_drafters.guessing import Guesser
 from spec_sdk_drafters.merged import member_of, merge
 from spec_sdk_drafters.recycling_table import RecyclingSources
 from spec_sdk_drafters.retrieval import RetrievalDrafter
-from spec_sdk_drafters.suffix import SuffixConfig
-from spec_sdk_drafters.suffix_source import SuffixSources
+from spec_sdk_drafters.suffix import SuffixConfig, text_sources
 
 
 @dataclass
@@ -58,7 +57,7 @@ class MixedDrafter(RetrievalDrafter):
 
     def make_sources(self) -> list[Sources]:
         config = self.config
-        found: list[Sources] = [SuffixSources(config.keep_across_prompts, config.max_kept_tokens)]
+        found = text_sources(config, self.models)
         return found + [RecyclingSources(config.keep_across_prompts, config.successors)] * (config.successors > 0)
 
     def new_guesser(self, request: Request) -> Guesser:

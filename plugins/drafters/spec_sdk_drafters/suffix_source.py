@@ -93,7 +93,7 @@ class SuffixSource(GuessSource):
             for follower in automaton.followers(run.state):
                 token, share = follower.token, follower.occurrences / follower.of
                 if share >= RAREST and token >= 0 and token not in found:
-                    found[token] = (_length_class(run.length), _share_class(share, follower.of), run.length < longest)
+                    found[token] = (length_class(run.length), share_class(share, follower.of), run.length < longest)
         return found
 
     def other(self, place: list[tuple[SuffixAutomaton, Cursor]]) -> Hashable:
@@ -123,11 +123,13 @@ def prior(kind: tuple[int, int, bool] | None) -> float:
     return PRIOR[length][share] * (SHORTER_PRIOR if shorter else 1)
 
 
-def _length_class(length: int) -> int:
+def length_class(length: int) -> int:
+    """The class of a run by its tokens: see :data:`LENGTHS`."""
     return sum(length > bound for bound in LENGTHS)
 
 
-def _share_class(share: float, of: int) -> int:
+def share_class(share: float, of: int) -> int:
+    """The class of a token that followed in the share of ``of`` occurrences: see :data:`PRIOR`."""
     if share == 1:
         return 3 if of == 1 else 4
     return sum(share >= bound for bound in SHARES)
