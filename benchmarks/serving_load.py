@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
+import torch
 
 from benchmarks.places import RESULTS
 from benchmarks.support.serving_clients import Case, Outcome, answered, cases_of, faults, load
@@ -61,7 +62,7 @@ def main() -> int:
             memory.append(resident(process))
             print(f"round {number + 1}: {memory[-1] / 2**20:.0f} MiB", flush=True)
     report = {
-        **machine_facts(hardware_name()),
+        **machine_facts(hardware_name(torch.device("cpu"))),
         "overrides": list(options.overrides),
         "requests": len(cases),
         "concurrency": options.concurrency,
