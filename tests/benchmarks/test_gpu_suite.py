@@ -116,7 +116,13 @@ def test_a_step_leaves_no_process_behind(tmp_path: Path, waits: bool) -> None:
     call = "run" if waits else "Popen"
     started = time.monotonic()
     run(
-        [step("slow", f"import subprocess, sys; subprocess.{call}([sys.executable, '-c', {child!r}])", limit_s=2)],
+        [
+            step(
+                "slow",
+                f"import subprocess, sys; subprocess.{call}([sys.executable, '-c', {child!r}])",
+                limit_s=2 if waits else 60,
+            )
+        ],
         tmp_path,
     )
     assert statuses(tmp_path) == {"slow": "timed out" if waits else "passed"}

@@ -170,7 +170,7 @@ def test_a_closed_stdout_is_no_crash(own_directory: Path) -> None:
     process.stderr.close()
     assert process.wait(timeout=60) == 141
     assert "Traceback" not in err
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not (own_directory / "out" / "metrics.json").exists():
         assert time.monotonic() < deadline
     assert json.loads((own_directory / "out" / "metrics.json").read_text())["prompts"][0]["new_tokens"] < 300

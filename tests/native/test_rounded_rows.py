@@ -101,12 +101,12 @@ def test_what_is_not_finite_is_not_hidden(bits: int, wrong: float, dtype: torch.
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("activations", ["exact", "int8"])
+@pytest.mark.parametrize("activations", ["auto", "exact", "int8"])
 def test_the_option_reaches_the_products(activations: str, native: bool) -> None:
     backend = CpuBackend(CpuConfig(native=native, activations=activations))
     projection = backend.ops.quantized_projection(quantized(16, 32, 4))
     assert isinstance(projection, NativeQuantizedProjection if native else QuantizedProjection)
-    assert projection.rounds == (activations == "int8")
+    assert projection.rounds == (activations == "int8" or (activations == "auto" and native))
 
 
 @functools.cache

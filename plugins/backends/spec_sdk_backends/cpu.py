@@ -29,8 +29,9 @@ from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
 MOST_THREADS_PER_CORE = 4
-EXACT, IN_8_BITS = "exact", "int8"
+AUTO, EXACT, IN_8_BITS = "auto", "exact", "int8"
 ACTIVATIONS = {
+    AUTO: "int8 with native kernels, where no row changes the result of another, else exact",
     EXACT: "as they are",
     IN_8_BITS: "rounded to 8 bits in groups of 32, as llama.cpp does; faster, above all in passes of many nodes",
 }
@@ -58,7 +59,7 @@ class CpuConfig:
         "twice; false: plain torch, no native kernels",
     )
     activations: str = option(
-        EXACT, "the rows of a pass, where they are multiplied with weights in 8 or 4 bits", choices=ACTIVATIONS
+        AUTO, "the rows of a pass, where they are multiplied with weights in 8 or 4 bits", choices=ACTIVATIONS
     )
     compile: Any = option(
         "auto",
@@ -126,9 +127,10 @@ class CpuBackend(Backend):
 
     @functools.cached_property
     def ops(self) -> Ops:
-        rounds = self.config.activations == IN_8_BITS
+        native = not self._no_native_kernels
+        rounds = self.config.activations == IN_8_BITS or (self.config.activations == AUTO and native)
         other = CpuOps(self.config.pack_weights, self._waiting, rounds)
-        return other if self._no_native_kernels else NativeOps(other, self._waiting, rounds)
+        return NativeOps(other, self._waiting, rounds) if native else other
 
     @functools.cached_property
     def _no_native_kernels(self) -> str:
