@@ -50,7 +50,10 @@ def test_prompts_of_a_list_and_several_answers_of_each(client: openai.OpenAI, en
 def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI) -> None:
     asked: Any = {"model": MODEL, "prompt": list(QUESTIONS), "max_tokens": 10, "logprobs": 1}
     whole = client.completions.create(**asked)
-    texts, tokens, reasons, usage = {}, {}, {}, None
+    texts: dict[int, str] = {}
+    tokens: dict[int, list[str]] = {}
+    reasons: dict[int, str | None] = {}
+    usage = None
     for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
         usage = chunk.usage or usage
         for choice in chunk.choices:
