@@ -87,13 +87,13 @@ def test_a_steps_figures_fit_together_and_into_a_budget() -> None:
 
 
 def test_what_does_not_fit_is_skipped_with_the_option_to_run_it_and_what_fits_still_runs(tmp_path: Path) -> None:
-    assert run([step("long", least_s=40), PASSES], tmp_path, budget_s=20) == 0
+    assert run([step("long", least_s=40), PASSES], tmp_path, budget_s=30) == 0
     assert statuses(tmp_path) == {"long": "skipped", "passes": "passed"}
-    assert re.fullmatch(r"(19|20) s left, it needs 40: --resume, or --only long", told(tmp_path)["long"]["reason"])
+    assert re.fullmatch(r"(2\d|30) s left, it needs 40: --resume, or --only long", told(tmp_path)["long"]["reason"])
 
 
 def test_a_step_gets_at_most_what_is_left(tmp_path: Path) -> None:
-    assert run([step("hangs", "import time; time.sleep(60)"), PASSES], tmp_path, budget_s=1.5) == 1
+    assert run([step("hangs", "import time; time.sleep(600)", least_s=0), PASSES], tmp_path, budget_s=1.5) == 1
     assert statuses(tmp_path) == {"hangs": "timed out", "passes": "skipped"}
 
 
