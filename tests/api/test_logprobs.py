@@ -54,6 +54,18 @@ def test_they_are_of_the_target_alone(engine: Engine) -> None:
     assert 0 < sum(map(math.exp, values.values())) < 1
 
 
+def test_sampled_tokens_have_those_of_plain_decoding(engine: Engine, plain: Engine) -> None:
+    """Plain decoding is made to follow what was drawn, a token at a time."""
+    prompt = engine.tokenizer.encode(PROMPTS[3])
+    for seed in range(3):
+        [drawn] = engine.generate([prompt], logprobs=0, temperature=1.5, seed=seed, max_new_tokens=16)
+        assert drawn.metrics["accepted"] > 0
+        for place, one in enumerate(drawn.logprobs):
+            asked = [*prompt, *drawn.tokens[:place]]
+            [own] = plain.generate([asked], logprobs=0, logit_bias={one.token: 100.0}, max_new_tokens=1)
+            assert own.tokens == [one.token] and one.logprob == pytest.approx(own.logprobs[0].logprob, abs=1e-4)
+
+
 def test_parts_of_a_stream_have_them(engine: Engine) -> None:
     parts = list(engine.stream(PROMPTS[2], logprobs=1))
     assert [one.token for part in parts for one in part.logprobs] == [t for part in parts for t in part.tokens]

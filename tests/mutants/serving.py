@@ -38,7 +38,7 @@ SERVING = (
         SCHEDULER,
         "own[turn.active.slot][turn.path]",
         "own[turn.active.slot][: len(turn.tokens)]",
-        (OF_LOGPROBS,),
+        ("tests/engine/test_logprob_rows.py",),
     ),
     Mutant(
         "log-probabilities: of logits that were written to",
