@@ -1,21 +1,23 @@
 """EasySpec's tables on this machine and these models.
 
-    python -m benchmarks.easyspec table2      # vanilla, +sd, +tree, EasySpec: d, v, total per 100 tokens, α
-    python -m benchmarks.easyspec table4      # tokens/s, variance over prompts, α per task and pipeline
+    python -m benchmarks.easyspec table2      # vanilla, +sd, +tree, EasySpec: d, v, total per 100 tokens, α, by task
+    python -m benchmarks.easyspec table3      # +tree and EasySpec alone, and their difference
+    python -m benchmarks.easyspec table4      # EAGLE and EasySpec: tokens/s, variance over prompts, α, by task
     python -m benchmarks.easyspec table5      # cosine similarities inside the draft model
     python -m benchmarks.easyspec ablation    # Fig. 4: tree width x layers per group x calibration, as a multirun
 
-``--draft self`` (the default) drafts with the target itself, so that whatever is not accepted at temperature 0 is the
-fuzziness's doing; ``--draft cut`` drafts with its cut, as the pipelines do by default; anything else is a model
-reference.
+Tables 2 to 4 are runs of task=bench, so any file of prompts serves whose lines name a task, and greedy answers are held
+against plain decoding's. ``--draft self`` (the default) drafts with the target itself, so that whatever is not accepted
+at temperature 0 is the fuzziness's doing; ``--draft cut`` drafts with its cut, and anything else is a model reference,
+or auto. On several processes: benchmarks/easyspec_ranks.py.
 Every table is written as JSON, with the machine's name, to benchmarks/results/easyspec-<table>.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,18 +27,23 @@ from typing import Any
 
 from benchmarks.layer_similarity import STATES, similarities
 from benchmarks.places import RESULTS
+from benchmarks.support.bench_run import run_bench
+from benchmarks.support.task_rows import TaskRow, task_rows
 from spec_sdk.bench import plots
-from spec_sdk.bench.answers import Answer, Prompt, answer, events_of, spread_prompts
+from spec_sdk.bench.answers import Prompt, answer, events_of, spread_prompts
 from spec_sdk.bench.live_table import LiveTable
+from spec_sdk.bench.records import VANILLA
 from spec_sdk.bench.reports import write_report
-from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
-from spec_sdk.metrics import request_metrics, summarise
+from spec_sdk.bench.scripts import PROMPTS, build, pipeline_facts, run_script, script_parser
+from spec_sdk.metrics import summarise
 from spec_sdk.model.layer_groups import easyspec_groups
 from spec_sdk.pipeline import Pipeline
-from spec_sdk.prompts import encode
+from spec_sdk.prompts import SPEC_BENCH_SAMPLE, encode
 from spec_sdk.tables import number
 
 SELF, CUT = "self", "cut"
+TEMPERATURES = (0.0, 0.8)
+"""Table 2's."""
 WIDTHS, SIZES = (1, 4, 8, 12), (1, 2, 3, 4, 5)
 """Fig. 4's."""
 
@@ -50,7 +57,7 @@ def draft_override(draft: str, overrides: Sequence[str]) -> str:
 
 
 def header(pipeline: Pipeline, arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """What every report begins with."""
+    """What the reports of table 5 and of the ablation begin with."""
     return {
         "table": arguments.table,
         **pipeline_facts(pipeline),
@@ -61,75 +68,64 @@ def header(pipeline: Pipeline, arguments: argparse.Namespace, prompts: Sequence[
     }
 
 
-def per_100_tokens(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Seconds of drafting (d), verification (v, recovery included) and in all per 100 tokens, and α."""
-    summary = summarise(events_of(answers))
-    scale = 100 / summary["new_tokens"]
-    stages = summary["stage_s"]
+def methods_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """The paper's name of a method → the pipeline and its options; of table 4, ``--pipelines`` by their own names."""
+    if arguments.table == "table4":
+        return {name: name for name in arguments.pipelines.split(",")}
+    tree = f"drafter.width={arguments.width}"
+    methods = {
+        "+sd": "sd_chain",
+        "+tree": f"sd_chain verifier=multi_step {tree}",
+        "EasySpec": f"easyspec_paper {tree} drafter.size={arguments.size}",
+    }
+    return {name: methods[name] for name in ("+tree", "EasySpec")} if arguments.table == "table3" else methods
+
+
+def task_tables(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Tables 2, 3 and 4: ``task=bench`` of their methods, all in turn on each prompt, and their columns by task."""
+    methods = methods_of(arguments)
+    temperatures = TEMPERATURES if arguments.table == "table2" else TEMPERATURES[:1]
+    prompt_file = SPEC_BENCH_SAMPLE if arguments.prompts == PROMPTS else arguments.prompts
+    options = [f"prompt_file={prompt_file}", f"prompt_limit={arguments.count}"]
+    options += [f"max_new_tokens={arguments.new_tokens}", *arguments.common]
+    run = run_bench(list(methods.values()), temperatures, options, arguments.directory)
+    labels = {pipeline: name for name, pipeline in methods.items()}
+    rows = [dataclasses.replace(row, candidate=labels.get(row.candidate, row.candidate)) for row in task_rows(run)]
+    print("\nseconds per 100 tokens (d drafting, v verifying); tokens/s: mean over prompts (variance)")
+    widths = {"task": -16, "T": 4, "": -16} | dict.fromkeys(("d", "v", "total", "ratio", "alpha", "MAT"), 6)
+    table = LiveTable(widths | {"tokens/s": 15})
+    for row in rows:
+        table.row(*_cells(row))
+        if arguments.table == "table3" and row.candidate == "EasySpec":
+            table.row(*_difference(row, next(r for r in rows if (r.candidate, r.task) == ("+tree", row.task))))
+    head = run.head.data
+    facts = {key: head[key] for key in ("machine", "target", "dtype", "weights", "prompts", "new_tokens")}
     return {
-        "d": scale * stages["draft"],
-        "v": scale * (stages["verify"] + stages["recover"]),
-        "total": scale * summary["decode_s"],
-        "alpha": summary["acceptance_rate"],
-        "mean_accepted_tokens": summary["mean_accepted_tokens"],
+        "schema_version": 2,
+        "table": arguments.table,
+        **facts,
+        "overrides": arguments.common,
+        "drafts": {labels.get(c.name, c.name): c.draft for c in run.candidates.values()},
+        "methods": methods,
+        "rows": [dataclasses.asdict(row) for row in rows],
     }
 
 
-def table2(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Rows of Table 2 at temperatures 0 and 0.8. (TP needs several devices: benchmarks/ranks.py.)"""
-    tree, size = f"drafter.width={arguments.width}", f"drafter.size={arguments.size}"
-    rows = {
-        "vanilla": ("pipeline=vanilla",),
-        "+sd": ("pipeline=sd_chain",),
-        "+tree": ("pipeline=sd_chain", "verifier=multi_step", tree),
-        "EasySpec": ("pipeline=easyspec_paper", tree, size),
-    }
-    report: dict[str, Any] = {}
-    for temperature in (0.0, 0.8):
-        print(f"\ntemperature {temperature}; seconds per 100 tokens")
-        table = LiveTable({"": -10} | dict.fromkeys(("d", "v", "total", "ratio", "alpha", "MAT"), 7))
-        for name, overrides in rows.items():
-            pipeline = build(*overrides, f"sampling.temperature={temperature}", *arguments.common)
-            if not report:
-                report = {**header(pipeline, arguments, prompts), "width": arguments.width, "size": arguments.size}
-                report["rows"] = {}
-            answer(pipeline, prompts[:1], 8)
-            row = per_100_tokens(answer(pipeline, prompts, arguments.new_tokens))
-            row["speedup"] = report["rows"].get(f"{temperature} vanilla", row)["total"] / row["total"]
-            report["rows"][f"{temperature} {name}"] = row
-            report["draft"] = report["draft"] or pipeline.draft_name
-            plain = pipeline.draft_name is None
-            seconds = ["–" if plain else f"{row['d']:.2f}", "–" if plain else f"{row['v']:.2f}", f"{row['total']:.2f}"]
-            mat = f"{row['mean_accepted_tokens']:.2f}"
-            table.row(name, *seconds, f"{row['speedup']:.2f}x", number(row["alpha"]), mat)
-    return report
+def _cells(row: TaskRow) -> list[str]:
+    drafts = row.candidate != VANILLA
+    seconds = [f"{row.draft_s:.2f}" if drafts else "–", f"{row.verify_s:.2f}" if drafts else "–", f"{row.total_s:.2f}"]
+    speed = f"{row.tokens_per_second:.1f} ({row.variance:.1f})"
+    figures = [f"{row.speedup:.2f}x", number(row.alpha), number(row.mean_accepted_tokens), speed]
+    return [row.task, f"{row.temperature:g}", row.candidate, *seconds, *figures]
 
 
-def table4(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Tokens/s per prompt, mean and variance, and α, for every task and pipeline."""
-    report: dict[str, Any] = {}
-    for name in arguments.pipelines.split(","):
-        pipeline = build(f"pipeline={name}", *arguments.common)
-        report = report or {**header(pipeline, arguments, prompts), "pipelines": {}}
-        answer(pipeline, prompts[:1], 8)
-        answers = answer(pipeline, prompts, arguments.new_tokens)
-        print(f"\n{name}, drafting with {pipeline.draft_name}")
-        table = LiveTable({"task": -20, "tokens/s": 8, "variance": 8, "alpha": 6})
-        tasks: dict[str, Any] = {}
-        for task in sorted({prompt.task for prompt in prompts}):
-            records = [request_metrics(a.events) for a in answers if a.prompt.task == task]
-            speeds = [record["new_tokens"] / record["decode_s"] for record in records]
-            drafted = sum(record["drafted"] for record in records)
-            tasks[task] = {
-                "prompts": len(records),
-                "tokens_per_second": statistics.fmean(speeds),
-                "variance": statistics.pvariance(speeds),
-                "alpha": sum(record["accepted"] for record in records) / drafted if drafted else None,
-            }
-            mean, variance, alpha = (tasks[task][key] for key in ("tokens_per_second", "variance", "alpha"))
-            table.row(task, f"{mean:.2f}", f"{variance:.2f}", number(alpha))
-        report["pipelines"][name] = tasks
-    return report
+def _difference(ours: TaskRow, tree: TaskRow) -> list[str]:
+    """Table 3's last line of a dataset: EasySpec less +tree."""
+    pairs = [(ours.draft_s, tree.draft_s), (ours.verify_s, tree.verify_s), (ours.total_s, tree.total_s)]
+    alphas = [] if ours.alpha is None or tree.alpha is None else [(ours.alpha, tree.alpha)]
+    seconds = [f"{mine - other:+.2f}" for mine, other in pairs]
+    alpha = f"{alphas[0][0] - alphas[0][1]:+.2f}" if alphas else "–"
+    return [ours.task, f"{ours.temperature:g}", "difference", *seconds, "", alpha, "", ""]
 
 
 def table5(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, Any]:
@@ -230,7 +226,8 @@ def plot_ablation(report: dict[str, Any], path: Path) -> None:
     plots.save(figure, path)
 
 
-TABLES = {"table2": table2, "table4": table4, "table5": table5, "ablation": ablation}
+BY_TASK = ("table2", "table3", "table4")
+OTHERS = {"table5": table5, "ablation": ablation}
 
 
 def numbers(text: str) -> list[int]:
@@ -239,21 +236,26 @@ def numbers(text: str) -> list[int]:
 
 def main() -> int:
     parser = script_parser(__doc__, count=6, new_tokens=48, overrides=None)
-    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("table", choices=[*BY_TASK, *OTHERS])
     parser.add_argument("--draft", default=SELF, help="self, cut, or a model reference")
-    parser.add_argument("--longest", type=int, default=2000, help="characters of the longest prompt taken")
-    parser.add_argument("--width", type=int, default=4, help="table2: paths per level of the tree")
-    parser.add_argument("--size", type=int, default=4, help="table2: layers per group")
+    parser.add_argument("--longest", type=int, default=2000, help="table5, ablation: characters of the longest prompt")
+    parser.add_argument("--width", type=int, default=4, help="tables 2 and 3: paths per level of the tree")
+    parser.add_argument("--size", type=int, default=4, help="tables 2 and 3: layers per group")
     parser.add_argument("--widths", type=numbers, default=WIDTHS, help="ablation")
     parser.add_argument("--sizes", type=numbers, default=SIZES, help="ablation")
-    parser.add_argument("--pipelines", default="sd_chain,easyspec_paper", help="table4")
+    parser.add_argument("--pipelines", default="eagle_tree,easyspec_paper", help="table4")
+    parser.add_argument("--directory", type=Path, help="tables 2 to 4: where records stay, and a cut-off run goes on")
     parser.add_argument("--output", type=Path)
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     arguments.output = arguments.output or RESULTS / f"easyspec-{arguments.table}.json"
     arguments.common = [draft_override(arguments.draft, arguments.overrides), *arguments.overrides]
-    prompts = spread_prompts(arguments.prompts, arguments.count, arguments.longest)
-    write_report(arguments.output, TABLES[arguments.table](arguments, prompts))
+    if arguments.table in BY_TASK:
+        report = task_tables(arguments)
+    else:
+        prompts = spread_prompts(arguments.prompts, arguments.count, arguments.longest)
+        report = OTHERS[arguments.table](arguments, prompts)
+    write_report(arguments.output, report)
     return 0
 
 

@@ -5,9 +5,10 @@
 Table 1 is the speed of plain decoding, tensor parallel over so many processes. Table 2 has seconds per 100 tokens for
 drafting (d), verification (v) and in all, and the acceptance rate (α), of vanilla, TP, a chain (+sd), a tree (+tree)
 and EasySpec, for every number of ranks that hold the draft model: they divide it for +sd and +tree, and each computes
-some of a group's attention layers for EasySpec. A CPU process is a device here, with one thread; where there are more
-of them than cores they take turns, which the table says. Writes results/easyspec_ranks.json; sizes that it has of the
-same models and options, and that are not measured now, stay.
+some of a group's attention layers for EasySpec. The mean over prompts of tokens per second and its variance (Table 4)
+stand beside them; the file has every row by task too. A CPU process is a device here, with one thread; where there are
+more of them than cores they take turns, which the table says. Writes results/easyspec_ranks.json; sizes that it has of
+the same models and options, and that are not measured now, stay.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.easyspec import SELF, draft_override, per_100_tokens
+from benchmarks.easyspec import SELF, draft_override
 from benchmarks.places import RESULTS
 from benchmarks.ranks import start_others
-from spec_sdk.bench.answers import Prompt, answer, spread_prompts
+from spec_sdk.bench.answers import Answer, Prompt, answer, events_of, spread_prompts
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
+from spec_sdk.metrics import request_metrics, summarise
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tables import number
 from spec_sdk.usable_cores import usable_cores
@@ -48,6 +51,33 @@ def rows_of(size: int, width: int, layers: int) -> list[tuple[str, int, list[str
     return rows
 
 
+def per_100_tokens(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Seconds of drafting (d), verification (v, recovery included) and in all per 100 tokens, α, and the mean and the
+    variance over prompts of tokens per second.
+    """
+    summary = summarise(events_of(answers))
+    scale = 100 / summary["new_tokens"]
+    stages = summary["stage_s"]
+    records = [request_metrics(each.events) for each in answers]
+    speeds = [record["new_tokens"] / record["decode_s"] for record in records]
+    return {
+        "d": scale * stages["draft"],
+        "v": scale * (stages["verify"] + stages["recover"]),
+        "total": scale * summary["decode_s"],
+        "alpha": summary["acceptance_rate"],
+        "mean_accepted_tokens": summary["mean_accepted_tokens"],
+        "tokens_per_second": statistics.fmean(speeds),
+        "variance": statistics.pvariance(speeds),
+    }
+
+
+def by_task(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The row of all prompts, and under ``tasks`` those of each task."""
+    tasks = sorted({each.prompt.task for each in answers})
+    rows = {task: per_100_tokens([each for each in answers if each.prompt.task == task]) for task in tasks}
+    return {**per_100_tokens(answers), "tasks": rows}
+
+
 def measured(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> tuple[dict[str, Any], list[list[int]]]:
     """A row, and the tokens; on the other ranks they follow the leader meanwhile."""
     if not pipeline.ranks.is_leader:
@@ -56,7 +86,7 @@ def measured(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> 
     answer(pipeline, prompts[:1], 2)
     answers = answer(pipeline, prompts, new_tokens)
     pipeline.ranks.finish()
-    return per_100_tokens(answers), [each.tokens for each in answers]
+    return by_task(answers), [each.tokens for each in answers]
 
 
 def measure(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
@@ -98,7 +128,17 @@ def show(report: dict[str, Any], cores: int) -> None:
         print(f"  {size:>2} processes: {100 / found['rows'][0]['total']:.1f}{alone}")
     vanilla = report["sizes"][sizes[0]]["rows"][0]["total"] if sizes[0] == "1" else None
     print("\nTable 2: seconds per 100 tokens")
-    heads = (("target on", 10), ("draft on", 10), ("d", 8), ("v", 8), ("total", 8), ("ratio", 8), ("alpha", 8))
+    heads = (
+        ("target on", 10),
+        ("draft on", 10),
+        ("d", 8),
+        ("v", 8),
+        ("total", 8),
+        ("ratio", 8),
+        ("alpha", 8),
+        ("tokens/s", 10),
+        ("variance", 10),
+    )
     print(f"{'method':10}" + "".join(f"{head:>{width}}" for head, width in heads) + "  same tokens")
     for size in sizes:
         for row in report["sizes"][size]["rows"]:
@@ -108,6 +148,7 @@ def show(report: dict[str, Any], cores: int) -> None:
                 f"{row['total']:.2f}",
                 f"{vanilla / row['total']:.2f}x" if vanilla else "-",
                 number(row["alpha"]),
+                *(number(row.get(key), 1) for key in ("tokens_per_second", "variance")),
             ]
             line = "".join(f"{column:>{width}}" for column, (_, width) in zip(columns, heads, strict=True))
             print(f"{row['method']:10}{line}  { {True: 'yes', False: 'no', None: '-'}[row['same_tokens']] }")

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 DEFAULT_PROMPT = "Explain in a few sentences why the sky is blue during the day and red at sunset."
 STDIN = "-"
 SPEC_BENCH_SAMPLE = "spec_bench_sample"
-SHIPPED = {SPEC_BENCH_SAMPLE: Path(__file__).parent / "data" / "spec_bench_sample.jsonl"}
+SUMMARIES_SAMPLE, COPIES_SAMPLE = "summaries_sample", "copies_sample"
+SHIPPED = {
+    name: Path(__file__).parent / "data" / f"{name}.jsonl"
+    for name in (SPEC_BENCH_SAMPLE, SUMMARIES_SAMPLE, COPIES_SAMPLE)
+}
 """Prompts that come with spec-sdk, by the name that stands for their file; a file of that name is ``./NAME``."""
 
 

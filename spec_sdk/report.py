@@ -50,6 +50,7 @@ def attention_rows(attention: Mapping[str, Any]) -> list[tuple[str, str]]:
     if bounds is not None:
         power = bounds["worst_case_log10"]
         rows.append(("worst-case error bound (estimate)", "0" if power is None else scientific(power)))
+        rows.append(("worst case, linearised (estimate)", number(bounds["linearised"])))
         rows.append((f"{1 - bounds['delta']:.0%} error bound (estimate)", number(bounds["probabilistic"])))
     return rows
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 import yaml
 
@@ -85,14 +85,21 @@ class BenchDirectory:
 
     def close(self, file: TextIO) -> int:
         """All is answered: write what is derived, print the tables to ``file``; return the exit status."""
-        run = read_bench(self._directory)
-        if not self.complete:
-            write_json(self._directory / SUMMARY, summary_of(run))
-        show_run(run, file)
+        status = self.derive(self._directory, not self.complete, file)
         print(f"results in {self._directory}", file=sys.stderr)
+        return status
+
+    def derive(self, directory: Path, write: bool, file: TextIO) -> int:
+        """Compute what there is to say of the records in ``directory``: print it, and write it there if it is to be
+        written; return the exit status.
+        """
+        run = read_bench(directory)
+        if write:
+            write_json(directory / SUMMARY, summary_of(run))
+        show_run(run, file)
         return exit_status(run)
 
-    def __enter__(self) -> BenchDirectory:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

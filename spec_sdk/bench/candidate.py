@@ -49,7 +49,8 @@ class Measured:
     deep, and those that accepted at least d. ``nodes``: of all trees. ``passes``: nodes of a tree → cycles, and seconds
     of verifying. ``resident_bytes``: the most that was in memory. ``timeline``: its prefill and cycles in order:
     ``end_s`` after the request, the seconds of each stage by name (``prefill``, or draft, verify and recover), and of a
-    cycle ``step``, ``drafted``, ``accepted`` and how many ``tokens`` it made.
+    cycle ``step``, ``drafted``, ``accepted`` and how many ``tokens`` it made. ``verdict_s``: those of verifying that
+    came after the target's passes (accepting and drawing), and ``verdict_s2`` the sum of their squares over cycles.
     """
 
     tokens: list[int]
@@ -69,6 +70,8 @@ class Measured:
     attention: AttentionHits | None = None
     resident_bytes: int | None = None
     timeline: Sequence[Mapping[str, float]] | None = None
+    verdict_s: float | None = None
+    verdict_s2: float | None = None
 
 
 @dataclass(frozen=True)

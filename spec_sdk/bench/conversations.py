@@ -40,13 +40,15 @@ Message = Mapping[str, str]
 class Conversation:
     """What is asked, turn by turn: a turn is answered before the next one is asked, as one chat.
 
-    ``opening``: messages of a chat before the first turn, which it ends with where ``turns`` is empty.
+    ``opening``: messages of a chat before the first turn, which it ends with where ``turns`` is empty. ``reference``: a
+    text to hold the answer against.
     """
 
     id: str
     task: str
     turns: tuple[str, ...]
     opening: tuple[Message, ...] = ()
+    reference: str | None = None
 
     @property
     def length(self) -> int:
@@ -92,7 +94,8 @@ def read_conversations(file: str | None, prompt: str | None = None, count: int |
     """The conversations of a file (JSONL, a text, or the name of one that comes with spec-sdk), at most ``count`` of
     them, evenly spread; or the one that ``prompt`` is. Without both Spec-Bench's sample.
 
-    Of a line count ``turns``, all of them, or what :func:`parsed_line` finds; ``task``, or Spec-Bench's ``category``.
+    Of a line count ``turns``, all of them, or what :func:`parsed_line` finds; ``task``, or Spec-Bench's ``category``;
+    ``reference``, where it is a text.
     Raises UserError for what cannot be read.
     """
     if prompt is not None:
@@ -143,12 +146,13 @@ def _of_line(line: str, number: int, where: str) -> Conversation:
     name, content = parsed_line(line, number, where)
     record: Mapping[str, Any] = json.loads(line)
     task, category = (_text_or_none(record.get(key), f"{where}: its '{key}'") for key in ("task", "category"))
-    of = task_of(task, category)
+    of, given = task_of(task, category), record.get("reference")
+    reference = given if isinstance(given, str) and given.strip() else None
     if not isinstance(content, str):
-        return Conversation(str(name), of, (), content)
+        return Conversation(str(name), of, (), content, reference)
     if record.get("prompt") is not None:
-        return Conversation(str(name), of, (content,))
-    return Conversation(str(name), of, (content, *_later_turns(record["turns"][1:], where)))
+        return Conversation(str(name), of, (content,), (), reference)
+    return Conversation(str(name), of, (content, *_later_turns(record["turns"][1:], where)), (), reference)
 
 
 def _later_turns(turns: Sequence[Any], where: str) -> list[str]:

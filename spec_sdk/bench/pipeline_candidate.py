@@ -166,6 +166,8 @@ class _Served:
             attention_of(cycles, threshold),
             peak,
             timeline_of(self.events, self._emitted_s),
+            float(sum(cycle["verdict_s"] for cycle in cycles)),
+            float(sum(cycle["verdict_s"] ** 2 for cycle in cycles)),
         )
 
 

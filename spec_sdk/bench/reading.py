@@ -55,18 +55,21 @@ class BenchRun:
         return [Setting(t, b) for b in batch_sizes for t in temperatures]
 
 
-def read_bench(directory: Path) -> BenchRun:
-    """The records of a run's directory. Raises UserError for one that has none, or that cannot be read."""
+def read_bench(directory: Path, answer: type[AnswerRecord] = AnswerRecord) -> BenchRun:
+    """The records of a run's directory, those of answers as ``answer``.
+
+    Raises UserError for a directory that has none, or whose records cannot be read.
+    """
     path = directory / FILE
     if not path.is_file():
         raise UserError(f"{directory}: it has no {FILE}, as a run of task=bench writes it")
     lines = Lines(path)
-    run = bench_run(lines, str(path))
+    run = bench_run(lines, str(path), answer)
     run.torn = lines.torn
     return run
 
 
-def bench_run(records: Iterable[JsonObject], where: str) -> BenchRun:
+def bench_run(records: Iterable[JsonObject], where: str, answer: type[AnswerRecord] = AnswerRecord) -> BenchRun:
     """Records in order, sorted by kind.
 
     Raises UserError, beginning with ``where``, if there is none, and beginning with its line for one that is not as it
@@ -83,7 +86,7 @@ def bench_run(records: Iterable[JsonObject], where: str) -> BenchRun:
     readers: Mapping[str, Callable[[JsonObject], Any]] = {
         "run": lambda record: _check_the_same(first, record),
         CandidateRecord.RECORD: lambda record: _candidate(run, record),
-        AnswerRecord.RECORD: lambda record: run.answers.append(_started(run, record).typed(AnswerRecord)),
+        AnswerRecord.RECORD: lambda record: run.answers.append(_started(run, record).typed(answer)),
         BatchRecord.RECORD: lambda record: run.batches.append(_started(run, record).typed(BatchRecord)),
         CheckRecord.RECORD: lambda record: run.checks.append(_started(run, record).typed(CheckRecord)),
         FailureRecord.RECORD: lambda record: run.failures.append(record.typed(FailureRecord)),

@@ -36,7 +36,7 @@ def show_run(run: BenchRun, file: TextIO) -> None:
         if figures:
             _show_setting(run, setting, figures, file)
     _show_losslessness(run, file)
-    _show_failures(run, file)
+    show_failures(run, file)
 
 
 def facts_of(run: BenchRun) -> dict[str, str]:
@@ -166,7 +166,8 @@ def _others(run: BenchRun, found: Losslessness) -> str:
     return f"FAULT {found.faults}" if fault else str(found.faults)
 
 
-def _show_failures(run: BenchRun, file: TextIO) -> None:
+def show_failures(run: BenchRun, file: TextIO) -> None:
+    """What was not answered, and why."""
     if not run.failures:
         return
     counted: dict[tuple[str, str, str], int] = {}

@@ -6,7 +6,7 @@ Legend: B requests, N rows of a request, M model dim, V vocabulary, R tokens tha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -19,6 +19,8 @@ from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops.pass_inputs import PassInputs
 
 LogitRows = Literal["all", "last", "none"]
+Epilogue = Callable[[torch.Tensor], torch.Tensor]
+"""Logits [B, N, V] → a tensor."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,16 @@ class PassPlan:
     ``runner``: how blocks run. An executor that is not torch goes by the runner's
     :meth:`~spec_sdk.model.block_runner.BlockRunner.declaration`, and refuses what it cannot do, by name. ``taps``:
     layers whose hidden states are wanted (0 is the embedding, i the output of block i, counted from 1). ``logits``:
-    those of every row, of each request's last live row, or of none.
+    those of every row, of each request's last live row, or of none. ``epilogue``: what is made of these logits on the
+    device as the last operation of the pass, and inside its graph where it is captured; it waits for nothing, and does
+    the same operations in every pass; of ``none`` it makes nothing. An executor that has no logits on a torch device
+    refuses it.
     """
 
     runner: BlockRunner
     taps: tuple[int, ...] = ()
     logits: LogitRows = "all"
+    epilogue: Epilogue | None = None
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,14 @@ class PassOutput:
 
     ``logits_BNV``: as the plan asks, [B, N, V], [B, 1, V] or [B, N, 0]; ``hidden``: layer → [B, N, M]; ``reports``: per
     request, what the runner measured. ``token_R``: the tokens that the logits are of, which are R then and not V, where
-    the output head has rows of some only; None: all.
+    the output head has rows of some only; None: all. ``made``: what the plan's epilogue returned.
     """
 
     logits_BNV: torch.Tensor
     hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
     reports: Sequence[AttentionReport | None] = ()
     token_R: torch.Tensor | None = None
+    made: torch.Tensor | None = None
 
 
 class Cache(Protocol):

@@ -66,7 +66,9 @@ class TorchExecutor(Executor):
             return PassOutput(h_BNM[..., :0], work.hidden, reports)
         if plan.logits == "last":
             h_BNM = last_live_row(h_BNM, inputs)
-        return PassOutput(self.decoder.head(h_BNM), work.hidden, reports, self.decoder.token_R)
+        logits_BNV = self.decoder.head(h_BNM)
+        made = None if plan.epilogue is None else plan.epilogue(logits_BNV)
+        return PassOutput(logits_BNV, work.hidden, reports, self.decoder.token_R, made)
 
     @torch.no_grad()
     def encode(self, encoder_input: EncoderInput, cache: Cache, slot: int) -> None:

@@ -6,8 +6,9 @@ K keys that a request sees, g layers of a group.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,6 +20,9 @@ class PassCache:
 
     Operations that take one request after the other go through views that are made once for all layers; a kernel takes
     :meth:`layers` and the inputs' tensors.
+
+    ``made``: what an operation makes of the inputs once for all layers, under a key of its own. It is here and not with
+    the inputs because a captured pass makes it anew in every replay, of inputs that lie in the same place.
     """
 
     in_place: ClassVar[bool] = True
@@ -29,6 +33,7 @@ class PassCache:
 
     def __init__(self, k_LSGCD: torch.Tensor, v_LSGCD: torch.Tensor, inputs: PassInputs) -> None:
         self.inputs = inputs
+        self.made: dict[Hashable, Any] = {}
         self._k_LSGCD = k_LSGCD
         self._v_LSGCD = v_LSGCD
 

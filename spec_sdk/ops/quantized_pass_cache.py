@@ -25,6 +25,7 @@ class QuantizedPassCache(PassCache):
 
     def __init__(self, codes: PassCache, scales: PassCache, dtype: torch.dtype) -> None:
         self.inputs = codes.inputs
+        self.made = {}
         self._codes, self._scales, self._dtype = codes, scales, dtype
 
     def of_pass(self, inputs: PassInputs) -> QuantizedPassCache:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk.tasks.accuracy import CompareAccuracy
     from spec_sdk.tasks.advise import Advise
     from spec_sdk.tasks.bench import Bench
     from spec_sdk.tasks.cache import ShowCache
@@ -36,6 +37,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         Advise,
         Bench,
         CheckPlugin,
+        CompareAccuracy,
         ConvertDraftHead,
         Doctor,
         EstimateLatency,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,30 +114,19 @@ class Bench(Task):
     def _answer(
         self, app: Settings, vanilla: Chosen, chosen: Sequence[Chosen], prompts: PromptSet, directory: BenchDirectory
     ) -> None:
+        from spec_sdk.bench.asking import check_some_fit, load_target
         from spec_sdk.bench.chosen import entrant_of
         from spec_sdk.bench.greedy_checks import GreedyChecks
         from spec_sdk.bench.interleaved import InterleavedRun, Plan
-        from spec_sdk.bench.machine import run_facts
         from spec_sdk.bench.progress_lines import ProgressLines
         from spec_sdk.bench.starting import started
-        from spec_sdk.pipeline import build_pipeline, joined_backend
 
         config, registry = self.config, Registry.discover()
         turns = sum(conversation.length for conversation in prompts.conversations)
         progress = ProgressLines(config.rounds)
         progress.say(f"loading {vanilla.settings.model.target}")
-        backend = joined_backend(vanilla.settings, registry)
-        backend.expect(turns * config.rounds * len(self._temperatures(app)) * app.max_new_tokens)
-        base = build_pipeline(vanilla.settings, registry, backend)
-        directory.begin(
-            {
-                "machine": {**run_facts(backend), "load_average": list(os.getloadavg())},
-                "target": base.target_name,
-                "dtype": base.dtype,
-                "context": base.context,
-            },
-            app.overrides,
-        )
+        answers = turns * config.rounds * len(self._temperatures(app))
+        base = load_target(app, vanilla.settings, registry, answers, directory)
         plan = Plan(
             prompts.conversations,
             base.tokenizer,
@@ -202,31 +190,12 @@ class Bench(Task):
         return [float(each) for each in (given if isinstance(given, list) else [given])]
 
     def _asked(self, app: Settings, vanilla: Chosen, prompts: PromptSet, kinds: dict[str, str]) -> dict[str, Any]:
-        """What the record of the run says of what is asked: another run goes on with it if it asks the same."""
-        model, sampling = vanilla.settings.model, app.sampling
-        return {
-            "model": model.target,
-            "backend": dict(vanilla.settings.backend),
-            "dtype": model.dtype,
-            "weights": model.weights,
-            "kv_cache": model.kv_cache,
-            "prompts": {"file": prompts.file, "sha256": prompts.sha256, "count": len(prompts.conversations)},
-            "new_tokens": app.max_new_tokens,
-            "ignore_eos": app.ignore_eos,
-            "chat": app.chat,
-            "rounds": self.config.rounds,
-            "temperatures": self._temperatures(app),
-            "batch_sizes": list(self.config.batch_sizes),
-            "sampling": {
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-                "min_p": sampling.min_p,
-                "seed": sampling.seed,
-                "repetition_penalty": sampling.repetition_penalty,
-            },
-            "candidates": kinds,
-            **self._asked_of_peers(),
-        }
+        from spec_sdk.bench.asking import what_is_asked
+
+        config = self.config
+        temperatures, sizes = self._temperatures(app), config.batch_sizes
+        asked = what_is_asked(app, vanilla.settings, prompts, kinds, config.rounds, temperatures, sizes)
+        return asked | self._asked_of_peers()
 
     def _asked_of_peers(self) -> dict[str, Any]:
         config = self.config
@@ -244,18 +213,3 @@ def check_texts_only(app: Settings) -> None:
         raise UserError("compare: task=bench always compares with plain decoding; leave it out")
     if app.error_bounds:
         raise UserError("error_bounds: task=bench does not estimate them; leave it out")
-
-
-def check_some_fit(plan: Any) -> None:
-    """Raise UserError if no prompt's first turn fits the context together with its answer."""
-    from spec_sdk.prompts import check_length
-
-    refused = None
-    for conversation in plan.conversations:
-        try:
-            tokens = conversation.tokens(plan.tokenizer, plan.chat, [])
-            check_length(len(tokens), plan.new_tokens, plan.context)
-            return
-        except UserError as error:
-            refused = error
-    raise refused or UserError("prompt_file: there are no prompts")

@@ -17,6 +17,8 @@ from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.latency.estimate import Estimate, Question, estimate
 from spec_sdk.latency.plot import can_plot, plot_svg
+from spec_sdk.latency.strategies import Comparison, compare
+from spec_sdk.latency.strategy_plot import strategies_svg
 from spec_sdk.latency.table import LatencyTable, load_table, parse_context, parse_table, show_context
 from spec_sdk.registry import Registry
 from spec_sdk.run_output import check_writable
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 MEASURE = "measure"
 RESULT, PLOT, MEASURED = "estimate.json", "estimate.svg", "latencies.yaml"
+STRATEGIES_PLOT = "strategies.svg"
 
 
 @dataclass
@@ -51,6 +54,10 @@ class EstimateConfig:
     )
     layers: int | None = option(None, "of the model", minimum=1, means={None: "the table's"})
     rounding: str = option("none", "of hits to layers", choices={"none": "", "paper": "whole layers, rounded down"})
+    strategies: bool = option(
+        False,
+        "also other ways to use the devices: data and sequence parallel, attention sink, ALSpec's three scenarios",
+    )
     drafters: str | None = option(
         None,
         "a directory of task=bench, or a report kept of it: what its drafters would give an 8B target on a GPU",
@@ -80,13 +87,18 @@ class EstimateLatency(Task):
         else:
             text, table = None, load_table(self.config.latencies)
         estimates = estimate(table, question)
+        comparisons = compare(table, question) if self.config.strategies else None
         _print(table, question, estimates)
+        if comparisons is not None:
+            _print_strategies(comparisons)
         app.output_dir.mkdir(parents=True, exist_ok=True)
         if text is not None:
             write_atomically(app.output_dir / MEASURED, text)
-        write_json(app.output_dir / RESULT, result(table, question, estimates))
+        write_json(app.output_dir / RESULT, result(table, question, estimates, comparisons))
         if can_plot():
             write_atomically(app.output_dir / PLOT, plot_svg(estimates, table.title))
+            if comparisons:
+                write_atomically(app.output_dir / STRATEGIES_PLOT, strategies_svg(comparisons, table.title))
         else:
             print("no plot: matplotlib is not installed (pip install 'spec-sdk[benchmarks]')", file=sys.stderr)
         print(f"results in {app.output_dir}", file=sys.stderr)
@@ -150,8 +162,14 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     )
 
 
-def result(table: LatencyTable, question: Question, estimates: Sequence[Estimate]) -> dict[str, Any]:
-    """All of estimate.json."""
+def result(
+    table: LatencyTable,
+    question: Question,
+    estimates: Sequence[Estimate],
+    comparisons: Sequence[Comparison] | None = None,
+) -> dict[str, Any]:
+    """All of estimate.json; ``strategies`` stands in it where they were asked for."""
+    compared = {} if comparisons is None else {"strategies": [each.as_json() for each in comparisons]}
     return {
         "schema_version": SCHEMA_VERSION,
         "latencies": {"name": table.name, "title": table.title, "source": table.source},
@@ -160,6 +178,7 @@ def result(table: LatencyTable, question: Question, estimates: Sequence[Estimate
         "speculation_size": table.speculation_size,
         "notes": [*table.notes, *table.assumptions()],
         "estimates": [row.as_json() for row in estimates],
+        **compared,
     }
 
 
@@ -172,6 +191,31 @@ def _print(table: LatencyTable, question: Question, estimates: Sequence[Estimate
         print_table(_title(devices, rows), ["context", *contexts], lines, file=sys.stdout)
     for note in (*table.notes, *table.assumptions()):
         print(f"note: {note}", file=sys.stderr)
+
+
+def _print_strategies(comparisons: Sequence[Comparison]) -> None:
+    """A token's milliseconds by every way, and where ALSpec and another way cross."""
+    for comparison in comparisons:
+        rows = []
+        for strategy in comparison.strategies:
+            times = [strategy.token_us(context) for context in comparison.contexts]
+            rows.append([strategy.label, *(number(us and us / 1000) for us in times), str(strategy.streams)])
+        contexts = [show_context(context) for context in comparison.contexts]
+        print_table(f"{comparison.devices} devices: ms per token", ["", *contexts, "requests"], rows, file=sys.stdout)
+        scenarios = {
+            f"{strategy.groups} groups of {strategy.degree}": [*map(strategy.scenario, comparison.contexts)]
+            for strategy in comparison.strategies
+            if strategy.scenario is not None
+        }
+        for groups, found in scenarios.items():
+            said = ", ".join(f"{show_context(c)}: {n or '–'}" for c, n in zip(comparison.contexts, found, strict=True))
+            print(f"scenario with {groups}: {said}")
+        for each in comparison.crossovers:
+            print(f"from a context of {each.context} on {each.faster} is faster than {each.slower}")
+    if comparisons:
+        print("note: sequence parallel: exchanging partial attentions counts as the table's link", file=sys.stderr)
+    else:
+        print("the table has times of one group only, for every number of devices that was asked for")
 
 
 def _title(devices: int, rows: Sequence[Estimate]) -> str:

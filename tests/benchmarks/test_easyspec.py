@@ -26,29 +26,46 @@ def report_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr("sys.argv", argv)
         assert easyspec.main() == 0
         report: dict[str, Any] = json.loads(output.read_text())
-        assert report["table"] == table and report["machine"] and report["prompts"] == 2
+        assert report["table"] == table and report["machine"]
+        assert (report["prompts"]["count"] if table in easyspec.BY_TASK else report["prompts"]) == 2
         return report
 
     return run
 
 
-def test_table_2_has_four_rows_at_two_temperatures(report_of: Any) -> None:
+def test_table_2_has_every_method_at_two_temperatures_by_task(report_of: Any) -> None:
     rows = report_of("table2", "--width=2", "--size=2")["rows"]
-    names = ("vanilla", "+sd", "+tree", "EasySpec")
-    assert list(rows) == [f"{temperature} {name}" for temperature in (0.0, 0.8) for name in names]
-    for name, row in rows.items():
-        assert 0 < row["v"] <= row["total"] and row["speedup"] > 0
-        assert (row["alpha"] is None) == name.endswith("vanilla")
+    methods = ("vanilla", "+sd", "+tree", "EasySpec")
+    places = [(row["temperature"], row["task"], row["candidate"]) for row in rows]
+    assert places == [(t, task, name) for t in (0.0, 0.8) for task in ("one", "two", "all") for name in methods]
+    for row in rows:
+        assert row["total_s"] == pytest.approx(row["draft_s"] + row["verify_s"])
+        assert row["speedup"] == 1 if row["candidate"] == "vanilla" else row["speedup"] > 0
+        assert (row["alpha"] is None) == (row["candidate"] == "vanilla")
+        assert row["prompts"] == (2 if row["task"] == "all" else 1)
     # the target drafts for itself, greedily: all is accepted
-    assert rows["0.0 +sd"]["alpha"] == 1.0
+    assert {row["alpha"] for row in rows if (row["candidate"], row["temperature"]) == ("+sd", 0.0)} == {1.0}
+
+
+def test_table_3_tells_the_difference(report_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = report_of("table3", "--width=2", "--size=2")["rows"]
+    assert [row["candidate"] for row in rows if row["task"] == "all"] == ["vanilla", "+tree", "EasySpec"]
+    tree, ours = (
+        next(row for row in rows if row["task"] == "all" and row["candidate"] == n) for n in ("+tree", "EasySpec")
+    )
+    last = [line.split() for line in capsys.readouterr().out.splitlines() if " difference " in line][-1]
+    expected = [ours[key] - tree[key] for key in ("draft_s", "verify_s", "total_s", "alpha")]
+    assert last[3:] == [f"{value:+.2f}" for value in expected]
 
 
 def test_table_4_has_every_task_and_pipeline(report_of: Any) -> None:
-    pipelines = report_of("table4", "--pipelines=prompt_lookup,easyspec_paper")["pipelines"]
-    assert {name: set(tasks) for name, tasks in pipelines.items()} == {
-        "prompt_lookup": {"one", "two"},
-        "easyspec_paper": {"one", "two"},
+    rows = report_of("table4", "--pipelines=prompt_lookup,easyspec_paper")["rows"]
+    assert {(row["candidate"], row["task"]) for row in rows} == {
+        (name, task) for name in ("vanilla", "prompt_lookup", "easyspec_paper") for task in ("one", "two", "all")
     }
+    for row in rows:
+        # of one prompt there is no variance
+        assert row["tokens_per_second"] > 0 and (row["variance"] == 0) == (row["task"] != "all")
 
 
 def test_table_5_has_a_similarity_for_every_size(report_of: Any) -> None:

@@ -33,6 +33,8 @@ def test_tables_on_one_process_and_on_two(
     assert [row["method"] for row in sizes["1"]["rows"]] == ["vanilla", "+sd", "+tree", "EasySpec"]
     for row in (row for size in sizes.values() for row in size["rows"]):
         assert row["same_tokens"] and 0 < row["v"] <= row["total"]
+        assert set(row["tasks"]) == {"one"} and row["tasks"]["one"]["total"] == row["total"]
+        assert row["tokens_per_second"] > 0 and row["variance"] >= 0
         assert row["d"] > 0 or not row["draft_ranks"]
     # two rows that differ in where the draft model is alone accept the same
     rates = [row["alpha"] for row in sizes["2"]["rows"]]

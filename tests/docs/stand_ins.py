@@ -40,6 +40,7 @@ CHEAP: dict[str, dict[str, object]] = {
     },
     "task=advise": {"task.seconds": 1, "max_new_tokens": 8},
     "task=check": {"task.draws": 30},
+    "task=accuracy": {"task.seeds": 1, "prompt_limit": 1},
     "policy.costs=measure": {"policy.costs": "learn"},
 }
 """What makes a command short, instead of what it says."""

@@ -1,4 +1,5 @@
-"""Compiles tree attention and the kernel that combines its splits without a GPU (:mod:`machine_code`).
+"""Compiles tree attention, without and with a list of visible blocks, the kernel that makes the list, and the one that
+combines splits, without a GPU (:mod:`machine_code`).
 
 Arguments: cases, each with commas between fp16, bf16 or fp32; head dim; rows per KV head; closed or growing; compute
 capability, 80 or 90. For 90, sequences lie in the slots of a cache, with a window and capped scores; for 80, they all
@@ -11,8 +12,12 @@ import sys
 
 import torch
 
-from spec_sdk_backends.tree_attention import MAX_SPLITS, Tiling
-from spec_sdk_backends.tree_attention_kernel import combine_splits_kernel, tree_attention_kernel
+from spec_sdk_backends.tree_attention import LOOKED_AT_ONCE, MAX_SPLITS, Tiling
+from spec_sdk_backends.tree_attention_kernel import (
+    combine_splits_kernel,
+    tree_attention_kernel,
+    visible_blocks_kernel,
+)
 from tests.kernels.machine_code import compile_and_print
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -28,8 +33,12 @@ def main(case: str) -> None:
     constants |= {"stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
     parts = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "out_ptr": f"*{dtype}"}
     types = {name: f"*{dtype}" for name in ("q_ptr", "k_ptr", "v_ptr")}
-    types |= {"scale_log2": "fp32", "cap_log2": "fp32"} | parts
-    compile_and_print(tree_attention_kernel, constants, types, tiling.warps, tiling.stages, capability, case)
+    types |= {"scale_log2": "fp32", "cap_log2": "fp32", "list_ptr": "*i16"} | parts
+    for listed in (False, True):
+        listing = constants | {"LISTED": listed}
+        compile_and_print(tree_attention_kernel, listing, types, tiling.warps, tiling.stages, capability, case)
+    looking = {**constants, "AT_ONCE": LOOKED_AT_ONCE // tiling.keys}
+    compile_and_print(visible_blocks_kernel, looking, types, 4, 2, capability, case)
     constants = {"D": head_dim, "BLOCK_D": tiling.head_dim, "BLOCK_M": 1, "BLOCK_S": MAX_SPLITS}
     compile_and_print(combine_splits_kernel, constants, parts, 4, 2, capability, case)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 
-from spec_sdk_backends.rejection_kernels import decide_kernel, next_token_kernel, row_statistics_kernel
+from spec_sdk_backends.rejection_kernels import decide_kernel, row_statistics_kernel
 from tests.kernels.machine_code import compile_and_print
 
-FLOATS = ("least_ptr", "max_ptr", "sum_ptr", "mass_ptr", "plain_ptr", "given_ptr", "known_ptr")
-LONGS = ("row_offset_ptr", "draw_ptr", "root_ptr", "stop_ptr", "verdict_ptr")
+FLOATS = ("least_ptr", "max_ptr", "sum_ptr", "mass_ptr", "plain_ptr", "given_ptr")
+LONGS = ("row_offset_ptr", "draw_ptr", "root_ptr", "verdict_ptr")
 
 
 def types_of(dtype: str) -> dict[str, str]:
@@ -29,7 +29,7 @@ def main(case: str) -> None:
         "FILTERED": filters == "filtered", "SIGMOID": distributions == "sigmoid", "PARTS": 64, "ALIGNED": True,
         "TILE": 1024, "TILES": 256, "GIVEN": tree, "MOST": 4 if tree else 1, "WIDE": 4096,
     }  # fmt: skip
-    for kernel in (row_statistics_kernel, decide_kernel, next_token_kernel):
+    for kernel in (row_statistics_kernel, decide_kernel):
         warps = 16 if tree and kernel is decide_kernel else 4
         compile_and_print(kernel, constants, types_of(dtype), warps, 3, int(capability), case)
 

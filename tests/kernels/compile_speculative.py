@@ -29,7 +29,7 @@ def main(case: str) -> None:
     closed, capability = ends == "closed", int(capable)
     tiling = Tiling.choose(rows, head_dim, DTYPES[dtype])
     block = {"BLOCK_M": tiling.rows, "BLOCK_K": tiling.keys, "BLOCK_D": tiling.head_dim}
-    shape = {"G": 2, "R": 3, "D": head_dim, "CLOSED": closed, "PREFIX_PER_SEQUENCE": not closed}
+    shape = {"G": 2, "R": 3, "D": head_dim, "CLOSED": closed, "PREFIX_PER_SEQUENCE": not closed, "CACHED": not closed}
     constants: dict[str, Any] = {**shape, **block, "stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
     types = {"q_ptr": f"*{dtype}", "k_ptr": f"*{dtype}", "v_ptr": f"*{dtype}", "scale_log2": "fp32"}
     types |= {"part_ptr": "*fp32", "lse_ptr": "*fp32"}

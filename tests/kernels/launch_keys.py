@@ -43,7 +43,10 @@ def one_pass(prefixes: list[int], rows: int, splits: int) -> None:
     inputs = PassInputs.of("tree", requests, torch.device("cpu"))
     q_LBNHD = torch.empty((L, len(requests), rows, G * R, D), dtype=torch.bfloat16)
     k_LSGCD = torch.empty((L, S, G, C, D), dtype=torch.bfloat16)
-    tree_attention.cached_tree_attention(q_LBNHD, k_LSGCD, k_LSGCD, inputs, splits)
+    tiling = tree_attention.Tiling.choose(rows * R, D, q_LBNHD.dtype)
+    visible = tree_attention.visible_blocks(inputs, tiling, R)
+    for shared in (None, visible):
+        tree_attention.cached_tree_attention(q_LBNHD, k_LSGCD, k_LSGCD, inputs, splits, visible=shared)
     for part in inputs.parts:
         q_1NHD, k_1GCD = q_LBNHD[0, part.index, None], k_LSGCD[0, part.slot, None, :, : part.mask.keys]
         mask = (part.mask.key_end_T, part.mask.prefix)
@@ -52,7 +55,7 @@ def one_pass(prefixes: list[int], rows: int, splits: int) -> None:
 
 def main() -> None:
     for module, names in (
-        (tree_attention, ("tree_attention_kernel", "combine_splits_kernel")),
+        (tree_attention, ("tree_attention_kernel", "visible_blocks_kernel", "combine_splits_kernel")),
         (speculative_attention, ("speculative_split_kernel", "combine_speculation_kernel")),
     ):
         for name in names:

@@ -40,6 +40,8 @@ OTHERS = (
 """Every type, and heads that are padded."""
 FUSED = ("bf16,64,32,8,2048,80", "bf16,128,32,8,4096,90")
 FUSED_OTHERS = ("bf16,128,32,8,4096,80", "bf16,64,32,8,2048,90", "fp32,128,40,8,5120,90", "fp16,80,32,32,16384,80")
+RECOVERY = ("bf16,1,4096,14336,80", "bf16,32,2048,8192,90")
+RECOVERY_OTHERS = ("bf16,64,4096,14336,90", "fp32,8,2048,8192,80", "fp16,1,576,1536,90")
 MOST_SHARED = 99 * 1024
 """What a block may have on compute capability 8.6."""
 UNSPILLED = ("bf16,64,", "bf16,128,", "fp16,96,")
@@ -61,19 +63,27 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     return compiled_by("compile_fused_block", cases, tmp_path_factory.mktemp("triton"))
 
 
+@pytest.fixture(scope="module")
+def recovery(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    cases = [*RECOVERY, *(RECOVERY_OTHERS if FULL else ())]
+    return compiled_by("compile_recovery", cases, tmp_path_factory.mktemp("triton"))
+
+
 @parametrized(CASES, OTHERS)
 def test_tree_attention(case: str, attention: Compiled) -> None:
     kernels = attention[case]
-    assert [name for name, _ in kernels] == ["tree_attention_kernel", "combine_splits_kernel"]
+    assert [name for name, _ in kernels] == [
+        *("tree_attention_kernel", "tree_attention_kernel", "visible_blocks_kernel", "combine_splits_kernel")
+    ]
     for name, facts in kernels:
         assert facts["code"] > 0
         assert facts["shared"] <= MOST_SHARED, f"{name}: more shared memory than a block may have"
         if case.startswith(UNSPILLED):
             assert facts["stack"] == facts["local"] == 0, f"{name} spills registers: {facts}"
     # in the loop over the prefix and in the one over the tree; the other waits are at their ends
-    loops = kernels[0][1]
-    assert loops["overlaps"] >= 2, "the loads of a loop are not pipelined"
-    assert loops["full_waits"] <= loops["overlaps"], "copies are waited for in every step of a loop"
+    for _, loops in kernels[:2]:
+        assert loops["overlaps"] >= 2, "the loads of a loop are not pipelined"
+        assert loops["full_waits"] <= loops["overlaps"], "copies are waited for in every step of a loop"
 
 
 @parametrized(FUSED, FUSED_OTHERS)
@@ -86,15 +96,28 @@ def test_small_operations_of_a_block(case: str, fused: Compiled) -> None:
         assert facts["registers"] <= 64 and facts["shared"] <= 4096, f"{name}: {facts}"
 
 
+@parametrized(RECOVERY, RECOVERY_OTHERS)
+def test_recovery(case: str, recovery: Compiled) -> None:
+    products, others = recovery[case][:2], recovery[case][2:]
+    assert [name for name, _ in products] == ["recovered_product_kernel"] * 2
+    assert [name for name, _ in others] == ["recovered_norm_kernel", "recovered_activation_kernel"]
+    for name, facts in recovery[case]:
+        assert facts["stack"] == facts["local"] == 0, f"{name} spills registers: {facts}"
+        assert facts["shared"] <= MOST_SHARED, f"{name}: more shared memory than a block may have"
+    for _, facts in products:
+        assert facts["overlaps"] == 1 and facts["full_waits"] <= 1, f"not pipelined: {facts}"
+
+
 def test_a_spill_is_seen(attention: Compiled) -> None:
     """float32 heads of 256 do not fit: the tools must say so, or the tests above prove nothing."""
-    [(_, facts), _] = attention["fp32,256,64,closed,90"]
+    (_, facts), *_ = attention["fp32,256,64,closed,90"]
     assert facts["stack"] > 0 and facts["local"] > 0 and facts["registers"] >= 250
 
 
 def test_a_growing_prefix_and_tree_compile_nothing() -> None:
-    """Passes of other lengths, batches and splits take the kernels that the first one compiled; speculative attention
-    has a second form, for prefixes that are longer than the window, and combines few parts or many.
+    """Passes of other lengths, batches and splits take the kernels that the first one compiled. Tree attention has a
+    second form, with a list of visible blocks; speculative attention has one for prefixes that are longer than the
+    window, and combines few parts or many.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("launch_keys.py")
@@ -102,7 +125,7 @@ def test_a_growing_prefix_and_tree_compile_nothing() -> None:
     assert done.returncode == 0, done.stderr
     launches = [line.split(" ", 1) for line in done.stdout.splitlines()]
     for kernel, most in (
-        *(("tree_attention_kernel", 1), ("combine_splits_kernel", 1)),
+        *(("tree_attention_kernel", 2), ("visible_blocks_kernel", 1), ("combine_splits_kernel", 1)),
         *(("speculative_split_kernel", 2), ("combine_speculation_kernel", 4)),
     ):
         keys = [key for name, key in launches if name == kernel]

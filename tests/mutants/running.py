@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.mutants.mutant import ROOT, Mutant
 
-COPIED = ("spec_sdk", "plugins", "conf", "tests", "pyproject.toml")
+COPIED = ("spec_sdk", "plugins", "conf", "benchmarks", "tests", "pyproject.toml")
 SECONDS = 300
 KILLED, SURVIVED, NOT_PROVEN = 1, 0, 90
 """Exit statuses: a test failed; all passed; other code ran than was to run, or no test got as far as failing."""
@@ -36,7 +36,7 @@ def pytest_sessionfinish(session, exitstatus):
     if exitstatus not in (0, 1):
         return
     files = {{Path(m.__file__) for name, m in list(sys.modules.items())
-             if (top := name.split(".")[0]) in ("tests", "conf") or top.startswith("spec_sdk")
+             if (top := name.split(".")[0]) in ("benchmarks", "conf", "tests") or top.startswith("spec_sdk")
              if getattr(m, "__file__", None)}}
     strangers = sorted(str(file) for file in files if COPY not in file.parents)
     if strangers:

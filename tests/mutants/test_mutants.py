@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.accuracy import ACCURACY
 from tests.mutants.adapting import ADAPTING
 from tests.mutants.advising import ADVISING
 from tests.mutants.api import API
@@ -18,6 +19,7 @@ from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.families import FAMILIES
+from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
 from tests.mutants.layer_kinds import LAYER_KINDS
@@ -25,6 +27,7 @@ from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
 from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.papers import PAPERS
 from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
 from tests.mutants.ranks import RANKS
@@ -50,6 +53,7 @@ LISTS = (
     SELF_DRAFTING,
     SCHEDULING,
     MODEL,
+    GPU_GRAPHS,
     LAYER_KINDS,
     FAMILIES,
     SPEECH,
@@ -60,6 +64,7 @@ LISTS = (
     RANKS,
     ADAPTING,
     ADVISING,
+    ACCURACY,
     RETRIEVAL,
     TRAINING,
     DRAFT_HEADS,
@@ -69,6 +74,7 @@ LISTS = (
     BLOCK_HEADS,
     BENCH,
     SWEEPS,
+    PAPERS,
     PEAGLE,
     TTNN,
     TTNN_ATTENTION,

@@ -29,7 +29,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.full) for case in OTHERS)])
 def test_machine_code(case: str, compiled: Compiled) -> None:
-    names = ["row_statistics_kernel", "decide_kernel", "next_token_kernel"]
+    names = ["row_statistics_kernel", "decide_kernel"]
     assert [name for name, _ in compiled[case]] == names
     for name, facts in compiled[case]:
         assert facts["code"] > 0

@@ -5,6 +5,7 @@ Legend: B trees, D draws, F fields of a draw, J draws of one node, N nodes, R ro
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ MAX_WALKERS = 16
 """Programs that share the walk of a tree with several draws at a node: each of them reads the rows of those sums."""
 ROWS_AT_ONCE = 16
 """Rows that the filters sort at once: sorting takes some 30 bytes a token beside them."""
+NOWHERE, FIELDS = kernels.NOWHERE.value, kernels.FIELDS.value
 CHOSEN, BY_SOFTMAX, BY_SIGMOID, BY_PROBABILITIES = (
     rule.value for rule in (kernels.CHOSEN, kernels.BY_SOFTMAX, kernels.BY_SIGMOID, kernels.BY_PROBABILITIES)
 )
@@ -35,7 +37,7 @@ class Trees:
 
     ``target``, ``draft``: tensors from whose first element on the offsets of rows of logits count elements;
     ``given`` the same for probabilities. ``row_offset_R``: the target's rows of all nodes, ``nodes`` of them, then the
-    distinct draft distributions' (-1: its statistics are not needed). ``draw_DF``: fields of
+    distinct draft distributions' (``NOWHERE``: its statistics are not needed). ``draw_DF``: fields of
     :mod:`~spec_sdk_backends.rejection_kernels`. ``root_B4``: root, first draw, end of its draws, end of the tree's
     draws. ``uniform_U`` float64: per tree one for each draw, then one. ``least_R``, ``last_R``: of :func:`least_kept`,
     or None without filters. ``most``: draws of the node that has most. ``aligned``: whether all offsets
@@ -73,7 +75,7 @@ def gather_trees(
     device, vocabulary = base.device, base.shape[-1]
     if any(rows.stride(-1) != 1 or rows.dtype != base.dtype or rows.device != device for rows in logits_BNV):
         raise ValueError("rows of target logits must be contiguous, on one device and of one dtype")
-    distributions = _Distributions(trees, base)
+    distributions = Distributions.of(trees, base)
     if any(row.shape != (vocabulary,) for row in distributions.rows):
         raise ValueError(f"a draft distribution is not one of the target's {vocabulary} tokens")
     offsets: list[int] = []
@@ -81,77 +83,117 @@ def gather_trees(
         begins = _offset(rows_NV, base)
         offsets += [begins + i * rows_NV.stride(0) for i in range(rows_NV.shape[0])]
     nodes = len(offsets)
-    aligned = all(offset % 16 == 0 for offset in (*offsets, *distributions.offsets))
-    draws: list[list[int]] = []
-    roots: list[list[int]] = []
-    read = set()
-    root = 0
-    for tree in trees:
-        first_N = [len(draws) + first for first in tree.first_draw_N1]
-        roots.append([root, first_N[0], first_N[1], first_N[-1]])
-        for node, draws_of_node in enumerate(tree.draws_N):
-            by_sigmoid = sigmoid and all(isinstance(draw.source, DraftDistribution) for draw in draws_of_node)
-            earlier: dict[int, int] = {}
-            for draw in draws_of_node:
-                rule, distribution, offset = distributions.place(draw)
-                rule = BY_SIGMOID if by_sigmoid and rule == BY_SOFTMAX else rule
-                if rule == BY_SOFTMAX:
-                    read.add(distribution)
-                before = -1
-                if draw.sequence is not None:
-                    before = earlier.get(draw.sequence, -1)
-                    earlier[draw.sequence] = len(draws)
-                draws.append(
-                    [
-                        tree.token_N[draw.node], rule, nodes + distribution, offsets[root + node], offset,
-                        root + draw.node, first_N[draw.node], first_N[draw.node + 1], before,
-                    ]
-                )  # fmt: skip
-        root += tree.size
-    offsets += [offset if distribution in read else -1 for distribution, offset in enumerate(distributions.offsets)]
-    numbers = [*offsets, *(field for draw in draws for field in draw), *(field for root in roots for field in root)]
-    packed = _to_device(torch.tensor(numbers, dtype=torch.int64), device)
-    row_offset_R, draw_DF, root_B4 = torch.split(
-        packed, [len(offsets), kernels.FIELDS.value * len(draws), 4 * len(roots)]
-    )
+    aligned = distributions.aligned and all(offset % 16 == 0 for offset in offsets)
+    first_row_B = list(itertools.accumulate((tree.size for tree in trees), initial=0))
+    table = Table.of(trees, distributions, first_row_B, offsets, nodes, sigmoid)
+    offsets += [
+        offset if distribution in table.read else NOWHERE for distribution, offset in enumerate(distributions.offsets)
+    ]
+    packed = to_device(torch.tensor([*offsets, *table.draws, *table.roots], dtype=torch.int64), device)
+    row_offset_R, draw_DF, root_B4 = torch.split(packed, [len(offsets), len(table.draws), len(table.roots)])
     least_R: torch.Tensor | None = None
     last_R: torch.Tensor | None = None
     if params.filtered:
         least_R, last_R = _cuts(logits_BNV, distributions, params)
-    most = max(len(draws_of_node) for tree in trees for draws_of_node in tree.draws_N)
-    uniform_U = _to_device(uniform_BD[0] if len(trees) == 1 else torch.cat(list(uniform_BD)), device)
+    uniform_U = to_device(uniform_BD[0] if len(trees) == 1 else torch.cat(list(uniform_BD)), device)
     return Trees(
         base, distributions.draft, distributions.given, row_offset_R, draw_DF, root_B4, uniform_U, least_R, last_R,
-        nodes, max(1, most), aligned, (*logits_BNV, *distributions.rows),
+        nodes, max(1, table.most), aligned, (*logits_BNV, *distributions.rows),
     )  # fmt: skip
 
 
-class _Distributions:
+@dataclass(frozen=True)
+class Table:
+    """What the kernels read of trees, as integers: ``draws``, FIELDS of each; ``roots``, four of each tree. ``read``:
+    which draft distributions need statistics. ``most``: draws of the node that has most.
+    """
+
+    draws: list[int]
+    roots: list[int]
+    read: set[int]
+    most: int
+
+    @staticmethod
+    def of(
+        trees: Sequence[DrawnTree],
+        distributions: Distributions,
+        first_row_B: Sequence[int],
+        offset_R: Sequence[int],
+        rows: int,
+        sigmoid: bool,
+    ) -> Table:
+        """``first_row_B``: the row of each tree's root among the target's; ``offset_R``: where these lie; ``rows``: how
+        many there are, before those of distributions.
+        """
+        draws: list[int] = []
+        roots: list[int] = []
+        read: set[int] = set()
+        most = count = 0
+        for tree, root in zip(trees, first_row_B, strict=False):
+            first_N = [count + first for first in tree.first_draw_N1]
+            roots += [root, first_N[0], first_N[1], first_N[-1]]
+            for node, draws_of_node in enumerate(tree.draws_N):
+                most = max(most, len(draws_of_node))
+                by_sigmoid = sigmoid and all(isinstance(draw.source, DraftDistribution) for draw in draws_of_node)
+                earlier: dict[int, int] = {}
+                for draw in draws_of_node:
+                    rule, distribution, offset = distributions.place(draw)
+                    rule = BY_SIGMOID if by_sigmoid and rule == BY_SOFTMAX else rule
+                    if rule == BY_SOFTMAX:
+                        read.add(distribution)
+                    before = -1
+                    if draw.sequence is not None:
+                        before = earlier.get(draw.sequence, -1)
+                        earlier[draw.sequence] = count
+                    draws += [
+                        tree.token_N[draw.node], rule, rows + distribution, offset_R[root + node], offset,
+                        root + draw.node, first_N[draw.node], first_N[draw.node + 1], before,
+                    ]  # fmt: skip
+                    count += 1
+        return Table(draws, roots, read, most)
+
+
+class Distributions:
     """The distinct draft distributions of trees, on the device: where each one's row lies.
 
     ``rows``, ``offsets``: of every distinct distribution, in the order of their first draw. ``draft``: from whose first
-    element on offsets of logits count; ``given``: of probabilities, None if there are none.
+    element on offsets of logits count; ``given``: of probabilities, None if there are none. ``aligned``: whether all
+    offsets are multiples of 16.
     """
 
-    def __init__(self, trees: Sequence[DrawnTree], target: torch.Tensor) -> None:
-        self._number = {source: i for i, (source, _) in enumerate(first_reads(trees))}
-        distinct = list(self._number)
+    def __init__(
+        self, distinct: Sequence[torch.Tensor | DraftDistribution], draft: torch.Tensor, given: torch.Tensor | None
+    ) -> None:
+        """Raises ValueError for probabilities without a ``given``."""
+        self._number = {source: i for i, source in enumerate(distinct)}
         self.from_logits = [isinstance(source, DraftDistribution) for source in distinct]
-        dtypes = {source.logits_V.dtype for source in distinct if isinstance(source, DraftDistribution)}
-        # two draft models may differ in theirs; float32 holds the values of both
-        dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
-        self.rows = [
-            _row_on_device(source.logits_V, dtype, target.device)
-            if isinstance(source, DraftDistribution)
-            else _row_on_device(source, torch.float32, target.device)
-            for source in distinct
-        ]
-        pairs = list(zip(self.rows, self.from_logits, strict=True))
-        of_logits = [row for row, is_distribution in pairs if is_distribution]
-        of_probabilities = [row for row, is_distribution in pairs if not is_distribution]
-        self.draft = _lowest(of_logits) if of_logits else target
-        self.given = _lowest(of_probabilities) if of_probabilities else None
-        self.offsets = [_offset(row, self.draft if is_distribution else self.given) for row, is_distribution in pairs]
+        if given is None and not all(self.from_logits):
+            raise ValueError("there is a draft distribution that is given as probabilities")
+        self.draft, self.given = draft, given
+        self.rows, self.offsets = [], []
+        for source in distinct:
+            base, row = (draft, source.logits_V) if isinstance(source, DraftDistribution) else (given, source)
+            assert base is not None
+            self.rows.append(_row_on_device(row, base.dtype, base.device))
+            self.offsets.append(_offset(self.rows[-1], base))
+        self.aligned = all(offset % 16 == 0 for offset in self.offsets)
+
+    @staticmethod
+    def of(trees: Sequence[DrawnTree], target: torch.Tensor) -> Distributions:
+        """Where the first of either kind lies serves as the place that offsets count from."""
+        distinct = [source for source, _ in first_reads(trees)]
+        draft, given = target, None
+        logits = [source.logits_V for source in distinct if isinstance(source, DraftDistribution)]
+        if logits:
+            dtypes = {row.dtype for row in logits}
+            # two draft models may differ in theirs; float32 holds the values of both
+            dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+            draft = _row_on_device(logits[0], dtype, target.device)
+        for source in distinct:
+            if not isinstance(source, DraftDistribution):
+                given = _row_on_device(source, torch.float32, target.device)
+                break
+        return Distributions(distinct, draft, given)
 
     def place(self, draw: Draw) -> tuple[int, int, int]:
         """Rule, number and offset of the distribution of ``draw``; 0 of a chosen one."""
@@ -169,7 +211,7 @@ def decide(trees: Trees, params: Shaping, scales: tuple[float, float] | None = N
     """Verdicts [B, 3] int64 on the device: last accepted node, next token, and the fault or -1.
 
     Nodes are numbered through all trees. A fault below the number of rows is an unusable row; above, the draw of that
-    number more could not have come from its distribution. Nothing waits for the host and there are three launches
+    number more could not have come from its distribution. Nothing waits for the host and there are two launches
     whatever the trees, so this may be captured in a graph. ``scales``: α and β of the sigmoid.
     """
     device, vocabulary = trees.target.device, trees.target.shape[-1]
@@ -179,8 +221,8 @@ def decide(trees: Trees, params: Shaping, scales: tuple[float, float] | None = N
     parts = choose_parts(tiles, device)
     max_RS, sum_RS = torch.empty((2, rows, parts), dtype=torch.float32, device=device)
     mass_BT, plain_BT = torch.empty((2, count, tiles), dtype=torch.float32, device=device)
-    known_B3J = torch.empty((count, 3, most), dtype=torch.float32, device=device)
-    verdict_B3, stop_B2 = (torch.empty((count, fields), dtype=torch.int64, device=device) for fields in (3, 2))
+    counter_B = torch.empty((count,), dtype=torch.int32, device=device)
+    verdict_B3 = torch.empty((count, 3), dtype=torch.int64, device=device)
     filtered = trees.least_R is not None
     # a tensor that is never read stands for one that there is none of
     least_R = trees.row_offset_R if trees.least_R is None else trees.least_R
@@ -189,13 +231,13 @@ def decide(trees: Trees, params: Shaping, scales: tuple[float, float] | None = N
     temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
     alpha, width = (0.0, 1.0) if scales is None else (float(scales[0]), float(scales[1] - scales[0]))
     kernels.row_statistics_kernel[(rows, parts)](
-        trees.target, trees.draft, trees.row_offset_R, least_R, last_R, max_RS, sum_RS,
-        trees.nodes, vocabulary, triton.cdiv(tiles, parts), temperature,
+        trees.target, trees.draft, trees.row_offset_R, least_R, last_R, max_RS, sum_RS, counter_B,
+        trees.nodes, count, vocabulary, triton.cdiv(tiles, parts), temperature,
         FILTERED=filtered, ALIGNED=trees.aligned, PARTS=parts, TILE=TILE, num_warps=4,
     )  # fmt: skip
     inputs = (
         trees.target, trees.draft, given, trees.row_offset_R, least_R, last_R, trees.draw_DF, trees.root_B4,
-        trees.uniform_U, max_RS, sum_RS, mass_BT, plain_BT, known_B3J, stop_B2, verdict_B3,
+        trees.uniform_U, max_RS, sum_RS, mass_BT, plain_BT, counter_B, verdict_B3,
     )  # fmt: skip
     constants = {
         "FILTERED": filtered, "ALIGNED": trees.aligned, "SIGMOID": scales is not None,
@@ -204,11 +246,8 @@ def decide(trees: Trees, params: Shaping, scales: tuple[float, float] | None = N
     walkers = choose_walkers(count, tiles, most > 1, device)
     kernels.decide_kernel[(count, walkers)](
         *inputs, rows, vocabulary, tiles, triton.cdiv(tiles, walkers), temperature, alpha, width,
-        WIDE=WIDE if device.type == "cuda" else TILE, num_warps=16 if most > 1 else 4, **constants,
-    )  # fmt: skip
-    kernels.next_token_kernel[(count,)](
-        *inputs, vocabulary, tiles, temperature, alpha, width,
-        TILES=triton.next_power_of_2(tiles), num_warps=4, **constants,
+        WIDE=WIDE if device.type == "cuda" else TILE, TILES=triton.next_power_of_2(tiles),
+        num_warps=16 if most > 1 else 4, **constants,
     )  # fmt: skip
     return verdict_B3
 
@@ -245,7 +284,7 @@ def first_reads(trees: Sequence[DrawnTree]) -> list[tuple[torch.Tensor | DraftDi
 
 
 def _cuts(
-    logits_BNV: Sequence[torch.Tensor], distributions: _Distributions, params: Shaping
+    logits_BNV: Sequence[torch.Tensor], distributions: Distributions, params: Shaping
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`least_kept` of every row; of probabilities, which are cut already, what nobody reads."""
     parts = [least_kept(rows, params) for rows_NV in logits_BNV for rows in torch.split(rows_NV, ROWS_AT_ONCE)]
@@ -259,7 +298,7 @@ def _cuts(
 
 def _row_on_device(row: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     row = row.to(dtype).contiguous()
-    return row if row.device == device else _to_device(row, device)
+    return row if row.device == device else to_device(row, device)
 
 
 def _lowest(rows: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -272,7 +311,7 @@ def _offset(row: torch.Tensor, base: torch.Tensor | None) -> int:
     return (row.data_ptr() - base.data_ptr()) // row.element_size()
 
 
-def _to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cuda" or values.device.type != "cpu":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)

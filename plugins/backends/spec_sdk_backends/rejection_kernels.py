@@ -1,16 +1,17 @@
 """Rejection sampling on token trees in Triton: normalisers, decisions and next token, on the device.
 
-Three kernels, one after the other on a stream, whatever the tree: no host decision, so they may be captured in a graph.
+Two kernels, one after the other on a stream, whatever the tree: no host decision, so they may be captured in a graph.
 
 1. ``row_statistics_kernel``: per row of logits, the target's of every node and each draft distribution's once, the
    largest score and the sum of exp((score − largest) / temperature), online, by parts of the row that as many programs
-   work on (FlashDecoding's split).
+   work on (FlashDecoding's split). It also sets the trees' counters to 0, for the second kernel.
 2. ``decide_kernel``: every program walks the tree from the root and tries each node's draws in order. p and q at a
    token are two gathered logits and two pairs of statistics. After a rejection the node's next draw is judged by what
    is left of p, for which its sum over V must be known: each program then reads the rows itself, so that none has to
    wait for another, and all come to the same numbers. Then it sums, for its part of the vocabulary, what the next
-   token is drawn from; and the distribution before the last rejection, for the case that this is nothing.
-3. ``next_token_kernel``: finds the tile in which the next token lies by the sums of tiles, and the token in the tile.
+   token is drawn from; and the distribution before the last rejection, for the case that this is nothing. The
+   program of a tree that is done last finds the tile in which the next token lies, by the sums of all tiles, and the
+   token in the tile: where the walk ended it knows itself.
 
 The verdict is three integers a tree (last accepted node, next token, fault), which the host reads in one transfer.
 
@@ -35,6 +36,9 @@ under a sigmoid, which also sums nothing between the draws of a node, as it neve
 With top-k, top-p or min-p every row comes with the least kept logit and the last kept token among its equals
 (:func:`spec_sdk_backends.kept_tokens.least_kept`), found by sorting: its own passes over the rows, before the first
 kernel.
+
+Rows lie where they lie: an offset counts elements from a tensor's first, and may be negative, so that what is captured
+once with a tensor that never moves serves rows anywhere in memory.
 
 Legend: B trees, D draws, J draws of one node, R rows, S parts of a row, T tiles, V vocabulary.
 """
@@ -65,6 +69,9 @@ BY_SOFTMAX = tl.constexpr(1)
 BY_SIGMOID = tl.constexpr(2)
 BY_PROBABILITIES = tl.constexpr(3)
 
+# the offset of a row whose statistics nobody needs: further than any memory reaches
+NOWHERE = tl.constexpr(-(1 << 62))
+
 
 @triton.jit
 def _scores(row_ptr, offset, token, inside, least, last, FILTERED: tl.constexpr, ALIGNED: tl.constexpr):
@@ -89,7 +96,7 @@ def _weights(score, largest, temperature):
 
 
 # what changes from tree to tree is not specialised on: a kernel of its own would take seconds to compile
-@triton.jit(do_not_specialize=["p_rows"])
+@triton.jit(do_not_specialize=["p_rows", "trees"])
 def row_statistics_kernel(
     p_ptr,
     q_ptr,
@@ -98,7 +105,9 @@ def row_statistics_kernel(
     last_ptr,
     max_ptr,
     sum_ptr,
+    counter_ptr,
     p_rows,
+    trees,
     V,
     tiles_per_part,
     temperature,
@@ -107,11 +116,15 @@ def row_statistics_kernel(
     PARTS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Program (row, part). Rows below ``p_rows`` are the target's. A row at offset -1 needs none and is passed over."""
+    """Program (row, part). Rows below ``p_rows`` are the target's. One that is NOWHERE is passed over. ``counter`` [B]
+    is set to 0 by the first ``trees`` rows' programs: there are no more trees than rows.
+    """
     row = tl.program_id(0)
     part = tl.program_id(1)
+    if (part == 0) & (row < trees):
+        tl.store(counter_ptr + row, 0)
     offset = tl.load(row_offset_ptr + row)
-    if offset >= 0:
+    if offset != NOWHERE:
         least, last = _kept(least_ptr, last_ptr, row, FILTERED)
         largest = float("-inf")
         total = 0.0
@@ -311,6 +324,20 @@ def _next_masses(
     return tl.where(inside, mass, 0.0), tl.where(inside, plain, 0.0)
 
 
+@triton.jit
+def _first_beyond(mass, goal, INDEX: tl.constexpr):
+    """The first place whose cumulated mass exceeds ``goal``, and the mass before it; a place without mass never."""
+    mass64 = mass.to(tl.float64)
+    cdf = tl.cumsum(mass64, 0)
+    place = tl.arange(0, INDEX)
+    beyond = (cdf > goal) & (mass > 0.0)
+    # rounding between the sums of tiles and a tile's own sum may leave the goal beyond the end
+    latest = tl.max(tl.where(mass > 0.0, place, 0), 0)
+    found = tl.minimum(tl.min(tl.where(beyond, place, INDEX), 0), latest)
+    before = tl.sum(tl.where(place < found, mass64, 0.0), 0)
+    return found, before
+
+
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["draw_ptr", "root_ptr"])
 def decide_kernel(
     p_ptr,
@@ -326,8 +353,7 @@ def decide_kernel(
     sum_ptr,
     mass_ptr,
     plain_ptr,
-    known_ptr,
-    stop_ptr,
+    counter_ptr,
     verdict_ptr,
     rows,
     V,
@@ -343,9 +369,10 @@ def decide_kernel(
     MOST: tl.constexpr,
     PARTS: tl.constexpr,
     TILE: tl.constexpr,
+    TILES: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Program (tree, part). Writes the sums of its tiles; part 0 writes where the walk ended and what it learnt there.
+    """Program (tree, part). Writes the sums of its tiles, and counts itself in; the last one writes the verdict.
 
     ``root_ptr`` [B, 4]: root, where its draws begin and end, where those of the tree end. The fault is -1 if there is
     none, a row that is unusable, or ``rows`` + a draw that by its distribution could not have been made.
@@ -455,88 +482,28 @@ def decide_kernel(
         if tile < tiles:
             tl.store(mass_ptr + b * tiles + tile, tl.sum(mass, 0))
             tl.store(plain_ptr + b * tiles + tile, tl.sum(plain, 0))
-    if part == 0:
+    # all threads have stored before one of them counts the program in
+    tl.debug_barrier()
+    done = tl.atomic_add(counter_ptr + b, 1, sem="acq_rel", scope="gpu")
+    if done == tl.num_programs(1) - 1:
+        # inversion: the tile by its sums, the token by the masses of the tile, both in float64
+        tile_T = tl.arange(0, TILES)
+        sums = mass_ptr + b * tiles + tile_T
+        mass_T = tl.load(sums, mask=tile_T < tiles, other=0.0, cache_modifier=".cg")
+        plain_T = tl.load(plain_ptr + b * tiles + tile_T, mask=tile_T < tiles, other=0.0, cache_modifier=".cg")
+        nothing_left = (tl.sum(mass_T, 0) > 0.0) == 0
+        mass_T = tl.where(nothing_left, plain_T, mass_T)
+        uniform = tl.load(uniform_ptr + tl.load(root_ptr + b * 4 + 3) + b)
+        goal = uniform * tl.sum(mass_T.to(tl.float64), 0)
+        tile, before = _first_beyond(mass_T, goal, TILES)
+        token = tile * TILE + tl.arange(0, TILE)
+        mass, plain = _next_masses(
+            p_ptr, p_offset, p_least, p_last, p_max, p_sum,
+            q_ptr, given_ptr, draw_ptr + first * FIELDS, end - first, token, token < V, largest_J, total_J, mass_J,
+            least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN, MOST,
+        )  # fmt: skip
+        mass = tl.where(nothing_left, plain, mass)
+        place, _ = _first_beyond(mass, goal - before, TILE)
         tl.store(verdict_ptr + b * 3, node)
+        tl.store(verdict_ptr + b * 3 + 1, tile * TILE + place)
         tl.store(verdict_ptr + b * 3 + 2, fault)
-        tl.store(stop_ptr + b * 2, first)
-        tl.store(stop_ptr + b * 2 + 1, end)
-        tl.store(known_ptr + b * 3 * MOST + place_J, largest_J)
-        tl.store(known_ptr + (b * 3 + 1) * MOST + place_J, total_J)
-        tl.store(known_ptr + (b * 3 + 2) * MOST + place_J, mass_J)
-
-
-@triton.jit
-def _first_beyond(mass, goal, INDEX: tl.constexpr):
-    """The first place whose cumulated mass exceeds ``goal``, and the mass before it; a place without mass never."""
-    mass64 = mass.to(tl.float64)
-    cdf = tl.cumsum(mass64, 0)
-    place = tl.arange(0, INDEX)
-    beyond = (cdf > goal) & (mass > 0.0)
-    # rounding between the sums of tiles and a tile's own sum may leave the goal beyond the end
-    latest = tl.max(tl.where(mass > 0.0, place, 0), 0)
-    found = tl.minimum(tl.min(tl.where(beyond, place, INDEX), 0), latest)
-    before = tl.sum(tl.where(place < found, mass64, 0.0), 0)
-    return found, before
-
-
-@triton.jit(do_not_specialize_on_alignment=["draw_ptr", "root_ptr"])
-def next_token_kernel(
-    p_ptr,
-    q_ptr,
-    given_ptr,
-    row_offset_ptr,
-    least_ptr,
-    last_ptr,
-    draw_ptr,
-    root_ptr,
-    uniform_ptr,
-    max_ptr,
-    sum_ptr,
-    mass_ptr,
-    plain_ptr,
-    known_ptr,
-    stop_ptr,
-    verdict_ptr,
-    V,
-    tiles,
-    temperature,
-    alpha,
-    width,
-    FILTERED: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    SIGMOID: tl.constexpr,
-    GIVEN: tl.constexpr,
-    MOST: tl.constexpr,
-    PARTS: tl.constexpr,
-    TILE: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """Program (tree). Inversion: the tile by its sums, the token by the masses of the tile, both in float64."""
-    b = tl.program_id(0)
-    node = tl.load(verdict_ptr + b * 3)
-    first = tl.load(stop_ptr + b * 2)
-    count = tl.load(stop_ptr + b * 2 + 1) - first
-    place_J = tl.arange(0, MOST)
-    largest_J = tl.load(known_ptr + b * 3 * MOST + place_J)
-    total_J = tl.load(known_ptr + (b * 3 + 1) * MOST + place_J)
-    mass_J = tl.load(known_ptr + (b * 3 + 2) * MOST + place_J)
-    p_offset = tl.load(row_offset_ptr + node)
-    p_least, p_last = _kept(least_ptr, last_ptr, node, FILTERED)
-    p_max, p_sum = _combined(max_ptr, sum_ptr, node, temperature, PARTS)
-    tile_T = tl.arange(0, TILES)
-    mass_T = tl.load(mass_ptr + b * tiles + tile_T, mask=tile_T < tiles, other=0.0)
-    plain_T = tl.load(plain_ptr + b * tiles + tile_T, mask=tile_T < tiles, other=0.0)
-    nothing_left = (tl.sum(mass_T, 0) > 0.0) == 0
-    mass_T = tl.where(nothing_left, plain_T, mass_T)
-    uniform = tl.load(uniform_ptr + tl.load(root_ptr + b * 4 + 3) + b)
-    goal = uniform * tl.sum(mass_T.to(tl.float64), 0)
-    tile, before = _first_beyond(mass_T, goal, TILES)
-    token = tile * TILE + tl.arange(0, TILE)
-    mass, plain = _next_masses(
-        p_ptr, p_offset, p_least, p_last, p_max, p_sum,
-        q_ptr, given_ptr, draw_ptr + first * FIELDS, count, token, token < V, largest_J, total_J, mass_J,
-        least_ptr, last_ptr, temperature, alpha, width, FILTERED, ALIGNED, SIGMOID, GIVEN, MOST,
-    )  # fmt: skip
-    mass = tl.where(nothing_left, plain, mass)
-    place, _ = _first_beyond(mass, goal - before, TILE)
-    tl.store(verdict_ptr + b * 3 + 1, tile * TILE + place)

@@ -134,14 +134,18 @@ def predict_part(
     key_start_BT: torch.Tensor | None = None,
     query_start_BN: torch.Tensor | None = None,
     splits: int | None = None,
+    slot_B: torch.Tensor | None = None,
 ) -> PartialAttention:
     """Attention over the window alone, float32: the prediction, for :func:`finish` and for whoever waits for it.
 
-    Arguments as for :func:`speculative_attention`; ``splits`` programs share the window. Of the softmax statistics
-    only m + log(l) is known: m holds the log-sum-exp and l is 1 (0 where a query sees no key).
+    Arguments as for :func:`speculative_attention`; ``splits`` programs share the window. ``slot_B``: in which slots of
+    k and v [S, G, C, D] the sequences' keys lie, an integer tensor on the device; None: in their order. Of the softmax
+    statistics only m + log(l) is known: m holds the log-sum-exp and l is 1 (0 where a query sees no key).
     """
-    _check(q_BNHD, k_BGCD, v_BGCD, key_end_BT, prefix, ends, key_start_BT, query_start_BN)
     B, N, H, D = q_BNHD.shape
+    # of a cache there may be more or fewer slots than sequences
+    like = [x if slot_B is None else x[:1].expand(B, -1, -1, -1) for x in (k_BGCD, v_BGCD)]
+    _check(q_BNHD, like[0], like[1], key_end_BT, prefix, ends, key_start_BT, query_start_BN)
     shape = Shape.of(q_BNHD, k_BGCD, prefix, Ends.of(ends), key_end_BT.shape[-1])
     if splits is None:
         splits = choose_splits(
@@ -152,7 +156,7 @@ def predict_part(
     m_BNH, l_BNH = torch.empty_like(lse_SBNH[0]), torch.empty_like(lse_SBNH[0])
     if q_BNHD.numel():
         mask = (key_end_BT, key_start_BT, query_start_BN)
-        _split(q_BNHD, k_BGCD, v_BGCD, mask, prefix, shape, part_SBNHD, lse_SBNH, None, splits, 0)
+        _split(q_BNHD, k_BGCD, v_BGCD, mask, prefix, shape, part_SBNHD, lse_SBNH, None, splits, 0, slot_B)
         none = (part_SBNHD[:0], lse_SBNH)
         _combine("predict", (part_SBNHD, lse_SBNH, lse_SBNH), none, o_BNHD, m_BNH, l_BNH, *(lse_SBNH,) * 5)
     return PartialAttention(o_BNHD, m_BNH, l_BNH)
@@ -166,11 +170,12 @@ def finish(
     prefix: int | torch.Tensor,
     ends: int | Ends,
     splits: int | None = None,
+    slot_B: torch.Tensor | None = None,
 ) -> SpeculativeAttention:
     """The rest: attention over the middle keys, the exact result, and the norms.
 
     ``prediction`` is contiguous float32, from :func:`predict_part` on the same keys, or any other computation of
-    attention over the window. ``splits`` programs share the middle.
+    attention over the window. ``splits`` programs share the middle. ``slot_B`` as there.
     """
     B, N = q_BNHD.shape[:2]
     shape = Shape.of(q_BNHD, k_BGCD, prefix, Ends.of(ends), 0)
@@ -182,7 +187,7 @@ def finish(
     new_counters = torch.empty if splits else torch.zeros
     counter_BN = new_counters((B, N), dtype=torch.int32, device=q_BNHD.device)
     if splits and q_BNHD.numel():
-        _split(q_BNHD, k_BGCD, v_BGCD, None, prefix, shape, part_SBNHD, lse_SBNH, counter_BN, 0, splits)
+        _split(q_BNHD, k_BGCD, v_BGCD, None, prefix, shape, part_SBNHD, lse_SBNH, counter_BN, 0, splits, slot_B)
     window_parts = (prediction.o_BNHD[None], prediction.m_BNH[None], prediction.l_BNH[None])
     return _exact(q_BNHD, "finish", window_parts, (part_SBNHD, lse_SBNH), counter_BN)
 
@@ -221,6 +226,7 @@ def _split(
     counter_BN: torch.Tensor | None,
     window_splits: int,
     middle_splits: int,
+    slot_B: torch.Tensor | None = None,
 ) -> None:
     """One launch of the split kernel: window, middle or both. Without a window, nobody reads the mask."""
     B, N, H, D = q_BNHD.shape
@@ -235,6 +241,7 @@ def _split(
         v_BGCD,
         *intervals,
         nothing if isinstance(prefix, int) else prefix.contiguous(),
+        nothing if slot_B is None else slot_B,
         part_SBNHD,
         lse_SBNH,
         nothing if counter_BN is None else counter_BN,
@@ -258,6 +265,7 @@ def _split(
         ZERO_COUNTERS=counter_BN is not None,
         CLOSED=closed,
         PREFIX_PER_SEQUENCE=not isinstance(prefix, int),
+        CACHED=slot_B is not None,
         BLOCK_M=shape.tiling.rows,
         BLOCK_K=shape.tiling.keys,
         BLOCK_D=shape.tiling.head_dim,

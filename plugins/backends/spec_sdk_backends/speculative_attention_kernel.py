@@ -71,6 +71,7 @@ def speculative_split_kernel(
     key_end_ptr,
     query_start_ptr,
     prefix_ptr,
+    slot_ptr,
     part_ptr,
     lse_ptr,
     counter_ptr,
@@ -106,6 +107,7 @@ def speculative_split_kernel(
     ZERO_COUNTERS: tl.constexpr,
     CLOSED: tl.constexpr,
     PREFIX_PER_SEQUENCE: tl.constexpr,
+    CACHED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -116,6 +118,7 @@ def speculative_split_kernel(
     ``middle_splits`` has a share of the middle and writes slot ``window_splits + i`` (``window_splits`` is 0 without
     WINDOW, and at most ``middle_splits`` with both). ``part`` is [slots, B, N, H, D] and ``lse`` (base 2) [slots, B,
     N, H], both float32. ZERO_COUNTERS: ``counter`` [B, N] int32 is set to 0.
+    CACHED: sequence b's keys lie in slot ``slot[b]`` of k and v.
     """
     b = (tl.program_id(1) // G).to(tl.int64)
     g = (tl.program_id(1) % G).to(tl.int64)
@@ -143,8 +146,11 @@ def speculative_split_kernel(
     first_blocks = tl.cdiv(first_end, BLOCK_K)
     ends_blocks = first_blocks + tl.cdiv(prefix - last_start, BLOCK_K)
     middle_blocks = tl.cdiv(last_start - first_end, BLOCK_K)
-    k_ptr += b * stride_kb + g * stride_kg
-    v_ptr += b * stride_vb + g * stride_vg
+    slot = b
+    if CACHED:
+        slot = tl.load(slot_ptr + b).to(tl.int64)
+    k_ptr += slot * stride_kb + g * stride_kg
+    v_ptr += slot * stride_vb + g * stride_vg
     rows = (B * N).to(tl.int64) * (G * R)
     out_row_M = (b * N + node_M) * (G * R) + head_M
     m_M = tl.full([BLOCK_M], float("-inf"), tl.float32)

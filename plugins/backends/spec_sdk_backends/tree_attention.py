@@ -1,7 +1,7 @@
 """Launches the tree attention kernel: checks the tensors, chooses block sizes and splits.
 
 Legend: L layers, B batch or requests, N queries, H query heads, G KV heads, R = H/G, D head dim, C key slots of the
-cache view, T tree slots, S cache slots (in ``part`` and ``lse``: splits).
+cache view, T tree slots, S cache slots (in ``part`` and ``lse``: splits), X blocks of rows, Y blocks of tree slots.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ import triton  # type: ignore[import-untyped]
 from spec_sdk.contracts import PassInputs
 from spec_sdk.errors import UserError
 from spec_sdk.ops.types import PLAIN, AttentionSpec
-from spec_sdk_backends.tree_attention_kernel import LOG2_E, combine_splits_kernel, tree_attention_kernel
+from spec_sdk_backends.tree_attention_kernel import (
+    LOG2_E,
+    combine_splits_kernel,
+    tree_attention_kernel,
+    visible_blocks_kernel,
+)
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_DIM = 256
@@ -24,6 +29,8 @@ MAX_SPLITS = 64
 # Elements of parts that four warps hold in registers, and rows up to which parallelism matters more
 COMBINED_AT_ONCE = 8192
 FEW_ROWS = 2048
+# Interval ends that a program holds in registers when it looks which blocks are visible
+LOOKED_AT_ONCE = 1024
 
 
 # Per bytes of an element and padded head dim: most rows of a block, keys of a block, stages, warps. As many stages as
@@ -83,6 +90,7 @@ def tree_attention(
     tiling: Tiling | None = None,
     spec: AttentionSpec = PLAIN,
     positions: tuple[torch.Tensor, torch.Tensor] | None = None,
+    visible: VisibleBlocks | None = None,
 ) -> torch.Tensor:
     """Attention of N tree nodes over the prefix and the visible tree slots, as ``spec`` says. Returns [B, N, H, D].
 
@@ -92,7 +100,8 @@ def tree_attention(
     the sequences share a tree. Without starts the tree is closed and in pre-order: slot s starts at s, and the queries
     are the last N slots. ``splits``: programs that share the keys of a block of rows, at most MAX_SPLITS; None chooses
     by the size of the device. ``tiling``: block sizes other than :meth:`Tiling.choose`'s. ``positions``: those of tree
-    slots and queries, needed for a window. A query that sees no key gets 0.
+    slots and queries, needed for a window. ``visible``: what :func:`visible_blocks_of` made of the same tree, for all
+    calls that share it; without it every program looks itself. A query that sees no key gets 0.
 
     Raises :class:`UserError` for a dtype or head dim without a kernel, ``ValueError`` for shapes that do not fit.
     """
@@ -107,7 +116,7 @@ def tree_attention(
         raise ValueError("a window goes by positions: give those of the tree slots and of the queries")
     where = None if positions is None else (per_sequence(positions[0], B), per_sequence(positions[1], B))
     q_1BNHD, k_1BGCD, v_1BGCD = q_BNHD[None], k_BGCD[None], v_BGCD[None]
-    return _launch(q_1BNHD, k_1BGCD, v_1BGCD, key_end_BT, starts, where, prefix, keys, spec, splits, tiling)[0]
+    return _launch(q_1BNHD, k_1BGCD, v_1BGCD, key_end_BT, starts, where, prefix, keys, spec, splits, tiling, visible)[0]
 
 
 def cached_tree_attention(
@@ -117,6 +126,7 @@ def cached_tree_attention(
     inputs: PassInputs,
     splits: int | None = None,
     spec: AttentionSpec = PLAIN,
+    visible: VisibleBlocks | None = None,
 ) -> torch.Tensor:
     """Attention of a pass's rows over the cache of L layers, in one launch for all: [L, B, N, H, D]; padding gets 0.
     ``spec`` is that of all these layers.
@@ -124,6 +134,7 @@ def cached_tree_attention(
     Every request has its own cache slot, prefix and tree; the kernel reads them where the inputs have them, on the
     device, and nothing here waits for it. They are not checked against the cache, for the same reason. ``splits`` as
     for :func:`tree_attention`; None chooses by ``inputs.columns``, or by the capacity C where that is unknown.
+    ``visible``: :func:`visible_blocks` of the pass, which all of its layers may share.
 
     Raises what :func:`tree_attention` raises.
     """
@@ -140,7 +151,84 @@ def cached_tree_attention(
     starts = (inputs.key_start_BT, inputs.query_start_BN) if inputs.kind == "growing" else None
     keys = min(C, inputs.columns or C)
     where = inputs.key_position_BT, inputs.position_BN
-    return _launch(q_LBNHD, k_LSGCD, v_LSGCD, inputs.key_end_BT, starts, where, inputs, keys, spec, splits, None)
+    return _launch(
+        q_LBNHD, k_LSGCD, v_LSGCD, inputs.key_end_BT, starts, where, inputs, keys, spec, splits, None, visible
+    )
+
+
+@dataclass(frozen=True)
+class VisibleBlocks:
+    """Which blocks of tree slots each block of rows sees: ``list_BXY`` int16, of X blocks of rows, a count and then as
+    many numbers of blocks, rising. ``sizes``: B, N, R, T, and the rows and keys of a block that it was made for.
+    """
+
+    list_BXY: torch.Tensor
+    sizes: tuple[int, int, int, int, int, int]
+
+    @property
+    def most(self) -> int:
+        """How many blocks of tree slots there are."""
+        return self.list_BXY.shape[2] - 1
+
+
+def visible_blocks(inputs: PassInputs, tiling: Tiling, R: int) -> VisibleBlocks:
+    """Of a pass, for all its layers and KV heads, each read by R query heads. One launch, and nothing waits for it."""
+    starts = (inputs.key_start_BT, inputs.query_start_BN) if inputs.kind == "growing" else None
+    own = inputs.prefix_B, inputs.write_at_B, inputs.live_B
+    return _list(inputs.key_end_BT, starts, own, inputs.width, tiling, R)
+
+
+def visible_blocks_of(
+    key_end_BT: torch.Tensor,
+    queries: int,
+    tiling: Tiling,
+    R: int,
+    key_start_BT: torch.Tensor | None = None,
+    query_start_BN: torch.Tensor | None = None,
+) -> VisibleBlocks:
+    """The same of trees [B, T] that are all of T slots and so many ``queries``; starts as :func:`tree_attention`'s."""
+    starts = None
+    if key_start_BT is not None and query_start_BN is not None:
+        starts = key_start_BT, query_start_BN
+    return _list(key_end_BT, starts, None, queries, tiling, R)
+
+
+def _list(
+    key_end_BT: torch.Tensor,
+    starts: tuple[torch.Tensor, torch.Tensor] | None,
+    own: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
+    N: int,
+    tiling: Tiling,
+    R: int,
+) -> VisibleBlocks:
+    """``own``: prefixes, first columns and live rows of the sequences, where they differ."""
+    B, T = key_end_BT.shape
+    row_blocks, most = triton.cdiv(N * R, tiling.rows), triton.cdiv(T, tiling.keys)
+    if most > torch.iinfo(torch.int16).max:
+        raise ValueError(f"{T} tree slots are {most} blocks, more than a list can number")
+    list_BXY = torch.empty((B, row_blocks, 1 + most), dtype=torch.int16, device=key_end_BT.device)
+    key_start_BT, query_start_BN = starts or (key_end_BT, key_end_BT)
+    visible_blocks_kernel[(row_blocks, B)](
+        key_start_BT,
+        key_end_BT,
+        query_start_BN,
+        *(own or (key_end_BT,) * 3),
+        list_BXY,
+        key_start_BT.stride(0),
+        key_end_BT.stride(0),
+        query_start_BN.stride(0),
+        N,
+        T,
+        most,
+        R=R,
+        CLOSED=starts is None,
+        CACHED=own is not None,
+        BLOCK_M=tiling.rows,
+        BLOCK_K=tiling.keys,
+        AT_ONCE=max(1, LOOKED_AT_ONCE // tiling.keys),
+        num_warps=4,
+    )
+    return VisibleBlocks(list_BXY, (B, N, R, T, tiling.rows, tiling.keys))
 
 
 def _launch(
@@ -155,6 +243,7 @@ def _launch(
     spec: AttentionSpec,
     splits: int | None,
     tiling: Tiling | None,
+    visible: VisibleBlocks | None,
 ) -> torch.Tensor:
     """``starts`` of the slots and the queries, for a growing tree; their ``positions``, for a window. ``lengths``: a
     prefix that all have, or the pass that says them. ``keys``: how many a sequence has, or at most has.
@@ -166,6 +255,8 @@ def _launch(
     if out_LBNHD.numel() == 0:
         return out_LBNHD
     tiling = tiling or Tiling.choose(N * R, D, q_LBNHD.dtype)
+    if visible is not None and visible.sizes != (B, N, R, key_end_BT.shape[1], tiling.rows, tiling.keys):
+        raise ValueError(f"the visible blocks are of other sizes, {visible.sizes}")
     row_blocks = triton.cdiv(N * R, tiling.rows)
     if splits is None:
         seen = keys if spec.window is None else min(keys, spec.window + key_end_BT.shape[1])
@@ -193,6 +284,7 @@ def _launch(
         key_position_BT,
         query_position_BN,
         *own,
+        key_end_BT if visible is None else visible.list_BXY,
         out_LBNHD,
         part_SLBNHD,
         lse_SLBNH,
@@ -208,6 +300,7 @@ def _launch(
         N,
         key_end_BT.shape[1],
         prefix,
+        0 if visible is None else visible.most,
         splits,
         spec.window or 0,
         spec.scale_for(D) * LOG2_E,
@@ -217,6 +310,7 @@ def _launch(
         D=D,
         CLOSED=starts is None,
         CACHED=not isinstance(lengths, int),
+        LISTED=visible is not None,
         WINDOWED=spec.window is not None,
         CAPPED=spec.softcap is not None,
         BLOCK_M=tiling.rows,

@@ -5,12 +5,15 @@ interval mask, "SpecInfer / FlashSpecInfer" in the project's paper notes); every
 
 One program owns a block of query rows of one KV head. A row is a (node, head) pair: the R query heads that share the KV
 head lie next to each other, so that one K/V tile serves R heads of BLOCK_M/R consecutive nodes. It walks over the
-prefix, then over the tree's slots, with an online softmax in float32 (FlashAttention). Visible blocks that follow each
-other are walked in one loop, whose loads the compiler pipelines. Two rules leave tree blocks out:
+prefix, then over the tree's slots, with an online softmax in float32 (FlashAttention). Of the tree it reads only the
+blocks of slots that one of its queries may see. Which these are, it learns in one of two ways:
 
-- closed tree in pre-order (``start[s] = s``): slots after the block's last node are never looked at;
-- any tree: of a block of slots only the interval ends (8 bytes a slot at most) are read, and its K and V only if
-  ``min(start) <= max(query)`` and ``max(end) > min(query)``.
+- LISTED: ``visible_blocks_kernel`` has written them down, once for all layers, heads and splits of a pass. They are
+  walked in one loop, whose loads the compiler pipelines, and splits share what is visible, not what there is;
+- otherwise it looks itself: slots after a closed tree's last node of the block are left out (there ``start[s] = s``),
+  and of any other block of slots the interval ends are read first (8 bytes a slot at most), its K and V only if
+  ``min(start) <= max(query)`` and ``max(end) > min(query)``. Visible blocks that follow each other are walked in one
+  pipelined loop.
 
 A layer's window hides keys by their positions, and the prefix is walked from the first block that a row of the program
 still sees. Scores may be soft-capped before they are masked.
@@ -20,7 +23,8 @@ log-sum-exp, and a second kernel combines them.
 
 Bytes moved from and to device memory, per sequence, with M = BLOCK_M and e bytes per element: queries and output
 2*N*H*D*e; keys and values 2*G*D*e*(P + visited slots) for each of the ceil(N*R/M) row blocks (fewer where they hit the
-L2 cache); the mask 4*T (``end`` alone, closed tree) or 8*T + 4*N (with starts) for each of them, and no N x N anywhere;
+L2 cache); the mask 4*T (``end`` alone, closed tree) or 8*T + 4*N (with starts) for each of them, of visible blocks
+alone and 2 bytes a block where these are listed, and no N x N anywhere;
 with S splits, a further 2*S*N*H*(D + 1)*4 for the partial results.
 
 Sequences of one launch may each have a cache slot, a prefix, live rows and tree slots of their own, and several layers
@@ -28,7 +32,7 @@ may be read at once: then all of these are read from tensors, so that the host n
 
 Legend: L layers, B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D head dim, C key slots of the
 cache view, P prefix length, T tree slots; in the kernels M rows of a block, K keys of a block, D head dim padded to a
-power of two, S most splits.
+power of two, S most splits, Y blocks of tree slots.
 """
 
 # triton's compiler reads annotations and knows only its own
@@ -95,6 +99,18 @@ def _intervals(key_start_ptr, key_end_ptr, slot_K, exists_K, CLOSED: tl.constexp
 
 
 @triton.jit
+def _numbers(query_start_ptr, node_M, real_M, T, live, CLOSED: tl.constexpr):
+    """The rows' pre-order numbers, and the first and the last of those that are real."""
+    # of a closed tree every slot is a query's candidate, and the last slots are the queries
+    query_M = node_M + (T - live)
+    if not CLOSED:
+        query_M = tl.load(query_start_ptr + node_M, mask=real_M, other=0).to(tl.int32)
+    first_query = tl.min(tl.where(real_M, query_M, 2147483647), 0)
+    last_query = tl.max(tl.where(real_M, query_M, -1), 0)
+    return query_M, first_query, last_query
+
+
+@triton.jit
 def _is_seen(
     key_start_ptr,
     key_end_ptr,
@@ -111,11 +127,92 @@ def _is_seen(
     return (tl.min(start_K, 0) <= last_query) & (tl.max(end_K, 0) > first_query)
 
 
+@triton.jit
+def _attend_tree(
+    q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, key_start_ptr, key_end_ptr, key_position_ptr,
+    first_slot, T, prefix, query_M, hidden_M, m_M, l_M, acc_MD, scale_log2, cap_log2,
+    D: tl.constexpr, CLOSED: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """:func:`_attend` to the block of tree slots from ``first_slot`` on."""
+    tree_slot_K = first_slot + tl.arange(0, BLOCK_K)
+    exists_K = tree_slot_K < T
+    start_K, end_K = _intervals(key_start_ptr, key_end_ptr, tree_slot_K, exists_K, CLOSED)
+    visible_MK = (start_K[None, :] <= query_M[:, None]) & (query_M[:, None] < end_K[None, :])
+    if WINDOWED:
+        position_K = tl.load(key_position_ptr + tree_slot_K, mask=exists_K, other=0).to(tl.int32)
+        visible_MK = visible_MK & (position_K[None, :] > hidden_M[:, None])
+    return _attend(
+        q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, prefix + tree_slot_K, exists_K,
+        visible_MK, m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED,
+    )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=["N", "T", "most", "stride_start_b", "stride_end_b", "stride_query_b"],
+    do_not_specialize_on_alignment=[
+        "key_start_ptr", "key_end_ptr", "query_start_ptr", "prefix_ptr", "write_at_ptr", "live_ptr"
+    ],
+)  # fmt: skip
+def visible_blocks_kernel(
+    key_start_ptr,
+    key_end_ptr,
+    query_start_ptr,
+    prefix_ptr,
+    write_at_ptr,
+    live_ptr,
+    list_ptr,
+    stride_start_b,
+    stride_end_b,
+    stride_query_b,
+    N,
+    T,
+    most,
+    R: tl.constexpr,
+    CLOSED: tl.constexpr,
+    CACHED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):
+    """Rows ``program_id(0)`` of sequence ``program_id(1)``: which blocks of BLOCK_K tree slots one of them sees.
+
+    ``list`` [B, row blocks, 1 + most] int16: how many they are, then their numbers, rising; ``most`` is how many there
+    can be. AT_ONCE blocks are looked at together. The other arguments are those of :func:`tree_attention_kernel`.
+
+    Of 16 bits, because copies of fewer than 32 are not asynchronous: the compiler would copy a number of 32 bits ahead
+    of the keys that it leads to, and wait for all copies in every step.
+    """
+    b = tl.program_id(1).to(tl.int64)
+    live = N
+    if CACHED:
+        live = tl.load(live_ptr + b).to(tl.int32)
+        T = tl.load(write_at_ptr + b).to(tl.int32) + live - tl.load(prefix_ptr + b).to(tl.int32)
+    row_M = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    real_M = row_M < live * R
+    _, first_query, last_query = _numbers(
+        query_start_ptr + b * stride_query_b, row_M // R, real_M, T, live, CLOSED
+    )  # fmt: skip
+    key_start_ptr += b * stride_start_b
+    key_end_ptr += b * stride_end_b
+    list_ptr += (b * tl.num_programs(0) + tl.program_id(0)) * (1 + most)
+    count = 0
+    for first in range(0, tl.cdiv(T, BLOCK_K), AT_ONCE):
+        block_Y = first + tl.arange(0, AT_ONCE)
+        slot_YK = block_Y[:, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
+        start_YK, end_YK = _intervals(key_start_ptr, key_end_ptr, slot_YK, slot_YK < T, CLOSED)
+        seen_YK = (start_YK <= last_query) & (end_YK > first_query)
+        seen_Y = tl.max(seen_YK.to(tl.int32), 1)
+        tl.store(list_ptr + count + tl.cumsum(seen_Y, 0), block_Y, mask=seen_Y > 0)
+        count += tl.sum(seen_Y, 0)
+    tl.store(list_ptr, count)
+
+
 @triton.jit(
     # these change from pass to pass, and a kernel for each of their kinds would be compiled in the middle of a request;
     # strides of q, k and v do not change, and that rows begin at multiples of 16 bytes is what makes wide loads
     do_not_specialize=[
-        "B", "N", "T", "P", "splits", "window",
+        "B", "N", "T", "P", "most", "splits", "window",
         "stride_start_b", "stride_end_b", "stride_query_b", "stride_keypos_b", "stride_querypos_b"
     ],
     do_not_specialize_on_alignment=[
@@ -136,6 +233,7 @@ def tree_attention_kernel(
     prefix_ptr,
     write_at_ptr,
     live_ptr,
+    list_ptr,
     out_ptr,
     part_ptr,
     lse_ptr,
@@ -163,6 +261,7 @@ def tree_attention_kernel(
     N,
     T,
     P,
+    most,
     splits,
     window,
     scale_log2,
@@ -172,6 +271,7 @@ def tree_attention_kernel(
     D: tl.constexpr,
     CLOSED: tl.constexpr,
     CACHED: tl.constexpr,
+    LISTED: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -184,7 +284,8 @@ def tree_attention_kernel(
     N rows are no padding, and it has ``write_at[b] + live[b] - prefix[b]`` tree slots; padding gets 0. Otherwise all
     sequences have P, N and T, and the keys are in their order. One split writes ``out`` [L, B, N, H, D], several write
     ``part`` [splits, L, B, N, H, D] and ``lse`` (base 2) [splits, L, B, N, H], both float32. WINDOWED: keys ``window``
-    positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`).
+    positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`). LISTED: ``list`` is what
+    :func:`visible_blocks_kernel` wrote for the same rows and keys of a block, with the same ``most``.
     """
     sequence = tl.program_id(1) // G
     layer = (sequence // B).to(tl.int64)
@@ -212,13 +313,9 @@ def tree_attention_kernel(
         mask=real_M[:, None] & (d_D[None, :] < D),
         other=0.0,
     )
-    if CLOSED:
-        # every slot is a query's candidate, and the last slots are the queries
-        query_M = node_M + (T - live)
-    else:
-        query_M = tl.load(query_start_ptr + b * stride_query_b + node_M, mask=real_M, other=0).to(tl.int32)
-    first_query = tl.min(tl.where(real_M, query_M, 2147483647), 0)
-    last_query = tl.max(tl.where(real_M, query_M, -1), 0)
+    query_M, first_query, last_query = _numbers(
+        query_start_ptr + b * stride_query_b, node_M, real_M, T, live, CLOSED
+    )  # fmt: skip
 
     k_ptr += layer * stride_kl + slot * stride_kb + g * stride_kg
     v_ptr += layer * stride_vl + slot * stride_vb + g * stride_vg
@@ -229,6 +326,7 @@ def tree_attention_kernel(
     # a block of padding alone reads no keys
     prefix_keys = tl.where(first_row < live * R, prefix, 0)
     first_key = 0
+    hidden_M = query_M
     if WINDOWED:
         position_M = tl.load(
             query_position_ptr + b * stride_querypos_b + node_M, mask=real_M, other=2147483647
@@ -250,37 +348,41 @@ def tree_attention_kernel(
             m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED,
         )  # fmt: skip
 
-    slots = tl.where(first_row < live * R, T, 0)
-    if CLOSED:
-        slots = tl.minimum(T, last_query + 1)
-    share = tl.cdiv(tl.cdiv(slots, BLOCK_K), splits) * BLOCK_K
     key_start_ptr += b * stride_start_b
     key_end_ptr += b * stride_end_b
-    base = split * share
-    stop = tl.minimum((split + 1) * share, slots)
-    # a loop with a branch around its loads would not be pipelined, so runs of visible blocks get a loop of their own
-    while base < stop:
-        run_end = base
-        while (run_end < stop) & _is_seen(
-            key_start_ptr, key_end_ptr, run_end, T, first_query, last_query, CLOSED, BLOCK_K
-        ):
-            run_end += BLOCK_K
-        for first_slot in range(base, run_end, BLOCK_K):
-            tree_slot_K = first_slot + tl.arange(0, BLOCK_K)
-            exists_K = tree_slot_K < T
-            start_K, end_K = _intervals(key_start_ptr, key_end_ptr, tree_slot_K, exists_K, CLOSED)
-            visible_MK = (start_K[None, :] <= query_M[:, None]) & (query_M[:, None] < end_K[None, :])
-            if WINDOWED:
-                position_K = tl.load(
-                    key_position_ptr + b * stride_keypos_b + tree_slot_K, mask=exists_K, other=0
-                ).to(tl.int32)  # fmt: skip
-                visible_MK = visible_MK & (position_K[None, :] > hidden_M[:, None])
-            m_M, l_M, acc_MD = _attend(
-                q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, prefix + tree_slot_K, exists_K,
-                visible_MK, m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED,
+    key_position_ptr += b * stride_keypos_b
+    if LISTED:
+        list_ptr += (b * tl.num_programs(0) + tl.program_id(0)) * (1 + most)
+        blocks = tl.load(list_ptr).to(tl.int32)
+        share = tl.cdiv(blocks, splits)
+        for i in range(split * share, tl.minimum((split + 1) * share, blocks)):
+            m_M, l_M, acc_MD = _attend_tree(
+                q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, key_start_ptr, key_end_ptr,
+                key_position_ptr, tl.load(list_ptr + 1 + i).to(tl.int32) * BLOCK_K, T, prefix, query_M, hidden_M,
+                m_M, l_M, acc_MD, scale_log2, cap_log2, D, CLOSED, WINDOWED, CAPPED, BLOCK_K, BLOCK_D,
             )  # fmt: skip
-        # the block after a run is not seen
-        base = run_end + BLOCK_K
+    else:
+        slots = tl.where(first_row < live * R, T, 0)
+        if CLOSED:
+            slots = tl.minimum(T, last_query + 1)
+        share = tl.cdiv(tl.cdiv(slots, BLOCK_K), splits) * BLOCK_K
+        base = split * share
+        stop = tl.minimum((split + 1) * share, slots)
+        # a loop with a branch around its loads would not be pipelined: runs of visible blocks get a loop of their own
+        while base < stop:
+            run_end = base
+            while (run_end < stop) & _is_seen(
+                key_start_ptr, key_end_ptr, run_end, T, first_query, last_query, CLOSED, BLOCK_K
+            ):
+                run_end += BLOCK_K
+            for first_slot in range(base, run_end, BLOCK_K):
+                m_M, l_M, acc_MD = _attend_tree(
+                    q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, key_start_ptr, key_end_ptr,
+                    key_position_ptr, first_slot, T, prefix, query_M, hidden_M,
+                    m_M, l_M, acc_MD, scale_log2, cap_log2, D, CLOSED, WINDOWED, CAPPED, BLOCK_K, BLOCK_D,
+                )  # fmt: skip
+            # the block after a run is not seen
+            base = run_end + BLOCK_K
 
     # rows of padding beside live ones saw the prefix
     l_M = tl.where(real_M, l_M, 0.0)

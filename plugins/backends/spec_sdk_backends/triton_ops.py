@@ -18,17 +18,29 @@ from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk_backends.fused_multi_step import multi_step
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
-from spec_sdk_backends.tree_attention import cached_tree_attention, tree_attention
+from spec_sdk_backends.tree_attention import (
+    DTYPES,
+    MAX_HEAD_DIM,
+    Tiling,
+    VisibleBlocks,
+    cached_tree_attention,
+    tree_attention,
+    visible_blocks,
+)
 
 
 class TritonOps(Ops):
     """Attention by interval mask, without a dense one; ``multi_step`` from logits, without a row of probabilities.
 
-    Everything else as the reference does it.
+    Everything else as the reference does it. ``shares_lists``: whether a pass's layers share one list of the key blocks
+    that are visible; if not, every program looks for itself, as benchmarks compare.
     """
 
+    def __init__(self, shares_lists: bool = True) -> None:
+        self.shares_lists = shares_lists
+
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
-        """``multi_step`` in three launches for all trees of the same sampling, where the sampler's rows can be made
+        """``multi_step`` in two launches for all trees of the same sampling, where the sampler's rows can be made
         from logits; three integers a tree are read.
 
         Elsewhere as the reference does.
@@ -54,7 +66,8 @@ class TritonOps(Ops):
         inputs = cache.inputs
         k_gSGCD, v_gSGCD = cache.layers(first, first + g)
         if not inputs.first_chunk or not _is_torchs(spec, N):
-            return cached_tree_attention(q_gBNHD, k_gSGCD, v_gSGCD, inputs, spec=spec)
+            visible = self._visible(q_gBNHD, cache, k_gSGCD.shape[2])
+            return cached_tree_attention(q_gBNHD, k_gSGCD, v_gSGCD, inputs, spec=spec, visible=visible)
         slot_B = inputs.slot_B.long()
         padding_BN = torch.arange(N, device=slot_B.device) >= inputs.live_B[:, None]
         # a masked column that an earlier request left as NaN would still spoil the sum
@@ -71,6 +84,21 @@ class TritonOps(Ops):
             enable_gqa=k_gSGCD.shape[2] < H,
         )
         return o_XHND.transpose(1, 2).view(g, B, N, H, -1).masked_fill(padding_BN[:, :, None, None], 0.0)
+
+    def _visible(self, q_gBNHD: torch.Tensor, cache: PassCache, kv_heads: int) -> VisibleBlocks | None:
+        """The pass's list of visible blocks, which its first layer makes; None where there is one block at most."""
+        N, H, D = q_gBNHD.shape[2:]
+        if not self.shares_lists or not q_gBNHD.numel() or D > MAX_HEAD_DIM or q_gBNHD.dtype not in DTYPES:
+            return None
+        R = H // kv_heads
+        tiling = Tiling.choose(N * R, D, q_gBNHD.dtype)
+        if cache.inputs.key_end_BT.shape[1] <= tiling.keys:
+            return None
+        key = VisibleBlocks, tiling, R
+        if key not in cache.made:
+            cache.made[key] = visible_blocks(cache.inputs, tiling, R)
+        found: VisibleBlocks = cache.made[key]
+        return found
 
     def tree_attention(
         self,

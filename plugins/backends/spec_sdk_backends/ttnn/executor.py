@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.ops import host_reads
 from spec_sdk.ops.pass_inputs import PassInputs
@@ -53,7 +54,9 @@ class TtnnExecutor(Executor):
         return self.run(inputs, cache, plan, run_of(plan.runner, self.layers))
 
     def run(self, inputs: PassInputs, cache: TtnnCache, plan: PassPlan, run: Run) -> PassOutput:
-        """A pass whose blocks ``run`` carries out."""
+        """A pass whose blocks ``run`` carries out. Raises UserError for an epilogue, which takes torch's logits."""
+        if plan.epilogue is not None:
+            raise UserError("backend=ttnn: a pass has no epilogue: its logits are on no torch device")
         work = TtnnPass(self.model, inputs, cache, plan.taps)
         h_RM = work.embedded()
         work.record(0, h_RM)

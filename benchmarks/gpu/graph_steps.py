@@ -1,0 +1,252 @@
+"""What three changes to captured passes gain, each beside the same pass without it, on a model of random weights:
+
+- ``lists``: one list of visible key blocks for all layers and heads of a pass over a tree, against programs that each
+  look for themselves;
+- ``verdict``: the verdict on a drawn chain inside the graph of its pass, against the same two launches after it, with
+  the read of the verdict, which ends a step;
+- ``recovery``: attention-level speculation with the block's rest beside the rest of attention, and a recovery that
+  reads the verdict on the device, where all predictions hit and where all miss: against a plain captured pass, and
+  against the runner that computes both and chooses, which is not captured.
+
+    python -m benchmarks.gpu.graph_steps --output graph_steps.json
+    python -m benchmarks.gpu.graph_steps --device cpu --shape tiny     # tries it out, in Triton's interpreter: no times
+
+The cache holds random keys and values. Calls take turns; figures are medians of wall time with the device's part, since
+a step ends on the host. Every result is compared with its baseline's before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.headline import as_ms, fitting, random_tree, waiting, wall_s
+from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.random_models import SHAPES, random_decoder
+from spec_sdk.contracts import PassInputs, PassPlan, SamplingParams
+from spec_sdk.model.executor import PassOutput
+from spec_sdk.model.graph_executor import Capture, GraphExecutor
+from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.ops.pass_inputs import RequestRows
+from spec_sdk.tree import TokenTree, TreeBuilder
+
+SCHEMA_VERSION = 1
+PARTS = ("lists", "verdict", "recovery")
+GAMMA = 7
+"""Drafted tokens of the chain: with the root, a pass of eight rows."""
+SIZE = 128
+"""Keys of either end that a prediction is made of."""
+
+
+class Passes:
+    """Passes of one model behind ``prefix`` random keys; executors share its weights and its cache."""
+
+    def __init__(self, shape: str, device: torch.device, prefix: int) -> None:
+        from spec_sdk_backends.fused_decoder import FusedDecoder
+
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.device, self.prefix = device, prefix
+        self.decoder = FusedDecoder(random_decoder(shape, device, dtype, Ops()))
+        self.cache = self.decoder.new_cache(False)
+        self.cache.reserve(1, prefix + 128)
+        for storage in (self.cache.k_LSGCD, self.cache.v_LSGCD):
+            storage.normal_(generator=torch.Generator(device).manual_seed(0))
+
+    def executor(self, ops: Ops, captured: bool = True) -> TorchExecutor:
+        return GraphExecutor(self.decoder, ops, self._capture()) if captured else TorchExecutor(self.decoder, ops)
+
+    def _capture(self) -> Capture:
+        from spec_sdk.testing import repeated
+        from spec_sdk_backends.cuda_graphs import GraphCapture
+
+        return GraphCapture(self.device) if self.device.type == "cuda" else repeated
+
+    def call(self, executor: TorchExecutor, tree: TokenTree, plan: PassPlan) -> Callable[[], PassOutput]:
+        """A pass over ``tree``, from host integers on: as a step makes it."""
+        rows = RequestRows.tree(0, self.prefix, tree.token_N, tree.depth_N, tree.end_N)
+        padded = executor.rows_of(tree.size)
+
+        def run() -> PassOutput:
+            inputs = PassInputs.of("tree", [rows], self.device, padded, padded)
+            return executor.forward(inputs, self.cache, plan)
+
+        return run
+
+
+def of_lists(passes: Passes, nodes: int, rounds: int) -> dict[str, Any]:
+    from spec_sdk_backends.triton_ops import TritonOps
+
+    tree, plan = random_tree(1, nodes, passes.decoder.vocabulary), PassPlan(SequentialRunner())
+    runs = {
+        name: passes.call(passes.executor(TritonOps(shares_lists=shared)), tree, plan)
+        for name, shared in (("each looks", False), ("one list", True))
+    }
+    logits = [run().logits_BNV for run in runs.values()]
+    return {"nodes": nodes, "off_by": off_by(*logits), "wall_ms": as_ms(wall_s(runs, waiting(passes.device), rounds))}
+
+
+def of_verdict(passes: Passes, rounds: int) -> dict[str, Any]:
+    from spec_sdk_backends.fused_rejection import decide, gather_trees
+    from spec_sdk_backends.triton_ops import TritonOps
+    from spec_sdk_backends.verdict_tables import TableSizes, VerdictTables
+
+    vocabulary, params = passes.decoder.vocabulary, SamplingParams(temperature=1.0)
+    tree = drawn_chain(vocabulary, passes.device, passes.decoder.dtype)
+    uniform_D = torch.rand(GAMMA + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    plain, runner = passes.executor(TritonOps()), SequentialRunner()
+    sizes = TableSizes(1, plain.rows_of(tree.size), 16, 16, 1, vocabulary)
+    tables = VerdictTables(sizes, params, passes.device, passes.decoder.dtype)
+    before = passes.call(plain, tree, PassPlan(runner))
+    inside = passes.call(passes.executor(TritonOps()), tree, PassPlan(runner, epilogue=tables.decide))
+
+    def after() -> list[list[int]]:
+        logits_NV = before().logits_BNV[0, : tree.size]
+        found: list[list[int]] = decide(gather_trees([tree], [logits_NV], [uniform_D], params), params).tolist()
+        return found
+
+    def in_graph() -> list[list[int]]:
+        tables.fill([tree], [uniform_D])
+        made = inside().made
+        assert made is not None
+        found: list[list[int]] = made.tolist()
+        return found
+
+    runs: dict[str, Callable[[], object]] = {"pass alone": before, "after the graph": after, "in the graph": in_graph}
+    same = after() == in_graph()
+    return {"drafted": GAMMA, "same": same, "wall_ms": as_ms(wall_s(runs, waiting(passes.device), rounds))}
+
+
+def of_recovery(passes: Passes, rounds: int, size: int) -> dict[str, Any]:
+    from spec_sdk_backends.overlapped_speculation import OverlappedSpeculationRunner
+    from spec_sdk_backends.triton_ops import TritonOps
+    from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
+    from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
+
+    tree, ops = TokenTree.root_only(1), TritonOps()
+    runs: dict[str, Callable[[], PassOutput]] = {
+        "plain": passes.call(passes.executor(ops), tree, PassPlan(SequentialRunner()))
+    }
+    for outcome, threshold in (("hits", 1e9), ("misses", 0.0)):
+        verifier = L2Threshold(L2ThresholdConfig(threshold=threshold))
+        overlapped = PassPlan(OverlappedSpeculationRunner(verifier, size))
+        runs[f"{outcome}, in a graph"] = passes.call(passes.executor(ops), tree, overlapped)
+        choosing = AttentionSpeculativeRunner(lambda: AttentionSink(AttentionSinkConfig(size=size)), verifier)
+        runs[f"{outcome}, both computed"] = passes.call(passes.executor(ops, captured=False), tree, PassPlan(choosing))
+    logits = {name: run().logits_BNV for name, run in runs.items()}
+    return {
+        "prefix": passes.prefix,
+        "size": size,
+        "off_by": {
+            outcome: off_by(logits[f"{outcome}, in a graph"], logits[f"{outcome}, both computed"])
+            for outcome in ("hits", "misses")
+        },
+        "wall_ms": as_ms(wall_s(runs, waiting(passes.device), rounds)),
+    }
+
+
+def drawn_chain(vocabulary: int, device: torch.device, dtype: torch.dtype) -> TokenTree:
+    """GAMMA tokens, each drawn from random logits of its own on the device."""
+    from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+
+    sampler, builder, node = ExactSampler(ExactConfig("torch"), SamplingParams(temperature=1.0)), TreeBuilder(1), 0
+    rng = torch.Generator().manual_seed(1)
+    for _ in range(GAMMA):
+        logits_V = torch.randn(vocabulary, generator=rng)
+        token = int(torch.multinomial(logits_V.to(dtype).float().softmax(-1), 1, generator=rng))
+        node = builder.add(node, token, "with_replacement", sampler.distribution(logits_V.to(device, dtype)))
+    return builder.build().tree
+
+
+def off_by(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference over the largest value."""
+    return float((found.float() - expected.float()).abs().max() / expected.float().abs().max())
+
+
+@torch.no_grad()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All parts that there is time for; the report is written after each."""
+    began, device = time.monotonic(), torch.device(options.device)
+    shape = fitting(options.shape, device)
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": "graph_steps",
+        **device_facts(device),
+        "shape": SHAPES[shape][0],
+        "left_out": {},
+    }
+    passes = Passes(shape, device, options.prefix)
+    # an interpreter's blocks have 64 slots: a tree of more, so that there is something to list
+    nodes = (64, 128) if device.type == "cuda" else (80,)
+    parts: dict[str, Callable[[], Any]] = {
+        "lists": lambda: [of_lists(passes, count, options.rounds) for count in nodes],
+        "verdict": lambda: of_verdict(passes, options.rounds),
+        "recovery": lambda: of_recovery(passes, options.rounds, min(SIZE, options.prefix // 4)),
+    }
+    for name in options.parts:
+        part = parts[name]
+        spent = time.monotonic() - began
+        if spent > options.seconds:
+            report["left_out"][name] = f"{spent:.0f} s of {options.seconds:.0f} were spent"
+            continue
+        try:
+            report[name] = part()
+        except Exception as error:  # one that cannot be captured leaves the figures of the others
+            report["left_out"][name] = f"{type(error).__name__}: {error}"[:500]
+        if options.output is not None:
+            options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if options.output is not None:
+        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def lines(report: Mapping[str, Any]) -> list[str]:
+    """A line per figure."""
+
+    def times(part: Mapping[str, Any]) -> str:
+        return " | ".join(f"{name} {value:.3f} ms" for name, value in part["wall_ms"].items())
+
+    told = [f"{report['machine']}, {report['shape']}"]
+    told += [
+        f"lists, {one['nodes']} nodes, off by {one['off_by']:.1e}: {times(one)}" for one in report.get("lists", ())
+    ]
+    if verdict := report.get("verdict"):
+        same = "the same" if verdict["same"] else "NOT THE SAME"
+        told.append(f"verdict on {verdict['drafted']} drafted tokens, {same}: {times(verdict)}")
+    if recovery := report.get("recovery"):
+        worst = max(recovery["off_by"].values())
+        told.append(f"recovery behind {recovery['prefix']} keys, off by {worst:.1e}: {times(recovery)}")
+    return told + [f"left out: {part}: {why}" for part, why in report["left_out"].items()]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What lists, verdicts and recovery gain in captured passes")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="8b", help="8b: 1b where that does not fit")
+    parser.add_argument("--prefix", type=int, default=7680, help="keys in the cache")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
+    parser.add_argument("--rounds", type=int, default=40, help="calls of each kind that are timed")
+    parser.add_argument("--seconds", type=float, default=150.0, help="begin no further part after this")
+    parser.add_argument("--output", type=Path, help="the JSON to write")
+    options = parser.parse_args(arguments)
+    if options.device == "cpu":
+        # read when triton is imported, which is yet to come
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    report = measure(options)
+    print("\n".join(lines(report)))
+    broken = [why for why in report["left_out"].values() if "were spent" not in why]
+    return int(bool(broken) or report.get("verdict", {}).get("same") is False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
