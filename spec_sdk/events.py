@@ -18,7 +18,9 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
                    worst row), where null is a layer that made no prediction; ``row_error``, per layer one error per
                    node of the tree, null for a tree of one; ``space`` (heads or residual: where errors are measured);
                    where ``error_bounds`` are asked for, ``state_norm`` (the largest norm of a hidden state entering
-                   each layer, and leaving the last), and in a request's first guess ``constants``, per layer
+                   each layer, and leaving the last), and in a request's first guess ``constants``, per layer.
+                   ``logprobs``, only where a request asks for them: of each token, [id, log-probability, [[id,
+                   log-probability] of the likeliest …]]
 ``request_end``    ``finish_reason``: ``stop``, ``length``, ``interrupted`` (also: cancelled) or ``error``
 ``follower``       of several processes, once for each rank but the leader, behind the last request and without
                    ``request``: ``rank`` and ``calls``, its last 65,536: name, begin (seconds since the epoch, by its

@@ -91,6 +91,8 @@ def _attention(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     hits, errors = (_per_layer([attention[key] for attention in passes]) for key in ("hit", "error"))
     every_hit, every_error = (list(chain.from_iterable(layers)) for layers in (hits, errors))
     return {
+        "predictions": len(every_hit),
+        "hits": sum(every_hit),
         "hit_rate": ratio(sum(every_hit), len(every_hit)),
         "hit_rate_per_layer": [ratio(sum(layer), len(layer)) for layer in hits],
         "mean_error": ratio(sum(every_error), len(every_error)),

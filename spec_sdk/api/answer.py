@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_sdk.engine.token_logprobs import TokenLogprob
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -14,7 +16,8 @@ class Answer:
     ended it. ``finish_reason``: ``stop`` (the model's end token, a stop token or a stop string), ``length``
     (``max_new_tokens``), ``interrupted`` (cancelled) or ``error``. ``metrics``: what metrics.json has of a prompt, and
     ``guarantee``; empty if the request was refused. ``sample``: which of the prompt's ``n`` answers it is, from 0.
-    ``error``: why it ended with ``error``; other answers of the same call are not touched by it.
+    ``error``: why it ended with ``error``; other answers of the same call are not touched by it. ``logprobs``: those of
+    all tokens, if the request asked for them.
     """
 
     text: str
@@ -23,6 +26,7 @@ class Answer:
     metrics: dict[str, Any] = field(default_factory=dict)
     sample: int = 0
     error: Exception | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Part:
 
     ``text`` and ``tokens`` are new; text lags behind tokens where a character or a stop string may be incomplete.
     ``request``: what :meth:`spec_sdk.Engine.add` returned. ``answer``: the whole answer, on its last part only.
+    ``logprobs``: of ``tokens``, if the request asked for them.
     """
 
     request: int
@@ -38,6 +43,7 @@ class Part:
     tokens: list[int]
     sample: int = 0
     answer: Answer | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def finish_reason(self) -> str | None:

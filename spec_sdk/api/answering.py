@@ -9,6 +9,7 @@ from typing import Any
 
 from spec_sdk.api.answer import Answer, Part
 from spec_sdk.api.stop_strings import StopStrings
+from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.tokenizer import Tokenizer
@@ -60,6 +61,7 @@ class Answering:
         self._stream = tokenizer.stream()
         self._stop = StopStrings(stop)
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
         self._text = ""
         self._reason = "interrupted"
         self._told_tokens = self._told_text = 0
@@ -75,6 +77,9 @@ class Answering:
         if event["event"] == "cycle":
             kept = self._take(event["tokens"])
             event = {**event, "tokens": event["tokens"][:kept], "accepted": min(event["accepted"], kept)}
+            if "logprobs" in event:
+                event["logprobs"] = event["logprobs"][:kept]
+                self._logprobs += [TokenLogprob(*told) for told in event["logprobs"]]
         elif event["event"] == "request_end":
             self._reason = "stop" if self._stop.found else event["finish_reason"]
             event = {**event, "finish_reason": self._reason}
@@ -90,10 +95,11 @@ class Answering:
     def deliver(self) -> None:
         """Put what is new into the mailbox."""
         tokens, text = self._tokens[self._told_tokens :], self._text[self._told_text :]
+        logprobs = self._logprobs[self._told_tokens :]
         self._told_tokens, self._told_text = len(self._tokens), len(self._text)
         if tokens or text or self.ended:
             answer = self._answer() if self.ended else None
-            self._mailbox.parts.append(Part(self._mailbox.request, text, tokens, self._sample, answer))
+            self._mailbox.parts.append(Part(self._mailbox.request, text, tokens, self._sample, answer, logprobs))
         if self.ended:
             del self._mailbox.open[self._id]
 
@@ -109,4 +115,4 @@ class Answering:
     def _answer(self) -> Answer:
         metrics: dict[str, Any] = request_metrics(self._log.of_request(self._id))
         metrics |= {"text": self._text, "guarantee": self._guarantee()}
-        return Answer(self._text, self._tokens, self._reason, metrics, self._sample, self.error)
+        return Answer(self._text, self._tokens, self._reason, metrics, self._sample, self.error, self._logprobs)

@@ -18,6 +18,7 @@ from spec_sdk.api.request import Prompt, Request, RequestOptions
 from spec_sdk.contracts.constraint import Constraint
 from spec_sdk.errors import UserError
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.ops.logit_offsets import LogitOffsets
 from spec_sdk.prompts import check_length, check_text, encode, encode_messages
 from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.settings import RunSettings, Settings, checked_run, checked_sampling
@@ -26,6 +27,11 @@ SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingParams))
 T = TypeVar("T")
 
 RUN = ("max_new_tokens", "ignore_eos", "chat")
+
+LARGEST_OFFSET = 100
+"""Of a bias or a penalty: it makes a token certain, or rules it out, and cannot overflow any dtype."""
+MOST_LOGPROBS = 20
+"""Alternatives of a token that can be told of; the OpenAI API tells of no more."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Plan:
     chat: bool | None
     input_features: torch.Tensor | None
     constraint: Constraint | None
+    offsets: LogitOffsets | None
+    logprobs: int | None
 
 
 def plan_of(options: RequestOptions, settings: Settings) -> Plan:
@@ -74,6 +82,8 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
         chat=None if run.chat == "auto" else run.chat,
         input_features=given.get("input_features"),
         constraint=given.get("constraint"),
+        offsets=_offsets(given),
+        logprobs=_logprobs(given.get("logprobs")),
     )
 
 
@@ -136,3 +146,27 @@ def _stop_strings(given: object) -> tuple[str, ...]:
     if not isinstance(stops, Sequence) or not all(isinstance(stop, str) and stop for stop in stops):
         raise UserError(f"stop: {given!r} must be a text, or a list of texts, none of them empty")
     return tuple(stops)
+
+
+def _offsets(given: Mapping[str, Any]) -> LogitOffsets | None:
+    bias = given.get("logit_bias", {})
+    if not isinstance(bias, Mapping):
+        raise UserError(f"logit_bias: {bias!r} must be a mapping of token ids to numbers")
+    tokens = _token_ids(bias, "logit_bias")
+    values = [_finite(value, f"logit_bias[{token}]") for token, value in zip(tokens, bias.values(), strict=True)]
+    presence, frequency = (_finite(given.get(name, 0.0), name) for name in ("presence_penalty", "frequency_penalty"))
+    if not any((*values, presence, frequency)):
+        return None
+    return LogitOffsets(dict(zip(tokens, values, strict=True)), presence, frequency)
+
+
+def _finite(value: object, name: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST_OFFSET:
+        raise UserError(f"{name}: {value!r} must be a number between -{LARGEST_OFFSET} and {LARGEST_OFFSET}")
+    return float(value)
+
+
+def _logprobs(given: object) -> int | None:
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= MOST_LOGPROBS):
+        raise UserError(f"logprobs: {given!r} must be a whole number between 0 and {MOST_LOGPROBS}, or None")
+    return given

@@ -136,6 +136,10 @@ class Engine:
         """Most tokens, prompt and answer together."""
         return self.pipeline.context
 
+    def check(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> None:
+        """Raise the UserError by which a prompt with these options would be refused; nothing is begun."""
+        self._serving.planned_one(prompt, options)
+
     # one call, all answers
 
     def generate(self, prompts: Prompts, **options: Unpack[RequestOptions]) -> list[Answer]:

@@ -75,6 +75,8 @@ class Serving:
             plan.ignore_eos,
             input_features=plan.input_features,
             constraint=plan.constraint,
+            offsets=plan.offsets,
+            logprobs=plan.logprobs,
         )
         self._pipeline.engine.check(asked)
         return Planned(plan, asked)

@@ -15,6 +15,7 @@ from spec_sdk.contracts.constraint import Constraint
 from spec_sdk.contracts.sampler import Sampler
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops import DraftLogits, Ops
+from spec_sdk.ops.logit_offsets import LogitOffsets
 from spec_sdk.tree import TokenTree
 
 LARGEST_TREE = 4096
@@ -94,6 +95,8 @@ class RequestState:
     ``tokens`` is the prefix: prompt and output so far. The last is the pending token, whose KV is in no cache yet.
     ``slot``: the request's place in every cache, from when it is admitted on. ``step``: steps done. ``constraint``:
     what its answer may consist of. ``encoder_input``: what the encoder of an encoder–decoder model is given.
+    ``offsets``: what is added to logits. ``logprobs``: how many alternatives are told of beside each token's
+    log-probability; None tells of neither.
     """
 
     tokens: list[int]
@@ -109,6 +112,8 @@ class RequestState:
     ops: Ops = field(default_factory=Ops)
     constraint: Constraint | None = None
     encoder_input: EncoderInput | None = None
+    offsets: LogitOffsets | None = None
+    logprobs: int | None = None
     view: Request = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -197,17 +202,23 @@ class Request:
     @property
     def changes_logits(self) -> bool:
         """Whether :meth:`process_logits` does anything."""
-        return self.sampler.params.repetition_penalty != 1 or self._state.constraint is not None
+        state = self._state
+        added = (state.constraint, state.offsets)
+        return self.sampler.params.repetition_penalty != 1 or any(item is not None for item in added)
 
     def process_logits(self, logits_NV: torch.Tensor, paths: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Logits of the target or a draft model under the repetition penalty and the request's constraint.
+        """Logits of the target or a draft model under the repetition penalty, the request's offsets (logit bias,
+        presence and frequency penalty) and its constraint, in this order.
 
         ``logits_NV`` [N, V] may be written to; use what is returned. Row i is what follows the request's tokens and
         then ``paths[i]``, drafted tokens.
         """
         logits_NV = self.sampler.penalise(logits_NV, self.tokens, paths)
+        answer = self.tokens[self.prompt_length :]
+        if self._state.offsets is not None:
+            logits_NV = self._state.offsets.apply(logits_NV, answer, paths)
         if self._state.constraint is not None:
-            self._state.constraint.apply(logits_NV, self.tokens[self.prompt_length :], paths)
+            self._state.constraint.apply(logits_NV, answer, paths)
         return logits_NV
 
     def process_draft(self, logits: DraftLogits, paths: Sequence[Sequence[int]]) -> DraftLogits:

@@ -9,8 +9,8 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, tree_fault, verdict_fault
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
+from spec_sdk.engine.token_logprobs import Asked, read_logprobs
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.errors import PluginFault, UnusableLogits, UserError
 from spec_sdk.level_ranks import level_ranks, level_sizes
@@ -244,6 +245,8 @@ class Scheduler:
     def _verify(self, turns: list[Turn]) -> list[Turn]:
         """The accepted path of every tree, and the tokens that it gives."""
         logits: dict[int, torch.Tensor] = {}
+        # what follows may write to the logits
+        own = {t.active.slot: t.scores.logits_NV.clone() for t in turns if t.active.state.logprobs is not None}
         for turn in turns:
             with self._ending([turn.active]):
                 logits[turn.active.slot] = penalised(turn.scores.logits_NV, turn.tree, turn.active.view)
@@ -262,7 +265,19 @@ class Scheduler:
             if tops:
                 for turn, top in zip(asking, read_tops(tops), strict=True):
                     turn.top = top
+        turns = self._going_on(turns)
+        if own:
+            self._tell_logprobs([turn for turn in turns if turn.active.slot in own], own)
         return self._going_on(turns)
+
+    def _tell_logprobs(self, turns: Sequence[Turn], own: Mapping[int, torch.Tensor]) -> None:
+        """Log-probabilities of what these requests' turns emit, by the target's ``own`` logits, a row for each node."""
+        with self._ending([turn.active for turn in turns]):
+            asked = [
+                Asked(own[turn.active.slot][turn.path], turn.tokens, turn.active.state.logprobs or 0) for turn in turns
+            ]
+            for turn, logprobs in zip(turns, read_logprobs(asked) if asked else (), strict=True):
+                turn.logprobs = logprobs
 
     def _verdicts(self, turns: Sequence[Turn], logits: Sequence[torch.Tensor]) -> Sequence[Verdict | Exception]:
         """One for each turn. A call that raises ends all of them: asked again, it would take other random numbers."""
@@ -342,6 +357,7 @@ class Scheduler:
                 tokens=turn.tokens,
                 host_reads=reads,
                 attention=None if report is None else report.event(),
+                **({} if turn.logprobs is None else {"logprobs": [astuple(told) for told in turn.logprobs]}),
             )
             reason = self._finished(active.view)
             self._progress.append(Progress(active.state.id, turn.tokens, reason))

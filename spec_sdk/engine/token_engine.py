@@ -24,6 +24,7 @@ from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
+from spec_sdk.ops.logit_offsets import LogitOffsets
 from spec_sdk.sampling_params import SamplingParams
 
 TREE_ROOM = 64
@@ -38,7 +39,9 @@ class TokenRequest:
     like the model's own end tokens, which ``ignore_eos`` passes over. ``request_id`` names the request in events; None
     is the next number. ``random_stream`` chooses its random numbers among those of one seed; None is ``request_id``.
     ``emit`` gets its events. ``input_features`` [X, T]: what the encoder of an encoder–decoder model is given, such as
-    log-mel features. ``constraint``: what the answer may consist of.
+    log-mel features. ``constraint``: what the answer may consist of. ``offsets``: what is added to its logits, of the
+    target and of draft models. ``logprobs``: alternatives to tell of beside the log-probability of every token; 0 tells
+    of the token's alone, None of nothing.
     """
 
     prompt: Sequence[int]
@@ -51,6 +54,8 @@ class TokenRequest:
     emit: Emit = lambda event: None
     input_features: torch.Tensor | None = None
     constraint: Constraint | None = None
+    offsets: LogitOffsets | None = None
+    logprobs: int | None = None
 
 
 class TokenEngine:
@@ -126,7 +131,9 @@ class TokenEngine:
             raise UserError("prompt: it is empty")
         if len(request.prompt) >= context:
             raise UserError(f"prompt: {len(request.prompt)} tokens do not fit the target's context of {context}")
-        for name, tokens in (("prompt", request.prompt), ("stop_token_ids", request.stop_token_ids)):
+        biased = () if request.offsets is None else request.offsets.tokens
+        named = (("prompt", request.prompt), ("stop_token_ids", request.stop_token_ids), ("logit_bias", biased))
+        for name, tokens in named:
             if (unknown := next((token for token in tokens if not 0 <= token < vocabulary), None)) is not None:
                 raise UserError(f"{name}: token {unknown} lies outside the vocabulary of {vocabulary}")
         self.verifier.check(request.sampling or self._sampling)
@@ -151,4 +158,6 @@ class TokenEngine:
             ops=self._ops,
             encoder_input=None if request.input_features is None else EncoderInput(request.input_features),
             constraint=request.constraint,
+            offsets=request.offsets,
+            logprobs=request.logprobs,
         )

@@ -16,6 +16,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from spec_sdk.errors import UserError, in_a_line, message_of
 
 
+class RefusedMessages(UserError):
+    """A template refused the messages, or failed over them. ``reason``: what it said of them, without its file."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: the chat template failed: {reason}")
+        self.reason = reason
+
+
 class ChatTemplate:
     """A model's chat template with its special tokens (``bos_token``, ``eos_token`` and so on, by role).
 
@@ -47,7 +55,7 @@ class ChatTemplate:
             )
         # the template is somebody else's program: whatever it raises is its fault, not ours
         except Exception as error:
-            raise UserError(f"{self._where}: the chat template failed: {_one_line(error)}") from error
+            raise RefusedMessages(self._where, _one_line(error)) from error
 
 
 class _GenerationBlock(Extension):

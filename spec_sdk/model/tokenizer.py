@@ -16,6 +16,8 @@ from spec_sdk.model.config_fields import Fields, read_json_object
 from spec_sdk.model.tokenizer_stream import TokenStream
 
 TOKENIZER_NAME = "tokenizer.json"
+WORD_BEGIN = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for the space before a word."""
 
 
 class Tokenizer:
@@ -69,6 +71,13 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of ``ids``. Ids without a token (padding rows of the model) decode to nothing."""
         return self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def piece(self, token: int) -> str:
+        """The text of one token as it stands in the middle of a text; U+FFFD for bytes that are no whole character."""
+        text = self._fast.decode([token], skip_special_tokens=False)
+        # SentencePiece's decoders drop the space before the first word of a text
+        begins_word = (self._fast.id_to_token(token) or "").startswith(WORD_BEGIN)
+        return f" {text}" if begins_word and not text.startswith(" ") else text
 
     def stream(self) -> TokenStream:
         """A new stream that decodes as :meth:`decode` does."""

@@ -29,6 +29,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.needle import FindNeedles
     from spec_sdk.tasks.plugins import ListPlugins
     from spec_sdk.tasks.report import Report
+    from spec_sdk.tasks.serve import Serve
     from spec_sdk.tasks.show_tree import ShowTree
     from spec_sdk.tasks.train_draft import TrainDraft
     from spec_sdk.tasks.transcribe import Transcribe
@@ -48,6 +49,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         Generate,
         ListPlugins,
         Report,
+        Serve,
         ShowCache,
         ShowCostCurve,
         ShowTree,

@@ -104,6 +104,9 @@ def test_other_programs(command: Command, monkeypatch: pytest.MonkeyPatch) -> No
         assert set(typed[1:2]) <= set(targets)
     elif typed[0] == "pip":
         _check_requirement(typed[-1])
+    elif typed[0] == "curl":
+        # run against a server by tests/serve/test_documented.py
+        assert "http://127.0.0.1:8000/v1/" in command.text
     elif typed[:2] == [".", ".venv/bin/activate"]:
         assert ".venv" in (ROOT / "Makefile").read_text(encoding="utf-8")
     elif typed[1:3] == ["-m", "pytest"]:

@@ -39,6 +39,7 @@ from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_t
 from tests.mutants.samplers import SAMPLERS
 from tests.mutants.scheduling import SCHEDULING
 from tests.mutants.self_drafting import SELF_DRAFTING
+from tests.mutants.serving import SERVING
 from tests.mutants.speech import SPEECH
 from tests.mutants.sweeps import SWEEPS
 from tests.mutants.training import TRAINING
@@ -60,6 +61,7 @@ LISTS = (
     FAMILIES,
     SPEECH,
     API,
+    SERVING,
     QUANTISED,
     WAITING,
     RANKS,

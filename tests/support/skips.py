@@ -20,6 +20,7 @@ ALLOWED = (
     "needs a browser",
     "nothing can be compiled here",  # whether that is so is tested
     "needs the extra eval",  # 470 MB, which make test does without
+    "needs the extra fuzz",  # 40 MB: schemathesis
     "needs the extra ray",  # 270 MB, and another cloudpickle than joblib's newest
     "needs the library speculators",  # which wants another transformers than ours
     "needs an unpacked wheel of vLLM",  # which brings CUDA when it is installed

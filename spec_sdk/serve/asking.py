@@ -1,0 +1,154 @@
+"""From a body to what the engine is asked. Everything that can be refused is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from spec_sdk.api.engine import Engine
+from spec_sdk.api.request import RequestOptions
+from spec_sdk.errors import UserError
+from spec_sdk.model.chat_template import RefusedMessages
+from spec_sdk.prompts import check_text
+from spec_sdk.serve.bodies import NEUTRAL, Body, ChatBody, CompletionBody
+from spec_sdk.serve.faults import Refusal
+
+PLAIN = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "n",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+)
+"""Options that the engine has under the same name."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that the engine takes: each prompt's token ids and options, ``n`` answers for each.
+
+    ``logprobs``: whether a client is told of them, which is not so if only the options are there.
+    """
+
+    prompts: list[list[int]]
+    options: list[RequestOptions]
+    n: int
+    logprobs: bool
+
+    @property
+    def answers(self) -> int:
+        return len(self.prompts) * self.n
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+
+def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
+    """A body as the engine takes it. ``max_new_tokens``: for those who do not say. Raises Refusal with status 400."""
+    _refuse_what_is_not_offered(body)
+    try:
+        if isinstance(body, ChatBody):
+            prompts = [_chat_tokens(body, engine)]
+        else:
+            prompts = _prompt_tokens(cast(CompletionBody, body), engine)
+        shared = _options(body)
+        given = cast(dict[str, Any], shared).pop("max_new_tokens", None)
+        options: list[RequestOptions] = []
+        for tokens in prompts:
+            length = min(max_new_tokens, max(engine.context - len(tokens), 1)) if given is None else given
+            options.append({**shared, "max_new_tokens": length})
+            engine.check(tokens, **options[-1])
+    except RefusedMessages as error:
+        raise Refusal(400, f"messages: the model's chat template refuses them: {error.reason}", "messages") from error
+    except UserError as error:
+        raise refused(error) from error
+    return Asked(prompts, options, body.n or 1, "logprobs" in shared)
+
+
+def refused(error: UserError) -> Refusal:
+    """What the engine does not take. The option stands before the colon, by the name that it has here."""
+    option, colon, rest = str(error).replace("max_new_tokens", "max_tokens").partition(":")
+    option = option.removeprefix("sampling.")
+    if not colon or not option.isidentifier():
+        return Refusal(400, str(error))
+    code = "context_length_exceeded" if option == "prompt" and "context" in rest else None
+    return Refusal(400, f"{option}:{rest}", option, code)
+
+
+def _refuse_what_is_not_offered(body: Body) -> None:
+    for name, neutral in NEUTRAL.items():
+        value = getattr(body, name, None)
+        if value is not None and value not in neutral:
+            kind = "; constrained output is not there yet" if name == "response_format" else ""
+            raise Refusal(400, f"{name}: it is not supported{kind}; leave it out", name, "unsupported_parameter")
+    if isinstance(body, CompletionBody) and body.best_of not in (None, body.n or 1):
+        raise Refusal(400, "best_of: it must be n, or be left out", "best_of", "unsupported_parameter")
+    if isinstance(body, ChatBody) and body.top_logprobs is not None and not body.logprobs:
+        raise Refusal(400, "top_logprobs: it needs logprobs=true", "top_logprobs")
+    if body.stream_options is not None and not body.stream:
+        raise Refusal(400, "stream_options: it needs stream=true", "stream_options")
+
+
+def _options(body: Body) -> RequestOptions:
+    given: dict[str, Any] = {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    if body.logit_bias:
+        given["logit_bias"] = _bias(body.logit_bias)
+    if (length := _max_tokens(body)) is not None:
+        given["max_new_tokens"] = length
+    if isinstance(body, ChatBody):
+        if body.logprobs:
+            given["logprobs"] = body.top_logprobs or 0
+    elif (logprobs := cast(CompletionBody, body).logprobs) is not None:
+        given["logprobs"] = logprobs
+    return cast(RequestOptions, given)
+
+
+def _max_tokens(body: Body) -> int | None:
+    """``max_tokens`` is the older name of a chat's ``max_completion_tokens``."""
+    newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
+    if newer is not None and body.max_tokens not in (None, newer):
+        raise Refusal(400, "max_tokens: max_completion_tokens is given too; give one of the two", "max_tokens")
+    return body.max_tokens if newer is None else newer
+
+
+def _bias(given: dict[str, float]) -> dict[int, float]:
+    bias: dict[int, float] = {}
+    for name, value in given.items():
+        # int() takes signs, spaces and underscores too
+        if not (name.isascii() and name.isdigit() and len(name) < 20):
+            raise Refusal(400, f"logit_bias: {name[:40]!r} is no token id", "logit_bias")
+        bias[int(name)] = value
+    return bias
+
+
+def _prompt_tokens(body: CompletionBody, engine: Engine) -> list[list[int]]:
+    given: Any = body.prompt
+    several = isinstance(given, list) and not isinstance(given[0], int)
+    prompts: Sequence[Any] = given if several else [given]
+    return [_text_tokens(one, engine) if isinstance(one, str) else list(one) for one in prompts]
+
+
+def _text_tokens(text: str, engine: Engine) -> list[int]:
+    check_text(text)
+    return engine.tokenizer.encode(text)
+
+
+def _chat_tokens(body: ChatBody, engine: Engine) -> list[int]:
+    if not engine.tokenizer.has_chat_template:
+        raise Refusal(400, "messages: this model has no chat template; use /v1/completions", "messages")
+    messages = []
+    for message in body.messages:
+        content = message.content
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        messages.append({"role": "system" if message.role == "developer" else message.role, "content": text})
+    check_text("\n".join(message["content"] for message in messages), "messages: all of their content")
+    return engine.tokenizer.chat(messages)

@@ -1,0 +1,128 @@
+"""What clients send: the bodies of OpenAI's requests, and what is added to them here.
+
+Types are strict and names must be known: a mistyped option is refused, not passed over. None is the same as leaving an
+option out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spec_sdk.api.checking import LARGEST_OFFSET, MOST_LOGPROBS
+from spec_sdk.config.option import LARGEST_INT64
+
+TokenId = Annotated[int, Field(ge=0, le=LARGEST_INT64)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Stop = Annotated[str, Field(min_length=1)]
+Offset = Annotated[float, Field(ge=-LARGEST_OFFSET, le=LARGEST_OFFSET)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(Strict):
+    """``include_usage``: a last chunk with usage and without choices. ``include_obfuscation`` changes nothing here."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Body(Strict):
+    """What both kinds of request have. ``top_k``, ``min_p``, ``repetition_penalty``, ``stop_token_ids`` and
+    ``ignore_eos`` are not OpenAI's; its client sends them as ``extra_body``.
+    """
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=LARGEST_INT64)] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=LARGEST_INT64)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    # what lies beyond makes infinite logits of finite ones
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Offset] | None = None
+    seed: Annotated[int, Field(ge=0, le=LARGEST_INT64)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class CompletionBody(Body):
+    """``POST /v1/completions``. A prompt is a text or token ids, or a list of several."""
+
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(min_length=1, max_length=128)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=128)]
+    )
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    suffix: str | None = None
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Strict):
+    """One message; ``name`` is passed over, as chat templates do not know it."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    name: str | None = None
+
+
+class ChatBody(Body):
+    """``POST /v1/chat/completions``. Those after ``top_logprobs`` may be sent, but not ask for anything."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=LARGEST_INT64)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},),
+    "echo": (False,),
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "store": (False,),
+}
+"""Options that are not offered, and the values by which they ask for nothing."""

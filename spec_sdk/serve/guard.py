@@ -1,0 +1,142 @@
+"""What every request passes before it reaches the server's own code: who may ask, how much, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spec_sdk.serve.answering import ClientLeft, tell_of
+from spec_sdk.serve.counts import Counts
+from spec_sdk.serve.faults import Refusal, unsound
+
+OPEN = ("/health",)
+"""What needs no key."""
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics", "/openapi.json")
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``hosts``: what the header Host may name, none for anything. ``keys``: of which one is asked for, if any."""
+
+    max_body: int
+    read_timeout: float
+    hosts: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    access_log: bool = True
+
+
+class Guard:
+    """Checks key, host and size; hands on the whole body at once; keeps exceptions from client and log."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, counts: Counts) -> None:
+        self._app = app
+        self._limits = limits
+        self._counts = counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, status = time.monotonic(), 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        async def refuse(refusal: Refusal) -> None:
+            if not status:
+                await refusal.response()(scope, receive, watched)
+
+        try:
+            self._check(scope)
+            body = await self._body(scope, receive)
+            await self._app(scope, _replayed(body, receive), watched)
+        except Refusal as refusal:
+            await refuse(refusal)
+        except ClientLeft:
+            self._counts.cancelled.inc()
+            status = status or 499
+        except Exception as error:
+            tell_of(error)
+            await refuse(unsound())
+        finally:
+            endpoint = next((name for name in ENDPOINTS if scope["path"] == name), "other")
+            self._counts.requests.labels(endpoint, str(status or 499)).inc()
+            if self._limits.access_log:
+                client = (scope.get("client") or ["-"])[0]
+                # paths that are none of ours may hold anything
+                line = f"{client} {scope['method']} {endpoint} {status or 499} {time.monotonic() - began:.3f} s"
+                print(line, file=sys.stderr, flush=True)
+
+    def _check(self, scope: Scope) -> None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._limits.hosts and _without_port(host) not in self._limits.hosts:
+            # a page in a browser here may have led its own name to this machine
+            raise Refusal(
+                403, "Host: this server answers to the names of this machine only; task.host=0.0.0.0 lifts it"
+            )
+        if self._limits.keys and scope["path"] not in OPEN:
+            given = headers.get(b"authorization", b"")
+            kind, _, key = given.partition(b" ")
+            known = [hmac.compare_digest(key.strip(), one.encode()) for one in self._limits.keys]
+            if kind.lower() != b"bearer" or not any(known):
+                headers_401 = {"WWW-Authenticate": "Bearer"}
+                raise Refusal(401, "Authorization: no valid API key", code="invalid_api_key", headers=headers_401)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """The whole body. Raises Refusal for one that is too large or comes too slowly."""
+        most = self._limits.max_body
+        too_large = Refusal(413, f"the body has more than {most} bytes", headers={"Connection": "close"})
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        # the longest number that can be read is no attack on int()
+        if len(length) > 18 or (length.isdigit() and int(length) > most):
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.read_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientLeft
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            message_408 = f"the body did not come within {self._limits.read_timeout:g} s"
+            raise Refusal(408, message_408, headers={"Connection": "close"}) from None
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A body that was read already, and then what comes after it."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host).lower()

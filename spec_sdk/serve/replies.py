@@ -1,0 +1,173 @@
+"""What clients are sent: answers and chunks of answers in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec_sdk.api.answer import Answer, Part
+from spec_sdk.engine.token_logprobs import TokenLogprob
+from spec_sdk.metrics import ratio
+from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.model.tokenizer_stream import REPLACEMENT
+
+LEAST = -9999.0
+"""What stands for a logarithm of 0, which JSON does not know."""
+
+
+@dataclass
+class Told:
+    """How far the chunks of one answer are: characters of its tokens' texts, for ``text_offset``."""
+
+    offset: int = 0
+    begun: bool = False
+
+
+@dataclass
+class Replies(ABC):
+    """The replies to one request. ``logprobs``: whether it asked for them."""
+
+    model: str
+    tokenizer: Tokenizer
+    logprobs: bool
+    id: str = ""
+    created: int = field(default_factory=lambda: int(time.time()))
+    _told: dict[int, Told] = field(default_factory=dict)
+    prefix = ""
+    object = ""
+    chunk_object = ""
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+
+    def whole(self, answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:
+        """All answers at once, in the order of their ``index``."""
+        choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
+        return self._frame(self.object, choices) | {"usage": usage_of(answers, prompt_tokens)}
+
+    def chunks(self, index: int, part: Part) -> list[dict[str, Any]]:
+        """What a part adds to the answer with this ``index``; none if there is nothing yet to tell."""
+        told = self._told.setdefault(index, Told())
+        choices = [] if told.begun else self._begin(index)
+        told.begun = True
+        if part.text or part.finish_reason or (self.logprobs and part.logprobs):
+            choices.append(self._chunk(index, part, told))
+        return [self._frame(self.chunk_object, [choice]) for choice in choices]
+
+    def usage_chunk(self, answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:
+        """The last chunk, where ``stream_options`` ask for it."""
+        return self._frame(self.chunk_object, []) | {"usage": usage_of(answers, prompt_tokens)}
+
+    def _frame(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": list(choices)}
+
+    def _begin(self, index: int) -> list[dict[str, Any]]:
+        return []
+
+    @abstractmethod
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _chunk(self, index: int, part: Part, told: Told) -> dict[str, Any]: ...
+
+
+class CompletionReplies(Replies):
+    """``text_completion``."""
+
+    prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
+
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": answer.text,
+            "logprobs": self._logprobs(answer.logprobs, Told()),
+            "finish_reason": answer.finish_reason,
+        }
+
+    def _chunk(self, index: int, part: Part, told: Told) -> dict[str, Any]:
+        logprobs = self._logprobs(part.logprobs, told)
+        return {"index": index, "text": part.text, "logprobs": logprobs, "finish_reason": part.finish_reason}
+
+    def _logprobs(self, logprobs: Sequence[TokenLogprob], told: Told) -> dict[str, Any] | None:
+        if not self.logprobs:
+            return None
+        texts, offsets = [], []
+        for one in logprobs:
+            texts.append(self.tokenizer.piece(one.token))
+            offsets.append(told.offset)
+            told.offset += len(texts[-1])
+        return {
+            "tokens": texts,
+            "token_logprobs": [max(one.logprob, LEAST) for one in logprobs],
+            "top_logprobs": [
+                # of tokens with the same text the likeliest; the answer's own always
+                {self.tokenizer.piece(t): max(value, LEAST) for t, value in ((one.token, one.logprob), *one.top[::-1])}
+                for one in logprobs
+            ],
+            "text_offset": offsets,
+        }
+
+
+class ChatReplies(Replies):
+    """``chat.completion``."""
+
+    prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": self._logprobs(answer.logprobs),
+            "finish_reason": answer.finish_reason,
+        }
+
+    def _begin(self, index: int) -> list[dict[str, Any]]:
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
+
+    def _chunk(self, index: int, part: Part, told: Told) -> dict[str, Any]:
+        delta = {"content": part.text} if part.text else {}
+        logprobs = self._logprobs(part.logprobs)
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": part.finish_reason}
+
+    def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        if not self.logprobs:
+            return None
+        content = [
+            self._one(one.token, one.logprob) | {"top_logprobs": [self._one(*other) for other in one.top]}
+            for one in logprobs
+        ]
+        return {"content": content, "refusal": None}
+
+    def _one(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self.tokenizer.piece(token)
+        # the bytes of a part of a character are not to be had from its text
+        spelt = None if REPLACEMENT in text else list(text.encode())
+        return {"token": text, "logprob": max(logprob, LEAST), "bytes": spelt}
+
+
+def usage_of(answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:
+    """Tokens of a request, and what speculation did for it: all its answers together."""
+    new, steps, drafted, accepted = (
+        sum(answer.metrics[name] for answer in answers) for name in ("new_tokens", "steps", "drafted", "accepted")
+    )
+    attention = [answer.metrics["attention"] for answer in answers if answer.metrics["attention"] is not None]
+    predicted, hits = (sum(one[name] for one in attention) for name in ("predictions", "hits"))
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": new,
+        "total_tokens": prompt_tokens + new,
+        "speculation": {
+            "guarantee": answers[0].metrics["guarantee"],
+            "target_passes": steps,
+            "drafted_tokens": drafted,
+            "accepted_tokens": accepted,
+            "acceptance_rate": ratio(accepted, drafted),
+            "mean_accepted_tokens": ratio(new, steps),
+            "attention_hit_rate": ratio(hits, predicted),
+        },
+    }

@@ -1,0 +1,107 @@
+"""A server from its socket to its last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from spec_sdk.errors import UserError, message_of
+from spec_sdk.files import expanded, read_text
+from spec_sdk.serve.options import ServeConfig
+
+
+def bound(config: ServeConfig) -> socket.socket:
+    """A socket at the server's address. Raises UserError if it is not to be had."""
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        place = socket.socket(family, kind, protocol)
+        try:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind(address)
+        except BaseException:
+            place.close()
+            raise
+    except UnicodeError as error:
+        raise UserError(f"task.host: {config.host!r} is no address") from error
+    except socket.gaierror as error:
+        raise UserError(f"task.host: {config.host!r} is no address of this machine: {message_of(error)}") from error
+    except OSError as error:
+        reason = error.strerror or message_of(error)
+        raise UserError(
+            f"task.port: {config.host}:{config.port} cannot be listened on: {reason}; task.port=0 takes a free one"
+        ) from error
+    return place
+
+
+def is_loopback(place: socket.socket) -> bool:
+    """Whether only this machine reaches it."""
+    return ipaddress.ip_address(place.getsockname()[0]).is_loopback
+
+
+def url_of(place: socket.socket) -> str:
+    host, port = place.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def keys_of(config: ServeConfig) -> list[str]:
+    """The keys that clients may send; none if none is asked for. Raises UserError for a file that has none."""
+    if config.api_key_file is None:
+        return []
+    path: Path = expanded(config.api_key_file, "task.api_key_file")
+    text = read_text(path, f"task.api_key_file: {config.api_key_file}")
+    keys = [line.strip() for line in text.splitlines() if line.strip()]
+    if not keys:
+        raise UserError(f"task.api_key_file: {config.api_key_file} has no key; write one in a line")
+    if (
+        odd := next((number for number, key in enumerate(keys, 1) if not key.isascii() or " " in key), None)
+    ) is not None:
+        raise UserError(f"task.api_key_file: {config.api_key_file}: key {odd} has more than ASCII without spaces")
+    return keys
+
+
+class Server(uvicorn.Server):
+    """Says where it serves once it does, and that it waits for answers once it is told to end."""
+
+    def __init__(self, config: uvicorn.Config, about: str) -> None:
+        super().__init__(config)
+        self._about = about
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            print(self._about, file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        print("stopping: answers in progress end first", file=sys.stderr, flush=True)
+        await super().shutdown(sockets=sockets)
+
+
+def make_server(app: ASGIApp, config: ServeConfig, about: str) -> Server:
+    """A server of an application; ``about`` is told when it serves."""
+    settings = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(config.drain_timeout)),
+        ws="none",
+        lifespan="off",
+    )
+    return Server(settings, about)
+
+
+def run_server(server: Server, place: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C, and then until answers in progress have ended; a second Ctrl-C ends them too.
+
+    Whatever handles signals otherwise is handed the signal afterwards, as if it had come then.
+    """
+    with place:
+        asyncio.run(server.serve(sockets=[place]))

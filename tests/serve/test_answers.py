@@ -1,0 +1,203 @@
+"""What OpenAI's own client gets is what the engine answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from spec_sdk import Engine
+from spec_sdk.serve.replies import LEAST
+from tests.support.serving import MODEL, Served, get, post
+
+QUESTIONS = ("Why is the sky blue?", "Name three colours.", "What is the capital of France?")
+CHAT: Any = [{"role": "system", "content": "Answer."}, {"role": "user", "content": QUESTIONS[0]}]
+
+
+def test_a_completion_is_the_engines_answer(client: openai.OpenAI, engine: Engine) -> None:
+    reply = client.completions.create(model=MODEL, prompt=QUESTIONS[0], max_tokens=9)
+    [answer] = engine.generate(QUESTIONS[0], chat=False, max_new_tokens=9)
+    assert reply.choices[0].text == answer.text and reply.choices[0].finish_reason == "length"
+    assert reply.usage is not None and reply.usage.completion_tokens == 9
+    assert reply.usage.prompt_tokens == len(engine.tokenizer.encode(QUESTIONS[0]))
+    told: Any = reply.usage.model_extra
+    assert told["speculation"]["mean_accepted_tokens"] == answer.metrics["mean_accepted_tokens"]
+    assert told["speculation"]["acceptance_rate"] == answer.metrics["acceptance_rate"]
+    assert told["speculation"]["guarantee"] == "exact"
+
+
+def test_a_chat_is_the_engines_answer(client: openai.OpenAI, engine: Engine) -> None:
+    parts: Any = [{"role": "developer", "content": "Answer."}]
+    parts += [{"role": "user", "content": [{"type": "text", "text": half} for half in ("Why is ", "the sky blue?")]}]
+    [answer] = engine.generate([CHAT], max_new_tokens=12)
+    for messages in (CHAT, parts):
+        reply = client.chat.completions.create(model=MODEL, messages=messages)
+        assert reply.choices[0].message.content == answer.text
+        assert reply.choices[0].message.role == "assistant"
+
+
+def test_prompts_of_a_list_and_several_answers_of_each(client: openai.OpenAI, engine: Engine) -> None:
+    prompts = [engine.tokenizer.encode(question) for question in QUESTIONS[:2]]
+    reply = client.completions.create(model=MODEL, prompt=prompts, n=2, temperature=0.9, seed=5, max_tokens=6)
+    expected = [a.text for p in prompts for a in engine.generate([p], n=2, temperature=0.9, seed=5, max_new_tokens=6)]
+    assert [choice.text for choice in sorted(reply.choices, key=lambda choice: choice.index)] == expected
+    assert len(set(expected)) > 1
+    assert reply.usage is not None and reply.usage.completion_tokens == 24
+
+
+def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "prompt": list(QUESTIONS), "max_tokens": 10, "logprobs": 1}
+    whole = client.completions.create(**asked)
+    texts: dict[int, str] = {}
+    tokens: dict[int, list[str]] = {}
+    reasons: dict[int, str | None] = {}
+    usage = None
+    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+            tokens[choice.index] = tokens.get(choice.index, []) + (choice.logprobs.tokens or [])
+            reasons[choice.index] = choice.finish_reason
+    assert [texts[i] for i in range(3)] == [choice.text for choice in whole.choices]
+    assert [tokens[i] for i in range(3)] == [choice.logprobs and choice.logprobs.tokens for choice in whole.choices]
+    assert set(reasons.values()) == {"length"}
+    assert usage is not None and usage == whole.usage
+
+
+def test_a_streamed_chat(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model=MODEL, messages=CHAT)
+    chunks = list(client.chat.completions.create(model=MODEL, messages=CHAT, stream=True))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
+    assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["length"]
+    assert not any(chunk.usage for chunk in chunks)
+
+
+def test_a_stop_string_ends_an_answer(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model=MODEL, prompt=QUESTIONS[1]).choices[0].text
+    stop = whole[len(whole) // 2 :][:2]
+    cut = client.completions.create(model=MODEL, prompt=QUESTIONS[1], stop=["never there", stop]).choices[0]
+    assert cut.text == whole[: whole.find(stop)] and cut.finish_reason == "stop"
+
+
+def test_sampled_and_greedy_requests_in_one_batch(client: openai.OpenAI, engine: Engine) -> None:
+    """Each of several at once is what it is alone: its parameters are its own."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    options: list[dict[str, Any]] = [
+        {},
+        {"temperature": 1.0, "seed": 3},
+        {"temperature": 0.7, "seed": 3, "top_p": 0.8, "presence_penalty": 1.5},
+        {"logit_bias": {"40": 100.0}},
+        {"frequency_penalty": 2.0, "temperature": 1.2, "seed": 9},
+    ]
+
+    def ask(given: dict[str, Any]) -> str:
+        return client.completions.create(model=MODEL, prompt=QUESTIONS[2], max_tokens=20, **given).choices[0].text
+
+    with ThreadPoolExecutor(len(options)) as together:
+        texts = list(together.map(ask, options))
+    for given, text in zip(options, texts, strict=True):
+        own: Any = {**given, "logit_bias": {40: 100.0}} if "logit_bias" in given else given
+        [alone] = engine.generate(QUESTIONS[2], chat=False, max_new_tokens=20, **own)
+        assert text == alone.text, given
+    assert texts[3] == engine.tokenizer.decode([40] * 20)
+    assert len(set(texts)) == len(texts)
+
+
+def test_logprobs_of_a_chat(client: openai.OpenAI, engine: Engine) -> None:
+    reply = client.chat.completions.create(model=MODEL, messages=CHAT, logprobs=True, top_logprobs=3)
+    [answer] = engine.generate([CHAT], logprobs=3)
+    logprobs = reply.choices[0].logprobs
+    assert logprobs is not None and logprobs.content is not None
+    assert [one.logprob for one in logprobs.content] == [one.logprob for one in answer.logprobs]
+    for one, own in zip(logprobs.content, answer.logprobs, strict=True):
+        assert one.token == engine.tokenizer.piece(own.token)
+        assert one.bytes is None or bytes(one.bytes).decode() == one.token
+        assert len(one.top_logprobs) == 3 and one.top_logprobs[0].logprob >= one.logprob > LEAST
+
+
+def test_models_health_and_metrics(client: openai.OpenAI, server: Served) -> None:
+    [model] = client.models.list().data
+    assert model.id == MODEL == client.models.retrieve(MODEL).id
+    assert get(server.port, "/health") == (200, b'{"status":"ok"}')
+    before = server.metric("generation_tokens_total")
+    client.completions.create(model=MODEL, prompt="Hello", max_tokens=7)
+    assert server.metric("generation_tokens_total") == before + 7
+    text = get(server.port, "/metrics")[1].decode()
+    for name in (
+        "requests_total",
+        "requests_waiting",
+        "requests_running",
+        "time_to_first_token_seconds_bucket",
+        "tokens_per_second_count",
+        "acceptance_rate",
+        "mean_accepted_tokens",
+        "attention_hit_rate",
+    ):
+        assert f"\nspec_sdk_{name}" in text
+    assert server.metric("requests_running") == 0
+    sums = (server.metric(f"{name}_tokens_total") for name in ("accepted", "drafted"))
+    accepted, drafted = sums
+    assert server.metric("acceptance_rate") == accepted / drafted
+
+
+def test_the_openapi_document_has_the_endpoints(server: Served) -> None:
+    document = json.loads(get(server.port, "/openapi.json")[1])
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics"} <= set(document["paths"])
+    assert "422" not in json.dumps(document["paths"]["/v1/completions"])
+
+
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "unknown option": ({"temprature": 1}, 400, "did you mean 'temperature'"),
+    "type": ({"temperature": "1"}, 400, "temperature: Input should be a valid number"),
+    "true is no number": ({"max_tokens": True}, 400, "max_tokens"),
+    "range": ({"top_p": 0}, 400, "top_p"),
+    "another model": ({"model": "gpt"}, 404, "there is 'tiny'"),
+    "a schema": ({"response_format": {"type": "json_object"}}, 400, "constrained output is not there yet"),
+    "echo": ({"echo": True}, 400, "echo"),
+    "best_of": ({"best_of": 2}, 400, "best_of"),
+    "too long": ({"max_tokens": 5000}, 400, "exceed the context of 4096"),
+    "too many": ({"n": 100}, 400, "takes on 72 at most"),
+    "empty": ({"prompt": ""}, 400, "prompt: it is empty"),
+    "no tokens": ({"prompt": [-1]}, 400, "prompt: it must be a text, token ids"),
+    "unknown token": ({"prompt": [480]}, 400, "outside the vocabulary of 480"),
+    "bias of no token": ({"logit_bias": {"sky": 1}}, 400, "'sky' is no token id"),
+    "bias beyond": ({"logit_bias": {"480": 1}}, 400, "outside the vocabulary of 480"),
+    "stream_options": ({"stream_options": {"include_usage": True}}, 400, "needs stream=true"),
+    "surrogate": ({"prompt": "\ud800"}, 400, "prompt"),
+    "empty stop": ({"stop": ""}, 400, "stop: it must be a text"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("stream", [False, True])
+def test_refusals_are_in_the_shape_of_openai(case: str, stream: bool, server: Served) -> None:
+    options, status, told = REFUSED[case]
+    if stream and "stream_options" in options:
+        return
+    body = json.dumps({"prompt": "Hi", "stream": stream, **options}).encode()
+    got, reply = post(server.port, "/v1/completions", body)
+    error = json.loads(reply)["error"]
+    assert got == status and told in error["message"], error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    "options", [{"tools": [{}]}, {"modalities": ["audio"]}, {"top_logprobs": 2}, {"messages": []}, {"messages": [{}]}]
+)
+def test_refused_chats(options: dict[str, Any], server: Served) -> None:
+    status, reply = post(server.port, "/v1/chat/completions", json.dumps({"messages": CHAT, **options}).encode())
+    assert status == 400 and next(iter(options)) in json.loads(reply)["error"]["message"]
+
+
+def test_malformed_bodies(server: Served) -> None:
+    for body in (b"", b"{", b"[]", b"\xff\xfe", b"1", b"null", b"[" * 100_000, b'{"a":' * 5000):
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            status, reply = post(server.port, path, body)
+            assert status == 400 and json.loads(reply)["error"]["message"], (body[:20], status)
+    assert post(server.port, "/nowhere", b"{}")[0] == 404
+    assert get(server.port, "/v1/completions")[0] == 405

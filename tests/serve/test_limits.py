@@ -1,0 +1,191 @@
+"""What the server bounds, whom it lets in, and what becomes of requests whose client leaves."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from spec_sdk import Engine
+from spec_sdk.serve.options import ServeConfig
+from tests.support.serving import PATIENCE_S, Served, get, post, served
+
+LONG = {"prompt": "Why is the sky blue?", "max_tokens": 3000, "stream": True}
+"""More tokens than anybody waits for."""
+
+
+@pytest.fixture
+def narrow(engine: Engine) -> Iterator[Served]:
+    """One answer at once, one that waits, little bodies."""
+    config = ServeConfig(port=0, max_num_seqs=1, max_queue=1, max_body=2000, access_log=False)
+    with served(engine, config) as running:
+        yield running
+
+
+def begun(port: int, body: dict[str, Any] = LONG) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    """A stream whose first chunk was read."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert response.status == 200 and response.readline().startswith(b"data: ")
+    return connection, response
+
+
+def left(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+    response.close()
+    connection.close()
+
+
+def test_a_full_queue_is_told_with_429(narrow: Served) -> None:
+    body = json.dumps({"prompt": "Hi", "max_tokens": 4}).encode()
+    first = begun(narrow.port)
+    second = threading.Thread(target=post, args=(narrow.port, "/v1/completions", body))
+    second.start()
+    narrow.wait_for("requests_waiting", 1)
+    for stream in (True, False):
+        asked = json.dumps({"prompt": "Hi", "stream": stream}).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", narrow.port, timeout=PATIENCE_S)
+        with closing(connection):
+            connection.request("POST", "/v1/completions", asked, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            assert response.status == 429 and response.headers["Retry-After"] == "1"
+            assert json.loads(response.read())["error"]["code"] == "queue_full"
+    assert narrow.metric("requests_running") == 1
+    left(*first)
+    # the one that waited is served when the first one's client has left
+    second.join(PATIENCE_S)
+    assert not second.is_alive()
+    assert narrow.metric("requests_total", endpoint="/v1/completions", status="200") == 2
+    assert narrow.metric("cancelled_requests_total") == 1
+    assert post(narrow.port, "/v1/completions", body)[0] == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_cancels_its_request(stream: bool, narrow: Served) -> None:
+    body = json.dumps({**LONG, "stream": stream}).encode()
+    with socket.create_connection(("127.0.0.1", narrow.port), timeout=PATIENCE_S) as client:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+        narrow.wait_for("requests_running", 1)
+    narrow.wait_for("cancelled_requests_total", 1)
+    narrow.wait_for("requests_running", 0)
+    assert not narrow.service.engine.pipeline.engine.busy or narrow.metric("generation_tokens_total") < 3000
+    status, reply = post(narrow.port, "/v1/completions", b'{"prompt":"Hi","max_tokens":3}')
+    assert status == 200 and json.loads(reply)["usage"]["completion_tokens"] == 3
+
+
+def test_a_client_that_leaves_while_it_waits(narrow: Served) -> None:
+    first = begun(narrow.port)
+    with socket.create_connection(("127.0.0.1", narrow.port), timeout=PATIENCE_S) as client:
+        body = json.dumps(LONG).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+        narrow.wait_for("requests_waiting", 1)
+    narrow.wait_for("requests_waiting", 0)
+    assert narrow.metric("requests_running") == 1
+    left(*first)
+    narrow.wait_for("cancelled_requests_total", 2)
+
+
+def test_a_request_that_takes_too_long_is_cut_off(engine: Engine) -> None:
+    with served(engine, ServeConfig(port=0, timeout=0.05, access_log=False)) as running:
+        status, reply = post(running.port, "/v1/completions", json.dumps({**LONG, "stream": False}).encode())
+        assert status == 504 and json.loads(reply)["error"]["code"] == "timeout"
+        try:
+            status, reply = post(running.port, "/v1/completions", json.dumps(LONG).encode())
+            assert status == 504
+        except http.client.IncompleteRead as cut:
+            # it had begun: a chunked response without its end
+            assert b"[DONE]" not in cut.partial
+        running.wait_for("requests_running", 0)
+        assert running.metric("generation_tokens_total") < 6000
+
+
+def test_bodies_are_bounded(narrow: Served) -> None:
+    status, reply = post(narrow.port, "/v1/completions", json.dumps({"prompt": "a" * 3000}).encode())
+    assert status == 413 and "2000 bytes" in json.loads(reply)["error"]["message"]
+    with socket.create_connection(("127.0.0.1", narrow.port), timeout=PATIENCE_S) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.sendall(b"800\r\n" + b"a" * 2048 + b"\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 413")
+    assert post(narrow.port, "/v1/completions", b'{"prompt":"Hi","max_tokens":3}')[0] == 200
+
+
+def test_a_body_that_does_not_come(engine: Engine) -> None:
+    with served(engine, ServeConfig(port=0, read_timeout=0.2, access_log=False)) as running:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+            assert client.recv(100).startswith(b"HTTP/1.1 408")
+        assert get(running.port, "/health")[0] == 200
+
+
+def test_keys(engine: Engine) -> None:
+    with served(engine, keys=("first", "second")) as running:
+        assert get(running.port, "/health")[0] == 200
+        for path in ("/v1/models", "/metrics", "/openapi.json"):
+            for wrong in ({}, {"Authorization": "Bearer third"}, {"Authorization": "first"}, {"Authorization": ""}):
+                status, reply = get(running.port, path, **wrong)
+                assert status == 401 and json.loads(reply)["error"]["code"] == "invalid_api_key"
+            for key in ("first", "second"):
+                assert get(running.port, path, Authorization=f"Bearer {key}")[0] == 200
+
+
+def test_pages_of_other_names_are_kept_out(server: Served) -> None:
+    """A browser on this machine may be led here by a name that is somebody else's."""
+    for host in ("evil.example", f"evil.example:{server.port}", "localhost.evil.example"):
+        assert get(server.port, "/v1/models", Host=host)[0] == 403
+    for host in ("localhost", f"LOCALHOST:{server.port}", "[::1]:80"):
+        assert get(server.port, "/v1/models", Host=host)[0] == 200
+    # what a page may send anywhere without being asked is no JSON
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+    with closing(connection):
+        connection.request("POST", "/v1/completions", b'{"prompt":"Hi"}', {"Content-Type": "text/plain"})
+        assert connection.getresponse().status == 400
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_prompts_are_logged_only_if_asked_for(
+    shown: bool, engine: Engine, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "Zanzibar"
+    with served(engine, ServeConfig(port=0, log_prompts=shown)) as running:
+        assert post(running.port, "/v1/completions", json.dumps({"prompt": secret}).encode())[0] == 200
+        assert post(running.port, "/v1/completions", json.dumps({"prompt": secret, secret: 1}).encode())[0] == 400
+        assert get(running.port, f"/{secret}?q={secret}")[0] == 404
+
+        def broken(*_: Any, **__: Any) -> Any:
+            raise RuntimeError(f"over {secret}")
+
+        monkeypatch.setattr("spec_sdk.serve.app.asked_of", broken)
+        status, reply = post(running.port, "/v1/completions", json.dumps({"prompt": secret}).encode())
+        assert status == 500 and b"Traceback" not in reply and secret.encode() not in reply
+        monkeypatch.undo()
+    logged = capfd.readouterr().err
+    assert "127.0.0.1 POST /v1/completions 200" in logged and "RuntimeError" in logged
+    assert (secret in logged) == shown
+
+
+def test_an_answer_that_fails_is_told_of_without_a_traceback(
+    engine: Engine, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "over a secret"
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError(message)
+
+    with served(engine) as running:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.pipeline.engine.target, "score", broken)
+            for stream in (False, True):
+                body = json.dumps({"prompt": "Hi", "stream": stream}).encode()
+                status, reply = post(running.port, "/v1/completions", body)
+                assert status == 500 and json.loads(reply)["error"]["type"] == "server_error"
+        assert post(running.port, "/v1/completions", b'{"prompt":"Hi"}')[0] == 200
+    logged = capfd.readouterr().err
+    assert "RuntimeError" in logged and message not in logged
