@@ -12,7 +12,13 @@ from spec_sdk.ops import Ops, PartialAttention
 
 
 class InDouble(Ops):
-    """Written for tensors of float64 on the CPU, and in other words than the reference."""
+    """Written for tensors of float64 on the CPU, and in other words than the reference.
+
+    ``rounds_rows``: what the operations beside it say of themselves (:attr:`Ops.rounds_rows`).
+    """
+
+    def __init__(self, rounds_rows: bool = False) -> None:
+        self.rounds_rows = rounds_rows
 
     def top_log_probabilities(self, logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         logprob_NV, place_NV = logits_NV.log_softmax(-1).sort(dim=-1, descending=True)

@@ -112,7 +112,7 @@ def ops_tests(
 
 def _compared(case: Computes, ops: Ops, device: torch.device, dtype: torch.dtype) -> float:
     found = case(ops, Inputs(device, dtype, dtype))
-    expected = case(InDouble(), Inputs(CPU, dtype, torch.float64))
+    expected = case(InDouble(ops.rounds_rows), Inputs(CPU, dtype, torch.float64))
     assert len(found) == len(expected), f"{len(found)} tensors, {len(expected)} were expected"
     return of_all(map(largest_error, found, expected))
 

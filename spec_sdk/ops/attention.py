@@ -32,6 +32,9 @@ from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, PartialAtte
 class Ops:
     """Reference implementations. Every method is pure: inputs are never written to."""
 
+    rounds_rows: bool = False
+    """Whether rows are rounded to 8 bits before they are multiplied with weights in few bits (:func:`rounded_rows`)."""
+
     def before_pass(self) -> None:
         """Called before each pass, in the thread that makes it; does nothing by default.
 
@@ -48,7 +51,7 @@ class Ops:
 
     def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
         """A linear layer whose weights stay in few bits. Asked once, at load."""
-        return QuantizedProjection(matrix, bias_O)
+        return QuantizedProjection(matrix, bias_O, self.rounds_rows)
 
     def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
         """Whether products of ``dtype`` with weights of so many bits are about as fast as with plain ones.

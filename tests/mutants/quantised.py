@@ -17,7 +17,7 @@ OF_LOADING = "tests/distributed/test_loading.py"
 OF_CACHE = "tests/model/test_quantized_kv_cache.py"
 ROUNDED = "spec_sdk/ops/rounded_rows.py"
 LINEAR = "spec_sdk/ops/quantized_linear.py"
-CPU = "plugins/backends/spec_sdk_backends/cpu.py"
+OPS = "spec_sdk/ops/attention.py"
 OF_ROUNDING = "tests/native/test_rounded_rows.py"
 
 QUANTISED = (
@@ -27,8 +27,8 @@ QUANTISED = (
     ),
     Mutant(
         "rounded rows: without native kernels nothing is rounded",
-        CPU,
-        "return QuantizedProjection(matrix, bias_O, self._rounds)",
+        OPS,
+        "return QuantizedProjection(matrix, bias_O, self.rounds_rows)",
         "return QuantizedProjection(matrix, bias_O)",
         (OF_ROUNDING,),
     ),

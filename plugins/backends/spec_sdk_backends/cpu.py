@@ -20,8 +20,6 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
-from spec_sdk.ops.quantized import QuantizedMatrix
-from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
 from spec_sdk_backends.native.library import DTYPES, find
 from spec_sdk_backends.native.ops import NativeOps
@@ -79,7 +77,7 @@ class CpuOps(Ops):
     def __init__(self, pack_weights: bool = True, waiting: ThreadWaiting | None = None, rounds: bool = False) -> None:
         self._pack_weights = pack_weights
         self._waiting = waiting
-        self._rounds = rounds
+        self.rounds_rows = rounds
 
     def before_pass(self) -> None:
         if self._waiting is not None:
@@ -95,9 +93,6 @@ class CpuOps(Ops):
             return super().projections(weight_LOI, bias_LO)
         biases = [None] * len(weight_LOI) if bias_LO is None else list(bias_LO)
         return SeparateProjections([PackedProjection(w, b) for w, b in zip(weight_LOI, biases, strict=True)])
-
-    def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
-        return QuantizedProjection(matrix, bias_O, self._rounds)
 
 
 class CpuBackend(Backend):

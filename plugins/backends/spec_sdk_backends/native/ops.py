@@ -40,7 +40,7 @@ class NativeOps(Ops):
     def __init__(self, other: Ops, waiting: ThreadWaiting | None = None, rounds: bool = False) -> None:
         self.other = other
         self._waiting = waiting
-        self._rounds = rounds
+        self.rounds_rows = rounds
 
     def before_pass(self) -> None:
         self.other.before_pass()
@@ -61,7 +61,7 @@ class NativeOps(Ops):
         return dtype in DTYPES
 
     def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
-        return NativeQuantizedProjection(matrix, bias_O, self._rounds)
+        return NativeQuantizedProjection(matrix, bias_O, self.rounds_rows)
 
     def head_block(self, head: Any) -> NativeHeadBlock | None:
         return native_head_block(head)
