@@ -6,11 +6,10 @@ ROUGE (Lin, 2004) is computed by rouge-score, the word error rate by jiwer on te
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from spec_sdk.accuracy.word_errors import package, require, word_errors
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.metrics import ratio
 
@@ -49,7 +48,7 @@ def overall(scores: Iterable[Score]) -> float | None:
 
 def _rouge(name: str) -> Scorer:
     """F1, words stemmed, as ROUGE-1.5.5 does with ``-m``. Case and punctuation do not count."""
-    scorer = _package("rouge_score.rouge_scorer", "rouge-score").RougeScorer([name], use_stemmer=True)
+    scorer = package("rouge_score.rouge_scorer").RougeScorer([name], use_stemmer=True)
 
     def score(answer: str, reference: str) -> Score:
         return float(scorer.score(reference, answer)[name].fmeasure), 1.0
@@ -57,35 +56,20 @@ def _rouge(name: str) -> Scorer:
     return score
 
 
-def _english_errors(name: str) -> Scorer:
-    """After Whisper's normaliser for English: numbers in digits, American spelling, no contractions."""
-    return _word_errors(_package("whisper_normalizer.english", "whisper-normalizer").EnglishTextNormalizer())
-
-
-def _basic_errors(name: str) -> Scorer:
-    """After Whisper's normaliser for other languages: lower case, no punctuation."""
-    return _word_errors(_package("whisper_normalizer.basic", "whisper-normalizer").BasicTextNormalizer())
-
-
-def _word_errors(normalise: Callable[[str], str]) -> Scorer:
-    """Words that were replaced, left out or put in, by the words of the reference."""
-    compare = _package("jiwer", "jiwer").process_words
+def _word_errors(name: str) -> Scorer:
+    """Edits by words of the reference, texts normalised as :data:`NORMALISED` says."""
+    language = NORMALISED[name]
+    require(language)
 
     def score(answer: str, reference: str) -> Score:
-        found = compare(" ".join(normalise(reference).split()), " ".join(normalise(answer).split()))
-        words = found.hits + found.substitutions + found.deletions
-        return float(found.substitutions + found.deletions + found.insertions), float(words)
+        found = word_errors(reference, answer, language)
+        return float(found.substitutions + found.deletions + found.insertions), float(found.words)
 
     return score
 
 
-def _package(module: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(f"{package} cannot be imported ({error}): pip install 'spec-sdk[accuracy]'") from error
-
-
+NORMALISED = {"wer": "en", "wer_basic": ""}
+"""``wer``: numbers in digits, American spelling, no contractions; ``wer_basic``: lower case, no punctuation."""
 METRICS = {
     each.name: each
     for each in (
@@ -93,8 +77,8 @@ METRICS = {
         Metric("rouge2", "ROUGE-2", True, _rouge),
         Metric("rougeL", "ROUGE-L", True, _rouge),
         Metric("rougeLsum", "ROUGE-Lsum", True, _rouge),
-        Metric("wer", "WER", False, _english_errors),
-        Metric("wer_basic", "WER, basic", False, _basic_errors),
+        Metric("wer", "WER", False, _word_errors),
+        Metric("wer_basic", "WER, basic", False, _word_errors),
     )
 }
 """``wer`` is for English, ``wer_basic`` for other languages; ``rougeLsum`` takes the lines of a text for sentences."""

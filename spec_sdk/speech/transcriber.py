@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
+from spec_sdk.accuracy.word_errors import WITHOUT_SPACES
 from spec_sdk.api.answer import Answer
 from spec_sdk.api.request import Request, RequestOptions
 from spec_sdk.errors import UserError, did_you_mean
@@ -20,7 +21,6 @@ from spec_sdk.speech.log_mel import HOP, RATE, log_mel
 from spec_sdk.speech.sound import Sound, read_sound, resampled
 from spec_sdk.speech.transcription import TranscriptionTokens
 from spec_sdk.speech.windows import CUTS, windows_of
-from spec_sdk.speech.word_errors import WITHOUT_SPACES
 
 if TYPE_CHECKING:
     from spec_sdk.api.engine import Engine

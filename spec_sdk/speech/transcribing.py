@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_sdk.accuracy.word_errors import WordErrors, word_errors
 from spec_sdk.api.engine import Engine
 from spec_sdk.api.request import RequestOptions
 from spec_sdk.events import EventLog
@@ -14,7 +15,6 @@ from spec_sdk.pipeline import Pipeline
 from spec_sdk.settings import Settings
 from spec_sdk.speech.recordings import Recording
 from spec_sdk.speech.transcriber import Heard, Transcriber, Transcription
-from spec_sdk.speech.word_errors import WordErrors, word_errors
 from spec_sdk.speech.work_times import work_times
 
 OF_WINDOWS = ("new_tokens", "finish_reason", "prefill_s", "decode_s", "steps", "drafted", "accepted")

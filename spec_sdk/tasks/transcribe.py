@@ -66,15 +66,15 @@ class Transcribe(Task):
         UserError for bad input, before anything is transcribed. An interrupt, or an exception in the middle, keeps the
         transcripts so far, and is raised again.
         """
+        from spec_sdk.accuracy.word_errors import require
         from spec_sdk.speech.recordings import read_recordings
         from spec_sdk.speech.transcribing_report import TRANSCRIPTS, metrics_of, show, transcript_lines
-        from spec_sdk.speech.word_errors import require
 
         check_options(app)
         assert app.audio is not None
         recordings = read_recordings(app.audio, app.prompt_limit)
         if any(recording.reference is not None for recording in recordings):
-            require()
+            require("en")
         check_writable(app.output_dir)
         chosen, vanilla = self._chosen(app)
 

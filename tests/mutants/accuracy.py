@@ -20,8 +20,8 @@ ACCURACY = (
     Mutant(
         "accuracy: answer and reference change places",
         f"{ROOM}/metrics.py",
-        'found = compare(" ".join(normalise(reference).split()), " ".join(normalise(answer).split()))',
-        'found = compare(" ".join(normalise(answer).split()), " ".join(normalise(reference).split()))',
+        "found = word_errors(reference, answer, language)",
+        "found = word_errors(answer, reference, language)",
         (f"{METRICS}::test_word_errors_are_counted",),
     ),
     Mutant(

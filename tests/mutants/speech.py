@@ -9,7 +9,7 @@ PIPELINES = "tests/speech/test_whisper_pipelines.py"
 WINDOWS = "tests/speech/test_windows.py"
 SHARED = "tests/speech/test_shared_encoder.py"
 TRANSCRIBER = "tests/speech/test_transcriber.py"
-ERRORS = "tests/speech/test_word_errors.py"
+ERRORS = "tests/accuracy/test_word_errors.py"
 TASK = "tests/speech/test_transcribe_task.py"
 
 SPEECH = (
@@ -134,14 +134,14 @@ SPEECH = (
     ),
     Mutant(
         "word errors: the mean of rates",
-        "spec_sdk/speech/word_errors.py",
+        "spec_sdk/accuracy/word_errors.py",
         "sum(each.words for each in every)",
         "max(each.words for each in every)",
         (f"{ERRORS}::test_a_total_is_of_words_and_no_mean_of_rates",),
     ),
     Mutant(
         "word errors: the transcript is the reference",
-        "spec_sdk/speech/word_errors.py",
+        "spec_sdk/accuracy/word_errors.py",
         "process_words(said, written)",
         "process_words(written, said)",
         (f"{ERRORS}::test_edits",),

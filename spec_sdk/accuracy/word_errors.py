@@ -1,4 +1,4 @@
-"""How right transcripts are: the word error rate, by jiwer, of texts that Whisper's own normaliser made alike.
+"""The word error rate of a text, by jiwer, after Whisper's own normaliser made text and reference alike.
 
 The normaliser (Radford et al. 2022, Appendix C; package whisper-normalizer) drops case, punctuation and fillers, and
 of English writes numbers, contractions and British spellings in one way.
@@ -7,12 +7,13 @@ of English writes numbers, contractions and British spellings in one way.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from spec_sdk.speech.extra import from_extra
+from spec_sdk.errors import UserError
 
-OPTION = "audio: reference"
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Languages written without spaces between words: their letters count as words."""
 
@@ -46,10 +47,19 @@ class WordErrors:
         )
 
 
-def require() -> None:
-    """Raise UserError where the packages are not installed."""
-    for module in ("jiwer", "whisper_normalizer"):
-        from_extra(module, OPTION)
+def package(module: str) -> Any:
+    """A module that scores texts. Raises UserError, saying what to install, where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0].replace("_", "-")
+        raise UserError(f"{name} cannot be imported ({error}): pip install 'spec-sdk[accuracy]'") from error
+
+
+def require(language: str) -> None:
+    """Raise UserError where the packages for a language are not installed."""
+    for module in ("jiwer", _normalisers(language)):
+        package(module)
 
 
 def word_errors(reference: str, transcript: str, language: str) -> WordErrors:
@@ -59,16 +69,21 @@ def word_errors(reference: str, transcript: str, language: str) -> WordErrors:
     if not said.split():
         # jiwer refuses to count beside nothing
         return WordErrors(0, 0, 0, len(written.split()))
-    found = from_extra("jiwer", OPTION).process_words(said, written)
+    found = package("jiwer").process_words(said, written)
     return WordErrors(len(said.split()), found.substitutions, found.deletions, found.insertions)
+
+
+def _normalisers(language: str) -> str:
+    return "whisper_normalizer.english" if language == "en" else "whisper_normalizer.basic"
 
 
 @functools.cache
 def normaliser(language: str) -> Callable[[str], str]:
     """Whisper's, of English or of any other language. Raises UserError without the package."""
+    module = package(_normalisers(language))
+    made: Callable[[str], str]
     if language == "en":
-        english: Callable[[str], str] = from_extra("whisper_normalizer.english", OPTION).EnglishTextNormalizer()
-        return english
-    basic = from_extra("whisper_normalizer.basic", OPTION).BasicTextNormalizer
-    other: Callable[[str], str] = basic(split_letters=language in WITHOUT_SPACES)
-    return other
+        made = module.EnglishTextNormalizer()
+    else:
+        made = module.BasicTextNormalizer(split_letters=language in WITHOUT_SPACES)
+    return made

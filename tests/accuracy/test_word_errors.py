@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
-from spec_sdk.speech.word_errors import WordErrors, normaliser, word_errors
+from spec_sdk.accuracy.word_errors import WordErrors, normaliser, word_errors
 
 TEXTS = (
     "Mr. O'Neill's colour-blind friend paid twenty-one pounds fifty, uh, on the 3rd of May 1999!",
