@@ -184,8 +184,9 @@ def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str],
         (["width=2"], "width: unknown option; drafter.width is an option of drafter=block, draft_model, eagle, easysp"),
         (
             ["drafter.width=2"],
-            "drafter.width: unknown option of drafter 'suffix'; there are: keep_across_prompts, max_kept_tokens, "
-            "min_probability; drafter.width is an option of drafter=block, draft_model, eagle, easyspec, …",
+            "drafter.width: unknown option of drafter 'suffix'; there are: datastore, keep_across_prompts, "
+            "max_kept_tokens, min_probability; drafter.width is an option of drafter=block, draft_model, eagle, "
+            "easyspec, …",
         ),
         (["policy=[-1]"], "policy: [-1] is a list; choose one; there are: adaptive, "),
         (["drafter=[easyspec,none]"], "drafter: ['easyspec', 'none'] is a list; choose one; there are: "),

@@ -41,6 +41,7 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
             "pipeline",
             "overridden",
             "plugins",
+            "deterministic",
             "guarantee",
             "models",
             "backend",

@@ -85,6 +85,8 @@ def test_hit_rates_leave_out_layers_that_predicted_nothing() -> None:
         )
     )
     assert record["attention"] == {
+        "predictions": 4,
+        "hits": 3,
         "hit_rate": 3 / 4,
         "hit_rate_per_layer": [1.0, 0.5, None],
         "mean_error": 1.5 / 4,

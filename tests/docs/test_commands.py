@@ -78,7 +78,7 @@ def test_it_runs(command: Command, stand_ins: Path, capsys: pytest.CaptureFixtur
         arguments = with_stand_ins(arguments, stand_ins)
     status = main(arguments)
     shown = capsys.readouterr()
-    assert status == 0, shown.err[-1000:]
+    assert status == 0, shown.out[-2000:] + shown.err[-1000:]
     assert (shown.out + shown.err).strip()
 
 

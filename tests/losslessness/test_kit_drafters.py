@@ -10,6 +10,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request, SamplingParams, SuppressedTokens
 from spec_sdk.ops.inversion import draw
+from spec_sdk.ops.logit_offsets import LogitOffsets
 from spec_sdk.testing import PlannedDraw, TableDrafter, TableModel, check_drafter, reference_sampler, request_for
 from spec_sdk.testing.drafters import drafter_checks
 from spec_sdk.testing.service import contents
@@ -235,6 +236,8 @@ CHANGES: dict[str, Callable[[Request], object]] = {
     "target": _set("target", object()),
     "constraint": _set("constraint", SuppressedTokens([1])),
     "encoder_input": _set("encoder_input", object()),
+    "offsets": _set("offsets", LogitOffsets({1: 9.0})),
+    "logprobs": _set("logprobs", 5),
     "sampling parameters": lambda request: setattr(request.sampler, "params", SamplingParams(temperature=9.0)),
     "sampler's methods": lambda request: setattr(request.sampler, "draw", lambda p_V, random: 0),
     "operations": lambda request: setattr(request._state, "ops", type("Ours", (type(request.ops),), {})()),

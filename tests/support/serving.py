@@ -32,11 +32,11 @@ class Served:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def wait_for(self, metric: str, value: float) -> None:
+    def wait_for(self, metric: str, value: float, **labels: str) -> None:
         """Until a metric has this value. Raises AssertionError if it never does."""
         end = time.monotonic() + PATIENCE_S
-        while self.metric(metric) != value:
-            assert time.monotonic() < end, (metric, self.metric(metric), value)
+        while self.metric(metric, **labels) != value:
+            assert time.monotonic() < end, (metric, self.metric(metric, **labels), value)
             time.sleep(0.02)
 
     def metric(self, name: str, **labels: str) -> float:
