@@ -185,3 +185,10 @@ def test_why_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "too old" in gpus(monkeypatch, "580.1", "13.0").advice
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     assert "CUDA_VISIBLE_DEVICES=7" in gpus(monkeypatch, "580.1", "13.0").advice
+
+
+def test_kernels_that_were_cleaned_away_are_no_fault(tmp_path: Path) -> None:
+    """As ``task=cache`` may, while a process has them loaded."""
+    assert diagnosis._made_by(tmp_path / "gone.so").endswith("gone.so, removed since this process loaded it")
+    (tmp_path / "made.so").write_bytes(b"...")
+    assert diagnosis._made_by(tmp_path / "made.so").endswith("made.so, by an unknown compiler")

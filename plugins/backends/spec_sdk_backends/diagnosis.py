@@ -60,15 +60,21 @@ def _native_kernels() -> Iterator[Finding]:
         advice = "passes are slower without them: see the compiler, or set SPEC_SDK_CACHE to a directory of yours"
         yield Finding("native kernels", f"none: {kernels}", advice)
         return
-    path = Path(kernels._name)
-    made_by = _MADE_BY.search(path.read_bytes())
-    yield Finding("native kernels", f"{path}, by {made_by[0].decode() if made_by else 'an unknown compiler'}")
+    yield Finding("native kernels", _made_by(Path(kernels._name)))
     most = {
         name: most_rows(dtype, bits)
         for name, dtype, bits in (("float32", torch.float32, 0), ("bfloat16", torch.bfloat16, 0))
     }
     words = [f"{name} {'of any number of' if rows >= ANY else f'up to {rows}'} rows" for name, rows in most.items()]
     yield Finding("native products", ", ".join(words))
+
+
+def _made_by(path: Path) -> str:
+    try:
+        found = _MADE_BY.search(path.read_bytes())
+    except OSError:
+        return f"{path}, removed since this process loaded it"
+    return f"{path}, by {found[0].decode() if found else 'an unknown compiler'}"
 
 
 def _first_line(command: list[str]) -> str:
