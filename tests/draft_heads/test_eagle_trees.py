@@ -28,7 +28,7 @@ CYCLES = 5
 DEPTH = 4
 WIDTH = 3
 MAX_NODES = 10
-ROUNDING = 1e-3
+ROUNDING = 5e-4
 """Of the head in float32, as a share of a probability that is not small; processors differ in how they add up."""
 TokenPath = tuple[int, ...]
 
