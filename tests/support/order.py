@@ -11,9 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-LONGEST = (
-    "tests/docs/test_commands.py",
-)
+LONGEST = ("tests/docs/test_commands.py",)
 """Those that take more than ten seconds of a core, the longest first; no test knows of it."""
 
 
