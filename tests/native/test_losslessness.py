@@ -30,11 +30,11 @@ def answers(name: str, *overrides: str) -> list[list[int]]:
     ("name", "overrides"),
     [
         ("prompt_lookup", ()),
-        # a chain and a tree of fixed widths: the passes are those of the others, of other sizes
+        # guesses and a model's tree; the passes of the others are those of these, of other sizes
         pytest.param("sd_chain", (), marks=pytest.mark.full),
         ("easyspec_paper", ()),
         pytest.param("easyspec_paper", ("drafter.growth=static",), marks=pytest.mark.full),
-        ("specinfer_tree", ("sampling.temperature=0",)),
+        pytest.param("specinfer_tree", ("sampling.temperature=0",), marks=pytest.mark.full),
     ],
     ids=str,
 )
