@@ -75,11 +75,14 @@ export class Answer {
     if (left > 0 && this.#spans.length) this.#spans.at(-1).textContent += text.slice(text.length - left);
   }
 
-  /** Mark the tokens of one step. */
+  /** Mark the tokens of one step, and bring them into view. */
   mark(index) {
     for (const span of this.#marked) span.classList.remove("marked");
     this.#marked = this.#spans.filter((span) => Number(span.dataset.step) === index);
     for (const span of this.#marked) span.classList.add("marked");
+    if (!this.#marked.length) return;
+    const [shown, found] = [this.#place, this.#marked[0]].map((element) => element.getBoundingClientRect());
+    if (found.top < shown.top || found.bottom > shown.bottom) this.#place.scrollTop += found.top - shown.top - shown.height / 2;
   }
 
   #count(source) {

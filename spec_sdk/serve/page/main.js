@@ -38,7 +38,7 @@ async function run() {
           steps.add(step);
           figures.add(step);
         }
-        if (choice.finish_reason) state = choice.finish_reason === "length" ? "as long as it may be" : "complete";
+        if (choice.finish_reason) state = choice.finish_reason === "length" ? "ended at its limit of tokens" : "complete";
       }
       if (chunk.usage) figures.close(chunk.usage.speculation, chunk.usage);
     }

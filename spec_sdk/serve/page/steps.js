@@ -5,6 +5,7 @@ import { depthOf } from "./figures.js";
 import { drawTree, quoted } from "./tree.js";
 
 const PACE_MS = 700;
+const KEY = "Numbers are draft probabilities, bars the target’s. Struck out: rejected. Dotted: not reached. Dashed: the target’s own token.";
 const SVG = "http://www.w3.org/2000/svg";
 const of = (id) => document.getElementById(id);
 const ms = (seconds) => `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
@@ -93,8 +94,8 @@ export class Steps {
     of("slider").setAttribute("aria-valuetext", `Step ${step.number} of ${this.#steps.at(-1).number}`);
     of("step-number").textContent = `${step.number} of ${this.#steps.at(-1).number}`;
     of("verdict").textContent = verdictOf(step);
-    of("node").textContent = "";
-    drawTree(of("tree"), step, this.#palette, (told) => { of("node").textContent = told; });
+    of("node").textContent = KEY;
+    drawTree(of("tree"), step, this.#palette, (told) => { of("node").textContent = told || KEY; });
     this.#times(step);
     this.#buttons();
     for (const [i, bar] of [...of("strip").children].entries()) bar.classList.toggle("chosen", i === index);

@@ -92,7 +92,8 @@ function about(box) {
   return `${quoted(box.raw)}: ${told}${probability ? `; ${probability}` : ""}`;
 }
 
-/** Draw a step's tree into `place`; `tell(text)` says what a node is when it is pointed at or reached by arrow keys. */
+/** Draw a step's tree into `place`; `tell(text)` says what a node is when it is pointed at or reached by arrow keys, and then
+ *  nothing. */
 export function drawTree(place, step, palette, tell) {
   const { boxes, width, height } = layout(step);
   const svg = document.createElementNS(SVG, "svg");
@@ -125,6 +126,7 @@ export function drawTree(place, step, palette, tell) {
       made("rect", { class: "gauge", x: 5, y: BOX - 3, height: 2, width: (box.width - 10) * box.target, rx: 1 }, group);
     }
     group.addEventListener("pointerenter", () => tell(about(box)));
+    group.addEventListener("pointerleave", () => tell(""));
     group.addEventListener("focus", () => tell(about(box)));
     return group;
   });
