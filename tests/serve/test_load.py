@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from benchmarks.support.serving_clients import KINDS, Outcome, answered, cases_of, faults, load
 from spec_sdk import Engine
@@ -37,8 +38,11 @@ def test_faults_are_found() -> None:
     cases = cases_of(20, PROMPTS, 8)
     good = Outcome(status=200, texts={0: "a"}, complete=True)
     refused = Outcome(status=400, error={"message": "no"})
-    right = [refused if case.kind == "malformed" else good for case in cases]
-    alone: list[Outcome | None] = [None if case.kind in ("malformed", "leaver") else good for case in cases]
+    told = replace(good, usage={"completion_tokens": 3}, traced=3)
+    due = {"malformed": refused, "watched": told}
+    right = [due.get(case.kind, good) for case in cases]
+    own = {"malformed": None, "leaver": None, "watched": told}
+    alone: list[Outcome | None] = [own.get(case.kind, good) for case in cases]
     assert faults(cases, right, alone) == []
     for bad in (
         Outcome(status=500),
@@ -47,5 +51,8 @@ def test_faults_are_found() -> None:
     ):
         whole = next(i for i, case in enumerate(cases) if case.kind == "whole")
         assert len(faults(cases, [*right[:whole], bad, *right[whole + 1 :]], alone)) == 1
+    watched = next(i for i, case in enumerate(cases) if case.kind == "watched")
+    lost = replace(told, traced=2)
+    assert len(faults(cases, [*right[:watched], lost, *right[watched + 1 :]], alone)) == 1
     malformed = next(i for i, case in enumerate(cases) if case.kind == "malformed")
     assert len(faults(cases, [*right[:malformed], good, *right[malformed + 1 :]], alone)) == 1
