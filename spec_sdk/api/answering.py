@@ -126,4 +126,6 @@ class Answering:
     def _answer(self) -> Answer:
         metrics: dict[str, Any] = request_metrics(self._log.of_request(self._id))
         metrics |= {"text": self._text, "guarantee": self._guarantee()}
-        return Answer(self._text, self._tokens, self._reason, metrics, self._sample, self.error, self._logprobs, self._steps)
+        return Answer(
+            self._text, self._tokens, self._reason, metrics, self._sample, self.error, self._logprobs, self._steps
+        )

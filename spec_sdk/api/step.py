@@ -1,4 +1,4 @@
-"""A step of an answer as people see it: the token tree as texts, what was kept of it, and where each token came from."""
+"""A step of an answer as people see it: the token tree as texts, what was kept of it, where each token came from."""
 
 from __future__ import annotations
 

@@ -111,7 +111,12 @@ def test_logs_are_not_filled_with_trees(engine: Engine) -> None:
     mailbox = serving.begin(serving.planned_one(PROMPTS[0], {"trace": True}))
     [answering] = mailbox.open.values()
     emit = answering._log.emit
-    answering._log.emit = lambda event: (seen.append(dict(event)), emit(event))  # type: ignore[method-assign]
+
+    def watched(event: Any) -> None:
+        seen.append(dict(event))
+        emit(event)
+
+    answering._log.emit = watched  # type: ignore[method-assign]
     while mailbox.open:
         serving.step()
     assert any(event["event"] == "cycle" for event in seen) and not any("trace" in event for event in seen)

@@ -11,7 +11,9 @@ import torch
 
 from spec_sdk import Engine
 from spec_sdk.contracts.constraint import Constraint
+from spec_sdk.serve.asking import asked_of
 from spec_sdk.serve.options import ServeConfig
+from spec_sdk.serve.speculation import told
 from tests.serve.test_limits import begun, left
 from tests.support.browser import MISSING, browser, look_like, until
 from tests.support.serving import Served, post, served
@@ -33,8 +35,8 @@ const behind = (element) => {
     if (color.length < 4 || color[3] > 0) return color;
   }
 };
-const texts = [...document.querySelectorAll("h1, h2, small, p, dt, dd, label, li, #answer span, summary, button:enabled")]
-  .filter((found) => found.textContent.trim() && found.offsetParent);
+const read = "h1, h2, small, p, dt, dd, label, li, #answer span, summary, button:enabled";
+const texts = [...document.querySelectorAll(read)].filter((found) => found.textContent.trim() && found.offsetParent);
 const drawn = [...document.querySelectorAll("#tree .node text")];
 const least = (values) => Math.min(...values);
 return {
@@ -46,9 +48,9 @@ return {
     numbers(getComputedStyle(found).fill), numbers(getComputedStyle(found.parentElement.querySelector("rect")).fill)))),
   smallest: least(texts.map((found) => parseFloat(getComputedStyle(found).fontSize))),
   page: getComputedStyle(document.body).backgroundColor,
-  unnamed: [...document.querySelectorAll("input, textarea, button, [tabindex='0']")].filter((found) => found.offsetParent
-    && !(found.labels?.length || found.ariaLabel || found.textContent.trim() || found.getAttribute("aria-labelledby")))
-    .map((found) => found.outerHTML.slice(0, 80)),
+  unnamed: [...document.querySelectorAll("input, textarea, button, [tabindex='0']")].filter(
+    (found) => found.offsetParent && !(found.labels?.length || found.ariaLabel || found.textContent.trim()
+      || found.getAttribute("aria-labelledby"))).map((found) => found.outerHTML.slice(0, 80)),
 };
 """
 
@@ -96,7 +98,9 @@ def steps_at(running: Served, body: dict[str, Any]) -> list[dict[str, Any]]:
     status, reply = post(running.port, "/v1/chat/completions", json.dumps(asked).encode())
     assert status == 200
     chunks = [json.loads(line[6:]) for line in reply.decode().splitlines() if line.startswith("data: {")]
-    return [step for c in chunks for choice in c["choices"] for step in choice.get("speculation", {"steps": []})["steps"]]
+    return [
+        step for c in chunks for choice in c["choices"] for step in choice.get("speculation", {"steps": []})["steps"]
+    ]
 
 
 def test_it_shows_what_the_stream_tells(driver: Any, server: Served, engine: Engine) -> None:
@@ -176,31 +180,55 @@ class Spelling(Constraint):
             logits_NV[row, due] = kept
 
 
+MARKUP = "<script>document.title='x'</script><img src=/none onerror=\"document.title='x'\">&lt;\u202e"
+
+
 def test_what_a_model_writes_is_text(
     driver: Any, server: Served, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = "<script>document.title='x'</script><img src=x onerror=\"document.title='x'\">&lt;\u202e"
-    tokens = engine.tokenizer.encode(written)
-    from spec_sdk.serve import app
-
-    asked_of = app.asked_of
+    tokens = engine.tokenizer.encode(MARKUP)
 
     def spelling(*given: Any) -> Any:
         made = asked_of(*given)
         made.options[0]["constraint"] = Spelling(tokens)
         return made
 
-    monkeypatch.setattr(app, "asked_of", spelling)
+    monkeypatch.setattr("spec_sdk.serve.app.asked_of", spelling)
     opened(driver, server)
     title = driver.title
     asked(driver, prompt="Write markup.", max_tokens=len(tokens))
     ended(driver)
-    assert at(driver, "answer").get_property("textContent") == written
+    assert at(driver, "answer").get_property("textContent") == MARKUP
     assert not driver.find_elements("css selector", "#shown script, #shown img, #shown iframe, #shown a")
-    for number in range(int(at(driver, "slider").get_attribute("max"))):
-        driver.execute_script("const s = arguments[0]; s.value = arguments[1]; s.oninput()", at(driver, "slider"), number + 1)
-        assert not driver.find_elements("css selector", "#tree script, #tree img, #tree foreignObject")
     assert driver.title == title and "tiny" in title
+
+
+def test_what_a_token_spells_is_text(driver: Any, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vocabulary may have whole tags as tokens, and a plugin any name."""
+
+    def marked(steps: Any) -> Any:
+        made = told(steps)
+        for step in made["steps"]:
+            for one in (*step["nodes"], *step["tokens"]):
+                one["text"] = MARKUP
+            for node in step["nodes"][1:]:
+                node["drafters"] = [MARKUP]
+        return made
+
+    monkeypatch.setattr("spec_sdk.serve.replies.told_of_steps", marked)
+    opened(driver, server)
+    asked(driver, prompt="Write markup.", max_tokens=3000)
+    until(lambda: int(at(driver, "slider").get_attribute("max")) > 3)
+    # while it runs: at the end tokens are cut to the text that the answer has
+    assert MARKUP in at(driver, "answer").get_property("textContent")
+    assert MARKUP in at(driver, "legend").get_property("textContent")
+    at(driver, "previous").click()
+    assert MARKUP in at(driver, "verdict").get_property("textContent")
+    driver.execute_script("document.querySelector('#tree .node').focus()")
+    assert MARKUP in at(driver, "node").get_property("textContent")
+    assert not driver.find_elements("css selector", "#shown script, #shown img, #shown foreignObject")
+    at(driver, "stop-run").click()
+    ended(driver)
 
 
 def test_stop_cancels_the_request(driver: Any, server: Served) -> None:

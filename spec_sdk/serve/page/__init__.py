@@ -10,7 +10,8 @@ from importlib.resources import files
 from fastapi import FastAPI
 from starlette.responses import Response
 
-HTML, CSS, JS, SVG = "text/html; charset=utf-8", "text/css; charset=utf-8", "text/javascript; charset=utf-8", "image/svg+xml"
+HTML, CSS, JS = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript"))
+SVG = "image/svg+xml"
 FILES = {
     "/": ("index.html", HTML),
     "/page/style.css": ("style.css", CSS),
