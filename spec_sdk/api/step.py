@@ -30,8 +30,8 @@ class Node:
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token that the answer took. ``text``: what it added to the answer's text, before stop strings are cut off;
-    empty while a character is incomplete.
+    """A token that the answer took. ``piece``: its text, as in the nodes. ``text``: what it added to the answer's text,
+    before stop strings are cut off; empty while a character is incomplete, and for a token that is no text.
 
     ``source``: ``drafted``, and then ``node`` is its node in the tree; else the target's own: ``bonus`` after a path
     that was kept to its leaf, ``correction`` where all that was drafted was rejected, ``plain`` where nothing was
@@ -39,6 +39,7 @@ class NewToken:
     """
 
     token: int
+    piece: str
     text: str
     source: Source
     node: int | None
@@ -79,12 +80,13 @@ def step_of(cycle: Event, texts: Sequence[str], piece: Callable[[int], str]) -> 
     path = trace.path[: len(texts) + 1]
     drafted = path[1:]
     new = [
-        NewToken(trace.token_N[node], text, "drafted", node, trace.target_probability_N[node])
+        NewToken(trace.token_N[node], nodes[node].text, text, "drafted", node, trace.target_probability_N[node])
         for node, text in zip(drafted, texts, strict=False)
     ]
     if len(texts) > len(drafted):
         assert trace.next_token is not None
-        new.append(NewToken(trace.next_token, texts[-1], _own(trace), None, trace.next_probability))
+        told = (trace.next_token, piece(trace.next_token), texts[-1])
+        new.append(NewToken(*told, _own(trace), None, trace.next_probability))
     attention = cycle["attention"]
     return Step(
         number=cycle["step"],

@@ -211,6 +211,8 @@ def test_what_a_token_spells_is_text(driver: Any, server: Served, monkeypatch: p
         for step in made["steps"]:
             for one in (*step["nodes"], *step["tokens"]):
                 one["text"] = MARKUP
+            for token in step["tokens"]:
+                token["piece"] = MARKUP
             for node in step["nodes"][1:]:
                 node["drafters"] = [MARKUP]
         return made

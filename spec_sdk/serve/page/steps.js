@@ -148,10 +148,10 @@ export function verdictOf(step) {
   const attention = hits.length
     ? ` Attention was predicted in ${several(hits.length, "layer")}, rightly in ${hits.filter(Boolean).length}.` : "";
   if (!drafted) {
-    const added = own ? `The target wrote ${quoted(own.text)} itself.` : "";
+    const added = own ? `The target wrote ${quoted(own.piece)} itself.` : "";
     return `Nothing was drafted. ${added}${attention}`.trim();
   }
-  const ending = own ? `; the target added ${quoted(own.text)} (${OWN[own.source]}).` : "; there the answer ended.";
+  const ending = own ? `; the target added ${quoted(own.piece)} (${OWN[own.source]}).` : "; there the answer ended.";
   const tree = `${several(drafted, "token")} drafted, ${several(depthOf(step), "level")} deep. `;
   return `${tree}${kept ? `${kept} accepted` : "None accepted"}${ending} ${several(step.tokens.length, "token")} from one pass.${attention}`;
 }

@@ -42,7 +42,7 @@ function layout(step) {
   }));
   if (own) {
     boxes.push({
-      text: visible(own.text), raw: own.text, parent: step.path.at(-1), fate: "own", source: own.source,
+      text: visible(own.piece), raw: own.piece, parent: step.path.at(-1), fate: "own", source: own.source,
       draft: null, target: own.probability, drafters: [], children: [],
     });
   }
