@@ -5,7 +5,7 @@
 Starts a server of its own on a free port of this machine and sends it the traffic of benchmarks.serving_load, without a
 pause, ``--concurrency`` requests at a time: whole answers, streams, streams with the token trees of every step, slow
 readers, clients that leave in the middle, malformed bodies. Every load has prompts and options of its own. Meanwhile
-the server's resident memory is read every ``--every`` seconds.
+the server's resident memory is read every ``--every`` seconds. No time is measured: it may run beside other work.
 
 ``growth_bytes`` is the median of the last quarter's readings less that of the second quarter's: the first has caches
 that fill. ``slope_bytes_per_hour`` is that of a straight line through the readings after the first quarter. Writes
@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from benchmarks.places import RESULTS
-from benchmarks.serving_load import DEFAULTS, figures, resident, server
-from benchmarks.support.serving_clients import KINDS, Outcome, cases_of, faults, load
+from benchmarks.serving_load import DEFAULTS, resident, server
+from benchmarks.support.serving_clients import KINDS, cases_of, faults, load
 from spec_sdk.bench.machine import hardware_name, machine_facts
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import run_script, script_parser
@@ -50,7 +50,6 @@ def main() -> int:
     readings: list[tuple[float, int]] = []
     statuses: collections.Counter[str] = collections.Counter()
     kinds: collections.Counter[str] = collections.Counter()
-    outcomes: list[Outcome] = []
     wrong: list[str] = []
     with server(options.overrides) as (process, port):
         began, ended = time.monotonic(), threading.Event()
@@ -69,13 +68,11 @@ def main() -> int:
                 wrong += faults(cases, got, [None] * len(cases))
                 kinds.update(case.kind for case in cases)
                 statuses.update(str(outcome.status) for outcome in got)
-                outcomes += got
                 number += 1
                 print(f"{time.monotonic() - began:.0f} s: {resident(process) / MIB:.0f} MiB", flush=True)
         finally:
             ended.set()
             watching.join()
-        seconds = time.monotonic() - began
     growth, slope = growth_of(readings)
     report = {
         **machine_facts(hardware_name(torch.device("cpu"))),
@@ -86,7 +83,6 @@ def main() -> int:
         "kinds": {kind: kinds[kind] for kind in KINDS},
         "statuses": dict(sorted(statuses.items())),
         "wrong": wrong,
-        "under_load": figures(outcomes, seconds),
         "growth_bytes": growth,
         "slope_bytes_per_hour": slope,
         "readings": [{"seconds": round(at, 1), "resident_bytes": size} for at, size in readings],

@@ -76,6 +76,8 @@ def show(steps: Iterator[Step]) -> None:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             for step in steps:
                 seen.append(step)
-                live.update(Group(answer_drawing(seen), Text(), figures(seen), Text(), step_drawing(step)), refresh=True)
+                live.update(
+                    Group(answer_drawing(seen), Text(), figures(seen), Text(), step_drawing(step)), refresh=True
+                )
             live.update(Text())
     console.print(Text(), answer_drawing(seen), Text(), figures(seen), sep="\n")
