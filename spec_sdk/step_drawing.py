@@ -1,4 +1,4 @@
-"""A step of an answer for a terminal: its token tree, what was kept of it, and the answer in the colours of its sources.
+"""A step of an answer for a terminal: its token tree, what was kept of it, the answer in the colours of its sources.
 
 Colours repeat what marks say: ``*`` accepted, ``+`` the target's own token, nothing: not accepted.
 """

@@ -82,7 +82,6 @@ def check_scrapes(found: list[dict[str, float]], outcomes: list[Outcome]) -> Non
         assert values == sorted(values), name
     told = sum(outcome.usage.get("completion_tokens", 0) for outcome in outcomes)
     assert found[-1]["spec_sdk_generation_tokens_total"] >= told > 0
-    assert max(sums["spec_sdk_requests_waiting"] for sums in found) > 0
 
 
 def test_growth_is_found() -> None:
@@ -92,7 +91,7 @@ def test_growth_is_found() -> None:
     leaking = [(at, size + int(at * mib / 10)) for at, size in flat]
     assert abs(growth_of(flat)[0]) < mib and abs(growth_of(filling)[0]) < mib
     growth, slope = growth_of(leaking)
-    assert growth / mib == pytest.approx(62.5, abs=2) and slope / mib == pytest.approx(360, rel=0.01)
+    assert growth / mib == pytest.approx(50, abs=1) and slope / mib == pytest.approx(360, rel=0.01)
     with pytest.raises(ValueError, match="readings"):
         growth_of(flat[:7])
 
