@@ -20,7 +20,7 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
                    where ``error_bounds`` are asked for, ``state_norm`` (the largest norm of a hidden state entering
                    each layer, and leaving the last), and in a request's first guess ``constants``, per layer.
                    ``logprobs``, only where a request asks for them: of each token, [id, log-probability, [[id,
-                   log-probability] of the likeliest …]]. ``trace``, only where a request of the token engine asks for it:
+                   log-probability] of the likeliest …]]. ``trace``, only where a request of the token engine asks:
                    the tree, node by node (spec_sdk/engine/step_trace.py); no file and no observer gets it
 ``request_end``    ``finish_reason``: ``stop``, ``length``, ``interrupted`` (also: cancelled) or ``error``
 ``follower``       of several processes, once for each rank but the leader, behind the last request and without

@@ -34,12 +34,15 @@ def in_words(step: Step) -> str:
     return f"step {step.number}: {tree}, {ending}; ms: {seconds}"
 
 
-def answer_drawing(steps: Iterable[Step]) -> Text:
-    """The answer so far: drafted tokens in colour, the target's own as they are."""
+def answer_drawing(steps: Iterable[Step], terminal: bool) -> Text:
+    """The answer so far: drafted tokens in colour, the target's own as they are. A ``terminal`` is shown nothing that
+    it would obey.
+    """
     text = Text(overflow="fold")
     for step in steps:
         for token in step.tokens:
-            text.append(token.text, style=KEPT if token.source == "drafted" else "")
+            shown = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in token.text)
+            text.append(shown if terminal else token.text, style=KEPT if token.source == "drafted" else "")
     return text
 
 

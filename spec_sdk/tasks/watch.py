@@ -76,8 +76,7 @@ def show(steps: Iterator[Step]) -> None:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             for step in steps:
                 seen.append(step)
-                live.update(
-                    Group(answer_drawing(seen), Text(), figures(seen), Text(), step_drawing(step)), refresh=True
-                )
+                told = (answer_drawing(seen, True), Text(), figures(seen), Text(), step_drawing(step))
+                live.update(Group(*told), refresh=True)
             live.update(Text())
-    console.print(Text(), answer_drawing(seen), Text(), figures(seen), sep="\n")
+    console.print(Text(), answer_drawing(seen, console.is_terminal), Text(), figures(seen), sep="\n")

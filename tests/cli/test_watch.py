@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from spec_sdk.api.step import NewToken, Node, Step
+from spec_sdk.step_drawing import answer_drawing, step_drawing
 from tests.support.text_checkpoints import write_text_checkpoint
 
 RUN = ("pipeline=easyspec_paper", "model.target=model", "prompt=Why is the sky blue?", "max_new_tokens=30")
@@ -52,6 +55,16 @@ def test_a_terminal_gets_a_picture_that_changes(
     result = cli("task=watch", *RUN, *OPTIONS)
     assert result.status == 0
     assert "\x1b[2K" in screen.getvalue() and "per pass; acceptance rate" in screen.getvalue()
+
+
+def test_a_terminal_is_shown_nothing_that_it_would_obey() -> None:
+    token = NewToken(7, "\x1b[2J", "\x1b[2J\u202e", "plain", None, 0.5)
+    root = Node(3, "\x1b]0;x\x07", None, [], None, None)
+    step = Step(1, 0, 4, [root], [0], [token], 0.0, 0.1, 0.0, None)
+    screen = io.StringIO()
+    Console(file=screen, color_system=None, width=80).print(answer_drawing([step], True), step_drawing(step))
+    assert all(c.isprintable() or c == "\n" for c in screen.getvalue())
+    assert answer_drawing([step], False).plain == "\x1b[2J\u202e"
 
 
 def test_a_bad_pause_is_refused(cli: Callable[..., Any]) -> None:
