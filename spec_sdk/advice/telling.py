@@ -29,7 +29,7 @@ SHOWN_NODES = (8, 32)
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found. ``best``: the advised candidate, None for plain decoding. ``asked``: prompts to choose from."""
+    """All that was found. ``best``: the advised candidate, None for plain decoding. ``asked``: prompts it might ask."""
 
     vanilla: Pipeline
     curve: CostCurve
