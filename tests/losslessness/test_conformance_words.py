@@ -6,15 +6,18 @@ import re
 
 import pytest
 
-from spec_sdk.contracts import SamplingParams
+from spec_sdk.contracts import SamplingParams, Verifier
 from spec_sdk.ops import Decision, DrawnTree, Rows, Uniforms, accepts
 from spec_sdk.testing import check_verifier
 from spec_sdk.testing.wording import words_of
-from spec_sdk_verifiers.multi_step import MultiStep
 
 
-class FromTheTargetAgain(MultiStep):
+class FromTheTargetAgain(Verifier):
     """After a rejection it draws from p, not from the residual distribution."""
+
+    name = "from_the_target_again"
+    guarantee = "distribution"
+    exact_when_greedy = True
 
     def rule(self, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
         path = [0]
