@@ -165,6 +165,8 @@ class CpuBackend(Backend):
         return list(cpu_findings())
 
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        if isinstance(self.ops, NativeOps):
+            self.ops.take_rows_of(dtype)
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
         not_native = self._not_native(decoder)
