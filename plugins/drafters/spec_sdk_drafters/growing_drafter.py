@@ -75,7 +75,7 @@ class GrowingDrafter(Drafter):
             root = request.process_draft(logits.within(self.vocabulary), [()])
             growing = self.growth.grow(tree, root, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = GrowingDraft(
-                request, tree, growing, self.vocabulary, budgets[i].level_cost
+                request, tree, growing, self.vocabulary, budgets[i]
             )
         asking = advanced([*drafts.values()], [None] * len(drafts))
         while asking:
