@@ -59,7 +59,12 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
 def comparison(summary: Mapping[str, Any], vanilla: Mapping[str, Any]) -> dict[str, Any]:
     """A run beside plain decoding of the same prompts: ``vanilla``'s summary, and the ratio of tokens per second."""
     ours, theirs = summary["tokens_per_second"], vanilla["tokens_per_second"]
-    return {"vanilla": dict(vanilla), "speedup": None if ours is None or not theirs else ours / theirs}
+    return {"vanilla": dict(vanilla), "speedup": speedup(ours, theirs)}
+
+
+def speedup(ours: float | None, theirs: float | None) -> float | None:
+    """Tokens per second over plain decoding's; None if either is not known, or there is nothing to divide by."""
+    return None if ours is None or not theirs else ours / theirs
 
 
 def ratio(part: float, whole: float) -> float | None:

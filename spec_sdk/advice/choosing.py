@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spec_sdk.advice.costs import seconds_of
 from spec_sdk.advice.cycles import Cycle, Shape
 from spec_sdk.advice.limits import Limit, limits_of
-from spec_sdk.advice.predicting import Means, Prediction, Probe, adaptive_seconds, predict
+from spec_sdk.advice.predicting import Means, Prediction, Probe, adaptive_seconds, predict, times_as_fast
 from spec_sdk.advice.probing import Answers
 from spec_sdk.bench.cost_curve import CostCurve
 
@@ -43,7 +43,7 @@ class Foreseen:
 
     def speedup_of(self, prompts: Collection[int]) -> float:
         """Over ``prompts`` alone."""
-        return sum(self.plain_s[i] for i in prompts) / sum(self.seconds[i] for i in prompts)
+        return times_as_fast(self.plain_s, self.seconds, prompts)
 
     @property
     def limits(self) -> list[Limit]:

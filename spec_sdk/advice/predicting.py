@@ -49,8 +49,13 @@ class Prediction:
 
     def speedup(self, plain_s: Mapping[int, float], prompts: Iterable[int] | None = None) -> float:
         """Plain decoding's time over its own; ``prompts``: of those only."""
-        chosen = list(self.seconds if prompts is None else prompts)
-        return sum(plain_s[i] for i in chosen) / sum(self.seconds[i] for i in chosen)
+        return times_as_fast(plain_s, self.seconds, self.seconds if prompts is None else prompts)
+
+
+def times_as_fast(plain_s: Mapping[int, float], seconds: Mapping[int, float], prompts: Iterable[int]) -> float:
+    """Plain decoding's time for ``prompts`` over another's, both in seconds by prompt."""
+    chosen = list(prompts)
+    return sum(plain_s[i] for i in chosen) / sum(seconds[i] for i in chosen)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,31 @@ def load_target(
     return base
 
 
+def plan_of(
+    app: Settings,
+    base: Pipeline,
+    prompts: PromptSet,
+    rounds: int,
+    temperatures: Sequence[float],
+    batch_sizes: Sequence[int],
+) -> Plan:
+    """What all candidates are asked, of the target that ``base`` loaded. Raises UserError if no prompt fits."""
+    plan = Plan(
+        prompts.conversations,
+        base.tokenizer,
+        app.chat,
+        base.context,
+        app.max_new_tokens,
+        temperatures,
+        batch_sizes,
+        rounds,
+        app.sampling,
+        frozenset() if app.ignore_eos else base.tokenizer.stop_ids,
+    )
+    check_some_fit(plan)
+    return plan
+
+
 def check_some_fit(plan: Plan) -> None:
     """Raise UserError if no prompt's first turn fits the context together with its answer."""
     refused = None

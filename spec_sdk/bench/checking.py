@@ -12,10 +12,14 @@ import torch
 
 from spec_sdk.common_prefix import common_prefix
 from spec_sdk.model.executor import Executor
-from spec_sdk.testing.rounding import MARGIN, plain_logits
+from spec_sdk.testing.rounding import MARGIN, WIDTHS, plain_logits
 
 STEPS = 16
 """Of the tokens before a difference so many are scored again, to see what rounding does to their logits."""
+PASSES = (*WIDTHS, 256)
+"""Rows of the passes that score them: trees of many requests, or prompts, may be as many as the last, and a backend may
+have another kernel for those.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def difference(
     if at >= min(len(tokens), len(vanilla)):
         return Difference(at)
     begin = max(0, at + 1 - STEPS)
-    logits_WNV = plain_logits(executor, [*prompt, *vanilla[:begin]], vanilla[begin : at + 1]).float()
+    logits_WNV = plain_logits(executor, [*prompt, *vanilla[:begin]], vanilla[begin : at + 1], PASSES).float()
     noise = float((logits_WNV.amax(0) - logits_WNV.amin(0)).max())
     logits_V = _penalised(logits_WNV[0, -1], [*prompt, *vanilla[:at]], repetition_penalty)
     gap = float((logits_V[tokens[at]] - logits_V[vanilla[at]]).abs())

@@ -54,7 +54,8 @@ def check_not_beside(overrides: Sequence[str], option: str) -> None:
         if _group(override) in (*PIPELINE_NODES, "pipeline"):
             key = override.key_or_group
             raise UserError(
-                f"{key}: {option} says what is compared; write it there, as in {option}='[\"suffix drafter.width=4\"]'"
+                f"{key}: {option} says what is compared; write it there, "
+                f"as in {option}='[\"sd_chain drafter.width=4\"]'"
             )
 
 
@@ -103,7 +104,7 @@ def _chosen(text: str, vanilla: Chosen, shared: Sequence[str]) -> Chosen:
     except ValueError as error:
         raise UserError(f"{text!r} cannot be read: {error}") from error
     if "=" in name:
-        raise UserError(f"{text!r} must begin with the name of a pipeline, as in 'suffix drafter.width=4'")
+        raise UserError(f"{text!r} must begin with the name of a pipeline, as in 'sd_chain drafter.width=4'")
     for override in parse(options):
         key = str(override.key_or_group)
         if _group(override) not in PIPELINE_NODES and key not in OF_CANDIDATES:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spec_sdk.bench.records import AnswerRecord
 from spec_sdk.bench.totals import tokens_per_second
 from spec_sdk.common_prefix import common_prefix
+from spec_sdk.metrics import speedup
 from spec_sdk.run_report.groups import Group, Series
 
 
@@ -23,13 +24,13 @@ class Comparison:
     def speedup(self) -> float | None:
         """Tokens per second of all answers together, ours by the baseline's, prefill included."""
         ours, theirs = (tokens_per_second([pair[i] for pair in self.pairs]) for i in (0, 1))
-        return None if ours is None or not theirs else ours / theirs
+        return speedup(ours, theirs)
 
     @property
     def each(self) -> list[float]:
         """The speed-up of every answer, sorted."""
-        speeds = ((tokens_per_second([ours]), tokens_per_second([theirs])) for ours, theirs in self.pairs)
-        return sorted(ours / theirs for ours, theirs in speeds if ours is not None and theirs)
+        found = (speedup(tokens_per_second([ours]), tokens_per_second([theirs])) for ours, theirs in self.pairs)
+        return sorted(each for each in found if each is not None)
 
     def of_task(self, task: str) -> Comparison:
         """That of the questions of one task."""

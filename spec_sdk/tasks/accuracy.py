@@ -121,9 +121,9 @@ class CompareAccuracy(Task):
         directory: AccuracyDirectory,
     ) -> None:
         from spec_sdk.accuracy.records import Scoring, reference_records
-        from spec_sdk.bench.asking import check_some_fit, load_target
+        from spec_sdk.bench.asking import load_target, plan_of
         from spec_sdk.bench.chosen import entrant_of
-        from spec_sdk.bench.interleaved import InterleavedRun, Plan
+        from spec_sdk.bench.interleaved import InterleavedRun
         from spec_sdk.bench.progress_lines import ProgressLines
         from spec_sdk.bench.starting import started
 
@@ -133,18 +133,7 @@ class CompareAccuracy(Task):
         base = load_target(app, vanilla.settings, registry, len(prompts.conversations) * seeds, directory)
         if directory.found is None and app.save_prompts:
             directory.append(reference_records(references))
-        plan = Plan(
-            prompts.conversations,
-            base.tokenizer,
-            app.chat,
-            base.context,
-            app.max_new_tokens,
-            [app.sampling.temperature],
-            rounds=seeds,
-            sampling=app.sampling,
-            stop_ids=frozenset() if app.ignore_eos else base.tokenizer.stop_ids,
-        )
-        check_some_fit(plan)
+        plan = plan_of(app, base, prompts, seeds, [app.sampling.temperature], [1])
         write = Scoring(directory.append, base.tokenizer.decode, references, scorers)
         with started([entrant_of(each, base, registry) for each in chosen], directory.append, progress.say) as ready:
             try:

@@ -33,7 +33,7 @@ class BenchConfig:
     pipelines: Any = option(
         None,
         "what is compared with plain decoding: a list of pipelines, each with options of its own after the name, as in "
-        '[prompt_lookup, "suffix drafter.width=4"]',
+        '[prompt_lookup, "sd_chain drafter.width=4"]',
         means={None: "the run's own pipeline"},
     )
     temperatures: Any = option(
@@ -114,10 +114,10 @@ class Bench(Task):
     def _answer(
         self, app: Settings, vanilla: Chosen, chosen: Sequence[Chosen], prompts: PromptSet, directory: BenchDirectory
     ) -> None:
-        from spec_sdk.bench.asking import check_some_fit, load_target
+        from spec_sdk.bench.asking import load_target, plan_of
         from spec_sdk.bench.chosen import entrant_of
         from spec_sdk.bench.greedy_checks import GreedyChecks
-        from spec_sdk.bench.interleaved import InterleavedRun, Plan
+        from spec_sdk.bench.interleaved import InterleavedRun
         from spec_sdk.bench.progress_lines import ProgressLines
         from spec_sdk.bench.starting import started
 
@@ -127,19 +127,7 @@ class Bench(Task):
         progress.say(f"loading {vanilla.settings.model.target}")
         answers = turns * config.rounds * len(self._temperatures(app))
         base = load_target(app, vanilla.settings, registry, answers, directory)
-        plan = Plan(
-            prompts.conversations,
-            base.tokenizer,
-            app.chat,
-            base.context,
-            app.max_new_tokens,
-            self._temperatures(app),
-            config.batch_sizes,
-            config.rounds,
-            app.sampling,
-            frozenset() if app.ignore_eos else base.tokenizer.stop_ids,
-        )
-        check_some_fit(plan)
+        plan = plan_of(app, base, prompts, config.rounds, self._temperatures(app), config.batch_sizes)
         entrants: list[Entrant] = [entrant_of(each, base, registry) for each in (vanilla, *chosen)]
         entrants += self._peers(vanilla.settings, base, plan)
         with started(entrants, directory.append, progress.say) as candidates:

@@ -56,19 +56,21 @@ def plain_logits(
 ) -> torch.Tensor:
     """Logits [W, N, V] that ``tokens_N`` are chosen by after ``prompt``, in causal passes of each of ``widths`` rows.
 
-    Wide passes begin inside the prompt; one that is shorter makes them narrower. No tree, no mask of one and no path
-    that is committed is involved.
+    Wide passes begin inside the prompt; a shorter text is fed several times beside itself, so that the last pass is as
+    wide. No tree, no mask of one and no path that is committed is involved.
     """
     fed, plan = [*prompt, *tokens_N[:-1]], PassPlan(SequentialRunner())
     logits_WNV = []
     for width in widths:
+        copies = -(-width // len(fed))
         cache = executor.new_cache()
-        cache.reserve(1, len(fed))
+        cache.reserve(copies, len(fed))
         begin = max(0, len(fed) - width * -(-len(tokens_N) // width))
         ends = [*([begin] if begin else []), *range(begin + width, len(fed), width), len(fed)]
         parts = []
         for first, end in zip([0, *ends], ends, strict=False):
-            inputs = PassInputs.of("chain", [RequestRows.chain(0, first, fed[first:end])], executor.device)
+            rows = [RequestRows.chain(slot, first, fed[first:end]) for slot in range(copies)]
+            inputs = PassInputs.of("chain", rows, executor.device)
             parts.append(executor.forward(inputs, cache, plan).logits_BNV[0])
         logits_WNV.append(torch.cat(parts)[-len(tokens_N) :])
     return torch.stack(logits_WNV)

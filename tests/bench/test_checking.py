@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ import torch
 
 from spec_sdk.bench import checking
 from spec_sdk.bench.checking import Difference, difference, first_difference
+from spec_sdk.model.executor import Cache, PassOutput, PassPlan
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.testing import plain_logits
 from tests.support.tiny_decoder import tiny_executor
 
@@ -52,7 +56,7 @@ def with_logits(monkeypatch: pytest.MonkeyPatch, logits_WNV: Sequence[Any]) -> l
     """Have these logits in the place of passes; the prompts and tokens that they were asked of."""
     asked: list[tuple[list[int], list[int]]] = []
 
-    def logits(executor: Any, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    def logits(executor: Any, prompt: Sequence[int], tokens: Sequence[int], widths: Sequence[int]) -> torch.Tensor:
         asked.append((list(prompt), list(tokens)))
         return torch.tensor(logits_WNV)
 
@@ -85,3 +89,22 @@ def test_of_a_long_answer_the_last_steps_are_scored_again(monkeypatch: pytest.Mo
     tokens = [2] * 30
     difference(tiny_executor(), [5, 6], [*tokens, 0], [*tokens, 1])
     assert asked == [([5, 6] + [2] * 15, [2] * 15 + [1])]
+
+
+class OtherKernelForManyRows(TorchExecutor):
+    """Wide passes round otherwise than narrow ones, which are equal to the bit."""
+
+    def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
+        output = super().forward(inputs, cache, plan)
+        off = 1e-3 if inputs.batch * inputs.width > 100 else 0.0
+        rounded_BNV = (output.logits_BNV * 256).round() / 256
+        return replace(output, logits_BNV=rounded_BNV + off)
+
+
+def test_a_short_text_meets_the_kernels_of_wide_passes(greedy: list[int]) -> None:
+    plain = tiny_executor()
+    executor = OtherKernelForManyRows(plain.decoder, plain.ops)
+    at = 3
+    wrong = [*greedy[:at], (greedy[at] + 1) % 96, *greedy[at + 1 :]]
+    apart = difference(executor, PROMPT, wrong, greedy)
+    assert apart is not None and apart.allowed == pytest.approx(4e-3, rel=0.1)

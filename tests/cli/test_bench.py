@@ -10,16 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from spec_sdk.bench.bench_directory import BenchDirectory
 from spec_sdk.bench.candidate import Ask, Measured
+from spec_sdk.bench.chosen import chosen_pipelines, chosen_vanilla
 from spec_sdk.bench.figures import faults, losslessness_of
 from spec_sdk.bench.pipeline_candidate import PipelineCandidate
 from spec_sdk.bench.reading import BenchRun, read_bench
+from spec_sdk.config.option import declared_of
+from spec_sdk.tasks.bench import BenchConfig
 from tests.support.text_checkpoints import write_text_checkpoint
 
 PROMPTS = [
@@ -40,6 +45,13 @@ def place(own_directory: Path) -> Path:
 
 def keys(run: BenchRun) -> list[tuple[Any, ...]]:
     return sorted((a.candidate, a.temperature, a.batch_size, a.round, a.prompt, a.turn) for a in run.answers)
+
+
+def test_the_example_in_the_text_of_the_option_is_valid() -> None:
+    (text,) = (declared_of(each).doc for each in fields(BenchConfig) if each.name == "pipelines")
+    example = yaml.safe_load(re.findall(r"\[.*?\]", text)[0])
+    vanilla = chosen_vanilla([])
+    assert [each.name for each in chosen_pipelines(example, vanilla, [], "task.pipelines")] == example
 
 
 def test_pipelines_beside_plain_decoding(cli: Callable[..., Any], place: Path) -> None:

@@ -97,6 +97,13 @@ BENCH = (
         (CHECKED,),
     ),
     Mutant(
+        "bench: a short text is scored in narrow passes only",
+        "spec_sdk/testing/rounding.py",
+        "copies = -(-width // len(fed))",
+        "copies = 1",
+        (CHECKED,),
+    ),
+    Mutant(
         "bench: the logits of another step are compared",
         f"{ROOM}/checking.py",
         "_penalised(logits_WNV[0, -1], ",

@@ -272,6 +272,27 @@ RETRIEVAL = (
         (f"{OF_MIXED}::test_a_level_that_is_not_worth_its_time_is_not_drafted",),
     ),
     Mutant(
+        "growing: nodes are fed to the target whatever they cost",
+        GROWING,
+        "self.closed = worth_its_price(done.value, self._node_costs)",
+        "self.closed = done.value",
+        ("tests/drafters/test_priced_tree.py",),
+    ),
+    Mutant(
+        "prices: a node's own probability counts, not its path's",
+        "plugins/drafters/spec_sdk_drafters/priced_tree.py",
+        "joint_N.append(joint_N[tree.parent_N[node]] * (own[node].probability or 0.0))",
+        "joint_N.append(own[node].probability or 0.0)",
+        ("tests/drafters/test_priced_tree.py",),
+    ),
+    Mutant(
+        "prices: draws are dropped for what they gave",
+        "plugins/drafters/spec_sdk_drafters/priced_tree.py",
+        'any(draw.kind != "chosen" or draw.probability is None for draw in draws)',
+        "not draws",
+        ("tests/drafters/test_priced_tree.py",),
+    ),
+    Mutant(
         "growing: drawn levels end for what was drawn",
         GROWING,
         """            if chance is None:

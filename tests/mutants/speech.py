@@ -130,7 +130,7 @@ SPEECH = (
         "spec_sdk/speech/transcriber.py",
         "suppressed = self.tokens.suppressed()",
         "suppressed = type(self.tokens.suppressed())()",
-        (f"{TRANSCRIBER}::test_windows_are_transcribed_as_transformers_does",),
+        (f"{TRANSCRIBER}::test_what_is_suppressed_is_not_said",),
     ),
     Mutant(
         "word errors: the mean of rates",

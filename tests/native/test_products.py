@@ -9,19 +9,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
-from spec_sdk_backends.cpu import CpuOps
-from spec_sdk_backends.native import crossover, products
+from spec_sdk.ops.quantizing import quantize
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
+from spec_sdk_backends.native import crossover, decoder, ops, products
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.panels import to_panels
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack, multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.side_by_side import SideBySide
+from tests.support.tiny_decoder import ModelTensors
 
 RNG = torch.Generator().manual_seed(5)
 DTYPES = [torch.float32, torch.bfloat16]
@@ -274,3 +277,34 @@ def test_derivatives_are_torchs() -> None:
     x_gKI = random(3, 2, 7).requires_grad_()
     (gradient,) = torch.autograd.grad(NativeProjectionStack(weight_OI.expand(3, -1, -1))(x_gKI).sum(), x_gKI)
     torch.testing.assert_close(gradient, weight_OI.sum(0).expand(3, 2, -1))
+
+
+class InEightBits(ModelTensors):
+    """A tiny model whose matrices are in 8 bits."""
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        weight = self.tensor(name)
+        return quantize(weight, 8) if weight.dim() == 2 and weight.shape[1] % 32 == 0 else None
+
+
+@pytest.mark.parametrize(("model", "bits"), [(ModelTensors, {0}), (InEightBits, {0, 8})])
+def test_what_must_be_measured_is_measured_before_a_run(
+    model: type[ModelTensors], bits: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[torch.dtype, int, bool]] = []
+
+    def noted(dtype: torch.dtype, bits: int = 0, rounds: bool = False) -> int:
+        asked.append((dtype, bits, rounds))
+        return 64
+
+    for module in (ops, products, decoder):
+        monkeypatch.setattr(module, "most_rows", noted)
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96}
+    executor = CpuBackend(CpuConfig()).load(model("smollm", 0, **sizes), torch.float32)
+    before = set(asked)
+    asked.clear()
+    session = Session(executor)
+    session.prefill(0, [1, 2, 3])
+    session.feed([0], [[4]])
+    assert asked and set(asked) <= before
+    assert {each[1] for each in before} == bits

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from spec_sdk import Engine, UserError
+from spec_sdk.contracts import SuppressedTokens
 from spec_sdk.speech.log_mel import log_mel
 from spec_sdk.speech.sound import Sound
 from spec_sdk.speech.transcriber import Transcriber, Transcription
@@ -61,6 +62,20 @@ def test_windows_are_transcribed_as_transformers_does(checkpoints: tuple[Path, A
     assert tokens_of(found) == [generated(model, part_T, language="de") for part_T in parts]
     assert found.text == " ".join(window.text for window in found.windows if window.text)
     assert found.language == "de" and found.real_time_factor > 0
+
+
+def test_what_is_suppressed_is_not_said(
+    checkpoints: tuple[Path, Any, Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transcriber = transcriber_of(checkpoints[0])
+
+    def said() -> list[int]:
+        options: dict[str, Any] = {"language": "de", "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+        return list(transcriber.transcribe(Sound(sound(4), RATE), **options).windows[0].tokens)
+
+    first = said()[0]
+    monkeypatch.setattr(type(transcriber.tokens), "suppressed", lambda tokens: SuppressedTokens([first], []))
+    assert first not in said()
 
 
 def test_the_language_is_that_of_the_first_window(checkpoints: tuple[Path, Any, Path, Any]) -> None:

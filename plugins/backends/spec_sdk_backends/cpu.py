@@ -168,6 +168,8 @@ class CpuBackend(Backend):
 
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         self._tell_of_slow_kernels()
+        if isinstance(self.ops, NativeOps):
+            self.ops.take_rows_of(dtype)
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
         not_native = self._not_native(decoder)

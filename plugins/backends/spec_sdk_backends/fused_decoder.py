@@ -32,10 +32,8 @@ HEADS_AT_ONCE, ROTATION_WARPS = 4, 2
 """Of a program that rotates; off the GPU it takes all heads of a row, since interpreting takes a time per program."""
 
 
-def unfused_because(decoder: Decoder) -> str | None:
-    """Why the kernels do not run a decoder's blocks; None if they do."""
-    if type(decoder) is not Decoder:
-        return f"a {type(decoder).__name__} has stages of its own"
+def unknown_rest(decoder: Decoder) -> str | None:
+    """Why no kernels here do what follows attention in a decoder's blocks; None if they do."""
     if decoder.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"{decoder.dtype} has no kernels"
     if decoder.config.hidden_size > MOST_DIMS:
@@ -43,13 +41,23 @@ def unfused_because(decoder: Decoder) -> str | None:
     for layer, block in enumerate(decoder.blocks):
         if not isinstance(block.mlp, GatedMLP):
             return f"layer {layer} has no gated MLP"
+        if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
+            return f"layer {layer} has norms of its outputs"
+    return None
+
+
+def unfused_because(decoder: Decoder) -> str | None:
+    """Why the kernels do not run a decoder's blocks; None if they do."""
+    if type(decoder) is not Decoder:
+        return f"a {type(decoder).__name__} has stages of its own"
+    if unknown := unknown_rest(decoder):
+        return unknown
+    for layer, block in enumerate(decoder.blocks):
         if block.input_norm_M is None or (block.q_norm_D is None) != (block.k_norm_D is None):
             return f"layer {layer} lacks a norm"
         gains = (block.q_norm_D, block.k_norm_D)
         if any(gain is not None and gain.numel() != decoder.config.head_dim for gain in gains):
             return f"layer {layer} normalises all heads together"
-        if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
-            return f"layer {layer} has norms of its outputs"
     return None
 
 

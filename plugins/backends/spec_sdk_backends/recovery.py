@@ -11,7 +11,7 @@ import triton  # type: ignore[import-untyped]
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
-from spec_sdk_backends.fused_decoder import BLOCK_I, MOST_DIMS, norm_warps
+from spec_sdk_backends.fused_decoder import BLOCK_I, norm_warps, unknown_rest
 from spec_sdk_backends.recovery_kernels import (
     recovered_activation_kernel,
     recovered_norm_kernel,
@@ -27,15 +27,10 @@ programs for all multiprocessors."""
 
 def unrecoverable_because(decoder: Decoder) -> str | None:
     """Why the kernels cannot redo what follows attention in a decoder's blocks; None if they can."""
-    if decoder.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return f"{decoder.dtype} has no kernels"
-    if decoder.config.hidden_size > MOST_DIMS:
-        return f"a hidden state has more than {MOST_DIMS} dims"
+    if unknown := unknown_rest(decoder):
+        return unknown
     for layer, block in enumerate(decoder.blocks):
-        if not isinstance(block.mlp, GatedMLP):
-            return f"layer {layer} has no gated MLP"
-        if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
-            return f"layer {layer} has norms of its outputs"
+        assert isinstance(block.mlp, GatedMLP)
         if any(type(part) is not Projection for part in (block.output, *block.mlp.projections)):
             return f"layer {layer} has weights that are no plain matrices"
     return None

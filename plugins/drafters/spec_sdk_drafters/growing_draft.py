@@ -10,26 +10,31 @@ from collections.abc import Sequence
 
 import torch
 
-from spec_sdk.contracts import DraftLogits, Growing, Request
+from spec_sdk.contracts import Budget, DraftLogits, Growing, Request
 from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_drafters.priced_tree import worth_its_price
+
+UNPRICED = Budget(0)
 
 
 class GrowingDraft:
     """One request's tree while it grows, and until it is known what of it was accepted.
 
     ``asked``: how many of the tree's youngest nodes are to be fed next. ``closed``: the tree, when it has grown.
-    ``level_cost``: see :class:`Budget`; a level that is worth less is not fed.
+    By the prices of ``budget`` a level that is worth less than it costs is not fed, and nodes that are not worth their
+    own are left out of the tree.
     """
 
     def __init__(
-        self, request: Request, tree: TreeBuilder, growing: Growing, vocabulary: int = 0, level_cost: float = 0.0
+        self, request: Request, tree: TreeBuilder, growing: Growing, vocabulary: int = 0, budget: Budget = UNPRICED
     ) -> None:
         self.request = request
-        self.level_cost = level_cost
+        self.level_cost = budget.level_cost
         self.tree = tree
         self.asked = 0
         self.closed: TokenTree
         self._growing = growing
+        self._node_costs = budget.node_costs
         self._fed = 1
         self._vocabulary = vocabulary
         self._reached = [1.0]
@@ -45,7 +50,7 @@ class GrowingDraft:
             if self._reach() < self.level_cost:
                 self.asked = self._growing.send(DraftLogits.over_all(torch.empty(0, self._vocabulary)))
         except StopIteration as done:
-            self.closed = done.value
+            self.closed = worth_its_price(done.value, self._node_costs)
             return False
         return True
 

@@ -74,9 +74,7 @@ class GrowingDrafter(Drafter):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
             root = request.process_draft(logits.within(self.vocabulary), [()])
             growing = self.growth.grow(tree, root, depths[i], request, self.name)
-            self._drafts[request.slot] = drafts[i] = GrowingDraft(
-                request, tree, growing, self.vocabulary, budgets[i].level_cost
-            )
+            self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing, self.vocabulary, budgets[i])
         asking = advanced([*drafts.values()], [None] * len(drafts))
         while asking:
             # a level of every tree in one pass

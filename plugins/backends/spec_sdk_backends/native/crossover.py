@@ -14,6 +14,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +57,8 @@ def _most_rows(dtype: torch.dtype, bits: int, rounds: bool) -> int:
     kept = _kept(path)
     if kept is not None:
         return kept
+    weights = f"{bits}-bit" if bits else "dense"
+    print(f"timing products with {weights} weights in {str(dtype)[6:]}, once on this machine", file=sys.stderr)
     found = measure(dtype, bits, rounds)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

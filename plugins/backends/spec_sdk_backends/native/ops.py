@@ -16,6 +16,7 @@ from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.types import PLAIN, AttentionSpec
 from spec_sdk_backends.native.attention import attends, attention
+from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.norm import rms_norm
@@ -41,6 +42,13 @@ class NativeOps(Ops):
         self.other = other
         self._waiting = waiting
         self.rounds_rows = rounds
+        self._rows_are: torch.dtype | None = None
+
+    def take_rows_of(self, dtype: torch.dtype) -> None:
+        """Rows will be of ``dtype``: what must be measured for linear layers is measured as soon as they are made, so
+        that no run waits for it.
+        """
+        self._rows_are = dtype if dtype in DTYPES else None
 
     def before_pass(self) -> None:
         self.other.before_pass()
@@ -50,18 +58,26 @@ class NativeOps(Ops):
     def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:
         if weight_OI.dtype not in DTYPES:
             return self.other.projection(weight_OI, bias_O)
+        self._measure()
         return NativeProjection(weight_OI, bias_O)
 
     def projections(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> ProjectionStack:
         if weight_LOI.dtype not in DTYPES:
             return self.other.projections(weight_LOI, bias_LO)
+        self._measure()
         return NativeProjectionStack(weight_LOI, bias_LO)
 
     def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
         return dtype in DTYPES
 
     def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
-        return NativeQuantizedProjection(matrix, bias_O, self.rounds_rows)
+        made = NativeQuantizedProjection(matrix, bias_O, self.rounds_rows)
+        self._measure(made.quantized.bits, self.rounds_rows)
+        return made
+
+    def _measure(self, bits: int = 0, rounds: bool = False) -> None:
+        if self._rows_are is not None:
+            most_rows(self._rows_are, bits, rounds)
 
     def head_block(self, head: Any) -> NativeHeadBlock | None:
         return native_head_block(head)

@@ -75,6 +75,9 @@ template <class T> class Attention {
         for (int64_t j = 0; j < common; j += TILE_OUTPUTS) {
             const T* w[TILE_OUTPUTS];
             for (int c = 0; c < TILE_OUTPUTS; c++) w[c] = keys + (start + std::min<int64_t>(j + c, common - 1)) * D;
+            // values lie behind one another as keys do, and are read when all scores are there
+            const char* wanted = (const char*)(values + (start + j) * D);
+            for (int64_t i = 0; i < TILE_OUTPUTS * D * int64_t(sizeof(T)); i += 64) __builtin_prefetch(wanted + i, 0, 2);
             scores(w, query, queries, weight + j, std::min<int64_t>(TILE_OUTPUTS, common - j));
         }
         int64_t own = std::max<int64_t>(common, 0);
@@ -145,10 +148,12 @@ template <class T> class Attention {
         for (int64_t q = 0; q < queries; q += TILE_ROWS) {
             int64_t rows = std::min<int64_t>(TILE_ROWS, queries - q);
             float found[TILE_ROWS * TILE_OUTPUTS];
-            with_count(rows, [&](auto count) {
-                tile<T, decltype(count)::value>(w, query + q * D, D, D, found, TILE_OUTPUTS);
+            bool whole = count == TILE_OUTPUTS;
+            with_count(rows, [&](auto tile_rows) {
+                tile<T, decltype(tile_rows)::value>(w, query + q * D, D, D, whole ? to + q * SPAN : found,
+                                                    whole ? SPAN : TILE_OUTPUTS);
             });
-            for (int64_t r = 0; r < rows; r++)
+            for (int64_t r = 0; r < rows && !whole; r++)
                 for (int64_t c = 0; c < count; c++) to[(q + r) * SPAN + c] = found[r * TILE_OUTPUTS + c];
         }
     }
@@ -156,13 +161,15 @@ template <class T> class Attention {
     // scores become exp(score - top), 0 where hidden: before ``hidden`` and from ``end`` on
     Span weights(float* score, int64_t hidden, int64_t end) const {
         hidden = std::min<int64_t>(hidden, SPAN);
-        float top = -INFINITY;
-        for (int64_t j = hidden; j < end; j++) {
-            score[j] *= _heads.scale;
-            // c tanh(s / c), as 1 - 2 / (e^2s/c + 1)
-            if (_heads.cap > 0) score[j] = _heads.cap * (1 - 2 / (exponential(2 * score[j] / _heads.cap) + 1));
-            top = std::max(top, score[j]);
-        }
+        if (_heads.cap > 0)
+            for (int64_t j = hidden; j < end; j++) {
+                // c tanh(s / c), as 1 - 2 / (e^2s/c + 1)
+                float scaled = score[j] * _heads.scale;
+                score[j] = _heads.cap * (1 - 2 / (exponential(2 * scaled / _heads.cap) + 1));
+            }
+        else
+            for (int64_t j = hidden; j < end; j++) score[j] *= _heads.scale;
+        float top = largest_of(score, hidden, end);
         if (end <= hidden) {
             std::memset(score, 0, SPAN * sizeof(float));
             return {top, 0};

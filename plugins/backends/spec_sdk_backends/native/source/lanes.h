@@ -4,6 +4,8 @@
 // l, l + width, ...; then lanes are added in halves. So a row's result does not depend on the rows beside it.
 #pragma once
 
+#include <cmath>
+
 #include "scalars.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
@@ -34,6 +36,8 @@ inline Lanes load(const bf16* p) { return widened(_mm256_loadu_si256((const __m2
 inline Lanes load(const bf16* p, int count) { return widened(_mm256_maskz_loadu_epi16(first_lanes(count), p)); }
 inline void store(float* p, Lanes x) { _mm512_storeu_ps(p, x); }
 inline Lanes fused(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
+// of each lane the larger one, b's where a's is not a number
+inline Lanes larger(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
 
 // y[r * stride + c] = the sum of the lanes of x[c][r], for four rows from FROM on
 template <int R, int FROM> inline void sum_four(const Lanes (&x)[TILE_OUTPUTS][R], float* y, int64_t stride) {
@@ -96,6 +100,7 @@ template <class T> Lanes load(const T* p, int count) {
 }
 inline void store(float* p, Lanes x) { std::memcpy(p, &x, sizeof x); }
 inline Lanes fused(Lanes a, Lanes b, Lanes c) { return a * b + c; }
+inline Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
 
 template <int R> void sum_lanes(const Lanes (&x)[TILE_OUTPUTS][R], float* y, int64_t stride) {
     for (int r = 0; r < R; r++)
@@ -114,6 +119,18 @@ inline float sum_of(Lanes x) {
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int l = 0; l < width; l++) lanes[l] += lanes[l + width];
     return lanes[0];
+}
+
+// the largest of x[first … end - 1], passing over what is not a number; -infinity without any
+inline float largest_of(const float* x, int64_t first, int64_t end) {
+    Lanes most = all(-INFINITY);
+    int64_t i = first;
+    for (; i + LANES <= end; i += LANES) most = larger(load(x + i), most);
+    float lanes[LANES], largest = -INFINITY;
+    store(lanes, most);
+    for (int l = 0; l < LANES; l++) largest = lanes[l] > largest ? lanes[l] : largest;
+    for (; i < end; i++) largest = x[i] > largest ? x[i] : largest;
+    return largest;
 }
 
 // how one vector of weights is multiplied with one of a row, and added
