@@ -79,10 +79,12 @@ def _add_forced(
     built: TreeBuilder, node: int, path: list[int], request: Request, budget: Budget, branch: bool
 ) -> None:
     """Add what must follow ``node``, which ``path`` leads to, as far as the budget goes."""
-    for token in request.forced(path):
-        child = built.child(node, token)
-        if child is None:
-            if not built.room or built.depth[node] >= budget.depth or (built.draws[node] and not branch):
-                return
-            child = built.add(node, token, "chosen", drafter=FORCED)
-        node = child
+    while forced := request.forced(path):
+        for token in forced:
+            child = built.child(node, token)
+            if child is None:
+                if not built.room or built.depth[node] >= budget.depth or (built.draws[node] and not branch):
+                    return
+                child = built.add(node, token, "chosen", drafter=FORCED)
+            node = child
+        path = [*path, *forced]

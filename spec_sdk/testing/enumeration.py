@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Drafter, Policy, Random, Request, RequestState, Sampler, Verifier
+from spec_sdk.contracts import Drafter, Matcher, Policy, Random, Request, RequestState, Sampler, Verifier
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.target import Target
 from spec_sdk.ops import DrawnTree, Rows
@@ -93,8 +93,10 @@ def cycle_distribution(
     policy: Policy | None = None,
     own_draws: bool = False,
     limit: int = MOST_OUTCOMES,
+    constraint: Matcher | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """What one cycle of the scheduler emits after ``prompt``, with its probability. ``policy`` may limit it.
+    """What one cycle of the scheduler emits after ``prompt``, with its probability. ``policy`` may limit it, and
+    ``constraint`` says what the answer may consist of.
 
     Raises NotEnumerable where random numbers are used otherwise than by drawing tokens with the request's sampler and
     by comparing what its ``uniforms`` gave, and for more than ``limit`` outcomes.
@@ -105,6 +107,7 @@ def cycle_distribution(
     def cycle(chooser: Chooser) -> tuple[int, ...]:
         enumerating.chooser = chooser
         state = request_for(prompt, enumerating, 0, max_new_tokens=64)
+        state.constraint = None if constraint is None else constraint.begin()
         state.view = EnumeratedRequest.of(state, chooser)
         before = state.rng.get_state()
         emitted = tuple(next(scheduler.run(state)))
@@ -124,13 +127,14 @@ def completed_distribution(
     sampler: Sampler,
     prompt: Sequence[int],
     length: int,
+    constraint: Matcher | None = None,
 ) -> torch.Tensor:
     """The joint distribution of ``length`` tokens, float64 [V**length]: of one cycle (:func:`cycle_distribution`), then
     of plain sampling.
     """
     distribution = torch.zeros(target.vocabulary**length, dtype=torch.float64)
     for tokens, probability in emitted.items():
-        rest = joint_distribution(target, sampler, [*prompt, *tokens], length - len(tokens))
+        rest = joint_distribution(target, sampler, prompt, length - len(tokens), constraint, tokens)
         first = cell_of(tokens, target.vocabulary) * rest.numel()
         distribution[first : first + rest.numel()] += probability * rest
     return distribution
@@ -145,6 +149,7 @@ def deviation(
     policy: Policy | None = None,
     own_draws: bool = False,
     limit: int = MOST_OUTCOMES,
+    constraint: Matcher | None = None,
 ) -> float:
     """The most by which the joint distribution of a cycle's tokens, completed by plain sampling, differs from the
     target's.
@@ -153,8 +158,9 @@ def deviation(
     is right after every prefix is right over a whole answer where drafter and verifier remember nothing from cycle to
     cycle. Raises as :func:`cycle_distribution` does.
     """
-    emitted = cycle_distribution(target, drafter, verifier, sampler, prompt, policy, own_draws, limit)
+    emitted = cycle_distribution(target, drafter, verifier, sampler, prompt, policy, own_draws, limit, constraint)
     length = max(map(len, emitted))
     remembering = Remembering(sampler)
-    expected = joint_distribution(target, remembering, prompt, length)
-    return float((completed_distribution(emitted, target, remembering, prompt, length) - expected).abs().max())
+    expected = joint_distribution(target, remembering, prompt, length, constraint)
+    completed = completed_distribution(emitted, target, remembering, prompt, length, constraint)
+    return float((completed - expected).abs().max())
