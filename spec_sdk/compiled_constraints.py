@@ -21,7 +21,7 @@ Given = Constraint | Matcher | Mapping[str, Any]
 
 
 class CompiledConstraints:
-    """Compiles constraints for a tokenizer and a ``vocabulary`` of so many output rows. Several threads may ask at once.
+    """Compiles constraints for a tokenizer and a model of ``vocabulary`` output rows. Several threads may ask at once.
 
     The ``MOST_KEPT`` that were used last are kept.
     """
@@ -79,6 +79,9 @@ _lock = threading.Lock()
 def made(node: Mapping[str, Any]) -> Constraint:
     """The plugin that a mapping names, with its options. Raises UserError for one that is unknown or wrong."""
     make: Any
-    make, config = Registry.discover().configure("constraint", node)
+    try:
+        make, config = Registry.discover().configure("constraint", node)
+    except RecursionError as error:
+        raise UserError("constraint: its options are nested too deeply") from error
     constraint: Constraint = make(config)
     return constraint

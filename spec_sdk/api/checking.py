@@ -36,8 +36,8 @@ MOST_LOGPROBS = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """How a request is answered, checked; what its constraint compiles to is not. ``seeded``: whether the request brought
-    a seed of its own.
+    """How a request is answered, checked; its constraint is not compiled yet. ``seeded``: whether the request brought a
+    seed of its own.
     """
 
     max_new_tokens: int

@@ -30,9 +30,10 @@ class RequestOptions(TypedDict, total=False):
     that end it besides the model's own end tokens, which ``ignore_eos`` passes over. ``chat``: whether a text becomes
     the message of a user in the model's chat template; ``auto``: if the model has one. ``input_features``: what the
     encoder of an encoder–decoder model is given. ``constraint``: what the answer may consist of, such as
-    ``{"name": "json_schema", "schema": {…}}``; None is anything. ``logit_bias``: token id → what is added to its logit. ``presence_penalty``, ``frequency_penalty``: taken from the logit of a token that
-    stands in the answer already, once, and as often as it stands there. ``logprobs``: tell the log-probability of every
-    token of the answer and of so many of the most probable in its place; 0 tells that of the token alone.
+    ``{"name": "json_schema", "schema": {…}}``; None is anything. ``logit_bias``: token id → what is added to its
+    logit. ``presence_penalty``, ``frequency_penalty``: taken from the logit of a token that stands in the answer
+    already, once, and as often as it stands there. ``logprobs``: tell the log-probability of every token of the answer
+    and of so many of the most probable in its place; 0 tells that of the token alone.
     """
 
     max_new_tokens: int

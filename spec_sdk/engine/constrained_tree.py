@@ -75,9 +75,7 @@ def _first_leaf(built: TreeBuilder) -> tuple[int, list[int]]:
     return node, path
 
 
-def _add_forced(
-    built: TreeBuilder, node: int, path: list[int], request: Request, budget: Budget, branch: bool
-) -> None:
+def _add_forced(built: TreeBuilder, node: int, path: list[int], request: Request, budget: Budget, branch: bool) -> None:
     """Add what must follow ``node``, which ``path`` leads to, as far as the budget goes."""
     while forced := request.forced(path):
         for token in forced:

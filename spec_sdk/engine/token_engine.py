@@ -39,8 +39,8 @@ class TokenRequest:
     like the model's own end tokens, which ``ignore_eos`` passes over. ``request_id`` names the request in events; None
     is the next number. ``random_stream`` chooses its random numbers among those of one seed; None is ``request_id``.
     ``emit`` gets its events. ``input_features`` [X, T]: what the encoder of an encoder–decoder model is given, such as
-    log-mel features. ``constraint``: what the answer may consist of; a matcher of its own is begun. ``offsets``: what is
-    added to its logits, of the target and of draft models. ``logprobs``: alternatives to tell of beside the
+    log-mel features. ``constraint``: what the answer may consist of; a matcher of its own is begun. ``offsets``: what
+    is added to its logits, of the target and of draft models. ``logprobs``: alternatives to tell of beside the
     log-probability of every token; 0 tells of the token's alone, None of nothing.
     """
 

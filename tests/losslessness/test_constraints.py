@@ -1,4 +1,4 @@
-"""Under a constraint speculation has the distribution of constrained plain decoding: masks, then softmax, at each place.
+"""Under a constraint speculation has the distribution of constrained plain decoding: a mask, then softmax, everywhere.
 
 Legend: N rows, V vocabulary.
 """
@@ -168,7 +168,7 @@ def test_wrong_ones_are_found() -> None:
 @pytest.mark.parametrize("plan", ["chain of all kinds", "distinct draws", "every token chosen"])
 @pytest.mark.parametrize("pattern", PATTERNS[:2])
 def test_answers_through_the_scheduler(plan: str, pattern: str, scale: Scale) -> None:
-    """Several cycles with one matcher, whose masks it keeps: χ² of the first tokens; every answer is of the language."""
+    """Several cycles with one matcher, which keeps masks: χ² of the first tokens; all answers are of the language."""
     target, *drafts = tables()
     sampler, matcher, draws = ReferenceSampler(None, SAMPLED), regex(pattern), scale(400, 20_000)
     counts, length = torch.zeros(VOCABULARY**TOKENS), 5

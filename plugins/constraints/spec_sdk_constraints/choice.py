@@ -34,5 +34,10 @@ class ChoiceConstraint(Constraint):
 
         grammar = "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
         check_size(grammar, "constraint.choices")
-        grammar = LLMatcher.grammar_from_lark(grammar)
-        return matcher_of(grammar, tokenizer, vocabulary, "constraint.choices", "the list of choices")
+        return matcher_of(
+            lambda: LLMatcher.grammar_from_lark(grammar),
+            tokenizer,
+            vocabulary,
+            "constraint.choices",
+            "the list of choices",
+        )

@@ -47,5 +47,9 @@ class GrammarConstraint(Constraint):
         from llguidance import LLMatcher
 
         check_size(self._grammar, self._option)
-        grammar = LLMatcher.grammar_from_lark(self._grammar)
-        return matcher_of(grammar, tokenizer, vocabulary, self._option, "the grammar")
+        grammar = self._grammar
+
+        def make() -> str:
+            return LLMatcher.grammar_from_lark(grammar)
+
+        return matcher_of(make, tokenizer, vocabulary, self._option, "the grammar")

@@ -29,6 +29,7 @@ class JsonSchemaConfig:
     """Options of ``constraint=json_schema``."""
 
     schema: Any = option(None, "a JSON file with a JSON Schema, or the schema itself", means={None: "any JSON object"})
+    text: str | None = option(None, "the schema as a JSON text, in place of schema")
     whitespace: str = option(
         "any",
         "between the parts of the JSON text",
@@ -53,7 +54,10 @@ class JsonSchemaConstraint(Constraint):
 
     def __init__(self, config: JsonSchemaConfig) -> None:
         super().__init__(config)
-        self._schema = _read(config.schema)
+        if config.schema is not None and config.text is not None:
+            raise UserError("constraint.text: constraint.schema is given too; give one of the two")
+        given = config.schema is not None or config.text is None
+        self._schema = _read(config.schema) if given else _normal(config.text or "", "constraint.text")
 
     @property
     def key(self) -> Hashable:
@@ -66,13 +70,19 @@ class JsonSchemaConstraint(Constraint):
         check_size(self._schema, "constraint.schema")
         try:
             schema = json.loads(self._schema)
+            if schema is False:
+                raise UserError("constraint.schema: false allows no answer at all")
             check_keywords(schema, "constraint.schema")
         except RecursionError as error:
             raise UserError("constraint.schema: it is nested too deeply") from error
         # a schema cannot change how it is read
         overrides: Any = {**WHITESPACE[self.config.whitespace], "lenient": False, "coerce_one_of": False}
-        grammar = LLMatcher.grammar_from_json_schema(self._schema, overrides=overrides)
-        return matcher_of(grammar, tokenizer, vocabulary, "constraint.schema", "the JSON schema")
+        given = {} if schema is True else self._schema
+
+        def make() -> str:
+            return LLMatcher.grammar_from_json_schema(given, overrides=overrides)
+
+        return matcher_of(make, tokenizer, vocabulary, "constraint.schema", "the JSON schema")
 
 
 def _read(given: Any) -> str:
@@ -87,9 +97,12 @@ def _read(given: Any) -> str:
     if not isinstance(given, str) or not given.strip():
         raise UserError(f"constraint.schema: {given!r} must be a file with a JSON Schema, or the schema itself")
     path: Path = expanded(given, "constraint.schema")
-    text = read_text(path, f"constraint.schema: {path}:")
-    check_size(text, "constraint.schema")
+    return _normal(read_text(path, f"constraint.schema: {path}:"), f"constraint.schema: {path}")
+
+
+def _normal(text: str, where: str) -> str:
+    check_size(text, where)
     try:
         return json.dumps(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"constraint.schema: {path} is no JSON: {error}") from error
+        raise UserError(f"{where}: it is no JSON: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spec_sdk.contracts import Matcher
@@ -33,8 +34,8 @@ def check_size(text: str, option: str) -> None:
         raise UserError(f"{option}: it has {len(text)} characters, and {LARGEST_GRAMMAR} are the most")
 
 
-def matcher_of(grammar: str, tokenizer: Tokenizer, vocabulary: int, option: str, name: str) -> Matcher:
-    """The matcher of a grammar as llguidance has it. ``option`` and ``name`` are what it is called in messages.
+def matcher_of(make: Callable[[], str], tokenizer: Tokenizer, vocabulary: int, option: str, name: str) -> Matcher:
+    """The matcher of the grammar that ``make`` makes. ``option`` and ``name`` are what it is called in messages.
 
     What compiling and matching may take is bounded by the library's own limits: steps of the lexer, states, items of
     the parser. Raises UserError for a grammar that is not valid or goes beyond them.
@@ -44,7 +45,11 @@ def matcher_of(grammar: str, tokenizer: Tokenizer, vocabulary: int, option: str,
     from spec_sdk_constraints.grammar_matcher import GrammarMatcher, fault_of
 
     known = _tokenizer(tokenizer, vocabulary)
-    parser = LLMatcher(known, grammar, log_level=0)
+    try:
+        parser = LLMatcher(known, make(), log_level=0)
+    except ValueError as error:
+        # also of half a surrogate pair
+        raise UserError(f"{option}: {in_words(str(error))}") from error
     if parser.is_error():
         raise UserError(f"{option}: {in_words(parser.get_error()) or fault_of(parser)}")
     return GrammarMatcher(parser, frozenset(tokenizer.stop_ids), (vocabulary + 31) // 32 * 4, name)
@@ -69,7 +74,7 @@ def _tokenizer(tokenizer: Tokenizer, vocabulary: int) -> LLTokenizer:
 
 
 def in_words(error: str) -> str:
-    """What a message of llguidance says, in one line: where it shows a place by a mark below, the last line says why."""
+    """What a message of llguidance says, in one line: the reason, where a drawing of the place stands before it."""
     lines = [line.strip() for line in error.strip().splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("error: ")), None)
     return (said.removeprefix("error: ") if said else lines[0] if lines else "")[:300]

@@ -32,6 +32,10 @@ class RegexConstraint(Constraint):
         check_installed(self.name)
         from llguidance import LLMatcher
 
-        check_size(self.config.pattern, "constraint.pattern")
-        grammar = LLMatcher.grammar_from_regex(self.config.pattern)
-        return matcher_of(grammar, tokenizer, vocabulary, "constraint.pattern", "the regular expression")
+        pattern = self.config.pattern
+        check_size(pattern, "constraint.pattern")
+
+        def make() -> str:
+            return LLMatcher.grammar_from_regex(pattern)
+
+        return matcher_of(make, tokenizer, vocabulary, "constraint.pattern", "the regular expression")

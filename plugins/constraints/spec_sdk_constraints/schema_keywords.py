@@ -12,19 +12,80 @@ from typing import Any
 from spec_sdk.errors import UserError, did_you_mean
 
 ANNOTATIONS = frozenset(
-    "title description default deprecated readOnly writeOnly examples $comment $id $schema $anchor $defs definitions"
-    " discriminator".split()
+    [
+        "title",
+        "description",
+        "default",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "examples",
+        "$comment",
+        "$id",
+        "$schema",
+        "$anchor",
+        "$defs",
+        "definitions",
+        "discriminator",
+    ]
 )
 """Keywords that allow and forbid nothing."""
 KEPT_TO = frozenset(
-    "type enum const multipleOf maximum exclusiveMaximum minimum exclusiveMinimum maxLength minLength pattern format"
-    " maxItems minItems prefixItems items additionalItems maxProperties minProperties required properties"
-    " patternProperties additionalProperties allOf anyOf oneOf $ref".split()
+    [
+        "type",
+        "enum",
+        "const",
+        "multipleOf",
+        "maximum",
+        "exclusiveMaximum",
+        "minimum",
+        "exclusiveMinimum",
+        "maxLength",
+        "minLength",
+        "pattern",
+        "format",
+        "maxItems",
+        "minItems",
+        "prefixItems",
+        "items",
+        "additionalItems",
+        "maxProperties",
+        "minProperties",
+        "required",
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "$ref",
+    ]
 )
 REFUSED = frozenset(
-    "not if then else uniqueItems contains minContains maxContains propertyNames dependentRequired dependentSchemas"
-    " dependencies unevaluatedItems unevaluatedProperties $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor"
-    " contentEncoding contentMediaType contentSchema nullable".split()
+    [
+        "not",
+        "if",
+        "then",
+        "else",
+        "uniqueItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "propertyNames",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "$dynamicRef",
+        "$dynamicAnchor",
+        "$recursiveRef",
+        "$recursiveAnchor",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "nullable",
+    ]
 )
 """Keywords that forbid something, and that an answer could not be held to."""
 ONE = ("items", "additionalProperties", "additionalItems")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from spec_sdk.contracts import Constraint, Matcher, option
 from spec_sdk.errors import UserError
@@ -97,7 +98,8 @@ class TokensMatcher(Matcher):
         """The bias for logits of this device, type and width; sent to a device once."""
         key = (logits_NV.device, logits_NV.dtype, logits_NV.shape[-1])
         if key not in self._known_on:
-            self._known_on[key] = self._bias_V[: key[2]].to(key[0], key[1])
+            bias_V = F.pad(self._bias_V[: key[2]], (0, max(0, key[2] - len(self._bias_V))), value=-math.inf)
+            self._known_on[key] = bias_V.to(key[0], key[1])
         return self._known_on[key]
 
 
