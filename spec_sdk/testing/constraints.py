@@ -37,6 +37,7 @@ def constraint_checks(
     if made is None:
         return [Check("compiles: it rules nothing out", lambda: None)]
     first: Matcher = made
+    at_first_V = _mask(first.begin(), [], [[]], vocabulary)[0]
 
     def walks() -> list[list[int]]:
         return [_walk(first, vocabulary, random.Random(seed)) for seed in range(answers)]
@@ -66,6 +67,8 @@ def constraint_checks(
                             f"given as an answer of {before} tokens and a path"
                         )
                         compared += 1
+        again_V = _mask(first.begin(), [], [[]], vocabulary)[0]
+        assert torch.equal(at_first_V, again_V), "after other answers were followed, new ones begin with another mask"
         return f"{compared} masks"
 
     def allows_and_forced() -> str:

@@ -28,7 +28,7 @@ SOUND: dict[str, Constraint] = {
     "choice": ChoiceConstraint(ChoiceConfig(["ab", "abb", "b"])),
     "grammar": GrammarConstraint(GrammarConfig(text='start: "a" start "b" | "ab"')),
     "tokens": TokensConstraint(TokensConfig(banned=[END], begin=[A, B])),
-    "allowed tokens": TokensConstraint(TokensConfig(allowed=[A, "b"], bias={A: 1.0})),
+    "allowed tokens": TokensConstraint(TokensConfig(allowed=[A, B], bias={A: 1.0})),
 }
 
 
@@ -110,14 +110,14 @@ class Shared(Odd):
         return [END, A if self.longest > 5 else B]
 
 
-WRONG = {
+WRONG: dict[type[Matcher], str] = {
     OnlyTheAnswer: "its mask has",
     OnlyThePath: "its mask has",
-    Forgetful: "",
+    Forgetful: "mask",
     DeadEnd: "no token is left",
     ForcesWhatIsRuledOut: "is forced, which its mask rules out",
     PrunesTooMuch: "is in the mask, and not allowed",
-    Shared: "",
+    Shared: "new ones begin with another mask",
 }
 
 

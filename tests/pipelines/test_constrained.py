@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from spec_sdk import Engine, UserError
 from spec_sdk.contracts import Matcher
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
-from spec_sdk_constraints import llguidance_grammars
 from tests.pipelines.test_tiny_pipelines import ALWAYS_DRAFTS, LOSSLESS, RELAXED
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.text_checkpoints import write_text_checkpoint
@@ -208,7 +208,7 @@ def test_what_is_refused(case: str, engine: Engine) -> None:
 
 
 def test_without_the_library(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llguidance_grammars.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"'regex' needs llguidance: pip install 'spec-sdk\[constrained\]'"):
         engine.generate("Say: ", constraint={"name": "regex", "pattern": "never asked for before"})
 

@@ -77,7 +77,7 @@ class JsonSchemaConstraint(Constraint):
             raise UserError("constraint.schema: it is nested too deeply") from error
         # a schema cannot change how it is read
         overrides: Any = {**WHITESPACE[self.config.whitespace], "lenient": False, "coerce_one_of": False}
-        given = {} if schema is True else self._schema
+        given = "{}" if schema is True else self._schema
 
         def make() -> str:
             return LLMatcher.grammar_from_json_schema(given, overrides=overrides)
