@@ -79,7 +79,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     },
 }
 PIPELINES = ("vanilla", "suffix", "mixed")
-TOKENS, ROUNDS = 96, 3
+TOKENS, ROUNDS = 64, 2
 
 
 def schema_of(properties: dict[str, Any]) -> dict[str, Any]:
