@@ -57,7 +57,7 @@ CONSTRAINING = (
         "spec_sdk/engine/token_engine.py",
         "else request.constraint.begin(),",
         "else request.constraint,",
-        ("tests/pipelines/test_constrained.py::test_a_batch_of_different_constraints",),
+        ("tests/pipelines/test_constrained.py::test_answers_of_one_constraint_beside_one_another",),
     ),
     Mutant(
         "a draft model of few tokens drafts nothing where it has none that is allowed",

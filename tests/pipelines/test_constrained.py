@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def pipeline(name: str, checkpoint: Path, *overrides: str) -> Pipeline:
     drafts = ALWAYS_DRAFTS if name in ("suffix", "token_recycling", "mixed", "easyspec_tree") else ()
     chosen = [*drafts, *(("predictor.size=2",) if name in RELAXED else ())]
     settings = settings_of(f"pipeline={name}", f"model.target={checkpoint}", *chosen, *overrides)
-    return build_pipeline(settings, Registry.discover())
+    return build_pipeline(settings, Registry.discover(), slots=8)
 
 
 def matcher(of: Pipeline, node: Mapping[str, Any] = NODE) -> Matcher:
@@ -147,6 +148,17 @@ def test_a_batch_of_different_constraints(engine: Engine) -> None:
     assert len(texts[3]) == 6 and texts[3][3] == "-"
     assert texts[4].startswith("<") and texts[4].endswith(">")
     assert together[5].tokens[0] == 41 and set(together[5].tokens) <= {40, 41, 42, *engine.tokenizer.stop_ids}
+
+
+def test_answers_of_one_constraint_beside_one_another(engine: Engine) -> None:
+    """They differ in what they draw, and none follows another's tokens."""
+    from spec_sdk import Request
+
+    node, pattern = {"name": "regex", "pattern": "(ab|cd){2,5}x|[e-h]{3}-y"}, "(ab|cd){2,5}x|[e-h]{3}-y"
+    options: Any = {"constraint": node, "max_new_tokens": 40, "temperature": 1.0}
+    together = engine.generate([Request("Say: ", seed=seed, **options) for seed in range(6)])
+    assert all(answer.error is None and re.fullmatch(pattern, answer.text) for answer in together)
+    assert len({answer.text for answer in together}) > 1
 
 
 def test_bias_and_penalties_stand_beside_a_constraint(engine: Engine) -> None:
