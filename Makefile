@@ -10,7 +10,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 ARGS ?=
 # a process per core, up to four: most tests use one thread, and each process may hold the default model; what fails
 # runs once more, for a machine that stalls in between, and is listed as rerun if it then passes
-PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --durations=15 --reruns 1 -rR --disable-warnings
+PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --no-loadscope-reorder --durations=15 --reruns 1 -rR --disable-warnings
+
+# a process that starts in the tests would compile every module anew
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

@@ -23,7 +23,8 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
                    verify), ``pruned`` (drafted nodes that were taken out), ``forced`` (nodes that were added),
                    ``forced_accepted``;
                    ``logprobs``, only where a request asks for them: of each token, [id, log-probability, [[id,
-                   log-probability] of the likeliest …]]
+                   log-probability] of the likeliest …]]. ``trace``, only where a request of the token engine asks:
+                   the tree, node by node (spec_sdk/engine/step_trace.py); no file and no observer gets it
 ``request_end``    ``finish_reason``: ``stop``, ``length``, ``interrupted`` (also: cancelled) or ``error``
 ``follower``       of several processes, once for each rank but the leader, behind the last request and without
                    ``request``: ``rank`` and ``calls``, each prompt's last 65,536: name, begin (seconds since the epoch,

@@ -6,7 +6,10 @@ Reads entry points only; imports no plugin and no torch, so that ``--help`` and 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
@@ -57,13 +60,30 @@ def entries_of_others() -> list[EntryPoint]:
     return [entry for package, declared in _by_package() if package != OWN_DISTRIBUTION for entry in declared]
 
 
-def _by_package() -> list[tuple[str, list[EntryPoint]]]:
+def _by_package() -> tuple[tuple[str, list[EntryPoint]], ...]:
+    return _declared(tuple((place, _changed(place)) for place in sys.path))
+
+
+def _changed(place: str) -> int | None:
+    """When something was last put into a directory or taken out of it, in ns; None of what cannot be read."""
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=1)
+def _declared(places: tuple[tuple[str, int | None], ...]) -> tuple[tuple[str, list[EntryPoint]], ...]:
+    """Package and entry points of each that has some in ``places``, which are ``sys.path`` and when it changed.
+
+    Every installed package's metadata is looked through, and a config is composed of them several times.
+    """
     # a package's name is parsed out of its metadata at every look
     declared: dict[int, list[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         declared.setdefault(id(entry.dist), []).append(entry)
     packages = [(distribution(found[0])[0], sorted(found, key=lambda e: e.name)) for found in declared.values()]
-    return sorted(packages, key=lambda package: (package[0] != OWN_DISTRIBUTION, package[0]))
+    return tuple(sorted(packages, key=lambda package: (package[0] != OWN_DISTRIBUTION, package[0])))
 
 
 def conf_packages() -> tuple[list[ConfPackage], list[Problem]]:

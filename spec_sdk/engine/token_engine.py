@@ -42,6 +42,7 @@ class TokenRequest:
     log-mel features. ``constraint``: what the answer may consist of; a matcher of its own is begun. ``offsets``: what
     is added to its logits, of the target and of draft models. ``logprobs``: alternatives to tell of beside the
     log-probability of every token; 0 tells of the token's alone, None of nothing.
+    ``trace``: its ``cycle`` events tell of the tree, node by node.
     """
 
     prompt: Sequence[int]
@@ -56,6 +57,7 @@ class TokenRequest:
     constraint: Matcher | None = None
     offsets: LogitOffsets | None = None
     logprobs: int | None = None
+    trace: bool = False
 
 
 class TokenEngine:
@@ -160,4 +162,5 @@ class TokenEngine:
             constraint=None if request.constraint is None else request.constraint.begin(),
             offsets=request.offsets,
             logprobs=request.logprobs,
+            trace=request.trace,
         )

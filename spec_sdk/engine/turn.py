@@ -11,6 +11,7 @@ from spec_sdk.contracts.drafter import Hidden
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.engine.constrained_tree import ConstrainedTree
+from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.model.session import Scores
 from spec_sdk.ops import TopTokens
@@ -65,6 +66,7 @@ class Turn:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
     constrained: ConstrainedTree | None = None
+    trace: StepTrace | None = None
 
     @property
     def path(self) -> list[int]:

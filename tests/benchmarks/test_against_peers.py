@@ -18,14 +18,12 @@ from tests.bench.peers.echo import ECHO
 from tests.support.text_checkpoints import write_text_checkpoint
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "names",
     [
         ["transformers", "spec-sdk vanilla"],
-        pytest.param(
-            ["transformers", "transformers, prompt lookup", "spec-sdk vanilla", "spec-sdk default pipeline"],
-            marks=pytest.mark.full,
-        ),
+        ["transformers", "transformers, prompt lookup", "spec-sdk vanilla", "spec-sdk default pipeline"],
     ],
 )
 def test_installed_peers_answer_and_missing_ones_are_left_out(

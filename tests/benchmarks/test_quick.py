@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from benchmarks.quick import parts
 from benchmarks.quick.parts import Setting
 from spec_sdk.bench.disturbance import Others
 from spec_sdk.bench.ratios import Ratio
+from spec_sdk.bench.timing import times_of
+from spec_sdk.errors import UserError
 from tests.support.text_checkpoints import write_text_checkpoint
 
 Run = Callable[..., tuple[int, str, str]]
@@ -118,6 +121,26 @@ def test_wrong_options_are_refused(
     assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
+def longer(timed: Callable[..., dict[str, list[float]]], which: str, seconds: float) -> Callable[..., Any]:
+    """``timed``, with so many seconds more of one of the calls."""
+
+    def of(*arguments: Any, **options: Any) -> dict[str, list[float]]:
+        times = timed(*arguments, **options)
+        return {**times, which: [one + seconds for one in times[which]]}
+
+    return of
+
+
+def test_a_level_that_takes_no_time_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text_checkpoint(tmp_path / "model", num_hidden_layers=2)
+    monkeypatch.setattr(draft_level, "TOKENS", [1] * 20)
+    monkeypatch.setattr(parts, "TOKENS", [1] * (parts.PREFIX + 1))
+    monkeypatch.setattr(parts, "times_of", lambda calls, *rest, **options: {name: [1.0] * 12 for name in calls})
+    options = ("pipeline=sd_chain", "model.draft=cut", "model.draft_layers=[0]")
+    with pytest.raises(UserError, match="took no longer than those of one"):
+        parts._level(options, Setting(2, 0.0, (f"model.target={tmp_path / 'model'}",)))
+
+
 @pytest.mark.parametrize("name", list(parts.PARTS))
 def test_every_part_measures(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it measures is nothing on such a model; that every pipeline, pass and sampler runs is."""
@@ -130,6 +153,9 @@ def test_every_part_measures(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         parts, "DRAFTERS", {"cut": ("pipeline=sd_chain", "model.draft=cut", "model.draft_layers=[0,3]")}
     )
     monkeypatch.setattr(parts, "VOCABULARY", 100)
+    if name == "drafting":
+        # a level's time is a difference, and on a busy machine a deep draft of such a model may be the quicker one
+        monkeypatch.setattr(parts, "times_of", longer(times_of, "deep", 60.0))
     setting = Setting(2, 0.0, (f"model.target={tmp_path / 'model'}", "backend.threads=1"))
     ratios = parts.PARTS[name](setting)
     assert ratios and all(ratio.value > 0 and ratio.samples >= 2 for ratio in ratios.values())

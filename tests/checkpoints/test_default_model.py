@@ -35,6 +35,7 @@ def ours(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         return open_checkpoint(str(gguf))
 
 
+@pytest.mark.full
 def test_every_tensor_equals_transformers(gguf: Path, ours: Checkpoint) -> None:
     reference = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     state = reference.state_dict()

@@ -48,7 +48,8 @@ def test_it_foresees_checks_and_writes_a_pipeline(
     assert "Advised: " in result.out or "Plain decoding is best here" in result.out
     found = json.loads((own_directory / "out" / "advise.json").read_text())
     assert {row["candidate"].split()[0] for row in found["candidates"]} == {"prompt_lookup", "suffix", "sd_chain"}
-    assert len(found["verification"]) == 2 and found["plain"]["tokens"] >= 24
+    # how many there are in task.seconds hangs on the machine
+    assert len(found["verification"]) == 2 and found["plain"]["tokens"] > 0
     tree = next(row for row in found["candidates"] if row["candidate"].startswith("sd_chain"))
     assert {(shape["depth"], shape["width"]) for shape in tree["shapes"]} >= {(1, 1), (8, 1)}
     assert all(shape["speedup"] > 0 for row in found["candidates"] for shape in row["shapes"])

@@ -188,7 +188,10 @@ def ends_in_one_line(processes: list[subprocess.Popen[str]]) -> str:
 DAMAGE = ["a missing file", "a torn file", "another shape"]
 
 
-@pytest.mark.parametrize("everywhere", [True, False], ids=["on all machines", "on one machine"])
+@pytest.mark.parametrize(
+    "everywhere",
+    [pytest.param(True, marks=pytest.mark.full, id="on all machines"), pytest.param(False, id="on one machine")],
+)
 @pytest.mark.parametrize("damage", [DAMAGE[0], *(pytest.param(name, marks=pytest.mark.full) for name in DAMAGE[1:])])
 def test_a_damaged_checkpoint_ends_all_ranks_in_one_line(damage: str, everywhere: bool, tmp_path: Path) -> None:
     """Each rank has a disk of its own: a directory in which it runs."""

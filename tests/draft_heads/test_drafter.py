@@ -27,6 +27,7 @@ from spec_sdk_drafters.eagle import EagleDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
+from tests.support.pairs import every_pair
 from tests.support.real_pipelines import settings_of
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import tiny_decoder
@@ -207,12 +208,13 @@ def answers(pipeline: Pipeline, slots: int, prompts: list[list[int]]) -> dict[in
     return found
 
 
+SAMPLED = ("sampling.temperature=0.8", "sampling.repetition_penalty=1.1")
 PROMPTS = [[5 + (i * j * j) % 80 for j in range(length)] for i, length in enumerate((1, 40, 7, 19, 2, 64))]
 
 
-@pytest.mark.parametrize("sampling", [(), ("sampling.temperature=0.8", "sampling.repetition_penalty=1.1")])
-@pytest.mark.parametrize("growth", ["auto", "dynamic"])
-@pytest.mark.parametrize("head", ["eagle3", "eagle"])
+@pytest.mark.parametrize(
+    ("head", "growth", "sampling"), every_pair(("eagle3", "eagle"), ("auto", "dynamic"), ((), SAMPLED))
+)
 def test_tokens_are_the_same_alone_and_among_others(
     head: str, growth: str, sampling: tuple[str, ...], target: Path, heads: dict[str, Path]
 ) -> None:

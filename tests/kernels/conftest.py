@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support import interpreter
+
+if not torch.cuda.is_available():
+    interpreter.install()
+
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.kernels.dense_attention import TOLERANCE, ancestors, case, chain, dense_attention, ends, relative_error, star
+from tests.support.pairs import every_pair
 
 pytest.importorskip("triton")
 
@@ -33,9 +34,7 @@ def attend(
     return out[0, :, 0], expected[0, :, 0]
 
 
-@pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("explicit_starts", [False, True])
+@pytest.mark.parametrize(("explicit_starts", "splits", "listed"), every_pair((False, True), (1, 3), (False, True)))
 def test_slots_after_the_queries_of_a_chain(
     explicit_starts: bool, splits: int, listed: bool, device: torch.device
 ) -> None:
@@ -45,9 +44,7 @@ def test_slots_after_the_queries_of_a_chain(
     assert out[cut:].isnan().all()
 
 
-@pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("explicit_starts", [False, True])
+@pytest.mark.parametrize(("explicit_starts", "splits", "listed"), every_pair((False, True), (1, 3), (False, True)))
 def test_subtrees_that_closed_before_the_queries(
     explicit_starts: bool, splits: int, listed: bool, device: torch.device
 ) -> None:

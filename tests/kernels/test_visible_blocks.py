@@ -103,9 +103,23 @@ LARGE: dict[str, tuple[PassKind, list[tuple[RequestRows, torch.Tensor]]]] = {
 }
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-@pytest.mark.parametrize("name", LARGE)
+ALWAYS = {("trees", "plain", 1), ("trees", "window", 3), ("growing", "plain", 3), ("growing", "window", 1)}
+"""Every batch with every kind of layer and of launch; the interpreter takes seconds for each."""
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "splits"),
+    [
+        pytest.param(
+            *(name, spec, splits),
+            id=f"{name}-{way}-{splits}",
+            marks=[pytest.mark.full] * ((name, way, splits) not in ALWAYS),
+        )
+        for name in LARGE
+        for way, spec in SPECS.items()
+        for splits in (1, 3)
+    ],
+)
 def test_attention_is_that_of_programs_that_look_themselves(
     name: str, spec: AttentionSpec, splits: int, device: torch.device
 ) -> None:

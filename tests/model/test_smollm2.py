@@ -68,6 +68,7 @@ def test_logits_equal_transformers(
             assert (last_NV - expected_NV[-6:]).abs().max() < most
 
 
+@pytest.mark.full
 def test_greedy_output_equals_generate(
     reference: Any, vanilla: Pipeline, prompts: list[list[int]], scale: Callable[[int, int], int]
 ) -> None:

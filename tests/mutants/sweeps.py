@@ -7,10 +7,26 @@ from tests.mutants.mutant import Mutant
 OPTIONS = "spec_sdk/config/hydra_options.py"
 LOADER = "spec_sdk/config/hydra_loader.py"
 OBJECTIVE = "spec_sdk/cli/objective.py"
+INSTALLED = "spec_sdk/installed.py"
+MERGING = "spec_sdk/options.py"
 OF_OPTIONS = "tests/cli/test_hydra_options.py"
 OF_SWEEPERS = "tests/cli/test_sweepers.py"
 
 SWEEPS = (
+    Mutant(
+        "packages are looked through once for all",
+        INSTALLED,
+        "tuple((place, _changed(place)) for place in sys.path)",
+        "tuple((place, None) for place in sys.path)",
+        ("tests/cli/test_installed.py",),
+    ),
+    Mutant(
+        "options that are merged at once lose their backslashes",
+        MERGING,
+        "{key: literal(value) for key, value in options.items()}",
+        "dict(options)",
+        ("tests/cli/test_multirun.py", "tests/cli/test_generate.py"),
+    ),
     Mutant(
         "overrides are not checked before the search path is read",
         LOADER,

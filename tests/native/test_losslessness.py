@@ -30,10 +30,11 @@ def answers(name: str, *overrides: str) -> list[list[int]]:
     ("name", "overrides"),
     [
         ("prompt_lookup", ()),
-        ("sd_chain", ()),
+        # guesses and a model's tree; the passes of the others are those of these, of other sizes
+        pytest.param("sd_chain", (), marks=pytest.mark.full),
         ("easyspec_paper", ()),
-        ("easyspec_paper", ("drafter.growth=static",)),
-        ("specinfer_tree", ("sampling.temperature=0",)),
+        pytest.param("easyspec_paper", ("drafter.growth=static",), marks=pytest.mark.full),
+        pytest.param("specinfer_tree", ("sampling.temperature=0",), marks=pytest.mark.full),
     ],
     ids=str,
 )

@@ -19,15 +19,16 @@ PIPELINES = [
 SAMPLING = ("sampling.temperature=0.9", "sampling.top_k=50", "sampling.top_p=0.95")
 
 
-IN_FLOAT32 = ("vanilla", "easyspec_paper", "alspec_easyspec_tree")
+ALWAYS = {"bfloat16": ("vanilla", "sd_chain", "alspec_easyspec_tree"), "float32": ("easyspec_paper",)}
 """The others are tried on a tiny model there (test_tiny_pipelines.py)."""
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        *((name, "bfloat16") for name in PIPELINES),
-        *(pytest.param(name, "float32", marks=[pytest.mark.full] * (name not in IN_FLOAT32)) for name in PIPELINES),
+        pytest.param(name, dtype, marks=[pytest.mark.full] * (name not in always))
+        for dtype, always in ALWAYS.items()
+        for name in PIPELINES
     ],
 )
 def test_same_seed_same_tokens(name: str, dtype: str) -> None:

@@ -14,7 +14,9 @@ from tests.distributed.support import end, start
 from tests.training.conftest import HEAD, QUICK
 
 
-@pytest.mark.parametrize("options", [QUICK, HEAD], ids=["model", "eagle3"])
+@pytest.mark.parametrize(
+    "options", [pytest.param(QUICK, marks=pytest.mark.full, id="model"), pytest.param(HEAD, id="eagle3")]
+)
 def test_two_processes_learn_what_one_does(cli: Callable[..., Any], place: Path, options: tuple[str, ...]) -> None:
     quick = [option for option in options if not option.startswith("backend.")]
     train = (*quick, "task.only=train", "task.data=data", "task.steps=6", "task.stored=float32")

@@ -17,7 +17,7 @@ from tests.support.text_checkpoints import VOCABULARY, write_text_checkpoint
 PROMPT = [7, 8, 9, 10, 7, 8, 9, 10, 7, 8]
 
 
-@pytest.mark.parametrize("drafts", ["none", "lookup", "assistant"])
+@pytest.mark.parametrize("drafts", ["none", pytest.param("lookup", marks=pytest.mark.full), "assistant"])
 def test_answers_are_plain_decoding_s_and_samples_are_of_the_whole_vocabulary(tmp_path: Path, drafts: str) -> None:
     model = write_text_checkpoint(tmp_path / "model").eval()
     assistant = Assistant(tmp_path / "assistant", "another")
