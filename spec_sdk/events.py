@@ -19,6 +19,9 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
                    node of the tree, null for a tree of one; ``space`` (heads or residual: where errors are measured);
                    where ``error_bounds`` are asked for, ``state_norm`` (the largest norm of a hidden state entering
                    each layer, and leaving the last), and in a request's first guess ``constants``, per layer.
+                   ``constraint``, only of a constrained answer: ``seconds`` (of the host, within those of draft and
+                   verify), ``pruned`` (drafted nodes that were taken out), ``forced`` (nodes that were added),
+                   ``forced_accepted``;
                    ``logprobs``, only where a request asks for them: of each token, [id, log-probability, [[id,
                    log-probability] of the likeliest …]]. ``trace``, only where a request of the token engine asks:
                    the tree, node by node (spec_sdk/engine/step_trace.py); no file and no observer gets it

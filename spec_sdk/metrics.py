@@ -3,6 +3,8 @@
 ``tokens_per_second`` is new tokens over decode time; prefill is reported apart. ``acceptance_rate`` is accepted over
 drafted depth, None if nothing was drafted. ``mean_accepted_tokens`` (MAT) is new tokens per target pass, bonus token
 included: 1.0 is plain decoding. ``host_reads_per_step``: how often a step waited for values of the device.
+``constraint``, only where answers were constrained: over so many ``steps`` the host's ``seconds`` for masks, drafted
+nodes that were ``pruned``, forced tokens that were added to trees and those of them that were accepted.
 ``attention.hit_rate`` is the share of attention predictions that were accepted; layers that predicted nothing in a
 cycle (null) are left out, and a rate of nothing is None. ``mean_error`` and
 ``max_error`` are of the relative error per layer and pass, each the pass's worst row; ``error_bounds`` is explained in
@@ -85,8 +87,17 @@ def _counts(cycles: Sequence[Event], tokens: int) -> dict[str, Any]:
         "mean_accepted_tokens": ratio(tokens, len(cycles)),
         "stage_s": stages,
         "host_reads_per_step": ratio(sum(cycle["host_reads"] for cycle in cycles), len(cycles)),
+        **_constraint([cycle["constraint"] for cycle in cycles if "constraint" in cycle]),
         "attention": _attention([cycle["attention"] for cycle in cycles if cycle["attention"] is not None]),
     }
+
+
+def _constraint(cycles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The cycles' ``constraint`` fields, summed up; no key at all where no answer was constrained."""
+    if not cycles:
+        return {}
+    keys = ("seconds", "pruned", "forced", "forced_accepted")
+    return {"constraint": {"steps": len(cycles)} | {key: sum(cycle[key] for cycle in cycles) for key in keys}}
 
 
 def _attention(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

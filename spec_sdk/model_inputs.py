@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spec_sdk.contracts import Constraint
+from spec_sdk.contracts import Matcher
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.prompts import Prompt, encode_prompt
@@ -34,7 +34,7 @@ class ModelInput:
     prompt: Prompt
     tokens: list[int]
     input_features: torch.Tensor | None = None
-    constraint: Constraint | None = None
+    constraint: Matcher | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -54,10 +54,13 @@ def model_inputs(pipeline: Pipeline, prompts: Sequence[Prompt], app: Settings) -
         if app.audio is not None:
             raise UserError(f"audio: {pipeline.target_name} is a text model; give model.target=DIR of a Whisper model")
         encoded = pipeline.ranks.decide(lambda: [encode_prompt(pipeline.tokenizer, p, app.chat) for p in prompts])
+        constraint = pipeline.constraints.of(app.constraint)
         return [
-            ModelInput(prompt, tokens)
+            ModelInput(prompt, tokens, constraint=constraint)
             for prompt, tokens in zip(prompts or [Prompt(1, "")] * len(encoded), encoded, strict=True)
         ]
+    if app.constraint.get("name") != "none":
+        raise UserError("constraint: a transcription is not constrained; leave it out")
     if app.audio is None:
         raise UserError(f"audio: {pipeline.target_name} transcribes audio; give audio=FILE.wav")
     return [window for prompt in prompts for window in _windows(pipeline, encoder, prompt, app)]

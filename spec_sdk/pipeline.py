@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from spec_sdk.bench.pass_costs import MeasuredCosts
+from spec_sdk.compiled_constraints import CompiledConstraints, compiled_for
 from spec_sdk.contracts import (
     AttentionVerifier,
     Backend,
@@ -109,6 +110,11 @@ class Pipeline:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.models.target.tokenizer
+
+    @property
+    def constraints(self) -> CompiledConstraints:
+        """Compiles what answers may consist of; pipelines of one target share what was compiled."""
+        return compiled_for(self.tokenizer, self.models.target.executor.vocabulary)
 
     @property
     def dtype(self) -> str:

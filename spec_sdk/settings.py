@@ -25,11 +25,22 @@ DTYPES = {
     "bfloat16": "",
     "float16": "",
 }
-PLUGIN_NODES = ("drafter", "verifier", "sampler", "predictor", "attention_verifier", "policy", "backend", "task")
+PLUGIN_NODES = (
+    "drafter",
+    "verifier",
+    "sampler",
+    "constraint",
+    "predictor",
+    "attention_verifier",
+    "policy",
+    "backend",
+    "task",
+)
 """The kinds of plugin, as the top-level keys that choose them (:data:`spec_sdk.contracts.PLUGIN_KINDS`)."""
 
-PIPELINE_NODES = tuple(kind for kind in PLUGIN_NODES if kind not in ("backend", "task"))
-"""Those of them that make up a pipeline: where it runs and what is done with it are no part of it."""
+PIPELINE_NODES = tuple(kind for kind in PLUGIN_NODES if kind not in ("constraint", "backend", "task"))
+"""Those of them that make up a pipeline: what answers may be, where it runs and what is done with it are no part of it.
+"""
 
 NAME = re.compile(r"[\w][\w.+-]{0,99}")
 """What a pipeline may be called."""
@@ -181,6 +192,7 @@ class Settings:
     drafter: Mapping[str, Any]
     verifier: Mapping[str, Any]
     sampler: Mapping[str, Any]
+    constraint: Mapping[str, Any]
     predictor: Mapping[str, Any]
     attention_verifier: Mapping[str, Any]
     policy: Mapping[str, Any]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from spec_sdk.api.request import Prompt, Request, RequestOptions
-from spec_sdk.contracts.constraint import Constraint
+from spec_sdk.compiled_constraints import Given
 from spec_sdk.errors import UserError
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.ops.logit_offsets import LogitOffsets
@@ -36,7 +36,9 @@ MOST_LOGPROBS = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """How a request is answered, checked. ``seeded``: whether the request brought a seed of its own."""
+    """How a request is answered, checked; its constraint is not compiled yet. ``seeded``: whether the request brought a
+    seed of its own.
+    """
 
     max_new_tokens: int
     sampling: SamplingParams
@@ -47,7 +49,7 @@ class Plan:
     ignore_eos: bool
     chat: bool | None
     input_features: torch.Tensor | None
-    constraint: Constraint | None
+    constraint: Given | None
     offsets: LogitOffsets | None
     logprobs: int | None
     trace: bool
@@ -82,7 +84,7 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
         ignore_eos=run.ignore_eos,
         chat=None if run.chat == "auto" else run.chat,
         input_features=given.get("input_features"),
-        constraint=given.get("constraint"),
+        constraint=given.get("constraint", settings.constraint),
         offsets=_offsets(given),
         logprobs=_logprobs(given.get("logprobs")),
         trace=_trace(given.get("trace", False)),

@@ -24,9 +24,11 @@ def reference_of(model: Model, given: dict[str, InMemoryModel]) -> str:
 
 
 def is_shared(override: Override) -> bool:
-    """Whether an override holds for other pipelines on the same models too: it is of no plugin but the backend."""
+    """Whether an override holds for other pipelines on the same models too: it is of no plugin but the backend and the
+    constraint.
+    """
     group = str(override.key_or_group).partition(".")[0]
-    return group == "backend" or group not in (*PLUGIN_NODES, "pipeline")
+    return group in ("backend", "constraint") or group not in (*PLUGIN_NODES, "pipeline")
 
 
 def check_shared(settings: Settings, loaded: Settings) -> None:

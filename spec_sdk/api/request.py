@@ -12,7 +12,7 @@ from spec_sdk.sampling_params import SamplingParams
 if TYPE_CHECKING:
     import torch
 
-    from spec_sdk.contracts.constraint import Constraint
+    from spec_sdk.compiled_constraints import Given
 
 Message = Mapping[str, str]
 """One message of a chat: ``{"role": …, "content": …}``."""
@@ -29,11 +29,12 @@ class RequestOptions(TypedDict, total=False):
     to give, which differ in what they draw. ``stop``: texts before which the answer ends. ``stop_token_ids``: tokens
     that end it besides the model's own end tokens, which ``ignore_eos`` passes over. ``chat``: whether a text becomes
     the message of a user in the model's chat template; ``auto``: if the model has one. ``input_features``: what the
-    encoder of an encoder–decoder model is given. ``constraint``: what the answer may consist of. ``logit_bias``: token
-    id → what is added to its logit. ``presence_penalty``, ``frequency_penalty``: taken from the logit of a token that
-    stands in the answer already, once, and as often as it stands there. ``logprobs``: tell the log-probability of every
-    token of the answer and of so many of the most probable in its place; 0 tells that of the token alone. ``trace``:
-    tell what every step did: its token tree, what was kept of it, and where each token came from.
+    encoder of an encoder–decoder model is given. ``constraint``: what the answer may consist of, such as
+    ``{"name": "json_schema", "schema": {…}}``; None is anything. ``logit_bias``: token id → what is added to its
+    logit. ``presence_penalty``, ``frequency_penalty``: taken from the logit of a token that stands in the answer
+    already, once, and as often as it stands there. ``logprobs``: tell the log-probability of every token of the answer
+    and of so many of the most probable in its place; 0 tells that of the token alone. ``trace``: tell
+    what every step did: its token tree, what was kept of it, and where each token came from.
     """
 
     max_new_tokens: int
@@ -50,7 +51,7 @@ class RequestOptions(TypedDict, total=False):
     ignore_eos: bool
     chat: bool | Literal["auto"]
     input_features: torch.Tensor
-    constraint: Constraint
+    constraint: Given | None
     logit_bias: Mapping[int, float]
     presence_penalty: float
     frequency_penalty: float

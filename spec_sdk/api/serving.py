@@ -74,7 +74,7 @@ class Serving:
             plan.stop_token_ids,
             plan.ignore_eos,
             input_features=plan.input_features,
-            constraint=plan.constraint,
+            constraint=self._pipeline.constraints.of(plan.constraint),
             offsets=plan.offsets,
             logprobs=plan.logprobs,
             trace=plan.trace,
@@ -85,7 +85,7 @@ class Serving:
     def begin_all(self, prompts: Prompts, options: RequestOptions) -> tuple[list[Mailbox | Answer], bool]:
         """Every prompt begun, or the answer that tells of its error; and whether it is a single one."""
         requests, single = requests_of(prompts, options)
-        plan_of(options, self._settings)
+        self._pipeline.constraints.of(plan_of(options, self._settings).constraint)
         begun: list[Mailbox | Answer] = []
         try:
             for index, request in enumerate(requests):

@@ -13,7 +13,7 @@ from spec_sdk.bench.cost_curve import CostCurve, PassCosts
 from spec_sdk.config.option import option
 from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend, Suitability
-from spec_sdk.contracts.constraint import Constraint, OnlyTokens, SuppressedTokens
+from spec_sdk.contracts.constraint import Constraint, Matcher, OnlyTokens, SuppressedTokens
 from spec_sdk.contracts.diagnosis import Finding, SelfTest
 from spec_sdk.contracts.drafter import Drafter, Hidden
 from spec_sdk.contracts.growth import Growing, Growth
@@ -63,6 +63,7 @@ __all__ = [
     "Guarantee",
     "Hidden",
     "LARGEST_TREE",
+    "Matcher",
     "NoOptions",
     "OnlyTokens",
     "PLUGIN_KINDS",
@@ -96,5 +97,17 @@ __all__ = [
 
 PLUGIN_KINDS: Mapping[str, type[Plugin]] = {
     base.kind: base
-    for base in (Drafter, Verifier, Sampler, Predictor, AttentionVerifier, Growth, BlockRunner, Policy, Backend, Task)
+    for base in (
+        Drafter,
+        Verifier,
+        Sampler,
+        Constraint,
+        Predictor,
+        AttentionVerifier,
+        Growth,
+        BlockRunner,
+        Policy,
+        Backend,
+        Task,
+    )
 }

@@ -1,4 +1,4 @@
-"""What an answer may consist of: tokens that may not follow, by the tokens before them.
+"""The contract of a constraint: what an answer may consist of, as a mask over tokens at every node of a tree.
 
 Legend: N rows of logits, V vocabulary.
 """
@@ -6,27 +6,76 @@ Legend: N rows of logits, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any
 
 import torch
 
+from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.plugin import Plugin
 
-class Constraint(ABC):
-    """Rules out tokens in the logits of target and draft model, before probabilities are made of them.
 
-    One instance may serve several requests: it keeps nothing of them.
+class Matcher(ABC):
+    """Follows one answer: which tokens may come next, at its end and behind drafted tokens.
+
+    Its mask is laid on the logits of target and draft model before probabilities are made of them. So what a verifier
+    and a sampler guarantee, they guarantee of plain decoding under the same masks. A mask may depend on the tokens
+    before it alone: on no random number, and on nothing that other requests do.
     """
+
+    def begin(self) -> Matcher:
+        """A matcher for another answer, at its begin. One that keeps nothing of an answer may return itself."""
+        return self
 
     @abstractmethod
     def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Write -inf to every logit whose token may not follow.
 
         Row i is what follows ``answer``, the tokens of the answer so far (without the prompt), and then ``paths[i]``,
-        drafted tokens. Some token of every row must be left. Token ids beyond V are passed over.
+        drafted tokens. Some token of every row must be left; a row whose path may not follow itself is never looked at
+        and may stay as it is. Token ids beyond V are passed over. From call to call the answer grows, and paths are
+        asked for again: what is worth keeping of them is the matcher's to keep. Raises UserError for an answer that
+        it cannot follow any further.
+        """
+
+    def allows(self, answer: Sequence[int], path: Sequence[int], token: int) -> bool:
+        """Whether ``token`` may follow ``answer`` and ``path``; True where that is not worth finding out.
+
+        Drafted tokens that may not follow are taken out of a tree before the target's pass.
+        """
+        return True
+
+    def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
+        """Tokens that follow ``answer`` and ``path`` surely, or as good as surely; none where there is a choice.
+
+        They are drafted and verified as any others, so a wrong one costs a row and nothing else.
+        """
+        return []
+
+
+class Constraint(Plugin, ABC):
+    """What answers may consist of, chosen by name and options. It is compiled once for a model, for many answers."""
+
+    kind = "constraint"
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for two constraints of one class that compile to the same, so that the second need not be compiled."""
+        return repr(self.config)
+
+    @abstractmethod
+    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> Matcher | None:
+        """The matcher from which each answer's begins (:meth:`Matcher.begin`); None if everything is allowed.
+
+        ``vocabulary``: rows V of the model's output. Ends of an answer are ``tokenizer.stop_ids``. Takes no longer than
+        a few seconds, and runs beside other threads. Raises UserError, naming the option, for what cannot be compiled.
         """
 
 
-class SuppressedTokens(Constraint):
+class SuppressedTokens(Matcher):
     """Tokens that no answer has, and tokens that no answer begins with."""
 
     def __init__(self, everywhere: Collection[int] = (), at_begin: Collection[int] = ()) -> None:
@@ -50,7 +99,7 @@ class SuppressedTokens(Constraint):
         return self._known[key]
 
 
-class OnlyTokens(Constraint):
+class OnlyTokens(Matcher):
     """An answer of these tokens alone."""
 
     def __init__(self, tokens: Collection[int]) -> None:

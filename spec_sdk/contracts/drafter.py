@@ -46,6 +46,8 @@ class Drafter(Plugin, ABC):
     catches_up: bool = True
     """Whether drafting takes longer the more committed tokens there are that it has not seen: those of the prompt, or
     that were decoded plainly. Not so where it drafts in the target's own cache."""
+    drafts_forced: bool = True
+    """Whether tokens that a request's constraint leaves no choice about are added to its trees."""
     every_rank: bool = False
     """With several processes: whether it must be made on all of them, since its sessions are spread over them
     (:meth:`Models.session`). Otherwise it is made and asked on the leader alone."""

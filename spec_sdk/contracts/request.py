@@ -5,13 +5,14 @@ Legend: N tree nodes or rows of logits, V vocabulary.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import torch
 
-from spec_sdk.contracts.constraint import Constraint
+from spec_sdk.contracts.constraint import Matcher
 from spec_sdk.contracts.sampler import Sampler
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops import DraftLogits, Ops
@@ -94,9 +95,10 @@ class RequestState:
 
     ``tokens`` is the prefix: prompt and output so far. The last is the pending token, whose KV is in no cache yet.
     ``slot``: the request's place in every cache, from when it is admitted on. ``step``: steps done. ``constraint``:
-    what its answer may consist of. ``encoder_input``: what the encoder of an encoder–decoder model is given.
-    ``offsets``: what is added to logits. ``logprobs``: how many alternatives are told of beside each token's
-    log-probability; None tells of neither. ``trace``: whether each step's tree and verdict are told of.
+    what its answer may consist of, a matcher of its own. ``constraint_s``: seconds that the host spent on it.
+    ``encoder_input``: what the encoder of an encoder–decoder model is given. ``offsets``: what is added to logits.
+    ``logprobs``: how many alternatives are told of beside each token's log-probability; None tells of neither.
+    ``trace``: whether each step's tree and verdict are told of.
     """
 
     tokens: list[int]
@@ -110,7 +112,8 @@ class RequestState:
     step: int = 0
     target: Any = None
     ops: Ops = field(default_factory=Ops)
-    constraint: Constraint | None = None
+    constraint: Matcher | None = None
+    constraint_s: float = 0.0
     encoder_input: EncoderInput | None = None
     offsets: LogitOffsets | None = None
     logprobs: int | None = None
@@ -218,15 +221,50 @@ class Request:
         answer = self.tokens[self.prompt_length :]
         if self._state.offsets is not None:
             logits_NV = self._state.offsets.apply(logits_NV, answer, paths)
-        if self._state.constraint is not None:
-            self._state.constraint.apply(logits_NV, answer, paths)
+        self._constrain(logits_NV, answer, paths)
         return logits_NV
 
+    def _constrain(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        if self._state.constraint is not None:
+            began = time.perf_counter()
+            self._state.constraint.apply(logits_NV, answer, paths)
+            self._state.constraint_s += time.perf_counter() - began
+
     def process_draft(self, logits: DraftLogits, paths: Sequence[Sequence[int]]) -> DraftLogits:
-        """:meth:`process_logits` of a draft model's logits, which may be written to, for a growth to choose from."""
+        """:meth:`process_logits` of a draft model's logits, which may be written to, for a growth to choose from.
+
+        Where a constraint leaves nothing of what the model can draft, each token that it allows is as probable as the
+        others: a draft model of few tokens then drafts one that it does not have.
+        """
         if not self.changes_logits:
             return replace(logits, ops=self.ops)
-        return DraftLogits.over_all(self.process_logits(logits.full_KV, paths), self.ops)
+        processed_KV = self.process_logits(logits.full_KV, paths)
+        if self._state.constraint is not None and logits.logits_KR.shape[-1] < logits.vocabulary:
+            even_KV = torch.zeros_like(processed_KV)
+            self._constrain(even_KV, self.tokens[self.prompt_length :], paths)
+            none_left_K1 = processed_KV.isneginf().all(-1, keepdim=True)
+            processed_KV = torch.where(none_left_K1, even_KV, processed_KV)
+        return DraftLogits.over_all(processed_KV, self.ops)
+
+    @property
+    def constrained(self) -> bool:
+        """Whether a constraint says what the answer may consist of."""
+        return self._state.constraint is not None
+
+    def allows(self, path: Sequence[int], token: int) -> bool:
+        """Whether ``token`` may follow the request's tokens and then ``path``, drafted tokens, by its constraint.
+
+        A constraint for which that is dear to find out says True.
+        """
+        constraint = self._state.constraint
+        return constraint is None or constraint.allows(self.tokens[self.prompt_length :], path, token)
+
+    def forced(self, path: Sequence[int]) -> list[int]:
+        """Tokens that its constraint leaves no choice about after the request's tokens and then ``path``, drafted
+        tokens.
+        """
+        constraint = self._state.constraint
+        return [] if constraint is None else constraint.forced(self.tokens[self.prompt_length :], path)
 
     def uniforms(self, count: int) -> list[float]:
         """The next ``count`` random numbers of [0, 1), in double precision."""

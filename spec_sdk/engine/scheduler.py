@@ -19,6 +19,7 @@ from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.verifier import Verifier
+from spec_sdk.engine.constrained_tree import constrained_tree
 from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, tree_fault, verdict_fault
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
@@ -232,7 +233,17 @@ class Scheduler:
                     if fault := tree_fault(tree, pending, turn.budget, vocabulary):
                         raise PluginFault(f"{name}: {fault}")
                     turn.tree = tree
+                    if turn.active.view.constrained:
+                        self._constrain(turn)
         return self._going_on(turns)
+
+    def _constrain(self, turn: Turn) -> None:
+        """Take out of a drafted tree what the request's constraint rules out, and add what it forces."""
+        began, state = time.perf_counter(), turn.active.state
+        add, branch = self.drafter.drafts_forced, not self.verifier.chains_only
+        turn.constrained = constrained_tree(turn.tree, state.view, turn.budget, add, branch)
+        turn.tree = turn.constrained.tree
+        state.constraint_s += time.perf_counter() - began
 
     def _score(self, turns: list[Turn]) -> list[Turn]:
         """The target's logits at every node of every tree; without those of a request that a failed pass names."""
@@ -373,6 +384,7 @@ class Scheduler:
                 tokens=turn.tokens,
                 host_reads=reads,
                 attention=None if report is None else report.event(),
+                **({} if active.state.constraint is None else {"constraint": turn.told_of_constraint()}),
                 **({} if turn.logprobs is None else {"logprobs": [astuple(told) for told in turn.logprobs]}),
                 **({} if turn.trace is None else {"trace": asdict(turn.trace)}),
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts.constraint import Constraint
+from spec_sdk.contracts.constraint import Matcher
 from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import RequestState
@@ -39,9 +39,10 @@ class TokenRequest:
     like the model's own end tokens, which ``ignore_eos`` passes over. ``request_id`` names the request in events; None
     is the next number. ``random_stream`` chooses its random numbers among those of one seed; None is ``request_id``.
     ``emit`` gets its events. ``input_features`` [X, T]: what the encoder of an encoder–decoder model is given, such as
-    log-mel features. ``constraint``: what the answer may consist of. ``offsets``: what is added to its logits, of the
-    target and of draft models. ``logprobs``: alternatives to tell of beside the log-probability of every token; 0 tells
-    of the token's alone, None of nothing. ``trace``: its ``cycle`` events tell of the tree, node by node.
+    log-mel features. ``constraint``: what the answer may consist of; a matcher of its own is begun. ``offsets``: what
+    is added to its logits, of the target and of draft models. ``logprobs``: alternatives to tell of beside the
+    log-probability of every token; 0 tells of the token's alone, None of nothing.
+    ``trace``: its ``cycle`` events tell of the tree, node by node.
     """
 
     prompt: Sequence[int]
@@ -53,7 +54,7 @@ class TokenRequest:
     random_stream: int | None = None
     emit: Emit = lambda event: None
     input_features: torch.Tensor | None = None
-    constraint: Constraint | None = None
+    constraint: Matcher | None = None
     offsets: LogitOffsets | None = None
     logprobs: int | None = None
     trace: bool = False
@@ -158,7 +159,7 @@ class TokenEngine:
             id=number,
             ops=self._ops,
             encoder_input=None if request.input_features is None else EncoderInput(request.input_features),
-            constraint=request.constraint,
+            constraint=None if request.constraint is None else request.constraint.begin(),
             offsets=request.offsets,
             logprobs=request.logprobs,
             trace=request.trace,

@@ -10,6 +10,7 @@ from typing import Any
 from spec_sdk.contracts.drafter import Hidden
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
+from spec_sdk.engine.constrained_tree import ConstrainedTree
 from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.model.session import Scores
@@ -64,12 +65,19 @@ class Turn:
     top: TopTokens | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
+    constrained: ConstrainedTree | None = None
     trace: StepTrace | None = None
 
     @property
     def path(self) -> list[int]:
         """The committed nodes: one for each emitted token."""
         return self.verdict.path[: len(self.tokens)]
+
+    def told_of_constraint(self) -> dict[str, float]:
+        """What the request's constraint did to the tree, and the seconds that it took since this was last asked."""
+        state = self.active.state
+        seconds, state.constraint_s = state.constraint_s, 0.0
+        return (self.constrained or ConstrainedTree(self.tree)).event(self.path, seconds)
 
     @functools.cached_property
     def path_hidden(self) -> Hidden:

@@ -48,6 +48,10 @@ class Tokenizer:
     def vocabulary(self) -> Mapping[str, int]:
         return dict(self._fast.get_vocab(with_added_tokens=True))
 
+    def to_json(self) -> str:
+        """The tokenizer as the text of a ``tokenizer.json``, for libraries that read that."""
+        return self._fast.to_str()
+
     @property
     def has_chat_template(self) -> bool:
         return self._template is not None

@@ -13,6 +13,7 @@ from spec_sdk.model.chat_template import RefusedMessages
 from spec_sdk.prompts import check_text
 from spec_sdk.serve.bodies import NEUTRAL, Body, ChatBody, CompletionBody
 from spec_sdk.serve.faults import Refusal
+from spec_sdk.serve.structured import constraint_of, refused_structure
 
 PLAIN = (
     "temperature",
@@ -70,7 +71,8 @@ def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
     except RefusedMessages as error:
         raise Refusal(400, f"messages: the model's chat template refuses them: {error.reason}", "messages") from error
     except UserError as error:
-        raise refused(error) from error
+        structure = refused_structure(str(error), body.structured_outputs is not None)
+        raise structure or refused(error) from error
     return Asked(prompts, options, body.n or 1, "logprobs" in shared)
 
 
@@ -88,8 +90,7 @@ def _refuse_what_is_not_offered(body: Body) -> None:
     for name, neutral in NEUTRAL.items():
         value = getattr(body, name, None)
         if value is not None and value not in neutral:
-            kind = "; constrained output is not there yet" if name == "response_format" else ""
-            raise Refusal(400, f"{name}: it is not supported{kind}; leave it out", name, "unsupported_parameter")
+            raise Refusal(400, f"{name}: it is not supported; leave it out", name, "unsupported_parameter")
     if isinstance(body, CompletionBody) and body.best_of not in (None, body.n or 1):
         raise Refusal(400, "best_of: it must be n, or be left out", "best_of", "unsupported_parameter")
     if isinstance(body, ChatBody) and body.top_logprobs is not None and not body.logprobs:
@@ -100,6 +101,8 @@ def _refuse_what_is_not_offered(body: Body) -> None:
 
 def _options(body: Body) -> RequestOptions:
     given: dict[str, Any] = {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    if (constraint := constraint_of(body.response_format, body.structured_outputs)) is not None:
+        given["constraint"] = constraint
     if body.logit_bias:
         given["logit_bias"] = _bias(body.logit_bias)
     if (length := _max_tokens(body)) is not None:

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from spec_sdk.api.checking import LARGEST_OFFSET, MOST_LOGPROBS
 from spec_sdk.config.option import LARGEST_INT64
+from spec_sdk.serve.structured import ResponseFormat, Strict, StructuredOutputs
 
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_INT64)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1)]
 Offset = Annotated[float, Field(ge=-LARGEST_OFFSET, le=LARGEST_OFFSET)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class StreamOptions(Strict):
@@ -35,8 +32,8 @@ class StreamOptions(Strict):
 
 
 class Body(Strict):
-    """What both kinds of request have. ``top_k``, ``min_p``, ``repetition_penalty``, ``stop_token_ids`` and
-    ``ignore_eos`` are not OpenAI's; its client sends them as ``extra_body``.
+    """What both kinds of request have. ``top_k``, ``min_p``, ``repetition_penalty``, ``stop_token_ids``,
+    ``ignore_eos`` and ``structured_outputs`` are not OpenAI's; its client sends them as ``extra_body``.
     """
 
     model: str | None = None
@@ -58,7 +55,8 @@ class Body(Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
 
 class CompletionBody(Body):
@@ -115,7 +113,6 @@ class ChatBody(Body):
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
     "echo": (False,),
     "suffix": ("",),
     "tools": ([],),

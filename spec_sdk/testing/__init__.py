@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from spec_sdk.testing.attention_verifiers import check_attention_verifier
 from spec_sdk.testing.backends import check_backend
+from spec_sdk.testing.constraints import check_constraint
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.testing.drafters import check_drafter
 from spec_sdk.testing.enumeration import cycle_distribution, deviation
@@ -43,6 +44,7 @@ __all__ = [
     "WouldWait",
     "check_attention_verifier",
     "check_backend",
+    "check_constraint",
     "check_drafter",
     "check_executor",
     "check_growth",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Drafter, Policy, Random, Request, RequestState, Sampler, Verifier
+from spec_sdk.contracts import Drafter, Matcher, Policy, Random, Request, RequestState, Sampler, Verifier
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.target import Target
 from spec_sdk.ops import DrawnTree, Rows
@@ -94,8 +94,10 @@ def cycle_distribution(
     policy: Policy | None = None,
     own_draws: bool = False,
     limit: int = MOST_OUTCOMES,
+    constraint: Matcher | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """What one cycle of the scheduler emits after ``prompt``, with its probability. ``policy`` may limit it.
+    """What one cycle of the scheduler emits after ``prompt``, with its probability. ``policy`` may limit it, and
+    ``constraint`` says what the answer may consist of.
 
     Raises NotEnumerable where random numbers are used otherwise than by drawing tokens with the request's sampler and
     by comparing what its ``uniforms`` gave, and for more than ``limit`` outcomes.
@@ -106,6 +108,7 @@ def cycle_distribution(
     def cycle(chooser: Chooser) -> tuple[int, ...]:
         enumerating.chooser = chooser
         state = request_for(prompt, enumerating, 0, max_new_tokens=64)
+        state.constraint = None if constraint is None else constraint.begin()
         state.view = EnumeratedRequest.of(state, chooser)
         before = state.rng.get_state()
         emitted = tuple(next(scheduler.run(state)))
@@ -125,13 +128,14 @@ def completed_distribution(
     sampler: Sampler,
     prompt: Sequence[int],
     length: int,
+    constraint: Matcher | None = None,
 ) -> torch.Tensor:
     """The joint distribution of ``length`` tokens, float64 [V**length]: of one cycle (:func:`cycle_distribution`), then
     of plain sampling.
     """
     distribution = torch.zeros(target.vocabulary**length, dtype=torch.float64)
     for tokens, probability in emitted.items():
-        rest = joint_distribution(target, sampler, [*prompt, *tokens], length - len(tokens))
+        rest = joint_distribution(target, sampler, prompt, length - len(tokens), constraint, tokens)
         first = cell_of(tokens, target.vocabulary) * rest.numel()
         distribution[first : first + rest.numel()] += probability * rest
     return distribution
@@ -164,11 +168,12 @@ def deviation(
     policy: Policy | None = None,
     own_draws: bool = False,
     limit: int = MOST_OUTCOMES,
+    constraint: Matcher | None = None,
 ) -> float:
     """The most by which the joint distribution of a cycle's tokens, completed by plain sampling, differs from the
     target's; see :func:`difference`.
     """
-    return difference(target, drafter, verifier, sampler, prompt, policy, own_draws, limit).off
+    return difference(target, drafter, verifier, sampler, prompt, policy, own_draws, limit, constraint).off
 
 
 def difference(
@@ -180,6 +185,7 @@ def difference(
     policy: Policy | None = None,
     own_draws: bool = False,
     limit: int = MOST_OUTCOMES,
+    constraint: Matcher | None = None,
 ) -> Difference:
     """Where the joint distribution of a cycle's tokens, completed by plain sampling, differs most from the target's.
 
@@ -187,11 +193,11 @@ def difference(
     is right after every prefix is right over a whole answer where drafter and verifier remember nothing from cycle to
     cycle. Raises as :func:`cycle_distribution` does.
     """
-    emitted = cycle_distribution(target, drafter, verifier, sampler, prompt, policy, own_draws, limit)
+    emitted = cycle_distribution(target, drafter, verifier, sampler, prompt, policy, own_draws, limit, constraint)
     length = max(map(len, emitted))
     remembering = Remembering(sampler)
-    expected = joint_distribution(target, remembering, prompt, length)
-    given = completed_distribution(emitted, target, remembering, prompt, length)
+    expected = joint_distribution(target, remembering, prompt, length, constraint)
+    given = completed_distribution(emitted, target, remembering, prompt, length, constraint)
     off = (given - expected).abs()
     worst = int(off.argmax())
     tokens = tuple(worst // target.vocabulary**place % target.vocabulary for place in reversed(range(length)))

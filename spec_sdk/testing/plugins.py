@@ -12,10 +12,11 @@ from spec_sdk.errors import UserError
 from spec_sdk.options import merge_options
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
-from spec_sdk.testing import drafters, policies, samplers
+from spec_sdk.testing import constraints, drafters, policies, samplers
 from spec_sdk.testing.attention_verifiers import attention_verifier_checks
 from spec_sdk.testing.backends import backend_checks
 from spec_sdk.testing.check import Check
+from spec_sdk.testing.constraints import constraint_checks
 from spec_sdk.testing.drafters import drafter_checks
 from spec_sdk.testing.growths import growth_checks
 from spec_sdk.testing.policies import policy_checks
@@ -136,6 +137,14 @@ def _attention_verifier(subject: Subject) -> list[Check]:
     return attention_verifier_checks(verifier)
 
 
+def _constraint(subject: Subject) -> list[Check]:
+    from spec_sdk.pipeline import build_pipeline
+
+    pipeline = build_pipeline(subject.settings, subject.registry)
+    vocabulary, answers = pipeline.models.target.executor.vocabulary, subject.draws or constraints.ANSWERS
+    return constraint_checks(subject.made(), pipeline.tokenizer, vocabulary, answers=answers)
+
+
 def _task(subject: Subject) -> list[Check]:
     make: Any
     node = {"name": subject.name, **subject.task_options}
@@ -152,6 +161,7 @@ MAKERS: Mapping[str, Callable[[Subject], list[Check]]] = {
     "verifier": lambda subject: verifier_checks(subject.made(), draws=subject.draws),
     "sampler": lambda subject: sampler_checks(subject.made, draws=subject.draws or samplers.DRAWS),
     "predictor": lambda subject: predictor_checks(subject.made()),
+    "constraint": _constraint,
     "attention_verifier": _attention_verifier,
     "growth": lambda subject: growth_checks(subject.part(), draws=subject.draws or drafters.DRAWS),
     "runner": lambda subject: runner_checks(subject.part),

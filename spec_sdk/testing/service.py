@@ -134,7 +134,9 @@ class Service:
 def contents(state: RequestState) -> dict[str, object]:
     """All that a plugin reaches of a request, by name, to be compared with what it was before."""
     values: dict[str, object] = {
-        field.name: getattr(state, field.name) for field in fields(state) if field.name not in ("rng", "view", "ops")
+        field.name: getattr(state, field.name)
+        for field in fields(state)
+        if field.name not in ("rng", "view", "ops", "constraint_s")
     }
     sampler, view = state.sampler, state.view
     return values | {

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Policy, Request, Sampler, Verifier
+from spec_sdk.contracts import Budget, Drafter, Matcher, Policy, Request, Sampler, Verifier
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.testing.defaults import request_for
 from spec_sdk.testing.remembering import Remembering
@@ -40,13 +40,27 @@ class DeepestPolicy(Policy):
         return Budget(request.max_new_tokens)
 
 
-def joint_distribution(model: LanguageModel, sampler: Sampler, prompt: Sequence[int], length: int) -> torch.Tensor:
-    """The distribution of the next ``length`` tokens under plain sampling, float64 [V**length], last token fastest."""
+def joint_distribution(
+    model: LanguageModel,
+    sampler: Sampler,
+    prompt: Sequence[int],
+    length: int,
+    constraint: Matcher | None = None,
+    answer: Sequence[int] = (),
+) -> torch.Tensor:
+    """The distribution of the next ``length`` tokens under plain sampling, float64 [V**length], last token fastest.
+
+    ``constraint``: what the answer, which begins with ``answer``, may consist of.
+    """
+    prompt = [*prompt, *answer]
     distribution = torch.ones(1, dtype=torch.float64)
     continuations: list[list[int]] = [[]]
     for _ in range(length):
         logits = torch.stack([model.logits([*prompt, *tokens]) for tokens in continuations])
         logits = sampler.penalise(logits, prompt, continuations)
+        if constraint is not None:
+            # a matcher that has followed nothing, so that what a used one remembers is compared with it
+            constraint.begin().apply(logits, [], [[*answer, *tokens] for tokens in continuations])
         distribution = (distribution[:, None] * sampler.probabilities(logits).double()).flatten()
         continuations = [[*tokens, t] for tokens in continuations for t in range(model.vocabulary)]
     return distribution
@@ -71,12 +85,14 @@ def sample_tokens(
     seed: int = 0,
     max_new_tokens: int | None = None,
     policy: Policy | None = None,
+    constraint: Matcher | None = None,
 ) -> Iterator[list[int]]:
     """Answer ``prompt`` ``draws`` times through one scheduler; yields the first ``length`` tokens of each answer.
 
     Its requests come one after the other and draw from one stream of random numbers. ``policy`` decides the depths, and
     what it shares between requests lives on from answer to answer; by default nothing limits them. Unless
     ``max_new_tokens`` says otherwise, so many are asked for that no tree is cut short by the answer's end.
+    ``constraint``: what every answer may consist of.
     """
     asked = max_new_tokens or 4 * length + 16
     policy = policy or DeepestPolicy(None)
@@ -85,6 +101,7 @@ def sample_tokens(
     for number in range(draws):
         request = request_for(prompt, sampler, seed, asked)
         request.rng, request.id = rng, number
+        request.constraint = None if constraint is None else constraint.begin()
         tokens: list[int] = []
         for new_tokens in scheduler.run(request):
             tokens += new_tokens

@@ -156,7 +156,9 @@ class TableDrafter(Drafter):
         sampler, rng = request.sampler, request.rng
         sources = {
             table: sampler.distribution(
-                sampler.penalise(self.tables[table].logits(prefix)[None].clone(), prefix, [()])[0]
+                request.process_logits(
+                    self.tables[table].logits(prefix)[None].clone(), [prefix[len(request.tokens) :]]
+                )[0]
             )
             for _, table in draws
         }

@@ -60,3 +60,12 @@ def test_a_request_that_changes_logits_gets_whole_rows_of_them() -> None:
     assert torch.equal(kept.logits_KR, some().logits_KR) and kept.ops is plain.ops
     plain.constraint = OnlyTokens([11, 3])
     assert plain.view.process_draft(some(), [()] * 3).top(1)[1].flatten().tolist() == [11] * 3
+
+
+def test_a_constraint_that_leaves_nothing_the_model_can_draft() -> None:
+    """Then what it allows is drafted all the same, each token as probable as the others."""
+    state = request_for([2, 2], reference_sampler(SamplingParams()), 0)
+    state.constraint = OnlyTokens([5, 6])
+    assert some().full_KV[:, [5, 6]].isneginf().all()
+    processed = state.view.process_draft(some(), [()] * 3)
+    assert processed.full_KV.softmax(-1)[:, [5, 6]].tolist() == [[0.5, 0.5]] * 3

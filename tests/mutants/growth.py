@@ -149,8 +149,8 @@ GROWTH = (
     Mutant(
         "the penalty falls on logits of some tokens by their places",
         "spec_sdk/contracts/request.py",
-        "self.process_logits(logits.full_KV, paths), self.ops)",
-        "self.process_logits(logits.logits_KR, paths), self.ops)",
+        "processed_KV = self.process_logits(logits.full_KV, paths)",
+        "processed_KV = self.process_logits(logits.logits_KR, paths)",
         ("tests/model/test_draft_logits.py",),
     ),
     Mutant(

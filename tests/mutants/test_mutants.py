@@ -17,6 +17,7 @@ from tests.mutants.advising import ADVISING
 from tests.mutants.api import API
 from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
+from tests.mutants.constraining import CONSTRAINING
 from tests.mutants.deterministic import DETERMINISTIC
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.exporting import EXPORTING
@@ -52,6 +53,7 @@ TREES = "tests/tree/test_refusals.py"
 LISTS = (
     VERIFIERS,
     SAMPLERS,
+    CONSTRAINING,
     GROWTH,
     SELF_DRAFTING,
     SCHEDULING,

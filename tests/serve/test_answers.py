@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "true is no number": ({"max_tokens": True}, 400, "max_tokens"),
     "range": ({"top_p": 0}, 400, "top_p"),
     "another model": ({"model": "gpt"}, 404, "there is 'tiny'"),
-    "a schema": ({"response_format": {"type": "json_object"}}, 400, "constrained output is not there yet"),
+    "another format": ({"response_format": {"type": "xml"}}, 400, "response_format"),
     "echo": ({"echo": True}, 400, "echo"),
     "best_of": ({"best_of": 2}, 400, "best_of"),
     "too long": ({"max_tokens": 5000}, 400, "exceed the context of 4096"),

@@ -45,6 +45,7 @@ class DynamicGrowth(MostProbableGrowth):
             for level, offers in enumerate(levels)
             for k, parent in enumerate(offers.parents)
             for joint, token in zip(offers.joint_KW[k], offers.token_KW[k], strict=True)
+            if joint > -math.inf
         ]
         fed_as = {path: node for offers in levels for path, node in offers.added.items()}
         # sorted by level too, so that of two paths of equal probability the parent comes before its child

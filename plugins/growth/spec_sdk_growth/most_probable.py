@@ -78,6 +78,8 @@ def grow_levels(
         logprob_KW, token_KW = (part.tolist() for part in logits.top(width))
         joint_KW = [[above + own for own in logprob_W] for above, logprob_W in zip(joint_K, logprob_KW, strict=True)]
         offered = [(-joint, k, w) for k, joint_W in enumerate(joint_KW) for w, joint in enumerate(joint_W)]
+        # what a constraint rules out
+        offered = [offer for offer in offered if offer[0] < math.inf]
         share = fed.room // (depth - level)
         best = sorted((k, w) for _, k, w in heapq.nsmallest(min(width, share), offered))
         added = {

@@ -87,9 +87,11 @@ def grow_static(
             logits = yield len(frontier)
         first_new, count = fed.size, widths[level]
         if children == "top_k":
-            _, token_KW = logits.top(count)
-            for node, tokens in zip(frontier, token_KW.tolist(), strict=True):
-                for token in tokens[: fed.room]:
+            logprob_KW, token_KW = logits.top(count)
+            # without what a constraint rules out
+            left_KW = (logprob_KW > float("-inf")).tolist()
+            for node, tokens, left_W in zip(frontier, token_KW.tolist(), left_KW, strict=True):
+                for token in [token for token, left in zip(tokens, left_W, strict=True) if left][: fed.room]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
             count_read()

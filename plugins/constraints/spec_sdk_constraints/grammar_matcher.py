@@ -1,0 +1,147 @@
+"""A grammar's masks along one answer and its drafted tokens, from llguidance.
+
+Legend: N rows of logits, V vocabulary, B bytes of a mask, a bit per token, the lowest bit first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from llguidance import LLMatcher
+
+from spec_sdk.contracts import Matcher
+from spec_sdk.errors import UserError
+from spec_sdk_constraints.mask_tree import Mask, Place, Where, allowed_in, only_token
+
+
+class GrammarMatcher(Matcher):
+    """Walks one parser over the answer and the paths of a token tree: forward by tokens, back by rolling them back.
+
+    What was found at a place is kept there. So a mask is computed once, whether a drafter, the tree before the target's
+    pass or the target's logits ask for it, and the parser never begins again. When the answer goes on, the place it
+    goes on to becomes the first, with what is known behind it, and the others are dropped.
+
+    ``first``: a parser before its first token; it is copied. ``ends``: tokens that end an answer. ``mask_bytes``: B.
+    """
+
+    def __init__(self, first: LLMatcher, ends: frozenset[int], mask_bytes: int, name: str) -> None:
+        self._first = first
+        self._ends = ends
+        self._mask_bytes = mask_bytes
+        self._name = name
+        self._end_mask: Mask = np.zeros(mask_bytes, np.uint8)
+        for token in ends:
+            self._end_mask[token >> 3] |= np.uint8(1 << (token & 7))
+        self._known_parser = first.deep_copy()
+        self._known_answer: list[int] = []
+        self._known_path: list[int] = []
+        self._known_place = Place(Where.inside)
+
+    def begin(self) -> GrammarMatcher:
+        return GrammarMatcher(self._first, self._ends, self._mask_bytes, self._name)
+
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        self._follow(answer)
+        rows, masks = list[int](), list[Mask]()
+        for row, path in enumerate(paths):
+            place = self._place(path)
+            if place.where is not Where.outside:
+                rows.append(row)
+                masks.append(self._mask(place, path))
+        if not masks:
+            return
+        vocabulary, device = logits_NV.shape[-1], logits_NV.device
+        # token ids beyond the mask are padding rows of the model: nothing may name them
+        bits = np.unpackbits(np.stack(masks), axis=1, bitorder="little", count=vocabulary)
+        hidden_KV = torch.from_numpy(bits == 0).to(device, non_blocking=True)
+        if len(rows) == len(paths):
+            logits_NV.masked_fill_(hidden_KV, float("-inf"))
+        else:
+            kept_K = torch.tensor(rows, device=device)
+            logits_NV[kept_K] = logits_NV[kept_K].masked_fill_(hidden_KV, float("-inf"))
+
+    def allows(self, answer: Sequence[int], path: Sequence[int], token: int) -> bool:
+        self._follow(answer)
+        place = self._place(path)
+        return place.where is not Where.outside and allowed_in(self._mask(place, path), token)
+
+    def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
+        self._follow(answer)
+        place = self._place(path)
+        if place.where is not Where.inside:
+            return []
+        if place.forced is None:
+            self._go(path)
+            place.forced = self._known_parser.compute_ff_tokens()
+            if not place.forced and (only := only_token(self._mask(place, path))) is not None:
+                place.forced = [only]
+        return place.forced
+
+    def _follow(self, answer: Sequence[int]) -> None:
+        """Take in what the answer has come to since the last call."""
+        known = self._known_answer
+        if len(answer) == len(known):
+            return
+        if len(answer) < len(known):
+            self._known_parser, self._known_answer, self._known_path = self._first.deep_copy(), [], []
+            self._known_place, known = Place(Where.inside), []
+        new = list(answer[len(known) :])
+        place = self._place(new)
+        if place.where is Where.outside:
+            raise UserError(f"constraint: {self._name} has no answer with the tokens {new} after {len(known)} others")
+        if place.where is Where.inside:
+            self._go(new)
+        self._known_path = []
+        self._known_answer, self._known_place = [*known, *new], place
+
+    def _place(self, path: Sequence[int]) -> Place:
+        """What ``path`` leads to from the end of the answer."""
+        place = self._known_place
+        for depth, token in enumerate(path):
+            if place.where is Where.outside:
+                return place
+            following = place.after.get(token)
+            if following is None:
+                allowed = allowed_in(self._mask(place, path[:depth]), token)
+                where = Where.outside if not allowed else Where.end if token in self._ends else Where.inside
+                following = place.after[token] = Place(where)
+            place = following
+        return place
+
+    def _mask(self, place: Place, path: Sequence[int]) -> Mask:
+        """What may follow ``path``, which leads to ``place``; behind the end, more of it."""
+        if place.mask is None:
+            place.mask = self._end_mask if place.where is Where.end else self._computed(path)
+        return place.mask
+
+    def _computed(self, path: Sequence[int]) -> Mask:
+        self._go(path)
+        parser = self._known_parser
+        mask: Mask = np.zeros(self._mask_bytes, np.uint8)
+        parser.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if parser.is_error():
+            raise UserError(f"constraint: {self._name} went beyond what its parser is granted: {fault_of(parser)}")
+        if not mask.any():
+            raise UserError(f"constraint: the model has no token by which {self._name} could go on")
+        return mask
+
+    def _go(self, path: Sequence[int]) -> None:
+        """Bring the parser to the end of ``path``: back to where it parts from where the parser is, then forward."""
+        here, common = self._known_path, 0
+        while common < min(len(here), len(path)) and here[common] == path[common]:
+            common += 1
+        parser = self._known_parser
+        if len(here) > common:
+            parser.rollback(len(here) - common)
+        if ahead := list(path[common:]):
+            parser.consume_tokens(ahead)
+        if parser.is_error():
+            raise UserError(f"constraint: {self._name} cannot be followed: {fault_of(parser)}")
+        self._known_path = list(path)
+
+
+def fault_of(parser: LLMatcher) -> str:
+    """What went wrong, the first line of it."""
+    return parser.get_error().strip().partition("\n")[0]

@@ -1,0 +1,15 @@
+"""No constraint."""
+
+from __future__ import annotations
+
+from spec_sdk.contracts import Constraint
+from spec_sdk.model.tokenizer import Tokenizer
+
+
+class NoConstraint(Constraint):
+    """Answers may be anything."""
+
+    name = "none"
+
+    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> None:
+        return None

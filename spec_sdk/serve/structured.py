@@ -1,0 +1,108 @@
+"""What clients say of an answer's structure: OpenAI's ``response_format``, and vLLM's ``structured_outputs``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spec_sdk.serve.faults import Refusal
+
+Schema = dict[str, Any] | bool
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class NamedSchema(Strict):
+    """``strict`` changes nothing: an answer is held to its schema in any case. ``name`` and ``description`` are passed
+    over.
+    """
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[Schema, Field(alias="schema")] = True
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """OpenAI's: ``json_schema`` only where that is the type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
+class StructuredOutputs(Strict):
+    """vLLM's: one of the first five. ``json`` is a schema, or the text of one; ``grammar`` is in Lark's syntax."""
+
+    json_: Annotated[Schema | str | None, Field(alias="json")] = None
+    regex: Annotated[str, Field(min_length=1)] | None = None
+    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
+    grammar: Annotated[str, Field(min_length=1)] | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+
+
+def constraint_of(format: ResponseFormat | None, outputs: StructuredOutputs | None) -> Mapping[str, Any] | None:
+    """What the engine is asked for; None where nothing is. Raises Refusal."""
+    formatted = format is not None and format.type != "text"
+    asked = None if outputs is None else _of_outputs(outputs)
+    if formatted and asked is not None:
+        raise Refusal(
+            400, "structured_outputs: response_format is given too; give one of the two", "structured_outputs"
+        )
+    if format is None or not formatted:
+        if format is not None and format.json_schema is not None:
+            raise Refusal(400, "response_format: json_schema is only for the type json_schema", "response_format")
+        return asked
+    if (format.json_schema is not None) != (format.type == "json_schema"):
+        raise Refusal(400, "response_format: the type json_schema needs json_schema, and no other", "response_format")
+    whitespace = "single" if outputs is not None and outputs.disable_any_whitespace else "any"
+    return _schema(None if format.json_schema is None else format.json_schema.schema_, whitespace)
+
+
+def _of_outputs(outputs: StructuredOutputs) -> Mapping[str, Any] | None:
+    given = [name for name in ("json_", "regex", "choice", "grammar") if getattr(outputs, name) is not None]
+    given += ["json_object"] * (outputs.json_object is True)
+    if len(given) > 1:
+        names = " and ".join(name.rstrip("_") for name in given)
+        raise Refusal(400, f"structured_outputs: {names} are given; give one", "structured_outputs")
+    whitespace = "single" if outputs.disable_any_whitespace else "any"
+    if outputs.json_ is not None:
+        return _schema(_parsed(outputs.json_), whitespace)
+    if outputs.json_object:
+        return _schema(None, whitespace)
+    if outputs.regex is not None:
+        return {"name": "regex", "pattern": outputs.regex}
+    if outputs.choice is not None:
+        return {"name": "choice", "choices": outputs.choice}
+    return None if outputs.grammar is None else {"name": "grammar", "text": outputs.grammar}
+
+
+def _schema(schema: Schema | None, whitespace: str = "any") -> Mapping[str, Any]:
+    # as a text: what stands in it is nothing to the library that merges options
+    return {"name": "json_schema", "text": None if schema is None else json.dumps(schema), "whitespace": whitespace}
+
+
+def _parsed(given: Schema | str) -> Schema:
+    """A text is never taken for the name of a file."""
+    if not isinstance(given, str):
+        return given
+    try:
+        schema = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"structured_outputs: json is no JSON text: {error}", "structured_outputs") from error
+    if not isinstance(schema, dict | bool):
+        raise Refusal(400, "structured_outputs: json must be a schema: an object, true or false", "structured_outputs")
+    return schema
+
+
+def refused_structure(message: str, structured: bool) -> Refusal | None:
+    """The engine's refusal of a constraint by the name that it has here; None for what it refuses besides."""
+    if not message.startswith("constraint"):
+        return None
+    name = "structured_outputs" if structured else "response_format"
+    return Refusal(400, f"{name}{message.removeprefix('constraint')}", name)

@@ -1,0 +1,128 @@
+"""Does a constraint's matcher say the same of a place however it came there, and is its mask all that it says?
+
+Legend: N rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from spec_sdk.contracts import Constraint, Matcher
+from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.testing.check import Check, run_checks
+
+ANSWERS, LENGTH = 6, 24
+"""Random answers that are followed, and their longest length in tokens."""
+
+
+def check_constraint(constraint: Constraint, tokenizer: Tokenizer, vocabulary: int, *, answers: int = ANSWERS) -> None:
+    """Raise AssertionError unless what ``constraint`` compiles to is a sound matcher.
+
+    Random answers are followed, with drafted paths behind them that go astray now and then: every mask leaves some
+    token, is the same whether its tokens are an answer, a path or a bit of both, whatever was asked before, and in rows
+    of other types and widths; nothing but -inf is written to logits unless the constraint biases them; ``allows`` says
+    what the mask says, and ``forced`` names allowed tokens; answers beside one another do not see each other.
+    """
+    run_checks(constraint_checks(constraint, tokenizer, vocabulary, answers=answers))
+
+
+def constraint_checks(
+    constraint: Constraint, tokenizer: Tokenizer, vocabulary: int, *, answers: int = ANSWERS
+) -> list[Check]:
+    """The checks of :func:`check_constraint`, one by one."""
+    made = constraint.compile(tokenizer, vocabulary)
+    if made is None:
+        return [Check("compiles: it rules nothing out", lambda: None)]
+    first: Matcher = made
+    at_first_V = _mask(first.begin(), [], [[]], vocabulary)[0]
+
+    def walks() -> list[list[int]]:
+        return [_walk(first, vocabulary, random.Random(seed)) for seed in range(answers)]
+
+    def masks_leave_a_token() -> str:
+        return f"answers of {', '.join(str(len(walk)) for walk in walks())} tokens"
+
+    def same_however() -> str:
+        compared = 0
+        for seed, walk in enumerate(walks()):
+            used, rng = first.begin(), random.Random(seed)
+            for end in range(len(walk) + 1):
+                answer, ahead = walk[:end], walk[end : end + rng.randrange(4)]
+                paths = [ahead[:n] for n in range(len(ahead) + 1)]
+                if ahead:
+                    astray = rng.randrange(vocabulary)
+                    paths += [[*ahead[:-1], astray]] if first.begin().allows(answer, ahead[:-1], astray) else []
+                rng.shuffle(paths)
+                found_NV = _mask(used, answer, paths, vocabulary)
+                for row, path in enumerate(paths):
+                    for before in {0, len(answer)}:
+                        whole = [*answer, *path]
+                        fresh_V = _mask(first.begin(), whole[:before], [whole[before:]], vocabulary)[0]
+                        assert torch.equal(found_NV[row], fresh_V), (
+                            f"after the answer {answer} and the drafted tokens {path} its mask has "
+                            f"{int(found_NV[row].sum())} tokens, and {int(fresh_V.sum())} where the same tokens were "
+                            f"given as an answer of {before} tokens and a path"
+                        )
+                        compared += 1
+        again_V = _mask(first.begin(), [], [[]], vocabulary)[0]
+        assert torch.equal(at_first_V, again_V), "after other answers were followed, new ones begin with another mask"
+        return f"{compared} masks"
+
+    def allows_and_forced() -> str:
+        forced = 0
+        for seed, walk in enumerate(walks()):
+            matcher, rng = first.begin(), random.Random(seed)
+            for end in range(len(walk) + 1):
+                answer = walk[:end]
+                mask_V = _mask(first.begin(), answer, [[]], vocabulary)[0]
+                for token in {rng.randrange(vocabulary) for _ in range(8)} | set(walk[end : end + 1]):
+                    said = matcher.allows(answer, [], token)
+                    assert said or not mask_V[token], f"after {answer} token {token} is in the mask, and not allowed"
+                path: list[int] = []
+                for token in matcher.forced(answer, []):
+                    assert bool(_mask(first.begin(), answer, [path], vocabulary)[0, token]), (
+                        f"after {answer} and {path} it says that token {token} is forced, which its mask rules out"
+                    )
+                    path.append(token)
+                forced += bool(path)
+        return f"{forced} places with forced tokens"
+
+    def rows_of_other_kinds() -> str:
+        mask_V = _mask(first.begin(), [], [[]], vocabulary)[0]
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for width in (vocabulary, vocabulary + 5, max(1, vocabulary // 2)):
+                logits_NV = torch.zeros(2, width, dtype=dtype)
+                first.begin().apply(logits_NV, [], [[], []])
+                assert torch.equal(logits_NV[0], logits_NV[1]), "two rows of one place differ"
+                left_V = logits_NV[0].isfinite()
+                common = min(width, vocabulary)
+                assert torch.equal(left_V[:common], mask_V[:common]), f"the mask of {width} {dtype} logits differs"
+                assert not logits_NV.isnan().any() and not logits_NV.isposinf().any(), f"{dtype}: NaN or +inf"
+        return "3 types, 3 widths"
+
+    return [
+        Check("masks leave a token after every token that they left", masks_leave_a_token),
+        Check("a place's mask is the same however it was come to", same_however),
+        Check("what is allowed and what is forced agree with the mask", allows_and_forced),
+        Check("rows of other types and widths", rows_of_other_kinds),
+    ]
+
+
+def _mask(matcher: Matcher, answer: Sequence[int], paths: Sequence[Sequence[int]], vocabulary: int) -> torch.Tensor:
+    """The tokens that are left after each path, booleans [N, V]."""
+    logits_NV = torch.zeros(len(paths), vocabulary)
+    matcher.apply(logits_NV, answer, paths)
+    return logits_NV.isfinite()
+
+
+def _walk(first: Matcher, vocabulary: int, rng: random.Random) -> list[int]:
+    """A random answer, of tokens that the masks leave."""
+    matcher, answer = first.begin(), list[int]()
+    while len(answer) < LENGTH:
+        left = _mask(matcher, answer, [[]], vocabulary)[0].nonzero().flatten().tolist()
+        assert left, f"after the tokens {answer} no token is left"
+        answer.append(rng.choice(left))
+    return answer

@@ -1,0 +1,133 @@
+"""Answers with a structure over HTTP: OpenAI's response_format and vLLM's structured_outputs."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.serving import MODEL, Served, post
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+CHAT: Any = [{"role": "user", "content": "Who?"}]
+
+
+def asked(server: Served, path: str = "/v1/completions", **options: Any) -> tuple[int, Any]:
+    body = {"prompt": "Who?"} if path == "/v1/completions" else {"messages": CHAT}
+    status, reply = post(server.port, path, json.dumps({**body, "ignore_eos": False, **options}).encode())
+    return status, json.loads(reply)
+
+
+def is_person(text: str) -> bool:
+    value = json.loads(text)
+    return list(value) == ["name", "age"] and len(value["name"]) <= 6 and 0 <= value["age"] <= 99
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_by_openais_client(stream: bool, client: openai.OpenAI) -> None:
+    options: Any = {"model": MODEL, "messages": CHAT, "response_format": FORMAT, "max_tokens": 200, "temperature": 0}
+    extra = {"ignore_eos": False, "structured_outputs": {"disable_any_whitespace": True}}
+    if not stream:
+        choice = client.chat.completions.create(**options, extra_body=extra).choices[0]
+        assert choice.finish_reason == "stop" and is_person(choice.message.content or "")
+        return
+    text = ""
+    for chunk in client.chat.completions.create(**options, stream=True, extra_body=extra):
+        text += chunk.choices[0].delta.content or ""
+    assert is_person(text)
+
+
+def test_what_can_be_asked_for(server: Served) -> None:
+    def text(**options: Any) -> str:
+        status, reply = asked(server, max_tokens=150, **options)
+        assert status == 200, reply
+        found: str = reply["choices"][0]["text"]
+        return found
+
+    def outputs(**options: Any) -> dict[str, Any]:
+        return {"structured_outputs": options}
+
+    assert is_person(text(**outputs(json=SCHEMA, disable_any_whitespace=True)))
+    assert is_person(text(**outputs(json=json.dumps(SCHEMA), disable_any_whitespace=True)))
+    assert text(**outputs(choice=["yes", "no"])) in ("yes", "no")
+    assert re.fullmatch(r"\d{3}-[ab]", text(**outputs(regex=r"\d{3}-[ab]")))
+    assert re.fullmatch(r"<[a-c]{2}>", text(**outputs(grammar='start: "<" /[a-c]{2}/ ">"')))
+    assert text(response_format={"type": "json_object"}, temperature=0).startswith("{")
+    plain = text(temperature=0)
+    assert plain == text(temperature=0, response_format={"type": "text"}) == text(temperature=0, **outputs())
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "keyword": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
+        "response_format",
+        "response_format.schema: the keyword 'not' is not supported",
+    ),
+    "no schema": ({"response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
+    "both types": (
+        {"response_format": {"type": "json_object", "json_schema": {"schema": {}}}},
+        "response_format",
+        "needs json_schema, and no other",
+    ),
+    "text with a schema": (
+        {"response_format": {"type": "text", "json_schema": {"schema": {}}}},
+        "response_format",
+        "only for the type json_schema",
+    ),
+    "type": ({"response_format": {"type": "xml"}}, "response_format.type", "'json_schema'"),
+    "both": (
+        {"response_format": FORMAT, "structured_outputs": {"regex": "a"}},
+        "structured_outputs",
+        "response_format is given too",
+    ),
+    "two": (
+        {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+        "structured_outputs",
+        "regex and choice are given",
+    ),
+    "a file": ({"structured_outputs": {"json": "/etc/hostname"}}, "structured_outputs", "json is no JSON text"),
+    "a number": ({"structured_outputs": {"json": "3"}}, "structured_outputs", "must be a schema"),
+    "regex": (
+        {"structured_outputs": {"regex": "("}},
+        "structured_outputs",
+        "structured_outputs.pattern: unclosed group",
+    ),
+    "large": ({"structured_outputs": {"regex": "a" * 300_000}}, "structured_outputs", "has 300000 characters"),
+    "grammar": ({"structured_outputs": {"grammar": "start: b"}}, "structured_outputs", "unknown name"),
+    "no choice": ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least 1 item"),
+    "deep": (
+        {"structured_outputs": {"json": '{"items":' * 400 + "{}" + "}" * 400}},
+        "structured_outputs",
+        "structured_outputs",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str, server: Served) -> None:
+    options, param, told = REFUSED[case]
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        status, reply = asked(server, path, **options)
+        error = reply["error"]
+        assert status == 400 and told in error["message"], error
+        assert str(error["param"]).startswith(param.partition(".")[0])
+        assert "\n" not in error["message"]
+
+
+def test_constrained_and_free_requests_beside_one_another(client: openai.OpenAI) -> None:
+    """``n`` answers to a request differ in what they draw, and each has a matcher of its own."""
+    extra = {"ignore_eos": False, "structured_outputs": {"choice": ["red", "green", "blue"]}}
+    many = client.completions.create(
+        model=MODEL, prompt=["a", "b"], n=4, max_tokens=20, temperature=1, seed=3, extra_body=extra
+    )
+    assert all(choice.text in ("red", "green", "blue") for choice in many.choices)
+    assert len({choice.text for choice in many.choices}) > 1
