@@ -44,8 +44,8 @@ class Checkpoint(ModelTensors):
 
     name = "tiny"
 
-    def __init__(self, family: str) -> None:
-        super().__init__(family, 0, **KNOWN)
+    def __init__(self, family: str, **differences: int) -> None:
+        super().__init__(family, 0, **{**KNOWN, **differences})
 
     @property
     def tokenizer(self) -> Tokenizer:

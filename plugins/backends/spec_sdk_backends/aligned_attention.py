@@ -24,6 +24,8 @@ from spec_sdk_backends.tree_attention_kernel import LOG2_E
 TILE_ROWS = 16
 JOINED_AT_ONCE = 16
 LOOKED_AT_ONCE = 128
+MOST_SLOTS = 32767
+"""Of a tree: their numbers have 16 bits."""
 MOST_PART_ELEMENTS = 1 << 26
 """Of partial results, 256 MiB in float32: rows that would have more are taken in several launches."""
 
@@ -65,8 +67,8 @@ class KeyNumbers:
         if KeyNumbers not in cache.made:
             inputs = cache.inputs
             B, N, T = inputs.batch, inputs.width, inputs.key_end_BT.shape[1]
-            if T > torch.iinfo(torch.int16).max:
-                raise ValueError(f"a tree of {T} slots: attention in the order of positions numbers 32767")
+            if T > MOST_SLOTS:
+                raise ValueError(f"a tree of {T} slots: attention in the order of positions numbers {MOST_SLOTS}")
             device = inputs.slot_B.device
             path_BNT = torch.empty((B, N, T), dtype=torch.int16, device=device)
             keys_BN = torch.empty((B, N), dtype=torch.int32, device=device)
@@ -172,6 +174,7 @@ def aligned_attention(
             SPAN=spans.span,
             num_warps=spans.warps,
             num_stages=spans.stages,
+            enable_fp_fusion=False,
         )
         join_spans_kernel[(count * H, L * B)](
             part_SLBNHD,
@@ -196,5 +199,6 @@ def aligned_attention(
             BLOCK_D=block_d,
             SPAN=spans.span,
             num_warps=4,
+            enable_fp_fusion=False,
         )
     return out_LBNHD

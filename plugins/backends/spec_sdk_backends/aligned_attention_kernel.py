@@ -16,8 +16,9 @@ Bytes moved from and to device memory, per sequence, for e bytes per element: ke
 nodes and each of its keys (fewer where they hit the L2 cache); partial results 2*4*(D + 2)*N*H for each span; the
 numbers 2*N*T, once a pass.
 
-Legend: L layers, B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D head dim, T tree slots, S spans;
-in the kernels M rows of a tile, K keys of a block, S spans joined at once, D head dim padded to a power of two.
+Legend: L layers, B batch, N queries (tree nodes), H query heads, G KV heads, R = H/G, D head dim, T tree slots,
+S spans; in the kernels M rows of a tile, K keys of a block, S spans joined at once, D head dim padded to a power of
+two.
 """
 
 # triton's compiler reads annotations and knows only its own
@@ -56,8 +57,8 @@ def key_numbers_kernel(
     """Row ``program_id(0)`` of sequence ``program_id(1)``: the tree slots that it sees, in order, to ``path`` [B, N, T]
     int16, and how many keys it has, the prefix included, to ``keys`` [B, N] int32; 0 for padding.
 
-    Of 16 bits, because copies of fewer than 32 are not asynchronous: attention would wait for the slots' numbers and the
-    keys that they lead to in every step.
+    Of 16 bits, because copies of fewer than 32 are not asynchronous: attention would wait for the slots' numbers and
+    the keys that they lead to in every step.
     """
     n = tl.program_id(0)
     b = tl.program_id(1).to(tl.int64)
@@ -81,9 +82,8 @@ def key_numbers_kernel(
 @triton.jit
 def _keys_of(keys_ptr, prefix, live, b, node_M, real_M, N, CHAIN: tl.constexpr):
     """How many keys each row has; 0 for one that is not real."""
-    if CHAIN:
-        keys_M = prefix + node_M + 1
-    else:
+    keys_M = prefix + node_M + 1
+    if not CHAIN:
         keys_M = tl.load(keys_ptr + b * N + node_M, mask=real_M, other=0).to(tl.int32)
     return tl.where(real_M & (node_M < live), keys_M, 0)
 
@@ -158,8 +158,8 @@ def aligned_attention_kernel(
 
     Of the ``nodes`` nodes from ``first_node`` on. The first ``shared`` * ``spans`` programs have a span of TILE_ROWS //
     HEADS nodes, the others one of the ``own_spans`` spans of a node that begin with the one in which the prefix ends.
-    Writes ``part`` [S, L, B, nodes, H, D], the weighted sum of values, ``top`` [S, L, B, nodes, H], the largest score in
-    base 2, and ``total``, the sum of weights, float32, of the spans that a row has keys in.
+    Writes ``part`` [S, L, B, nodes, H, D], the weighted sum of values, ``top`` [S, L, B, nodes, H], the largest score
+    in base 2, and ``total``, the sum of weights, float32, of the spans that a row has keys in.
     """
     HEAD_TILES: tl.constexpr = (R + HEADS - 1) // HEADS
     TOGETHER: tl.constexpr = TILE_ROWS // HEADS
@@ -181,9 +181,8 @@ def aligned_attention_kernel(
     tile_node = tl.where(is_shared, place // spans * TOGETHER, own // tl.maximum(own_spans, 1))
     together = tl.where(is_shared, TOGETHER, 1)
     # of a tree, the span in which the prefix ends and those after it are each node's own
-    if CHAIN:
-        end_span = spans
-    else:
+    end_span = spans
+    if not CHAIN:
         end_span = tl.where(is_shared, prefix // SPAN, spans)
     together = tl.where(span < end_span, together, 0)
     node_M = tile_node + row_M // HEADS
@@ -235,9 +234,9 @@ def aligned_attention_kernel(
         total_M = tl.where(sees_M, total_M * decay_M + tl.sum(weight_MK, 1), total_M)
         top_M = tl.where(sees_M, new_M, top_M)
 
-    of_row_M = ((span.to(tl.int64) * (tl.num_programs(1) // (G * HEAD_TILES)) + sequence) * nodes + node_M - first_node) * (
-        G * R
-    ) + (g * R + head_M)
+    sequences = tl.num_programs(1) // (G * HEAD_TILES)
+    of_node_M = (span.to(tl.int64) * sequences + sequence) * nodes + node_M - first_node
+    of_row_M = of_node_M * (G * R) + g * R + head_M
     stored_M = real_M & in_span_M
     tl.store(part_ptr + of_row_M[:, None] * D + d_D[None, :], acc_MD, mask=stored_M[:, None] & (d_D[None, :] < D))
     tl.store(top_ptr + of_row_M, top_M, mask=stored_M)

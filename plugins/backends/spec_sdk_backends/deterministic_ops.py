@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import PLAIN, AttentionSpec
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk.ops.pass_cache import PassCache
@@ -48,3 +49,28 @@ class DeterministicOps(TritonOps):
         if not cache.in_place or spec.softcap is not None:
             return super().cached_attention(q_gBNHD, cache, first, spec)
         return aligned_attention(q_gBNHD, cache, first, spec, self._spans)
+
+
+def bits_vary_of(executor: TorchExecutor, unfused_because: str) -> str | None:
+    """Why the bits of a model's rows may vary under these operations; None if they do not. ``unfused_because``: why the
+    fused kernels do not run its blocks; empty if they do.
+
+    On a GPU the model is tried: that a row's products do not hang on the rows beside it is a property of the hardware
+    and of what the compiler made for it.
+    """
+    if unfused_because:
+        return f"the fused kernels do not run its blocks: {unfused_because}"
+    if any(kind.attention.softcap is not None for kind in executor.decoder.kinds):
+        return "its layers cap their scores"
+    return tried(executor) if executor.device.type == "cuda" else None
+
+
+def tried(executor: TorchExecutor) -> str | None:
+    """What a few random trees on a model show; None if they have plain decoding's bits."""
+    from spec_sdk.testing import check_same_bits
+
+    try:
+        check_same_bits(executor, 0, rounds=1, most_requests=2, most_nodes=24, longest_prompt=40)
+    except AssertionError as error:
+        return f"on this machine they depend on the pass: {error}"
+    return None

@@ -31,9 +31,17 @@ GROUP = tl.constexpr(32)
 
 @triton.jit
 def _weights(
-    weight_ptr, scale_ptr, offset_ptr, output_O, input_I, real_OI,
-    I: tl.constexpr, BITS: tl.constexpr, OFFSET: tl.constexpr, dtype: tl.constexpr,
-):  # fmt: skip
+    weight_ptr,
+    scale_ptr,
+    offset_ptr,
+    output_O,
+    input_I,
+    real_OI,
+    I: tl.constexpr,  # noqa: E741
+    BITS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    dtype: tl.constexpr,
+):
     """A block of weights [O, I], in ``dtype``."""
     if BITS == 0:
         return tl.load(weight_ptr + output_O[:, None] * I + input_I[None, :], mask=real_OI, other=0.0)
@@ -56,7 +64,7 @@ def _weights(
 
 
 @triton.jit
-def _multiplied(x_ptr, first_row, K, input_I, there_I, weight_IO, acc_MO, I: tl.constexpr):
+def _multiplied(x_ptr, first_row, K, input_I, there_I, weight_IO, acc_MO, I: tl.constexpr):  # noqa: E741
     """``acc`` plus a tile's rows from ``first_row`` on times a block of weights."""
     row_M = first_row + tl.arange(0, TILE_ROWS)
     real_MI = (row_M < K)[:, None] & there_I[None, :]
@@ -65,7 +73,7 @@ def _multiplied(x_ptr, first_row, K, input_I, there_I, weight_IO, acc_MO, I: tl.
 
 
 @triton.jit
-def _store(out_ptr, bias_ptr, first_row, K, output_O, acc_MO, O: tl.constexpr, BIAS: tl.constexpr):
+def _store(out_ptr, bias_ptr, first_row, K, output_O, acc_MO, O: tl.constexpr, BIAS: tl.constexpr):  # noqa: E741
     row_M = first_row + tl.arange(0, TILE_ROWS)
     real_O = output_O < O
     if BIAS:

@@ -44,7 +44,7 @@ def tiles_of(rows: int) -> int:
 
     Bits do not depend on it: every tile has an accumulator of its own.
     """
-    return min(MOST_TILES, triton.next_power_of_2(triton.cdiv(max(rows, 1), TILE_ROWS)))
+    return next((tiles for tiles in (1, 2) if rows <= tiles * TILE_ROWS), MOST_TILES)
 
 
 class FixedTileProjection(Projection):
@@ -107,11 +107,12 @@ def multiply(
         BLOCK_O=blocks.outputs,
         num_warps=blocks.warps,
         num_stages=blocks.stages,
+        enable_fp_fusion=False,
     )
     return out
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy: contiguous, from a multiple of 16 bytes on, so that there is one compiled kernel for all."""
+    """The tensor, or a copy: contiguous, from a multiple of 16 bytes on, so that one compiled kernel serves all."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
