@@ -68,7 +68,7 @@ def interpreted_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def loaded(
     family: str = "smollm",
-    weights: str = "",
+    weights: str = "dense",
     ops: Ops | None = None,
     dtype: torch.dtype = torch.float32,
     **options: bool,
@@ -89,11 +89,16 @@ def short_check(executor: Executor, seed: int) -> int:
 @pytest.mark.parametrize(
     ("family", "weights"),
     [
-        ("qwen3", ""),
+        ("qwen3", "dense"),
         ("mistral_sliding", "int4"),
         *(
             pytest.param(*case, marks=pytest.mark.full)
-            for case in (("smollm", "int8"), ("biased_llama", ""), ("smollm", ""), ("mistral_sliding", ""))
+            for case in (
+                ("smollm", "int8"),
+                ("biased_llama", "dense"),
+                ("smollm", "dense"),
+                ("mistral_sliding", "dense"),
+            )
         ),
     ],
 )
@@ -218,7 +223,7 @@ def test_sampled_answers_of_naive_tree_are_plain_decodings(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("weights", ["", "int4"])
+@pytest.mark.parametrize("weights", ["dense", "int4"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_on_this_gpu(dtype: torch.dtype, weights: str, captured: bool) -> None:
     """The kernels as they are compiled here, with spans of their own size: the hardware's part of the promise."""

@@ -104,7 +104,7 @@ def _first_seen(position_ptr, b, node_M, real_M, keys_M, stride_position_b, wind
         "B", "N", "T", "first_node", "nodes", "spans", "shared", "own_spans", "window", "stride_position_b"
     ],
     do_not_specialize_on_alignment=[
-        "path_ptr", "keys_ptr", "position_ptr", "slot_ptr", "prefix_ptr", "live_ptr"
+        "path_ptr", "keys_ptr", "position_ptr", "slot_ptr", "prefix_ptr", "live_ptr", "top_ptr", "total_ptr"
     ],
 )  # fmt: skip
 def aligned_attention_kernel(
@@ -245,7 +245,7 @@ def aligned_attention_kernel(
 
 @triton.jit(
     do_not_specialize=["B", "N", "first_node", "nodes", "window", "stride_position_b"],
-    do_not_specialize_on_alignment=["keys_ptr", "position_ptr", "prefix_ptr", "live_ptr"],
+    do_not_specialize_on_alignment=["keys_ptr", "position_ptr", "prefix_ptr", "live_ptr", "top_ptr", "total_ptr"],
 )
 def join_spans_kernel(
     part_ptr,
