@@ -1,5 +1,5 @@
-"""Launches attention and products of passes of many lengths without a GPU; prints every launch's kernel and the key that
-triton would look its compiled form up by.
+"""Launches attention and products of passes of many lengths without a GPU; prints every launch's kernel, and the key
+that triton would look its compiled form up by.
 
 Legend: L layers, B requests, N rows, H query heads, G KV heads, D head dim, S cache slots, C capacity.
 """
@@ -49,7 +49,7 @@ def one_pass(prefixes: list[int], rows: int, splits: int) -> None:
     for shared in (None, visible):
         tree_attention.cached_tree_attention(q_LBNHD, k_LSGCD, k_LSGCD, inputs, splits, visible=shared)
     for kind in ("tree", "chain"):
-        own = PassInputs.of(kind, requests, torch.device("cpu"))  # type: ignore[arg-type]
+        own = PassInputs.of(kind, requests, torch.device("cpu"))
         aligned_attention.aligned_attention(q_LBNHD, PassCache(k_LSGCD, k_LSGCD, own), 0)
     weight_OI = torch.empty((256, G * R * D), dtype=torch.bfloat16)
     fixed_tile_products.FixedTileProjection(weight_OI)(torch.empty((8 * rows, G * R * D), dtype=torch.bfloat16))
