@@ -148,6 +148,23 @@ def test_sums_that_depend_on_the_pass_are_found(wrong: type[DeterministicOps], i
 
 
 @interpreted
+def test_a_trial_is_of_the_model_and_of_long_texts(interpreted_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The long ones on a layer of each kind."""
+    checked: list[tuple[int, int]] = []
+
+    def noted(executor: Executor, seed: int, *, longest_prompt: int, **sizes: int) -> int:
+        checked.append((executor.layers, longest_prompt))
+        return 1
+
+    monkeypatch.setattr("spec_sdk.testing.check_same_bits", noted)
+    for family, kinds in (("smollm", 1), ("mistral_sliding", 1)):
+        executor = loaded(family)
+        assert isinstance(executor, TorchExecutor) and tried(executor) is None
+        assert checked[-2] == (executor.layers, 40)
+        assert checked[-1][0] == kinds and checked[-1][1] > 2 * Spans.choose(64, torch.bfloat16).span
+
+
+@interpreted
 def test_what_is_not_promised(interpreted_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"^deterministic: it takes the fused launches; leave out backend.fuse=false$"):
         loaded(fuse=False)

@@ -23,6 +23,8 @@ from spec_sdk_backends.recovery_kernels import recovered_product_kernel
 
 OPS = DeterministicOps()
 WEIGHTS = ["dense", "8 bits", "4 bits"]
+CLOSE = 1e-3 if torch.cuda.is_available() else 1e-5
+"""A GPU multiplies float32 in three products of tf32."""
 ROWS = (1, 2, 15, 16, 17, 33, 70)
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -49,7 +51,7 @@ def test_products(weights: str, inputs: int, outputs: int, bias: bool, device: t
         expected = F.linear(x_KI.double(), made.weight_OI.double(), bias_O)
         found = made(x_KI.view(1, rows, inputs))
         assert found.shape == (1, rows, outputs) and found.dtype == x_KI.dtype
-        torch.testing.assert_close(found[0].double(), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found[0].double(), expected, atol=CLOSE, rtol=CLOSE)
     assert made(x_KI[:0]).shape == (0, outputs)
 
 
@@ -57,7 +59,7 @@ def test_inputs_that_are_no_whole_block(device: torch.device) -> None:
     made = layer("dense", 37, 21, True, device)
     x_KI = random(5, 37, seed=2, device=device)
     expected = F.linear(x_KI.double(), made.weight_OI.double(), made.bias_O.double())  # type: ignore[union-attr]
-    torch.testing.assert_close(made(x_KI).double(), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(made(x_KI).double(), expected, atol=CLOSE, rtol=CLOSE)
 
 
 def rows_that_differ(product: Product, inputs: int, device: torch.device) -> list[tuple[int, int]]:

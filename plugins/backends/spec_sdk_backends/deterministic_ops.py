@@ -66,11 +66,17 @@ def bits_vary_of(executor: TorchExecutor, unfused_because: str) -> str | None:
 
 
 def tried(executor: TorchExecutor) -> str | None:
-    """What a few random trees on a model show; None if they have plain decoding's bits."""
+    """What a few random trees on a model show; None if they have plain decoding's bits.
+
+    Short texts on the whole model, and texts of several spans on a layer of each kind, since plain decoding is slow.
+    """
     from spec_sdk.testing import check_same_bits
 
+    kinds = executor.decoder.kinds
+    one_of_each = executor.cut(sorted({kinds.index(kind) for kind in kinds}))
     try:
         check_same_bits(executor, 0, rounds=1, most_requests=2, most_nodes=24, longest_prompt=40)
+        check_same_bits(one_of_each, 1, rounds=1, most_requests=2, most_nodes=24, longest_prompt=600)
     except AssertionError as error:
         return f"on this machine they depend on the pass: {error}"
     return None
