@@ -29,10 +29,10 @@ DETERMINISTIC_CUDA = (
         RIGHT,
     ),
     Mutant(
-        "aligned attention: nodes that fill a tile share the span in which the prefix ends",
+        "aligned attention: a last span that is not whole is not joined",
         ATTENTION,
-        "end_span = tl.where(is_shared, prefix // SPAN, spans)",
-        "end_span = tl.where(is_shared, prefix // SPAN + 1, spans)",
+        "range(first // SPAN // BLOCK_S * BLOCK_S, (keys + SPAN - 1) // SPAN, BLOCK_S)",
+        "range(first // SPAN // BLOCK_S * BLOCK_S, keys // SPAN, BLOCK_S)",
         RIGHT,
     ),
     Mutant(
