@@ -20,13 +20,15 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
                    where ``error_bounds`` are asked for, ``state_norm`` (the largest norm of a hidden state entering
                    each layer, and leaving the last), and in a request's first guess ``constants``, per layer.
                    ``logprobs``, only where a request asks for them: of each token, [id, log-probability, [[id,
-                   log-probability] of the likeliest …]]
+                   log-probability] of the likeliest …]]. ``trace``, only where a request of the token engine asks:
+                   the tree, node by node (spec_sdk/engine/step_trace.py); no file and no observer gets it
 ``request_end``    ``finish_reason``: ``stop``, ``length``, ``interrupted`` (also: cancelled) or ``error``
 ``follower``       of several processes, once for each rank but the leader, behind the last request and without
-                   ``request``: ``rank`` and ``calls``, its last 65,536: name, begin (seconds since the epoch, by its
-                   own clock) and seconds (of the host) of each call that it made with the leader
+                   ``request``: ``rank`` and ``calls``, each prompt's last 65,536: name, begin (seconds since the epoch,
+                   by its own clock) and seconds (of the host) of each call that it made with the leader
 
-In ``events.jsonl`` each line has also ``pipeline`` and ``timestamp`` (UTC).
+In ``events.jsonl`` each line has also ``pipeline`` and ``timestamp`` (UTC). With ``compare=true`` each
+prompt's events of the pipeline stand before those of plain decoding.
 """
 
 from __future__ import annotations

@@ -37,6 +37,21 @@ def closing_table(run: Column, baseline: Column | None = None) -> None:
     print_table("", ["", *(column.name for column in columns), *(["ratio"] if baseline else [])], rows)
 
 
+def doubts(run: Column, baseline: Column | None = None) -> list[str]:
+    """What to say of a ratio that cannot be: a pass over a tree takes no less time than one over a token, so that the
+    ratio of speeds is at most that of tokens a pass. Of speculation on attention, whose passes are others, nothing.
+    """
+    if baseline is None or run.summary["attention"] is not None:
+        return []
+    speed, accepted = (_quotient(name, run, baseline) for name in COMPARED)
+    if speed is None or accepted is None or speed < IMPLAUSIBLE * accepted:
+        return []
+    return [
+        f"the ratio {number(speed)}× is more than the tokens of a pass explain ({number(accepted)}×): something slowed "
+        f"{baseline.name} down; ask it more prompts, on an idle machine, or use task=bench"
+    ]
+
+
 def attention_rows(attention: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the attention level did, more closely: hits per layer, errors, and the bounds of ALSpec's Appendix A."""
     rows = [
@@ -70,11 +85,16 @@ def scientific(log10: float) -> str:
 
 
 def _ratio(label: str, run: Column, baseline: Column) -> str:
-    value = next((value for name, _, value in ROWS if name == label and name in COMPARED), None)
-    if value is None:
+    if label not in COMPARED:
         return ""
+    quotient = _quotient(label, run, baseline)
+    return "–" if quotient is None else number(quotient) + "×"
+
+
+def _quotient(label: str, run: Column, baseline: Column) -> float | None:
+    value = next(value for name, _, value in ROWS if name == label)
     ours, theirs = value(run.summary), value(baseline.summary)
-    return number(ours / theirs) + "×" if ours is not None and theirs else "–"
+    return float(ours / theirs) if ours is not None and theirs else None
 
 
 def _stage(stage: str) -> Any:
@@ -132,6 +152,8 @@ def print_plugins_of_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 
 COMPARED = ("tokens/s", "mean accepted tokens (MAT)")
+IMPLAUSIBLE = 1.1
+"""How far the clock may flatter a run before it is told."""
 
 
 class Progress:

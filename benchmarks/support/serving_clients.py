@@ -1,4 +1,5 @@
-"""Clients of task=serve that behave in all the ways in which clients do: they read, dawdle, leave, and send rubbish.
+"""Clients of task=serve that behave in all the ways in which clients do: they read, watch the trees of every step,
+dawdle, leave, and send rubbish.
 
 Over plain sockets, so that it is known what is sent and when it is read.
 """
@@ -18,7 +19,7 @@ SLOW_BYTES, SLOW_PAUSE_S = 2048, 0.01
 """A slow reader takes so much, then rests."""
 RECEIVE_BUFFER = 4096
 """Of a slow reader's socket: what it has not read yet soon waits at the server."""
-KINDS = {"whole": 8, "stream": 6, "slow": 2, "leaver": 2, "malformed": 2}
+KINDS = {"whole": 8, "stream": 4, "watched": 2, "slow": 2, "leaver": 2, "malformed": 2}
 """Of every twenty requests so many of each kind."""
 RUBBISH = (
     b"",
@@ -54,7 +55,10 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What came back. ``texts`` and ``reasons`` by the choices' index; ``complete``: to the end that was promised."""
+    """What came back. ``texts`` and ``reasons`` by the choices' index; ``complete``: to the end that was promised.
+
+    ``traced``: tokens that the steps told of.
+    """
 
     status: int = 0
     texts: dict[int, str] = field(default_factory=dict)
@@ -62,6 +66,7 @@ class Outcome:
     usage: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] = field(default_factory=dict)
     complete: bool = False
+    traced: int = 0
     seconds: float = 0.0
     first_token_s: float | None = None
 
@@ -100,7 +105,7 @@ def _case(kind: str, number: int, prompt: str, new_tokens: int, draw: random.Ran
         )
     )
     if kind != "whole":
-        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        asked |= {"stream": True, "stream_options": {"include_usage": True, "include_speculation": kind == "watched"}}
     if kind == "slow":
         # hundreds of bytes for every token
         asked |= {"logprobs": True, "top_logprobs": 20} if chat else {"logprobs": 20}
@@ -141,6 +146,8 @@ def faults(cases: Sequence[Case], outcomes: Sequence[Outcome], alone: Sequence[O
             found.append(f"{where}: status {outcome.status}: {outcome.error}")
         elif case.kind != "leaver" and not outcome.complete:
             found.append(f"{where}: the answer was lost half way")
+        elif case.kind == "watched" and outcome.traced != outcome.usage.get("completion_tokens"):
+            found.append(f"{where}: steps of {outcome.traced} tokens, and {outcome.usage} are told")
         elif own is not None and outcome.answer != own.answer:
             found.append(f"{where}: {outcome.answer} is not its answer alone, {own.answer}")
     return found
@@ -202,6 +209,7 @@ def _take_chunk(chunk: dict[str, Any], outcome: Outcome) -> None:
         index, text = choice["index"], choice.get("text", choice.get("delta", {}).get("content", ""))
         outcome.texts[index] = outcome.texts.get(index, "") + (text or "")
         outcome.reasons[index] = choice["finish_reason"] or outcome.reasons.get(index)
+        outcome.traced += sum(len(step["tokens"]) for step in choice.get("speculation", {}).get("steps", ()))
 
 
 def _take_whole(reply: dict[str, Any], outcome: Outcome) -> None:

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from spec_sdk.pipeline import Pipeline
 
 SCHEMA_VERSION = 1
+FEW_PROMPTS = 4
+"""Advice that rests on fewer is told to be uncertain."""
 SHOWN_NODES = (8, 32)
 """Sizes of pass that the sentence about the cost curve names."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found. ``best``: the advised candidate, None for plain decoding."""
+    """All that was found. ``best``: the advised candidate, None for plain decoding. ``asked``: prompts it might ask."""
 
     vanilla: Pipeline
     curve: CostCurve
@@ -38,6 +40,7 @@ class Report:
     verified: list[Measured]
     best: str | None
     seconds: float
+    asked: int
 
     @property
     def advised(self) -> Foreseen:
@@ -125,9 +128,20 @@ def conclusion(report: Report) -> list[str]:
         if check is not None:
             told = f"{check.speedup:.2f} times as fast as plain decoding; the prediction was {_off(check.error)}"
         said.append(f"Advised: {report.best}, tree {tree_of(report.advised)}: {told}.")
+    said += basis(len(report.probed.cycles[VANILLA]), report.asked)
     for name, why in report.left_out.items():
         said.append(f"Left out: {name}: {why}.")
     return said
+
+
+def basis(answered: int, asked: int) -> list[str]:
+    """What to say of advice that rests on few prompts, ``answered`` of those that were ``asked``."""
+    if answered >= FEW_PROMPTS:
+        return []
+    few = f"This rests on {answered} prompt{'s' * (answered != 1)}"
+    if answered < asked:
+        return [f"{few} of {asked}, for which the time sufficed: give more of it by task.seconds, or fewer candidates."]
+    return [f"{few}, and others may differ much: give more by prompt_file."]
 
 
 def summary_of(report: Report) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_sdk.api.step import Step
 from spec_sdk.engine.token_logprobs import TokenLogprob
 
 
@@ -17,7 +18,7 @@ class Answer:
     (``max_new_tokens``), ``interrupted`` (cancelled) or ``error``. ``metrics``: what metrics.json has of a prompt, and
     ``guarantee``; empty if the request was refused. ``sample``: which of the prompt's ``n`` answers it is, from 0.
     ``error``: why it ended with ``error``; other answers of the same call are not touched by it. ``logprobs``: those of
-    all tokens, if the request asked for them.
+    all tokens, and ``steps`` what every step did, if the request asked for them.
     """
 
     text: str
@@ -27,6 +28,7 @@ class Answer:
     sample: int = 0
     error: Exception | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Part:
 
     ``text`` and ``tokens`` are new; text lags behind tokens where a character or a stop string may be incomplete.
     ``request``: what :meth:`spec_sdk.Engine.add` returned. ``answer``: the whole answer, on its last part only.
-    ``logprobs``: of ``tokens``, if the request asked for them.
+    ``logprobs``: of ``tokens``, and ``steps`` that gave them, if the request asked for them.
     """
 
     request: int
@@ -44,6 +46,7 @@ class Part:
     sample: int = 0
     answer: Answer | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     @property
     def finish_reason(self) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spec_sdk.api.answer import Answer, Part
+from spec_sdk.api.step import Step, step_of
 from spec_sdk.api.stop_strings import StopStrings
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.events import Event, EventLog
@@ -58,13 +59,15 @@ class Answering:
         self._guarantee = guarantee
         self._log = log
         self._id = 0
+        self._tokenizer = tokenizer
         self._stream = tokenizer.stream()
         self._stop = StopStrings(stop)
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._steps: list[Step] = []
         self._text = ""
         self._reason = "interrupted"
-        self._told_tokens = self._told_text = 0
+        self._told_tokens = self._told_text = self._told_steps = 0
 
     @property
     def stopped(self) -> bool:
@@ -75,11 +78,16 @@ class Answering:
         """Take the next event of the request."""
         self._id = event["request"]
         if event["event"] == "cycle":
-            kept = self._take(event["tokens"])
+            texts = self._take(event["tokens"])
+            kept = len(texts)
             event = {**event, "tokens": event["tokens"][:kept], "accepted": min(event["accepted"], kept)}
             if "logprobs" in event:
                 event["logprobs"] = event["logprobs"][:kept]
                 self._logprobs += [TokenLogprob(*told) for told in event["logprobs"]]
+            if "trace" in event:
+                self._steps.append(step_of(event, texts, self._tokenizer.piece))
+                # for whoever asked: logs and observers are not filled with trees
+                del event["trace"]
         elif event["event"] == "request_end":
             self._reason = "stop" if self._stop.found else event["finish_reason"]
             event = {**event, "finish_reason": self._reason}
@@ -96,23 +104,28 @@ class Answering:
         """Put what is new into the mailbox."""
         tokens, text = self._tokens[self._told_tokens :], self._text[self._told_text :]
         logprobs = self._logprobs[self._told_tokens :]
-        self._told_tokens, self._told_text = len(self._tokens), len(self._text)
+        steps = self._steps[self._told_steps :]
+        self._told_tokens, self._told_text, self._told_steps = map(len, (self._tokens, self._text, self._steps))
         if tokens or text or self.ended:
             answer = self._answer() if self.ended else None
-            self._mailbox.parts.append(Part(self._mailbox.request, text, tokens, self._sample, answer, logprobs))
+            self._mailbox.parts.append(Part(self._mailbox.request, text, tokens, self._sample, answer, logprobs, steps))
         if self.ended:
             del self._mailbox.open[self._id]
 
-    def _take(self, tokens: Sequence[int]) -> int:
-        """The text of new tokens, and how many of them the answer keeps."""
-        for place, token in enumerate(tokens):
+    def _take(self, tokens: Sequence[int]) -> list[str]:
+        """What each of those new tokens that the answer keeps adds to its text, stop strings included."""
+        texts = []
+        for token in tokens:
             self._tokens.append(token)
-            self._text += self._stop.push(self._stream.push([token]))
+            texts.append(self._stream.push([token]))
+            self._text += self._stop.push(texts[-1])
             if self._stop.found:
-                return place + 1
-        return len(tokens)
+                break
+        return texts
 
     def _answer(self) -> Answer:
         metrics: dict[str, Any] = request_metrics(self._log.of_request(self._id))
         metrics |= {"text": self._text, "guarantee": self._guarantee()}
-        return Answer(self._text, self._tokens, self._reason, metrics, self._sample, self.error, self._logprobs)
+        return Answer(
+            self._text, self._tokens, self._reason, metrics, self._sample, self.error, self._logprobs, self._steps
+        )

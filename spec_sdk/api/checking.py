@@ -50,6 +50,7 @@ class Plan:
     constraint: Constraint | None
     offsets: LogitOffsets | None
     logprobs: int | None
+    trace: bool
 
 
 def plan_of(options: RequestOptions, settings: Settings) -> Plan:
@@ -84,6 +85,7 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
         constraint=given.get("constraint"),
         offsets=_offsets(given),
         logprobs=_logprobs(given.get("logprobs")),
+        trace=_trace(given.get("trace", False)),
     )
 
 
@@ -169,4 +171,10 @@ def _finite(value: object, name: str) -> float:
 def _logprobs(given: object) -> int | None:
     if given is not None and (not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= MOST_LOGPROBS):
         raise UserError(f"logprobs: {given!r} must be a whole number between 0 and {MOST_LOGPROBS}, or None")
+    return given
+
+
+def _trace(given: object) -> bool:
+    if not isinstance(given, bool):
+        raise UserError(f"trace: {given!r} must be true or false")
     return given

@@ -49,6 +49,11 @@ class Engine:
         self._added: dict[int, Mailbox] = {}
         self._async: AsyncSteps | None = None
 
+    def __repr__(self) -> str:
+        pipeline = self.pipeline
+        about = [pipeline.name, pipeline.target_name, str(pipeline.dtype), pipeline.backend.name, pipeline.guarantee]
+        return f"<Engine {', '.join(about)}>"
+
     @classmethod
     def from_pipeline(
         cls,
@@ -73,7 +78,7 @@ class Engine:
         for option, model in (("model.target", target), ("model.draft", draft)):
             if model is not None:
                 composed.append(f"{option}={as_text(reference_of(model, given))}")
-        return cls._composed([*composed, *quote_texts(overrides, sweep=False)], given, max_num_seqs, None)
+        return cls._composed([*composed, *quote_texts(_listed(overrides), sweep=False)], given, max_num_seqs, None)
 
     def with_pipeline(
         self,
@@ -90,7 +95,7 @@ class Engine:
         """
         given = dict(self._given)
         changed = [f"model.draft={as_text(reference_of(draft, given))}"] if draft is not None else []
-        changed += quote_texts(overrides, sweep=False)
+        changed += quote_texts(_listed(overrides), sweep=False)
         again = {o.key_or_group for o in parse(changed)}
         kept = [str(o.input_line) for o in parse(self._overrides) if is_shared(o) and o.key_or_group not in again]
         return self._composed(
@@ -245,3 +250,10 @@ class Engine:
         if self._async is None or not self._async.of_running_loop():
             self._async = AsyncSteps(self._serving)
         return self._async
+
+
+def _listed(overrides: Sequence[str]) -> Sequence[str]:
+    """A text is a sequence too, of letters."""
+    if isinstance(overrides, str):
+        raise UserError(f"overrides: {overrides!r} is a text; give a list of them, [{overrides!r}]")
+    return overrides

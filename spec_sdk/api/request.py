@@ -32,7 +32,8 @@ class RequestOptions(TypedDict, total=False):
     encoder of an encoder–decoder model is given. ``constraint``: what the answer may consist of. ``logit_bias``: token
     id → what is added to its logit. ``presence_penalty``, ``frequency_penalty``: taken from the logit of a token that
     stands in the answer already, once, and as often as it stands there. ``logprobs``: tell the log-probability of every
-    token of the answer and of so many of the most probable in its place; 0 tells that of the token alone.
+    token of the answer and of so many of the most probable in its place; 0 tells that of the token alone. ``trace``:
+    tell what every step did: its token tree, what was kept of it, and where each token came from.
     """
 
     max_new_tokens: int
@@ -54,6 +55,7 @@ class RequestOptions(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logprobs: int | None
+    trace: bool
 
 
 @dataclass(frozen=True, init=False)

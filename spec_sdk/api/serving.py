@@ -77,6 +77,7 @@ class Serving:
             constraint=plan.constraint,
             offsets=plan.offsets,
             logprobs=plan.logprobs,
+            trace=plan.trace,
         )
         self._pipeline.engine.check(asked)
         return Planned(plan, asked)

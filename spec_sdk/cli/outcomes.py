@@ -42,6 +42,7 @@ class Outcome:
             "overridden": metrics.get("overridden"),
             "plugins": metrics.get("plugins"),
             "summary": metrics.get("summary"),
+            "speedup": (metrics.get("comparison") or {}).get("speedup"),
         }
         return entry if self.metric is None else {**entry, "metric": self.metric}
 

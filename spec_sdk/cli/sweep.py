@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from spec_sdk.cli import started_ray
 from spec_sdk.cli.jobs import RESULTS, report, status_of, worst
-from spec_sdk.cli.objective import best_of, directions_of, known_metrics
+from spec_sdk.cli.objective import SPEEDUP, best_of, directions_of, known_metrics
 from spec_sdk.cli.outcomes import OUTCOMES_FILE, read_outcomes
 from spec_sdk.cli.sweep_job import JobFailed, SweepJob
 from spec_sdk.config.chosen_pipeline import task_overrides
@@ -183,12 +183,14 @@ class Sweep:
         (self._directory / OUTCOMES_FILE).unlink(missing_ok=True)
         rows = []
         added = [name for name in self._metrics if name not in IN_TABLE]
+        compared = SPEEDUP not in added and any(job["speedup"] is not None for job in summary["jobs"])
         for outcome, job in zip(outcomes, summary["jobs"], strict=True):
             values = [number((outcome.metric or {}).get(name)) for name in added]
             result = RESULTS.get(outcome.status, "failed") + (", best" if outcome in best else "")
-            rows.append([outcome.name, *summary_cells(job["summary"]), *values, result])
+            ratio = [number(job["speedup"], 2, "×")] * compared
+            rows.append([outcome.name, *summary_cells(job["summary"]), *ratio, *values, result])
         title = f"{len(outcomes)} jobs in {self._directory}"
-        print_table(title, ["job", *SUMMARY_COLUMNS, *added, "result"], rows)
+        print_table(title, ["job", *SUMMARY_COLUMNS, *["ratio"] * compared, *added, "result"], rows)
         print_plugins_of_jobs(summary["jobs"])
         return [outcome.status for outcome in outcomes]
 

@@ -7,6 +7,7 @@ is a path, so their values are quoted here where Hydra would misread them.
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -96,6 +97,9 @@ def _searched(sources: Sequence[str]) -> str:
     return f"{SEARCH_PATH}=[{','.join(QuotedString(source, Quote.single).with_quotes() for source in sources)}]"
 
 
+INNER_QUOTES = "\"option='some, text'\""
+
+
 @functools.lru_cache(maxsize=1024)
 def _parse(override: str) -> Override | None:
     try:
@@ -110,9 +114,10 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     for override in overrides:
         reading = _parse(override)
         if reading is None:
-            raise UserError(
-                f"'{shortened(override)}' cannot be read as option=value; values with special characters need quotes "
-                "inside the shell's: \"option='some, text'\""
-            )
+            text = shortened(override)
+            hint = f"values with special characters need quotes inside the shell's: {INNER_QUOTES}"
+            if "=" not in override and " " in override.strip():
+                hint = f"if it is the prompt, say prompt={shlex.quote(text)}"
+            raise UserError(f"'{text}' cannot be read as option=value; {hint}")
         parsed.append(reading)
     return parsed

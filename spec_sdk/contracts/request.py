@@ -96,7 +96,7 @@ class RequestState:
     ``slot``: the request's place in every cache, from when it is admitted on. ``step``: steps done. ``constraint``:
     what its answer may consist of. ``encoder_input``: what the encoder of an encoder–decoder model is given.
     ``offsets``: what is added to logits. ``logprobs``: how many alternatives are told of beside each token's
-    log-probability; None tells of neither.
+    log-probability; None tells of neither. ``trace``: whether each step's tree and verdict are told of.
     """
 
     tokens: list[int]
@@ -114,6 +114,7 @@ class RequestState:
     encoder_input: EncoderInput | None = None
     offsets: LogitOffsets | None = None
     logprobs: int | None = None
+    trace: bool = False
     view: Request = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -31,6 +31,11 @@ class Sampler(Plugin, ABC):
 
     kind = "sampler"
     guarantee: ClassVar[Guarantee] = "exact"
+    own_probabilities: ClassVar[bool] = False
+    """Whether its probabilities are meant to be others than those of temperature, top-k, top-p and min-p: a filter of
+    its own, say. Target and drafts are then both judged by them, so that what a pipeline guarantees is the distribution
+    of plain decoding with this sampler.
+    """
 
     def __init__(self, config: Any, params: SamplingParams) -> None:
         self.config = config

@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import asdict, astuple, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, tree_fault, verdict_fault
+from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.token_logprobs import Asked, read_logprobs
@@ -191,8 +192,11 @@ class Scheduler:
         marks.append(self._clock.mark())
         turns = self._score(turns)
         marks.append(self._clock.mark())
-        turns = self._verify(turns)
+        own = self._own_logits(turns)
+        turns = self._verify(turns, own)
         marks.append(self._clock.mark())
+        if own:
+            turns = self._trace(turns, own)
         # the host's own time: what it commits, the device does while the next step begins
         began = time.perf_counter()
         turns = self._commit(turns)
@@ -242,11 +246,14 @@ class Scheduler:
             turns = self._going_on(turns)
         return turns
 
-    def _verify(self, turns: list[Turn]) -> list[Turn]:
-        """The accepted path of every tree, and the tokens that it gives."""
+    def _own_logits(self, turns: Sequence[Turn]) -> dict[int, torch.Tensor]:
+        """The target's, by slot, of requests that are to be told of them: what follows may write to the logits."""
+        asking = [t for t in turns if t.active.state.trace or t.active.state.logprobs is not None]
+        return {t.active.slot: t.scores.logits_NV.clone() for t in asking}
+
+    def _verify(self, turns: list[Turn], own: Mapping[int, torch.Tensor]) -> list[Turn]:
+        """The accepted path of every tree, and the tokens that it gives. ``own``: see :meth:`_own_logits`."""
         logits: dict[int, torch.Tensor] = {}
-        # what follows may write to the logits
-        own = {t.active.slot: t.scores.logits_NV.clone() for t in turns if t.active.state.logprobs is not None}
         for turn in turns:
             with self._ending([turn.active]):
                 logits[turn.active.slot] = penalised(turn.scores.logits_NV, turn.tree, turn.active.view)
@@ -266,8 +273,8 @@ class Scheduler:
                 for turn, top in zip(asking, read_tops(tops), strict=True):
                     turn.top = top
         turns = self._going_on(turns)
-        if own:
-            self._tell_logprobs([turn for turn in turns if turn.active.slot in own], own)
+        if telling := [turn for turn in turns if turn.active.state.logprobs is not None]:
+            self._tell_logprobs(telling, own)
         return self._going_on(turns)
 
     def _tell_logprobs(self, turns: Sequence[Turn], own: Mapping[int, torch.Tensor]) -> None:
@@ -278,6 +285,15 @@ class Scheduler:
             ]
             for turn, logprobs in zip(turns, read_logprobs(asked) if asked else (), strict=True):
                 turn.logprobs = logprobs
+
+    def _trace(self, turns: list[Turn], own: Mapping[int, torch.Tensor]) -> list[Turn]:
+        """What the requests that ask for it are told of their trees. Its time is no stage's."""
+        traced = [turn for turn in turns if turn.active.state.trace]
+        with self._ending([turn.active for turn in traced]):
+            asked = [Traced(turn.tree, turn.verdict, own[turn.active.slot], len(turn.tokens)) for turn in traced]
+            for turn, trace in zip(traced, read_traces(asked) if asked else (), strict=True):
+                turn.trace = trace
+        return self._going_on(turns)
 
     def _verdicts(self, turns: Sequence[Turn], logits: Sequence[torch.Tensor]) -> Sequence[Verdict | Exception]:
         """One for each turn. A call that raises ends all of them: asked again, it would take other random numbers."""
@@ -358,6 +374,7 @@ class Scheduler:
                 host_reads=reads,
                 attention=None if report is None else report.event(),
                 **({} if turn.logprobs is None else {"logprobs": [astuple(told) for told in turn.logprobs]}),
+                **({} if turn.trace is None else {"trace": asdict(turn.trace)}),
             )
             reason = self._finished(active.view)
             self._progress.append(Progress(active.state.id, turn.tokens, reason))

@@ -41,7 +41,7 @@ class TokenRequest:
     ``emit`` gets its events. ``input_features`` [X, T]: what the encoder of an encoder–decoder model is given, such as
     log-mel features. ``constraint``: what the answer may consist of. ``offsets``: what is added to its logits, of the
     target and of draft models. ``logprobs``: alternatives to tell of beside the log-probability of every token; 0 tells
-    of the token's alone, None of nothing.
+    of the token's alone, None of nothing. ``trace``: its ``cycle`` events tell of the tree, node by node.
     """
 
     prompt: Sequence[int]
@@ -56,6 +56,7 @@ class TokenRequest:
     constraint: Constraint | None = None
     offsets: LogitOffsets | None = None
     logprobs: int | None = None
+    trace: bool = False
 
 
 class TokenEngine:
@@ -160,4 +161,5 @@ class TokenEngine:
             constraint=request.constraint,
             offsets=request.offsets,
             logprobs=request.logprobs,
+            trace=request.trace,
         )

@@ -10,6 +10,7 @@ from typing import Any
 from spec_sdk.contracts.drafter import Hidden
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
+from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.model.session import Scores
 from spec_sdk.ops import TopTokens
@@ -63,6 +64,7 @@ class Turn:
     top: TopTokens | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
+    trace: StepTrace | None = None
 
     @property
     def path(self) -> list[int]:

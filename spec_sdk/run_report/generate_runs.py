@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,6 +23,7 @@ from spec_sdk.metrics import SCHEMA_VERSION, STAGES
 from spec_sdk.run_output import CONFIG, EVENTS, METRICS
 from spec_sdk.run_report.commands import command_of
 from spec_sdk.run_report.records import Cycle, Run, Timeline
+from spec_sdk.what_ran import in_words
 
 FINISHED = ("stop", "length")
 AS_RECORDED = (
@@ -64,7 +66,7 @@ def read_generate(directory: Path) -> Run:
         "kind": "pipeline",
         "pipeline": pipeline,
         "overrides": [
-            *(f"{key}={value_at(config, key)}" for key in overridden),
+            *(f"{key}={_chosen(key, config, metrics.data.get('plugins'))}" for key in overridden),
             *[f"{processes} processes"] * (processes > 1),
         ],
         "plugins": metrics.data.get("plugins"),
@@ -100,6 +102,13 @@ def read_generate(directory: Path) -> Run:
     )
 
 
+def _chosen(key: str, config: Mapping[str, Any], plugins: Any) -> str:
+    """The value of an option; of the choice of a plugin its name, and its options that are not the defaults."""
+    value = value_at(config, key)
+    plugin = plugins.get(key) if isinstance(plugins, dict) else None
+    return in_words(plugin) if isinstance(value, dict) and isinstance(plugin, dict) and "name" in plugin else str(value)
+
+
 def _config(path: Path) -> Mapping[str, Any]:
     try:
         config = yaml.safe_load(read_text(path, str(path)))
@@ -110,20 +119,28 @@ def _config(path: Path) -> Mapping[str, Any]:
     return config
 
 
+BEGINNINGS = {"request_start": "request", "follower": "rank"}
+"""Events that a run has once of each request, or of each rank: what they are told by."""
+
+
 def _parts(lines: Iterable[JsonObject]) -> list[list[JsonObject]]:
-    """The events by the pipeline that they are of: a second one begins with the first request again."""
+    """The events by the run that they are of, which may take turns at the prompts: a request that begins once more is
+    the next run's, and so is a rank that tells of itself once more.
+    """
     parts: list[list[JsonObject]] = []
-    last = None
+    told: Counter[tuple[str, int]] = Counter()
+    now = 0
     for event in lines:
         kind = event.get("event", str)
-        if kind == "request_start":
-            request = event.get("request", int)
-            if last is None or request <= last:
-                parts.append([])
-            last = request
-        if not parts:
+        if kind in BEGINNINGS:
+            begun = (kind, event.get(BEGINNINGS[kind], int))
+            now = told[begun]
+            told[begun] += 1
+        if kind == "request_start" and now == len(parts):
+            parts.append([])
+        if now >= len(parts):
             raise UserError(f"{event.where}: the first event must be request_start, not '{kind}'")
-        parts[-1].append(event)
+        parts[now].append(event)
     return parts
 
 

@@ -29,6 +29,7 @@ from spec_sdk.serve.counts import Counts
 from spec_sdk.serve.faults import Refusal, encoded, reply
 from spec_sdk.serve.guard import Guard, Limits
 from spec_sdk.serve.options import ServeConfig
+from spec_sdk.serve.page import add_page
 from spec_sdk.serve.replies import ChatReplies, CompletionReplies, Replies
 from spec_sdk.version import __version__
 
@@ -100,8 +101,9 @@ class Service:
 
     def about_model(self) -> dict[str, Any]:
         about = {"id": self.model, "object": "model", "created": self.began, "owned_by": "spec-sdk"}
-        pipeline = self.engine.pipeline.name
-        return about | {"max_model_len": self.engine.context, "pipeline": pipeline, "guarantee": self.engine.guarantee}
+        pipeline, chat = self.engine.pipeline.name, self.engine.tokenizer.has_chat_template
+        about |= {"max_model_len": self.engine.context, "pipeline": pipeline, "guarantee": self.engine.guarantee}
+        return about | {"chat_template": chat}
 
     async def stream(
         self, asked: Asked, replies: Replies, usage: bool, started: asyncio.Event
@@ -233,6 +235,9 @@ def make_app(service: Service, hosts: Sequence[str] = (), keys: Sequence[str] = 
     async def metrics() -> Response:
         """Counters for Prometheus."""
         return Response(service.counts.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    if service.config.page:
+        add_page(app)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -104,6 +104,8 @@ def _options(body: Body) -> RequestOptions:
         given["logit_bias"] = _bias(body.logit_bias)
     if (length := _max_tokens(body)) is not None:
         given["max_new_tokens"] = length
+    if body.stream_options is not None and body.stream_options.include_speculation:
+        given["trace"] = True
     if isinstance(body, ChatBody):
         if body.logprobs:
             given["logprobs"] = body.top_logprobs or 0

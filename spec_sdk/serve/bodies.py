@@ -25,9 +25,12 @@ class Strict(BaseModel):
 
 
 class StreamOptions(Strict):
-    """``include_usage``: a last chunk with usage and without choices. ``include_obfuscation`` changes nothing here."""
+    """``include_usage``: a last chunk with usage and without choices. ``include_speculation``, which is not OpenAI's:
+    the token tree of every step. ``include_obfuscation`` changes nothing here.
+    """
 
     include_usage: bool | None = None
+    include_speculation: bool | None = None
     include_obfuscation: bool | None = None
 
 

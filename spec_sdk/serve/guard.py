@@ -14,10 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from spec_sdk.serve.answering import ClientLeft, tell_of
 from spec_sdk.serve.counts import Counts
 from spec_sdk.serve.faults import Refusal, unsound
+from spec_sdk.serve.page import FILES
 
-OPEN = ("/health",)
+OPEN = ("/health", *FILES)
 """What needs no key."""
-ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics", "/openapi.json")
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics", "/openapi.json", "/")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 

@@ -27,5 +27,6 @@ class ServeConfig:
     api_key_file: str | None = option(
         None, "a file with the keys that clients may send, one in a line", means={None: "no key is asked for"}
     )
+    page: bool = option(True, "a page at / that shows a prompt's answer and its token trees")
     access_log: bool = option(True, "a line for every request on stderr: client, method, path, status, seconds")
     log_prompts: bool = option(False, "prompts and answers on stderr too, a line of JSON for each request")

@@ -14,6 +14,7 @@ from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.metrics import ratio
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.model.tokenizer_stream import REPLACEMENT
+from spec_sdk.serve.speculation import told as told_of_steps
 
 LEAST = -9999.0
 """What stands for a logarithm of 0, which JSON does not know."""
@@ -54,8 +55,9 @@ class Replies(ABC):
         told = self._told.setdefault(index, Told())
         choices = [] if told.begun else self._begin(index)
         told.begun = True
-        if part.text or part.finish_reason or (self.logprobs and part.logprobs):
-            choices.append(self._chunk(index, part, told))
+        if part.text or part.finish_reason or part.steps or (self.logprobs and part.logprobs):
+            choice = self._chunk(index, part, told)
+            choices.append(choice | {"speculation": told_of_steps(part.steps)} if part.steps else choice)
         return [self._frame(self.chunk_object, [choice]) for choice in choices]
 
     def usage_chunk(self, answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
     from spec_sdk.tasks.train_draft import TrainDraft
     from spec_sdk.tasks.transcribe import Transcribe
     from spec_sdk.tasks.tune_layers import TuneLayers
+    from spec_sdk.tasks.watch import Watch
 
     return [
         Advise,
@@ -56,6 +57,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         TrainDraft,
         Transcribe,
         TuneLayers,
+        Watch,
     ]
 
 

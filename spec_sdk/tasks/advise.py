@@ -117,7 +117,16 @@ class Advise(Task):
         advised = plain_settings if best is None else settings[best]
         directory = app.output_dir
         report = telling.Report(
-            vanilla, curve, length, probed, found, left_out, verified, best, time.perf_counter() - began
+            vanilla,
+            curve,
+            length,
+            probed,
+            found,
+            left_out,
+            verified,
+            best,
+            time.perf_counter() - began,
+            len(prompts),
         )
         summary = telling.summary_of(report)
         (directory / "pipeline").mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summar
 from spec_sdk.prompts import Prompt, check_length, read_prompts
 from spec_sdk.ranks import launched_rank
 from spec_sdk.registry import Registry
-from spec_sdk.report import Column, Progress, closing_table
+from spec_sdk.report import Column, Progress, closing_table, doubts
 from spec_sdk.run_output import RunOutput, check_writable
 from spec_sdk.settings import Settings
 from spec_sdk.tables import print_facts
@@ -63,18 +63,20 @@ class Generate(Task):
         with RunOutput(app.output_dir) as output:
             pipelines = [pipeline, *[pipeline.vanilla()] * app.compare]
             runs = [
-                Run(each, app, CountingLog(each.name, output.events, registry.hook.spec_sdk_event))
+                Run(each, app, CountingLog(each.name, output.events, registry.hook.spec_sdk_event), len(prompts))
                 for each in pipelines
             ]
             try:
-                for run, shown in zip(runs, (True, False), strict=False):
-                    run.answer(prompts, shown)
+                answer_in_turns(runs, prompts)
             finally:
                 if runs[0].log.events:
                     asked = [each.prompt for each in prompts]
                     output.save(metrics_of(runs, app, asked, plugins), app.kept, attention_of(runs[0], asked, app))
                     print_facts(facts_of(app, plugins))
-                    closing_table(*(run.column() for run in runs))
+                    columns = [run.column() for run in runs]
+                    closing_table(*columns)
+                    for doubt in doubts(*columns):
+                        print(doubt, file=sys.stderr)
                     attention = runs[0].summary()["attention"]
                     if attention is not None and attention["hit_rate"] is None:
                         print(NO_GUESS, file=sys.stderr)
@@ -99,31 +101,47 @@ def follow(*pipelines: Pipeline) -> None:
     pipelines[0].follow()
 
 
-class Run:
-    """One pipeline over all prompts, and the events of it."""
+def answer_in_turns(runs: Sequence[Run], prompts: Sequence[ModelInput]) -> None:
+    """Each prompt is answered by all before the next one: a machine that slows down slows all of them. The first one's
+    text goes to stdout, prompts apart by a blank line.
+    """
+    for i, prompt in enumerate(prompts):
+        if i:
+            sys.stdout.write("\n")
+        for run in runs:
+            run.answer(i, prompt, shown=run is runs[0])
+    for run in runs:
+        run.close()
 
-    def __init__(self, pipeline: Pipeline, app: Settings, log: CountingLog) -> None:
+
+class Run:
+    """One pipeline over ``count`` prompts, and the events of it."""
+
+    def __init__(self, pipeline: Pipeline, app: Settings, log: CountingLog, count: int) -> None:
         from spec_sdk.api.engine import Engine
 
         self.pipeline = pipeline
         self.log = log
         self._engine = Engine(pipeline, app, log)
-        self._most = app.max_new_tokens
+        self._progress = Progress(pipeline.name, count, app.max_new_tokens)
+        self._calls: dict[int, list[Any]] = {}
 
-    def answer(self, prompts: Sequence[ModelInput], shown: bool) -> None:
-        """Answer the prompts in order; ``shown`` streams the text to stdout, prompts apart by a blank line."""
+    def answer(self, i: int, prompt: ModelInput, shown: bool) -> None:
+        """Answer prompt number ``i``; ``shown`` streams the text to stdout."""
         from spec_sdk.parallel.spread_session import gather_calls
 
-        progress = Progress(self.pipeline.name, len(prompts), self._most)
-        for i, prompt in enumerate(prompts):
-            if shown and i:
-                sys.stdout.write("\n")
-            self._answer_one(i, prompt, shown, progress)
+        self._stream(i, prompt, shown)
         for rank, calls in gather_calls(self.pipeline.ranks).items():
+            self._calls.setdefault(rank, []).extend(calls)
+
+    def close(self) -> None:
+        """Behind the last prompt: log what the other ranks did."""
+        for rank, calls in self._calls.items():
             self.log.emit({"event": "follower", "rank": rank, "calls": calls})
 
-    def _answer_one(self, i: int, prompt: ModelInput, shown: bool, progress: Progress) -> None:
-        counts = self.log.counts = Counts()
+    def _stream(self, i: int, prompt: ModelInput, shown: bool) -> None:
+        counts, progress = Counts(), self._progress
+        self.log.counts = counts
         try:
             # closing it ends the request's events even if the interrupt came between two cycles
             with contextlib.closing(self._engine.stream(prompt.tokens, **prompt.options)) as stream:

@@ -34,6 +34,10 @@ class ListPlugins(Task):
             print(f"{kind}\n")
             for plugin in plugins:
                 print(_item(plugin, text_width(sys.stdout)))
+        if registry.problems:
+            # told already, but above a list of pages
+            packages = ", ".join(dict.fromkeys(problem.package for problem in registry.problems))
+            print(f"not listed, see the warnings above: some or all plugins of {packages}", file=sys.stderr)
         return 0
 
 

@@ -52,6 +52,7 @@ class Serve(Task):
             model = self.config.model_name or model_name(app.model.target)
             service = Service(Engine(pipeline, app), self.config, model, app.max_new_tokens)
             about = f"serving {model} with {pipeline.name} ({pipeline.guarantee}) at {url_of(place)}/v1"
+            about += f"; a page at {url_of(place)}/" if self.config.page else ""
             served = make_app(service, (*LOOPBACK, self.config.host) if local else (), keys)
             # the command line's own handlers are called when the server has ended
             with contextlib.suppress(KeyboardInterrupt):

@@ -19,6 +19,7 @@ from spec_sdk.testing.defaults import MakeSampler, reference_sampler
 from spec_sdk.testing.executors import CHECKS, check_executor
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.testing.same_bits import check_same_bits
+from spec_sdk.testing.wording import words_of
 from spec_sdk.tree import DraftDistribution, TreeBuilder
 
 VOCABULARY, TREES, NODES = 40, 24, 9
@@ -123,8 +124,8 @@ def check_rule(backend: Backend, rule: str, make_sampler: MakeSampler) -> None:
         for number, (found, expected) in enumerate(zip(ours, theirs, strict=True)):
             assert not isinstance(expected, Exception), f"the reference fails: {expected!r}"
             assert found == expected, (
-                f"rule {rule!r}, tree {number} of {TREES}, {params}: it accepts the nodes {found}, the reference "
-                f"{expected} (path, next token)"
+                f"rule {rule!r}, tree {number} of {TREES}, {words_of(params)}: it accepts the nodes {found}, "
+                f"the reference {expected} (path, next token)"
             )
 
 

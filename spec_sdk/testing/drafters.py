@@ -22,6 +22,7 @@ from spec_sdk.testing.service import Service
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit
 from spec_sdk.testing.tables import TableModel
 from spec_sdk.testing.undecided import NotEnumerable
+from spec_sdk.testing.wording import words_of
 from spec_sdk.tree import TokenTree
 
 BUDGETS = (Budget(1), Budget(2, 4), Budget(5))
@@ -97,7 +98,10 @@ def drafter_checks(
 
     return [
         *(
-            Check(f"trees within their budgets, the same again and beside other requests ({_words(params)})", run)
+            Check(
+                f"trees within their budgets, the same again and beside other requests ({words_of(params)})",
+                run,
+            )
             for params in SAMPLINGS
             for run in [alone(params)]
         ),
@@ -110,12 +114,6 @@ def drafter_checks(
             lambda: subject.check_outcomes(make_sampler(SamplingParams(temperature=1.0))),
         ),
     ]
-
-
-def _words(params: SamplingParams) -> str:
-    if params.temperature == 0:
-        return "greedy"
-    return f"temperature {params.temperature}" + (f", top-p {params.top_p}" if params.top_p < 1 else "")
 
 
 def _random_prompts(vocabulary: int, seed: int) -> list[list[int]]:

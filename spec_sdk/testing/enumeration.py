@@ -6,6 +6,7 @@ Legend: N tree nodes, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -136,6 +137,24 @@ def completed_distribution(
     return distribution
 
 
+@dataclass(frozen=True)
+class Difference:
+    """Where two joint distributions differ most: by ``off``, at these tokens, which one gives the probability
+    ``given`` and the other ``expected``.
+    """
+
+    off: float
+    tokens: tuple[int, ...]
+    given: float
+    expected: float
+
+    def __str__(self) -> str:
+        return (
+            f"off the target's by {self.off:.1e} (enumerated): it gives the tokens {list(self.tokens)} with "
+            f"probability {self.given:.4f}, the target {self.expected:.4f}"
+        )
+
+
 def deviation(
     target: Any,
     drafter: Drafter,
@@ -147,7 +166,22 @@ def deviation(
     limit: int = MOST_OUTCOMES,
 ) -> float:
     """The most by which the joint distribution of a cycle's tokens, completed by plain sampling, differs from the
-    target's.
+    target's; see :func:`difference`.
+    """
+    return difference(target, drafter, verifier, sampler, prompt, policy, own_draws, limit).off
+
+
+def difference(
+    target: Any,
+    drafter: Drafter,
+    verifier: Verifier,
+    sampler: Sampler,
+    prompt: Sequence[int],
+    policy: Policy | None = None,
+    own_draws: bool = False,
+    limit: int = MOST_OUTCOMES,
+) -> Difference:
+    """Where the joint distribution of a cycle's tokens, completed by plain sampling, differs most from the target's.
 
     ``target`` is a table. The distribution is of as many tokens as the cycle may emit, the bonus token included. What
     is right after every prefix is right over a whole answer where drafter and verifier remember nothing from cycle to
@@ -157,4 +191,8 @@ def deviation(
     length = max(map(len, emitted))
     remembering = Remembering(sampler)
     expected = joint_distribution(target, remembering, prompt, length)
-    return float((completed_distribution(emitted, target, remembering, prompt, length) - expected).abs().max())
+    given = completed_distribution(emitted, target, remembering, prompt, length)
+    off = (given - expected).abs()
+    worst = int(off.argmax())
+    tokens = tuple(worst // target.vocabulary**place % target.vocabulary for place in reversed(range(length)))
+    return Difference(float(off[worst]), tokens, float(given[worst]), float(expected[worst]))

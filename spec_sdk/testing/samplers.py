@@ -13,10 +13,11 @@ import torch
 from spec_sdk.contracts import Sampler, SamplingParams
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, MultiStepRule
-from spec_sdk.testing.enumeration import ENUMERATED, deviation
+from spec_sdk.testing.enumeration import ENUMERATED, difference
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit
 from spec_sdk.testing.tables import DrawPlan, PlannedDraw, TableDrafter, TableModel, in_words
 from spec_sdk.testing.undecided import NotEnumerable
+from spec_sdk.testing.wording import words_of
 from spec_sdk.tree import TreeBuilder
 
 PARAMS = (
@@ -48,10 +49,12 @@ def check_sampler(make_sampler: MakeSampler, *, draws: int = DRAWS, seed: int = 
     Probabilities equal those of a slow reference (temperature, top-k, top-p, min-p, in that order) on random logits;
     greedy puts everything on the first of the largest logits, and ``choices`` names it; ``draw`` follows the
     distribution it is given and ``draw_from`` that of draft logits (χ² over ``draws`` each). The repetition penalty
-    reaches every token of the prefix and of the drafted path once. The rows of a scored tree are the probabilities of
-    its nodes and draft distributions, and what is remembered of a drawn token is its probability. With them the rule
-    ``multi_step`` gives the target's distribution, every outcome of a cycle tried (a relaxed sampler may judge draws by
-    other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random numbers come from the generator that is passed.
+    reaches every token of the prefix and of the drafted path once. Where a sampler has ``own_probabilities``, they are
+    distributions, each row by itself, and "the target's distribution" is theirs. The rows of a scored tree are the
+    probabilities of its nodes and draft distributions, and what is remembered of a drawn token is its probability. With
+    them the rule ``multi_step`` gives the target's distribution, every outcome of a cycle tried (a relaxed sampler may
+    judge draws by other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random numbers come from the generator that is
+    passed.
     """
     run_checks(sampler_checks(make_sampler, draws=draws, seed=seed))
 
@@ -84,14 +87,37 @@ def sampler_checks(make_sampler: MakeSampler, *, draws: int = DRAWS, seed: int =
     ]
 
 
-def _check_probabilities(make_sampler: MakeSampler, logits_NV: torch.Tensor) -> None:
+def _check_probabilities(make_sampler: MakeSampler, logits_NV: torch.Tensor) -> str | None:
     for params in PARAMS:
-        p_NV = make_sampler(params).probabilities(logits_NV)
-        assert p_NV.dtype == torch.float32, f"{params}: probabilities are {p_NV.dtype}, they must be float32"
+        sampler = make_sampler(params)
+        p_NV = sampler.probabilities(logits_NV)
+        if sampler.own_probabilities:
+            _check_own_probabilities(sampler, p_NV, logits_NV, words_of(params))
+            continue
+        assert p_NV.dtype == torch.float32, f"{words_of(params)}: probabilities are {p_NV.dtype}, they must be float32"
         for row, (p_V, logits_V) in enumerate(zip(p_NV.tolist(), logits_NV.tolist(), strict=True)):
             expected_V = _probabilities_by_hand(logits_V, params)
             worst = max(abs(a - b) for a, b in zip(p_V, expected_V, strict=True))
-            assert worst < TOLERANCE, f"{params}: row {row} of the probabilities is off by {worst:.1e}"
+            assert worst < TOLERANCE, (
+                f"{words_of(params)}: row {row} of the probabilities is off by {worst:.1e}; a sampler whose "
+                "distribution is meant to be another one sets own_probabilities = True"
+            )
+    own = make_sampler(PARAMS[0]).own_probabilities
+    return "they are its own: distributions, each row by itself" if own else None
+
+
+def _check_own_probabilities(sampler: Sampler, p_NV: torch.Tensor, logits_NV: torch.Tensor, where: str) -> None:
+    """A distribution in every row, and the same one without the rows beside it."""
+    assert p_NV.dtype == torch.float32, f"{where}: probabilities are {p_NV.dtype}, they must be float32"
+    assert p_NV.shape == logits_NV.shape, f"{where}: probabilities of shape {tuple(p_NV.shape)}"
+    for row, p_V in enumerate(p_NV):
+        total, least = float(p_V.sum()), float(p_V.min())
+        assert abs(total - 1) < TOLERANCE and least >= 0, (
+            f"{where}: row {row} of the probabilities is no distribution: it sums to {total:.6f}, its least is {least}"
+        )
+        alone_V = sampler.probabilities(logits_NV[row : row + 1])[0]
+        off = float((alone_V - p_V).abs().max())
+        assert off < TOLERANCE, f"{where}: row {row} of the probabilities is off by {off:.1e} beside other rows"
 
 
 def _check_penalty(make_sampler: MakeSampler, logits_NV: torch.Tensor) -> None:
@@ -124,13 +150,13 @@ def _check_outcomes(make_sampler: MakeSampler) -> str:
             target, *tables = (TableModel(3, 120 + i, spread=2.5) for i in range(3))
             drafter, rule = TableDrafter(tables, plan), MultiStepRule(None)
             try:
-                off = deviation(target, drafter, rule, sampler, (1, 2), own_draws=True)
+                found = difference(target, drafter, rule, sampler, (1, 2), own_draws=True)
             except (NotEnumerable, TypeError):
                 # its draws are no inversions: then they are checked by χ² alone
-                off = deviation(target, drafter, rule, sampler, (1, 2))
-            assert off < ENUMERATED, (
-                f"{params}: with its rows and draws the rule multi_step gives another joint distribution than plain "
-                f"sampling, off by {off:.1e} (enumerated, draws {in_words(plan)})"
+                found = difference(target, drafter, rule, sampler, (1, 2))
+            assert found.off < ENUMERATED, (
+                f"{words_of(params)}, draws {in_words(plan)}: with its rows and draws the rule multi_step "
+                f"gives another joint distribution than plain sampling: {found}"
             )
             tried += 1
     return f"{tried} cycles"
@@ -164,13 +190,13 @@ def _check_rows(make_sampler: MakeSampler, logits_NV: torch.Tensor, rng: torch.G
         expected_NV = sampler.probabilities(logits_NV)
         rows = sampler.rows(tree, logits_NV[:4].clone())
         for node in (0, 1, 2, 3, 0):
-            _compare(f"{params}: rows.target({node})", rows.target(node), expected_NV[node])
+            _compare(f"{words_of(params)}: rows.target({node})", rows.target(node), expected_NV[node])
         for node, distribution_V in ((0, expected_NV[4]), (2, expected_NV[5]), (0, expected_NV[4])):
             (draw,) = tree.draws_N[node]
-            _compare(f"{params}: rows.draft of node {draw.node}", rows.draft(draw, node), distribution_V)
+            _compare(f"{words_of(params)}: rows.draft of node {draw.node}", rows.draft(draw, node), distribution_V)
             known, q = rows.known(draw), float(distribution_V[tree.token_N[draw.node]])
             assert known is None or abs(known - q) < TOLERANCE, (
-                f"{params}: rows.known of node {draw.node} is {known}, its token was drawn with {q}"
+                f"{words_of(params)}: rows.known of node {draw.node} is {known}, its token was drawn with {q}"
             )
         target_V = rows.target(0)
         beside_V = rows.spare(target_V)

@@ -14,11 +14,12 @@ from spec_sdk.contracts import GUARANTEES, Budget, Guarantee, Request, Sampler, 
 from spec_sdk.errors import UserError
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
-from spec_sdk.testing.enumeration import ENUMERATED, deviation
+from spec_sdk.testing.enumeration import ENUMERATED, difference
 from spec_sdk.testing.plans import CHAINS, TREES, enumerable
 from spec_sdk.testing.statistics import SIGNIFICANCE, cell_of, goodness_of_fit, joint_distribution, sample_tokens
 from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel, in_words
 from spec_sdk.testing.undecided import NotEnumerable
+from spec_sdk.testing.wording import words_of
 from spec_sdk.tree import TokenTree
 
 VOCABULARY, TOKENS, PROMPT = 3, 3, (1, 2)
@@ -99,7 +100,7 @@ class _Subject:
             try:
                 self.verifier.check(params)
             except UserError as error:
-                assert "\n" not in str(error), f"{params} are refused in several lines: {str(error)!r}"
+                assert "\n" not in str(error), f"{words_of(params)} are refused in several lines: {str(error)!r}"
                 continue
             found.append(params)
         return found
@@ -108,12 +109,14 @@ class _Subject:
         assert self.served, f"verifier {self.verifier.name!r} refuses every sampling parameter tried"
         for params in self.served:
             guarantee = self.verifier.guarantee_under(params)
-            assert guarantee in GUARANTEES, f"{params}: guarantee {guarantee!r} is none of {', '.join(GUARANTEES)}"
+            assert guarantee in GUARANTEES, (
+                f"{words_of(params)}: guarantee {guarantee!r} is none of {', '.join(GUARANTEES)}"
+            )
         return f"{len(self.served)} of {len(SAMPLINGS)}"
 
     def check_together(self) -> None:
         for params in self.served:
-            _check_together(self.verifier, self.plans, self.make_sampler(params), self.seed, f"{params}")
+            _check_together(self.verifier, self.plans, self.make_sampler(params), self.seed, f"{words_of(params)}")
 
     def check_greedy(self) -> str | None:
         for params in self.served:
@@ -122,7 +125,7 @@ class _Subject:
                 continue
             exact = self.verifier.guarantee_under(params) == "exact"
             for number, plan in enumerate(self.plans):
-                _check_greedy(self.verifier, exact, plan, sampler, self.seed, f"{params}, plan {number}")
+                _check_greedy(self.verifier, exact, plan, sampler, self.seed, f"{words_of(params)}, plan {number}")
             return None if exact else "not looked at: it guarantees no exact tokens"
         return "not looked at: it refuses temperature 0"
 
@@ -140,12 +143,12 @@ class _Subject:
                     target, *tables = (TableModel(VOCABULARY, table + i, spread=SPREAD) for i in range(3))
                     drafter = TableDrafter(tables, plan)
                     try:
-                        off = deviation(target, drafter, self.verifier, sampler, PROMPT, limit=MOST_OUTCOMES)
+                        found = difference(target, drafter, self.verifier, sampler, PROMPT, limit=MOST_OUTCOMES)
                     except (NotEnumerable, TypeError, RuntimeError) as error:
                         return f"{tried} cycles; the next cannot be enumerated ({error}): χ² alone judges it"
-                    assert off < ENUMERATED, (
-                        f"{params}, draws {in_words(plan)}: the joint distribution of the tokens that a cycle emits "
-                        f"is off the target's by {off:.1e} (enumerated)"
+                    assert found.off < ENUMERATED, (
+                        f"{words_of(params)}, draws {in_words(plan)}: the joint distribution of the tokens "
+                        f"that a cycle emits is {found}"
                     )
                     tried += 1
         self.enumerated = tried > 0
@@ -160,8 +163,8 @@ class _Subject:
                     self.verifier, guarantee, plan, sampler, self.seed + TABLE_SEEDS[0], count
                 )
                 assert probability > SIGNIFICANCE / (len(self.plans) * len(counts)), (
-                    f"{params}, plan {number}: the joint distribution of {TOKENS} successive tokens is not the "
-                    f"target's (χ² probability {probability:.1e} over {count} answers)"
+                    f"{words_of(params)}, plan {number}: the joint distribution of {TOKENS} successive tokens is not "
+                    f"the target's (χ² probability {probability:.1e} over {count} answers)"
                 )
         return f"{max(counts.values(), default=0)} answers of each kind of tree"
 

@@ -140,3 +140,14 @@ def test_requests_and_engines_check_names_and_numbers(checkpoint: Path) -> None:
         Request("a", max_tokens=3)  # type: ignore[call-arg]
     with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
         Engine.from_pipeline("vanilla", target=checkpoint, max_num_seqs=0)
+
+
+def test_overrides_are_a_list_and_not_one_text(tmp_path: Path) -> None:
+    """The letters of a text would be taken for options."""
+    write_text_checkpoint(tmp_path)
+    with pytest.raises(UserError, match=r"^overrides: 'a=1' is a text; give a list of them, \['a=1'\]$"):
+        Engine.from_pipeline("vanilla", target=str(tmp_path), overrides="a=1")
+    engine = Engine.from_pipeline("vanilla", target=str(tmp_path))
+    assert repr(engine).startswith("<Engine vanilla, ") and repr(engine).endswith("float32, cpu, exact>")
+    with pytest.raises(UserError, match="^overrides: 'a=1' is a text"):
+        engine.with_pipeline("suffix", overrides="a=1")

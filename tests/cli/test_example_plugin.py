@@ -118,7 +118,7 @@ def test_the_environment_uses_the_wheel_and_not_the_checkout(installed: Run) -> 
 
 
 def test_a_growth_and_a_runner_fit_in_fifty_lines() -> None:
-    for module in ("growth", "runner"):
+    for module in ("growth", "runner", "sampler"):
         source = ROOT / "docs" / "example_plugin" / "spec_sdk_follow" / f"{module}.py"
         assert len(source.read_text(encoding="utf-8").splitlines()) <= 50
 
@@ -153,7 +153,12 @@ def test_it_is_listed_with_its_package_and_options(installed: Run) -> None:
 def test_its_growth_and_runner_are_listed_too(command_line: Run) -> None:
     listed = json.loads(command_line("task=plugins", "json=true").stdout)["plugins"]
     theirs = {(plugin["kind"], plugin["name"]): plugin for plugin in listed if plugin["package"] == "spec-sdk-follow"}
-    assert set(theirs) == {("drafter", "follow"), ("growth", "confident"), ("runner", "skip_layers")}
+    assert set(theirs) == {
+        ("drafter", "follow"),
+        ("growth", "confident"),
+        ("runner", "skip_layers"),
+        ("sampler", "n_sigma"),
+    }
     [floor], [skip] = (theirs[key]["options"] for key in (("growth", "confident"), ("runner", "skip_layers")))
     assert (floor["name"], floor["default"]) == ("floor", 0.4)
     assert (skip["name"], skip["default"], theirs["runner", "skip_layers"]["guarantee"]) == ("skip", [], "relaxed")
@@ -169,6 +174,7 @@ def test_its_growth_and_runner_are_listed_too(command_line: Run) -> None:
     [
         (("plugin=follow", "drafter.length=2", "task.draws=10"), "drafter follow (spec-sdk-follow 0.1.0)"),
         (("plugin=confident", "drafter.floor=0.2", "task.draws=60"), "growth confident (spec-sdk-follow 0.1.0)"),
+        (("plugin=n_sigma", "sampler.n=0.5"), "sampler n_sigma (spec-sdk-follow 0.1.0)"),
     ],
 )
 def test_they_pass_the_checks_of_their_kinds(command_line: Run, arguments: Sequence[str], title: str) -> None:

@@ -203,6 +203,17 @@ def test_compare_runs_plain_decoding_beside_it(cli: Cli) -> None:
     assert [e["pipeline"] for e in events if e["event"] == "request_end"] == ["suffix", "vanilla"]
 
 
+def test_compared_pipelines_take_turns_at_the_prompts(cli: Cli) -> None:
+    """A machine that slows down slows both; text is the first one's alone."""
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    result = cli("prompt_file=prompts.jsonl", "max_new_tokens=4", "compare=true", "output_dir=out")
+    assert result.out == f"{ANSWER[:3]}\n\n{ANSWER[:3]}\n"
+    events = [json.loads(line) for line in Path("out/events.jsonl").read_text().splitlines()]
+    ends = [(e["pipeline"], e["request"]) for e in events if e["event"] == "request_end"]
+    assert ends == [("suffix", 0), ("vanilla", 0), ("suffix", 1), ("vanilla", 1)]
+    assert [len(metrics()["prompts"]), len(metrics()["comparison"]["prompts"])] == [2, 2]
+
+
 def test_several_prompts_are_apart_by_a_blank_line(cli: Cli) -> None:
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n\n{"turns": ["two", "more"]}\n{"prompt": "three"}\n')
     result = cli("prompt_file=prompts.jsonl", "prompt_limit=2", "max_new_tokens=4", "output_dir=out")

@@ -40,6 +40,19 @@ def test_every_job_has_its_directory_and_its_row(cli: Cli) -> None:
     assert "job 0  drafter none" in table and "job 2  drafter easyspec (width=4)" in table
 
 
+def test_a_sweep_that_compares_has_the_ratios(cli: Cli) -> None:
+    """In the table, and in summary.json; without compare=true there is no such column."""
+    result = cli("-m", "pipeline=vanilla,suffix", "max_new_tokens=7", "compare=true", "output_dir=out")
+    table = result.err[result.err.index("2 jobs in out") :].splitlines()
+    assert any("ratio" in line.split() for line in table[1:3])
+    [row] = [line.split() for line in table if "pipeline=suffix" in line]
+    assert row[-2:] == ["2.33×", "ok"]
+    assert [job["speedup"] for job in summary()] == [pytest.approx(7 / 3)] * 2
+    assert max(map(len, table[1:])) <= 80
+    plain = cli("-m", "pipeline=vanilla,suffix", "max_new_tokens=7", "output_dir=plain")
+    assert "ratio" not in plain.err and [job["speedup"] for job in summary("plain")] == [None, None]
+
+
 def test_the_default_directory_is_one_for_the_whole_sweep(cli: Cli) -> None:
     cli("-m", "max_new_tokens=3,4")
     [sweep] = Path("outputs").glob("*/*")

@@ -54,3 +54,13 @@ def test_in_a_sweep_commas_are_choices() -> None:
 def test_an_unreadable_override_is_named() -> None:
     with pytest.raises(UserError, match=r"'drafter\.width' cannot be read as option=value"):
         parse(["drafter.width"])
+
+
+def test_a_bare_text_is_taken_for_the_prompt_that_it_may_be() -> None:
+    with pytest.raises(UserError) as raised:
+        parse(["Why is the sky blue?"])
+    assert str(raised.value) == (
+        "'Why is the sky blue?' cannot be read as option=value; if it is the prompt, say prompt='Why is the sky blue?'"
+    )
+    with pytest.raises(UserError, match="need quotes inside the shell's: \"option='some, text'\"$"):
+        parse(["drafter.widths=[3"])

@@ -303,6 +303,14 @@ def test_a_broken_package_is_one_warning_and_stands_in_the_list(
     assert [(p["kind"], p["name"]) for p in listed["plugins"]] == [("task", "generate"), ("task", "plugins")]
 
 
+def test_a_broken_package_is_named_behind_the_list_too(cli: Callable[..., Result], registry: Registry) -> None:
+    """Warnings stand above pages of plugins."""
+    assert "not listed" not in cli("task=plugins").err
+    registry.problems += [installed.Problem("theirs", "a"), installed.Problem("theirs", "b")]
+    last = cli("task=plugins").err.splitlines()[-1]
+    assert last == "not listed, see the warnings above: some or all plugins of theirs"
+
+
 @pytest.mark.parametrize("columns", [None, "80", "60"])
 def test_the_list_names_kind_package_and_options(
     cli: Callable[..., Result], registry: Registry, monkeypatch: pytest.MonkeyPatch, columns: str | None

@@ -293,7 +293,7 @@ class LosesTheLast(MultiStep):
 @pytest.mark.parametrize(
     ("verifier", "fault"),
     [
-        (SharesRandomNumbers, r"temperature=1.0.*the verdict among others is .* alone it is"),
+        (SharesRandomNumbers, r"temperature 1.0.*the verdict among others is .* alone it is"),
         (OneFaultForAll, "plan 0: the verdict among others is .*unusable logits"),
         (LosesTheLast, "4 verdicts for 8 requests"),
     ],
@@ -385,15 +385,75 @@ class PenaltyForgetsDraftedTokens(ReferenceSampler):
         (RejectsWithoutTrace, "gives another joint distribution than plain sampling"),
         (TakesTheArgmax, "draw does not follow its distribution"),
         (PenaltyForgetsDraftedTokens, r"after the prefix .* and the drafted tokens \[7\] the logit of token 7 is"),
-        (TopPBeforeTopK, r"top_k=20, top_p=0.85.* row \d of the probabilities is off"),
+        (TopPBeforeTopK, r"top-k 20, top-p 0.85.* row \d of the probabilities is off"),
         (DrawsTheLikeliest, "draw_from does not follow its distribution"),
         (GlobalRandomness, "draw takes random numbers from elsewhere"),
         (SharesItsMemory, "rows.spare must be a row of the same length in other memory"),
-        (ForgetsTheFilters, "top_k=7.*rows.known of node 1 is"),
+        (ForgetsTheFilters, "top-k 7.*rows.known of node 1 is"),
         (OneRowTooFar, r"rows.target\(0\) is off"),
     ],
 )
 def test_faulty_samplers_are_found_out(sampler: type[ReferenceSampler], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        check_sampler(lambda params: sampler(None, params))
+
+
+class NearTheTop(ReferenceSampler):
+    """A filter of its own: tokens within one of the largest logit."""
+
+    own_probabilities = True
+
+    def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        near_NV = logits_NV >= logits_NV.amax(-1, keepdim=True) - 1
+        return super().probabilities(logits_NV.masked_fill(~near_NV, float("-inf")))
+
+
+class Unnormalised(NearTheTop):
+    def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        return super().probabilities(logits_NV) * (1 if self.greedy else 0.999)
+
+
+class Negative(NearTheTop):
+    def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        p_NV = super().probabilities(logits_NV)
+        if not self.greedy:
+            p_NV[:, :2] += torch.tensor([0.1, -0.1])
+        return p_NV
+
+
+class LooksAtOtherRows(NearTheTop):
+    def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        return super().probabilities(logits_NV if self.greedy else logits_NV * (1 + 0.1 * len(logits_NV)))
+
+
+class HalfPrecision(NearTheTop):
+    def probabilities(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        return super().probabilities(logits_NV).to(torch.float32 if self.greedy else torch.float16)
+
+
+def test_a_sampler_with_a_distribution_of_its_own_conforms() -> None:
+    check_sampler(lambda params: NearTheTop(None, params))
+
+
+def test_one_that_does_not_say_so_is_told_how() -> None:
+    class Silent(NearTheTop):
+        own_probabilities = False
+
+    fault = "^temperature 1.0: row 0 of the probabilities is off by .*; .* sets own_probabilities = True$"
+    with pytest.raises(AssertionError, match=fault):
+        check_sampler(lambda params: Silent(None, params))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "fault"),
+    [
+        (Unnormalised, "row 0 of the probabilities is no distribution: it sums to 0.999000"),
+        (Negative, "is no distribution: it sums to 1.000000, its least is -0.1"),
+        (LooksAtOtherRows, "of the probabilities is off by .* beside other rows"),
+        (HalfPrecision, "probabilities are torch.float16"),
+    ],
+)
+def test_faulty_distributions_of_ones_own_are_found_out(sampler: type[NearTheTop], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         check_sampler(lambda params: sampler(None, params))
 

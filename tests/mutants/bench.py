@@ -138,4 +138,25 @@ BENCH = (
         "    return value",
         ("tests/report/test_json_types.py::test_what_does_not_fit_is_named",),
     ),
+    Mutant(
+        "compare: runs that take turns are read as one",
+        "spec_sdk/run_report/generate_runs.py",
+        "            now = told[begun]",
+        "            now = 0",
+        (f"{READING}::test_compared_runs_may_take_turns_at_the_prompts",),
+    ),
+    Mutant(
+        "compare: any ratio is believed",
+        "spec_sdk/report.py",
+        "speed < IMPLAUSIBLE * accepted",
+        "speed < IMPLAUSIBLE * max(accepted, speed)",
+        ("tests/cli/test_report_doubts.py",),
+    ),
+    Mutant(
+        "compare: a ratio is doubted as soon as it is above 1",
+        "spec_sdk/report.py",
+        "speed < IMPLAUSIBLE * accepted",
+        "speed < IMPLAUSIBLE",
+        ("tests/cli/test_report_doubts.py",),
+    ),
 )

@@ -13,6 +13,8 @@ PIECES = "spec_sdk/ops/pieces.py"
 RESIDUAL = "spec_sdk/ops/residual.py"
 ROWS = "spec_sdk/ops/rows.py"
 CONTRACT = "spec_sdk/contracts/sampler.py"
+KIT = "spec_sdk/testing/samplers.py"
+OF_THE_KIT = "tests/losslessness/test_conformance.py::test_faulty_distributions_of_ones_own_are_found_out"
 OF_REFERENCE = "tests/losslessness/test_sampler.py"
 ARITHMETIC = "tests/losslessness/test_arithmetic.py"
 EQUAL = "tests/samplers/test_equal_tokens.py"
@@ -220,5 +222,26 @@ SAMPLERS = (
         "torch.where(score < 0, score * penalty, score / penalty)",
         "score / penalty",
         (f"{OF_EXACT}::test_the_penalty_is_that_of_transformers",),
+    ),
+    Mutant(
+        "conformance: a sampler's own distribution may be negative somewhere",
+        KIT,
+        "abs(total - 1) < TOLERANCE and least >= 0",
+        "abs(total - 1) < TOLERANCE",
+        (OF_THE_KIT,),
+    ),
+    Mutant(
+        "conformance: a sampler's own distribution may look at other rows",
+        KIT,
+        "alone_V = sampler.probabilities(logits_NV[row : row + 1])[0]",
+        "alone_V = p_V",
+        (OF_THE_KIT,),
+    ),
+    Mutant(
+        "conformance: the tokens that are named are not those that are wrong",
+        "spec_sdk/testing/enumeration.py",
+        "    worst = int(off.argmax())",
+        "    worst = int(off.argmin())",
+        ("tests/losslessness/test_conformance_words.py",),
     ),
 )

@@ -10,6 +10,8 @@ OF_OFFSETS = "tests/losslessness/test_logit_offsets.py"
 OF_LOGPROBS = "tests/api/test_logprobs.py"
 OF_ANSWERS = "tests/serve/test_answers.py"
 OF_LIMITS = "tests/serve/test_limits.py"
+OF_TRACES = "tests/engine/test_step_trace.py"
+OF_STEPS = "tests/api/test_trace.py"
 
 SERVING = (
     Mutant(
@@ -74,5 +76,40 @@ SERVING = (
         'kind.lower() != b"bearer" or not any(known)',
         'kind.lower() != b"bearer"',
         (f"{OF_LIMITS}::test_keys",),
+    ),
+    Mutant(
+        "traces: the target's probability is of the node's own row",
+        "spec_sdk/engine/step_trace.py",
+        "rows = [*one.tree.parent_N[1:], one.verdict.path[-1]]",
+        "rows = [*range(1, one.tree.size), one.verdict.path[-1]]",
+        (OF_TRACES,),
+    ),
+    Mutant(
+        "traces: the path goes on behind the answer's end",
+        "spec_sdk/engine/step_trace.py",
+        "path=path[: one.emitted + 1]",
+        "path=path",
+        (OF_TRACES,),
+    ),
+    Mutant(
+        "steps: a bonus token is called a correction",
+        "spec_sdk/api/step.py",
+        'return "correction" if trace.path[-1] in trace.parent_N else "bonus"',
+        'return "correction"',
+        (OF_STEPS,),
+    ),
+    Mutant(
+        "steps: logs get the trees too",
+        "spec_sdk/api/answering.py",
+        'del event["trace"]',
+        "pass",
+        (f"{OF_STEPS}::test_logs_are_not_filled_with_trees",),
+    ),
+    Mutant(
+        "a stream tells of trees that nobody asked for",
+        "spec_sdk/serve/asking.py",
+        "if body.stream_options is not None and body.stream_options.include_speculation:",
+        "if body.stream_options is not None:",
+        ("tests/serve/test_speculation_stream.py",),
     ),
 )

@@ -13,6 +13,7 @@ import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.ops.linear import Projection
+from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk_backends import cpu
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native import library
@@ -93,6 +94,20 @@ def test_without_a_compiler_packed_weights_stay_and_the_machine_says_so(
         assert type(backend.ops.projection(torch.eye(8))) is PackedProjection
     with pytest.raises(UserError, match="^backend.native=true: there is no C.* compiler .*backend.native=auto$"):
         CpuBackend(CpuConfig(native=True))
+
+
+def test_a_run_without_a_compiler_is_told_once_that_it_is_slower(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not where the kernels were turned off."""
+    monkeypatch.setattr(cpu, "find", lambda: "there is no C++ compiler")
+    backend = CpuBackend(CpuConfig())
+    for _ in range(2):
+        backend.load(RandomWeights(TINY, 0), torch.float32)
+    assert capsys.readouterr().err == "warning: no native kernels: there is no C++ compiler; decoding is slower\n"
+    for config in (CpuConfig(native=False), CpuConfig(pack_weights=False)):
+        CpuBackend(config).load(RandomWeights(TINY, 0), torch.float32)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,42 @@ def test_vanilla_compared_with_itself_is_two_candidates(tmp_path: Path) -> None:
     assert {answer.candidate for answer in run.answers} == {"vanilla", "vanilla, again"}
 
 
+def test_compared_runs_may_take_turns_at_the_prompts(tmp_path: Path) -> None:
+    """As task=generate lets them, or one after the other: the same answers, and each rank's calls with its run."""
+    from tests.support.run_records import write_lines
+
+    def requests(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        found: list[list[dict[str, Any]]] = []
+        for line in lines:
+            if line["event"] == "request_start":
+                found.append([])
+            found[-1].append(line)
+        return found
+
+    one_after_the_other = read_generate(write_generate(tmp_path, prompts=3))
+    path = tmp_path / "events.jsonl"
+    each = requests([json.loads(line) for line in path.read_text().splitlines()])
+    assert [request[0]["request"] for request in each] == [0, 1, 2] * 2
+    turns = [line for i in range(3) for half in (each[i], each[i + 3]) for line in half]
+    write_lines(path, turns)
+    in_turns = read_generate(tmp_path)
+    assert [a.__dict__ for a in in_turns.answers] == [a.__dict__ for a in one_after_the_other.answers]
+    assert len(in_turns.answers) == 6 and in_turns.partial == []
+    follower = {"event": "follower", "rank": 1, "calls": [], "timestamp": turns[-1]["timestamp"]}
+    write_lines(path, [*turns, {**follower, "pipeline": "suffix"}, {**follower, "pipeline": "vanilla"}])
+    assert len(read_generate(tmp_path).answers) == 6
+
+
+def test_the_choice_of_a_plugin_is_told_in_words(tmp_path: Path) -> None:
+    write_generate(tmp_path, "drafter=prompt_lookup", "drafter.max_ngram=5")
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    metrics["overridden"] = ["drafter", "max_new_tokens"]
+    metrics["plugins"]["drafter"] = {"name": "prompt_lookup", "max_ngram": 5}
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    [candidate, _] = read_generate(tmp_path).candidates
+    assert candidate.overrides == ["drafter=prompt_lookup (max_ngram=5)", "max_new_tokens=128"]
+
+
 def test_an_interrupted_generate_run_is_partial(tmp_path: Path) -> None:
     write_generate(tmp_path, compare=False)
     metrics = json.loads((tmp_path / "metrics.json").read_text())

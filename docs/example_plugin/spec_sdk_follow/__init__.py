@@ -1,4 +1,6 @@
-"""An example of a third-party package for spec-sdk: a drafter, and a growth and a runner for drafters with a model."""
+"""An example of a third-party package for spec-sdk: a drafter, a growth and a runner for drafters with a model, and a
+sampler.
+"""
 
 from spec_sdk.hookspecs import hookimpl
 
@@ -9,5 +11,6 @@ def spec_sdk_plugins():
     from spec_sdk_follow.drafter import Follow
     from spec_sdk_follow.growth import Confident
     from spec_sdk_follow.runner import SkipLayers
+    from spec_sdk_follow.sampler import NSigma
 
-    return [Follow, Confident, SkipLayers]
+    return [Follow, Confident, SkipLayers, NSigma]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,7 @@ class CpuBackend(Backend):
         if config.threads:
             torch.set_num_threads(config.threads)
         self._waiting = ThreadWaiting(config.wait)
+        self._told = False
         self._native = choice_of(config.native, "backend.native")
         if self._native == "true":
             if not config.pack_weights:
@@ -165,6 +167,7 @@ class CpuBackend(Backend):
         return list(cpu_findings())
 
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        self._tell_of_slow_kernels()
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
         not_native = self._not_native(decoder)
@@ -186,6 +189,16 @@ class CpuBackend(Backend):
         unknown = unknown_block(decoder)
         return unknown and f"the native kernels do not run its blocks: {unknown}"
 
+    def _tell_of_slow_kernels(self) -> None:
+        if self._kernels_missed and not self._told:
+            self._told = True
+            print(f"warning: no native kernels: {self._no_native_kernels}; decoding is slower", file=sys.stderr)
+
+    @property
+    def _kernels_missed(self) -> bool:
+        """Whether there are no native kernels although nobody turned them off."""
+        return bool(self._native == "auto" and self.config.pack_weights and self._no_native_kernels)
+
     @property
     def hardware(self) -> str:
         return f"{processor_name()}, {torch.get_num_threads()} threads"
@@ -194,8 +207,7 @@ class CpuBackend(Backend):
         machine = f"{processor_name()}, {self._waiting.describe()}"
         if not self._no_native_kernels:
             return f"{machine}, native kernels"
-        wanted = self._native == "auto" and self.config.pack_weights
-        return f"{machine}, no native kernels: {self._no_native_kernels}" if wanted else machine
+        return f"{machine}, no native kernels: {self._no_native_kernels}" if self._kernels_missed else machine
 
 
 def check_threads(threads: int) -> None:
