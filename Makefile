@@ -29,7 +29,7 @@ help:
 	@echo "                (ARGS=--keep, ARGS=\"--only passes --strict\"; docs/quick_ratios.md)"
 	@echo "make docs       the documentation as a site, build/docs/index.html; broken links are errors"
 	@echo "make gpu        GPU tests and benchmarks, the most valuable first, within 540 s, with the Python whose torch"
-	@echo "                sees the GPU; installs nothing (ARGS=--resume, ARGS=\"--budget 1800\"; docs/gpu.md)"
+	@echo "                sees the GPU; installs nothing (ARGS=--resume, ARGS=\"--budget 1800\"; docs/gpu_suite.md)"
 	@echo "make gpu-kit    gather into .gpu/ what a GPU machine without a network lacks"
 	@echo "PYTHON=...      the interpreter to make .venv with (now: $(or $(PYTHON),none found))"
 

@@ -6,7 +6,8 @@
 ``proof``: plain decoding answers every prompt alone and in an engine of its own; then pipelines answer the same
 prompts, several at once in one engine whose slots keep what earlier requests left. For every new token the row of
 logits that it was chosen by is compared by its bits. ``--ordinary`` leaves deterministic=true out. It begins no more
-prompts after ``--seconds``, and writes how many it has compared to results/bit_equal.json.
+prompts after ``--seconds``, and writes how many it has compared to results/bit_equal.json after every few. ``--resume``
+goes on with those that are missing there. Any first part of a run is spread over the whole file.
 
 ``cost``: the same pipelines with deterministic=true and without it, on the same prompts, by turns, one prompt at a
 time, in new caches: seconds of prefill and of decoding, by the clock and of the processor, and the ratio of the two
@@ -17,6 +18,7 @@ Both take options of spec_sdk, such as model.dtype=bfloat16.
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import sys
@@ -33,12 +35,16 @@ from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_par
 from spec_sdk.bench.turns import rotated
 from spec_sdk.config.composing import settings_for
 from spec_sdk.engine.token_engine import TokenRequest
+from spec_sdk.errors import UserError
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from spec_sdk.testing.answers_by_bits import Answered, serve
 
 Measured = dict[int, list["Seconds"]]
 """Of each prompt, in every round."""
+
+ROUNDS_OF_FILE = 10
+"""How often the proof goes through the file of prompts: every time it takes others."""
 
 
 def main() -> int:
@@ -49,6 +55,7 @@ def main() -> int:
     parser.add_argument("--together", type=int, default=4, help="proof: prompts that are answered at once")
     parser.add_argument("--ordinary", action="store_true", help="proof: without deterministic=true")
     parser.add_argument("--seconds", type=float, default=1e9, help="proof: begin no more prompts after so many")
+    parser.add_argument("--resume", action="store_true", help="proof: go on with the prompts that --output lacks")
     parser.add_argument("--rounds", type=int, default=2, help="cost: how often every prompt is answered")
     parser.add_argument("--output", type=Path, default=None, help="the JSON to write")
     options = parser.parse_intermixed_args()
@@ -59,19 +66,24 @@ def proof(options: Any) -> int:
     shared = [*options.overrides, *([] if options.ordinary else ["deterministic=true"])]
     vanilla = build("pipeline=vanilla", *shared)
     pipelines = {name: built(name, shared, vanilla) for name in options.pipelines}
-    prompts = [tokens_of(vanilla, each) for each in spread_prompts(options.prompts, options.count)]
+    every = spread_prompts(options.prompts, options.count)
+    prompts = [tokens_of(vanilla, each) for start in range(ROUNDS_OF_FILE) for each in every[start::ROUNDS_OF_FILE]]
     engines = {name: pipeline.new_engine(options.together) for name, pipeline in pipelines.items()}
-    found = {name: Found() for name in pipelines}
+    output = options.output or RESULTS / "bit_equal.json"
     report: dict[str, Any] = {
         **pipeline_facts(vanilla),
         "overrides": shared,
         "prompt_file": options.prompts.name,
+        "of_prompts": len(prompts),
         "new_tokens": options.new_tokens,
         "together": options.together,
     }
-    began, answered = time.perf_counter(), 0
-    for first in range(0, len(prompts), options.together):
-        if time.perf_counter() - began > options.seconds:
+    earlier = earlier_part(output, report, list(pipelines)) if options.resume else {}
+    found = {name: Found(**earlier["pipelines"][name] if earlier else {}) for name in pipelines}
+    began, answered = time.perf_counter() - earlier.get("seconds", 0), earlier.get("prompts", 0)
+    until = time.perf_counter() + options.seconds
+    for first in range(answered, len(prompts), options.together):
+        if time.perf_counter() > until:
             break
         asked = prompts[first : first + options.together]
         # each alone, in caches that nobody wrote to
@@ -82,10 +94,29 @@ def proof(options: Any) -> int:
         answered += len(asked)
         report |= {"prompts": answered, "seconds": round(time.perf_counter() - began)}
         report["pipelines"] = {name: each.as_data() for name, each in found.items()}
-        write_report(options.output or RESULTS / "bit_equal.json", report)
+        write_report(output, report)
         told = ", ".join(f"{name}: {each.equal} of {each.answers}" for name, each in found.items())
         print(f"{answered} prompts, answers equal to the bit: {told}", flush=True)
     return 0 if options.ordinary or all(each.equal == each.answers for each in found.values()) else 1
+
+
+def earlier_part(output: Path, report: Mapping[str, Any], pipelines: Sequence[str]) -> dict[str, Any]:
+    """What an earlier run wrote that asked for the same on the same machine; empty if there is none.
+
+    Raises UserError for a file that is another run's: counts of two machines, or of other options, are not one proof.
+    """
+    if not output.exists():
+        return {}
+    try:
+        earlier: dict[str, Any] = json.loads(output.read_text())
+        known = {**{key: earlier.get(key) for key in report}, "pipelines": list(earlier["pipelines"])}
+    except (ValueError, KeyError, AttributeError):
+        raise UserError(f"--resume: {output} is no report of a proof; leave --resume out to write it anew") from None
+    for key, value in {**report, "pipelines": list(pipelines)}.items():
+        # the description says what else the machine did
+        if key not in ("backend", "waiting") and known[key] != value:
+            raise UserError(f"--resume: {output} has {key} {known[key]}, this run {value}; name another --output")
+    return earlier
 
 
 @dataclass

@@ -93,7 +93,9 @@ class GraphExecutor(TorchExecutor):
         return changed(captured.output, torch.clone)
 
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
-        return GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
+        made = GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
+        made.bits_vary = self.bits_vary
+        return made
 
     def _running(self, decoder: Decoder) -> GraphExecutor:
         return GraphExecutor(decoder, self.ops, self._capture)

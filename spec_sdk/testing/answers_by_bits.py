@@ -83,4 +83,4 @@ class Recorded:
 
 
 def digest(row_V: torch.Tensor) -> Row:
-    return hashlib.sha256(row_V.contiguous().view(torch.uint8).numpy().tobytes()).digest()
+    return hashlib.sha256(row_V.cpu().contiguous().view(torch.uint8).numpy().tobytes()).digest()

@@ -317,6 +317,6 @@ def test_pipelines_run_as_a_gpu_is_used() -> None:
 
 
 def test_the_steps_are_documented() -> None:
-    page = (kit.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    page = (kit.ROOT / "docs" / "gpu_suite.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert rows == [step.name for step in STEPS]

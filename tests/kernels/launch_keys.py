@@ -1,5 +1,5 @@
-"""Launches attention of passes of many lengths without a GPU; prints every launch's kernel and the key that triton
-would look its compiled form up by.
+"""Launches attention and products of passes of many lengths without a GPU; prints every launch's kernel, and the key
+that triton would look its compiled form up by.
 
 Legend: L layers, B requests, N rows, H query heads, G KV heads, D head dim, S cache slots, C capacity.
 """
@@ -16,8 +16,9 @@ from triton.compiler import make_backend  # type: ignore[import-untyped]
 from triton.runtime.jit import create_function_from_signature  # type: ignore[import-untyped]
 
 from spec_sdk.contracts import PassInputs
+from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import RequestRows
-from spec_sdk_backends import speculative_attention, tree_attention
+from spec_sdk_backends import aligned_attention, fixed_tile_products, speculative_attention, tree_attention
 
 L, S, G, R, C, D = 2, 4, 2, 2, 8192, 64
 
@@ -47,6 +48,11 @@ def one_pass(prefixes: list[int], rows: int, splits: int) -> None:
     visible = tree_attention.visible_blocks(inputs, tiling, R)
     for shared in (None, visible):
         tree_attention.cached_tree_attention(q_LBNHD, k_LSGCD, k_LSGCD, inputs, splits, visible=shared)
+    for kind in ("tree", "chain"):
+        own = PassInputs.of(kind, requests, torch.device("cpu"))
+        aligned_attention.aligned_attention(q_LBNHD, PassCache(k_LSGCD, k_LSGCD, own), 0)
+    weight_OI = torch.empty((256, G * R * D), dtype=torch.bfloat16)
+    fixed_tile_products.FixedTileProjection(weight_OI)(torch.empty((8 * rows, G * R * D), dtype=torch.bfloat16))
     for part in inputs.parts:
         q_1NHD, k_1GCD = q_LBNHD[0, part.index, None], k_LSGCD[0, part.slot, None, :, : part.mask.keys]
         mask = (part.mask.key_end_T, part.mask.prefix)
@@ -55,6 +61,8 @@ def one_pass(prefixes: list[int], rows: int, splits: int) -> None:
 
 def main() -> None:
     for module, names in (
+        (aligned_attention, ("key_numbers_kernel", "aligned_attention_kernel", "join_spans_kernel")),
+        (fixed_tile_products, ("fixed_tile_product_kernel",)),
         (tree_attention, ("tree_attention_kernel", "visible_blocks_kernel", "combine_splits_kernel")),
         (speculative_attention, ("speculative_split_kernel", "combine_speculation_kernel")),
     ):

@@ -1,8 +1,11 @@
 """Compiles a kernel for an NVIDIA architecture without a GPU, and looks at the machine code.
 
-One line per kernel goes to stdout: ``case name code=… shared=… registers=… stack=… local=… overlaps=… full_waits=…``.
+One line per kernel goes to stdout: ``case name code=… shared=… registers=… stack=… local=… overlaps=… full_waits=…
+mmas=… wgmmas=… fmas=… layout=…``.
 ``overlaps``: places that wait for some of the asynchronous copies while others go on; ``full_waits``: places that wait
-for all of them, the ends of loops among them; ``local``: loads and stores of local memory, where registers are spilled.
+for all of them, the ends of loops among them; ``local``: loads and stores of local memory, where registers are spilled;
+``mmas``, ``wgmmas``, ``fmas``: instructions that multiply tiles, those of sm_90 that take 64 rows, and fused ones of
+single numbers; ``layout``: a number that stands for how products lie among the threads.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +29,18 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 def compile_and_print(
-    kernel: Any, constants: dict[str, Any], types: dict[str, str], warps: int, stages: int, capability: int, case: str
+    kernel: Any,
+    constants: dict[str, Any],
+    types: dict[str, str],
+    warps: int,
+    stages: int,
+    capability: int,
+    case: str,
+    **options: Any,
 ) -> None:
-    """``types``: of the arguments that are neither 32-bit integers nor, if their name ends so, pointers to them."""
+    """``types``: of the arguments that are neither 32-bit integers nor, if their name ends so, pointers to them.
+    ``options``: of the compiler, besides warps and stages.
+    """
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     signature = {
         name: "constexpr" if name in constants else types.get(name, "*i32" if name.endswith("_ptr") else "i32")
@@ -43,11 +56,15 @@ def compile_and_print(
         and not parameter.do_not_specialize | parameter.do_not_specialize_on_alignment
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attrs)
-    options = {"num_warps": warps, "num_stages": stages}
+    options |= {"num_warps": warps, "num_stages": stages}
     done = triton_compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     facts = {"code": len(done.asm["cubin"]), "shared": done.metadata.shared, **resources(done.asm["cubin"])}
     facts["overlaps"] = len(re.findall(r"async_wait .*num = [1-9]", done.asm["ttgir"]))
     facts["full_waits"] = len(re.findall(r"async_wait .*num = 0", done.asm["ttgir"]))
+    facts |= {f"{name}s": len(re.findall(rf"\b{name}\b", done.asm["ptx"])) for name in ("mma", "wgmma", "fma")}
+    # how products and the sums over them are laid out among the threads
+    layouts = sorted(re.findall(r"#ttg\.nvidia_mma<.*>", done.asm["ttgir"]))
+    facts["layout"] = zlib.crc32("".join(layouts).encode())
     print(case, kernel.__name__, *(f"{name}={value}" for name, value in facts.items()))
 
 

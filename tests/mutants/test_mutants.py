@@ -19,6 +19,7 @@ from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.constraining import CONSTRAINING
 from tests.mutants.deterministic import DETERMINISTIC
+from tests.mutants.deterministic_cuda import DETERMINISTIC_CUDA
 from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.exporting import EXPORTING
 from tests.mutants.families import FAMILIES
@@ -59,6 +60,7 @@ LISTS = (
     SCHEDULING,
     MODEL,
     GPU_GRAPHS,
+    DETERMINISTIC_CUDA,
     LAYER_KINDS,
     FAMILIES,
     SPEECH,

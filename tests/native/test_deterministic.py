@@ -44,8 +44,8 @@ class Checkpoint(ModelTensors):
 
     name = "tiny"
 
-    def __init__(self, family: str) -> None:
-        super().__init__(family, 0, **KNOWN)
+    def __init__(self, family: str, **differences: int) -> None:
+        super().__init__(family, 0, **{**KNOWN, **differences})
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -69,11 +69,18 @@ def executor_of(family: str, dtype: torch.dtype, weights: str = "dense", determi
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_random_trees(family: str, dtype: torch.dtype, weights: str, scale: Callable[[int, int], int]) -> None:
+def test_random_trees(
+    family: str,
+    dtype: torch.dtype,
+    weights: str,
+    scale: Callable[[int, int], int],
+    record_property: Callable[[str, object], None],
+) -> None:
     """Among others, on prompts that were fed in other chunks, together, or on what was left in a slot."""
     executor = executor_of(family, dtype, weights)
     worlds = scale(1, 40)
     compared = sum(check_same_bits(executor, seed) for seed in range(worlds))
+    record_property("trees", compared)
     assert compared >= 4 * worlds
 
 

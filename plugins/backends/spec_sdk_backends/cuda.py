@@ -13,7 +13,7 @@ import torch
 from spec_sdk.contracts import Backend, Finding, Suitability, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import choice_of
-from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
@@ -81,8 +81,8 @@ class CudaBackend(Backend):
             raise UserError(f"backend=cuda: {NO_TRITON}, or use backend=cpu")
         super().__init__(config)
         captures = choice_of(config.compile, "backend.compile") == "true"
-        fuse = choice_of(config.fuse, "backend.fuse")
-        self._fuses = captures if fuse == "auto" else fuse == "true"
+        self._fuse = choice_of(config.fuse, "backend.fuse")
+        self._fuses = captures if self._fuse == "auto" else self._fuse == "true"
         self._unfused_because = ""
         # triton is imported here and not above, so that listing plugins works on machines without it
         from spec_sdk_backends.triton_ops import TritonOps
@@ -90,8 +90,15 @@ class CudaBackend(Backend):
         self._device = torch.device("cuda", config.index)
         # triton launches on the current device, whatever the tensors say
         torch.cuda.set_device(self._device)
-        self._ops = TritonOps()
+        self._ops: Ops = TritonOps()
         self._capture = GraphCapture(self._device) if captures else None
+
+    def be_deterministic(self) -> None:
+        if self._fuse == "false":
+            raise UserError("deterministic: it takes the fused launches; leave out backend.fuse=false")
+        from spec_sdk_backends.deterministic_ops import DeterministicOps
+
+        self._ops, self._fuses, self.deterministic = DeterministicOps(), True, True
 
     @property
     def device(self) -> torch.device:
@@ -130,6 +137,14 @@ class CudaBackend(Backend):
 
             self._unfused_because = unfused_because(decoder) or ""
             decoder = decoder if self._unfused_because else FusedDecoder(decoder)
+        executor = self._running(decoder)
+        if self.deterministic:
+            from spec_sdk_backends.deterministic_ops import bits_vary_of
+
+            executor.bits_vary = bits_vary_of(executor, self._unfused_because)
+        return executor
+
+    def _running(self, decoder: Decoder) -> TorchExecutor:
         if self._capture is None:
             return TorchExecutor(decoder, self.ops)
         return GraphExecutor(decoder, self.ops, self._capture)
