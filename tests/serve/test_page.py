@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spec_sdk import Engine
-from spec_sdk.contracts.constraint import Constraint
+from spec_sdk.contracts.constraint import Matcher
 from spec_sdk.serve.asking import asked_of
 from spec_sdk.serve.options import ServeConfig
 from spec_sdk.serve.speculation import told
@@ -166,7 +166,7 @@ def test_keys_alone_are_enough(driver: Any, server: Served) -> None:
     until(lambda: at(driver, "step-number").text != before)
 
 
-class Spelling(Constraint):
+class Spelling(Matcher):
     """An answer of these tokens, in this order."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
