@@ -9,8 +9,9 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from spec_sdk.compiled_constraints import CompiledConstraints
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.engine.turn import Progress
@@ -155,6 +156,10 @@ class FakePipeline:
     @functools.cached_property
     def engine(self) -> FakeEngine:
         return FakeEngine(self)
+
+    @property
+    def constraints(self) -> Any:
+        return CompiledConstraints(cast(Any, self.tokenizer), CONTEXT)
 
     def guarantee_under(self, sampling: SamplingParams) -> str:
         return self.guarantee
