@@ -238,6 +238,7 @@ CHANGES: dict[str, Callable[[Request], object]] = {
     "encoder_input": _set("encoder_input", object()),
     "offsets": _set("offsets", LogitOffsets({1: 9.0})),
     "logprobs": _set("logprobs", 5),
+    "trace": _set("trace", True),
     "sampling parameters": lambda request: setattr(request.sampler, "params", SamplingParams(temperature=9.0)),
     "sampler's methods": lambda request: setattr(request.sampler, "draw", lambda p_V, random: 0),
     "operations": lambda request: setattr(request._state, "ops", type("Ours", (type(request.ops),), {})()),
