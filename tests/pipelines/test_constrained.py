@@ -206,6 +206,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "id": ({"name": "tokens", "banned": [480]}, "a token id from 0 to 479"),
     "bias": ({"name": "tokens", "bias": {3: 1000.0}}, "must be between -100 and 100"),
     "begin": ({"name": "tokens", "banned": [7], "begin": [7]}, "constraint.begin: token 7 is banned"),
+    "begin, the first id": ({"name": "tokens", "banned": [0], "begin": [0]}, "constraint.begin: token 0 is banned"),
 }
 
 

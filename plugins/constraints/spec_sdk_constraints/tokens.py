@@ -57,8 +57,8 @@ class TokensConstraint(Constraint):
         kept_V[banned] = False
         if not bool(kept_V.any()):
             raise UserError("constraint.banned: no token is left; ban fewer")
-        if refused := next((token for token in begin if not kept_V[token]), None):
-            raise UserError(f"constraint.begin: token {refused} is banned, or not among constraint.allowed")
+        if refused := [token for token in begin if not kept_V[token]]:
+            raise UserError(f"constraint.begin: token {refused[0]} is banned, or not among constraint.allowed")
         return TokensMatcher(kept_V, begin, bias)
 
 
