@@ -12,6 +12,7 @@ neighbours either (docs/engine.md). Writes results/serving_load.json; the exit s
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import re
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -38,13 +40,10 @@ SETTLE_S = 2.0
 
 
 def main() -> int:
-    parser = script_parser(__doc__, count=200, new_tokens=16, output=RESULTS / "serving_load.json", overrides=DEFAULTS)
-    parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--longest", type=int, default=200, help="characters of a prompt")
+    parser = load_parser(__doc__, count=200, output=RESULTS / "serving_load.json")
     parser.add_argument("--rounds", type=int, default=0, help="further loads, for the memory they leave")
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_intermixed_args()
-    prompts = [text for text in read_prompt_texts(str(options.prompts)) if len(text) <= options.longest]
+    prompts = short_prompts(options)
     cases = cases_of(options.count, prompts, options.new_tokens, options.seed)
     with server(options.overrides) as (process, port):
         began = time.perf_counter()
@@ -79,6 +78,19 @@ def main() -> int:
     print(f"{len(cases)} requests, {len(wrong)} wrong", flush=True)
     write_report(options.output, report)
     return 1 if wrong else 0
+
+
+def load_parser(doc: str | None, count: int, output: Path) -> argparse.ArgumentParser:
+    """The options of a script that sends loads of ``count`` requests to a server of its own."""
+    parser = script_parser(doc, count=count, new_tokens=16, output=output, overrides=DEFAULTS)
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--longest", type=int, default=200, help="characters of a prompt")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def short_prompts(options: argparse.Namespace) -> list[str]:
+    return [text for text in read_prompt_texts(str(options.prompts)) if len(text) <= options.longest]
 
 
 @contextlib.contextmanager

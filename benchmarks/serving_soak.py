@@ -27,26 +27,22 @@ from typing import Any
 import torch
 
 from benchmarks.places import RESULTS
-from benchmarks.serving_load import DEFAULTS, resident, server
+from benchmarks.serving_load import load_parser, resident, server, short_prompts
 from benchmarks.support.serving_clients import KINDS, cases_of, faults, load
 from spec_sdk.bench.machine import hardware_name, machine_facts
 from spec_sdk.bench.reports import write_report
-from spec_sdk.bench.scripts import run_script, script_parser
-from spec_sdk.prompts import read_prompt_texts
+from spec_sdk.bench.scripts import run_script
 
 MIB = 2**20
 
 
 def main() -> int:
-    parser = script_parser(__doc__, count=80, new_tokens=16, output=RESULTS / "serving_soak.json", overrides=DEFAULTS)
+    parser = load_parser(__doc__, count=80, output=RESULTS / "serving_soak.json")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two readings of memory")
     parser.add_argument("--most-growth-mib", type=float, default=16.0)
-    parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--longest", type=int, default=200, help="characters of a prompt")
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_intermixed_args()
-    prompts = [text for text in read_prompt_texts(str(options.prompts)) if len(text) <= options.longest]
+    prompts = short_prompts(options)
     readings: list[tuple[float, int]] = []
     statuses: collections.Counter[str] = collections.Counter()
     kinds: collections.Counter[str] = collections.Counter()

@@ -64,6 +64,35 @@ def ordered(steps: Iterable[Step]) -> list[Step]:
     return sorted(steps, key=lambda step: -step.value / step.expected_s)
 
 
+def _bit_equal(
+    name: str, part: str, count: str, pipelines: Sequence[str], value: float, last: Sequence[str] = ()
+) -> Step:
+    """A step of benchmarks.bit_equal, on ``count`` prompts."""
+    return Step(
+        name,
+        (
+            "-m",
+            "benchmarks.bit_equal",
+            part,
+            "--prompts={prompts}",
+            f"--count={count}",
+            "--new-tokens=64",
+            "--pipelines",
+            *pipelines,
+            f"--output={{results}}/{name}.json",
+            *ON_KIT_MODEL,
+            "model.weights=dense",
+            *last,
+        ),
+        value=value,
+        expected_s=60,
+        least_s=40,
+        limit_s=200,
+        needs=HYDRA,
+        needs_model=True,
+    )
+
+
 STEPS = ordered(
     (
         Step(
@@ -103,52 +132,8 @@ STEPS = ordered(
             limit_s=200,
             needs=TESTS,
         ),
-        Step(
-            "bit_equal",
-            (
-                "-m",
-                "benchmarks.bit_equal",
-                "proof",
-                "--prompts={prompts}",
-                "--count=8",
-                "--new-tokens=64",
-                "--pipelines",
-                "suffix",
-                "easyspec_paper",
-                "--output={results}/bit_equal.json",
-                *ON_KIT_MODEL,
-                "model.weights=dense",
-                CUT,
-            ),
-            value=40,
-            expected_s=60,
-            least_s=40,
-            limit_s=200,
-            needs=HYDRA,
-            needs_model=True,
-        ),
-        Step(
-            "bit_equal_cost",
-            (
-                "-m",
-                "benchmarks.bit_equal",
-                "cost",
-                "--prompts={prompts}",
-                "--count=3",
-                "--new-tokens=64",
-                "--pipelines",
-                "suffix",
-                "--output={results}/bit_equal_cost.json",
-                *ON_KIT_MODEL,
-                "model.weights=dense",
-            ),
-            value=20,
-            expected_s=60,
-            least_s=40,
-            limit_s=200,
-            needs=HYDRA,
-            needs_model=True,
-        ),
+        _bit_equal("bit_equal", "proof", "8", ("suffix", "easyspec_paper"), value=40, last=(CUT,)),
+        _bit_equal("bit_equal_cost", "cost", "3", ("suffix",), value=20),
         Step(
             "ceilings",
             ("-m", "benchmarks.gpu.ceilings", "--output", "{results}/ceilings.json"),

@@ -53,7 +53,7 @@ def read_traces(traced: Sequence[Traced]) -> list[StepTrace]:
     for one in traced:
         drawn = _drawn(one.tree)
         places.append(list(drawn))
-        queued += [_target_log_probabilities(one), torch.stack(list(drawn.values())) if drawn else torch.empty(0)]
+        queued += [_target_probabilities(one), torch.stack(list(drawn.values())) if drawn else torch.empty(0)]
     host = [tensor.tolist() for tensor in host_reads.read(*queued)]
     return [
         _trace(one, [float(p) for p in host[2 * i]], dict(zip(nodes, host[2 * i + 1], strict=True)))
@@ -71,7 +71,7 @@ def _drawn(tree: TokenTree) -> dict[int, torch.Tensor]:
     return found
 
 
-def _target_log_probabilities(one: Traced) -> torch.Tensor:
+def _target_probabilities(one: Traced) -> torch.Tensor:
     """[N]: of the nodes but the root, after their parents; last, of the token that the target added."""
     rows = [*one.tree.parent_N[1:], one.verdict.path[-1]]
     tokens = [*one.tree.token_N[1:], one.verdict.next_token]

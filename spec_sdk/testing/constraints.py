@@ -5,6 +5,7 @@ Legend: N rows, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 
@@ -39,6 +40,7 @@ def constraint_checks(
     first: Matcher = made
     at_first_V = _mask(first.begin(), [], [[]], vocabulary)[0]
 
+    @functools.cache
     def walks() -> list[list[int]]:
         return [_walk(first, vocabulary, random.Random(seed)) for seed in range(answers)]
 

@@ -17,8 +17,7 @@ from spec_sdk.ops import PLAIN, AttentionSpec
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassKind, RequestRows
 from spec_sdk.testing.same_bits import same_bits
-from tests.kernels.dense_attention import TOLERANCE, chain, dense_attention, depths, ends, in_window, random_tree, star
-from tests.kernels.dense_attention import relative_error as error_of
+from tests.kernels.dense_attention import chain, depths, ends, random_tree, star
 
 pytest.importorskip("triton")
 
@@ -26,7 +25,7 @@ from spec_sdk_backends import aligned_attention as launcher
 from spec_sdk_backends.aligned_attention import Spans, aligned_attention
 from spec_sdk_backends.deterministic_ops import DeterministicOps
 from spec_sdk_backends.tree_attention import cached_tree_attention
-from tests.kernels.test_cached_attention import BATCHES, cached, growing, tree
+from tests.kernels.test_cached_attention import BATCHES, cached, check_rows, growing, tree
 
 SMALL = Spans(block=16, span=32)
 """So that short texts have several."""
@@ -60,14 +59,7 @@ def test_every_kind_of_pass(batch: Batch, padding: int, spec: AttentionSpec, dev
     q, k, v, inputs = cached(kind, requests, device, most_rows + padding, most_slots + 2 * padding)
     out = aligned_attention(q, PassCache(k, v, inputs), 0, spec, SMALL)
     assert out.shape == q.shape
-    for b, (rows, visible_NS) in enumerate(of_requests):
-        live, keys = len(rows.token), slice(rows.prefix + len(rows.key_end))
-        k_LGKD, v_LGKD = (cache[:, rows.slot, :, keys].cpu() for cache in (k, v))
-        depth_T = [position - rows.prefix for position in rows.key_position]
-        seen_NS = in_window(visible_NS, rows.prefix, depth_T, spec.window)
-        expected = dense_attention(q[:, b, :live].cpu(), k_LGKD, v_LGKD, seen_NS, spec)
-        assert error_of(out[:, b, :live], expected) < TOLERANCE
-        assert not out[:, b, live:].any(), "padding gets 0"
+    check_rows(out, q, k, v, of_requests, spec)
 
 
 Attention = Callable[[torch.Tensor, PassCache, AttentionSpec], torch.Tensor]

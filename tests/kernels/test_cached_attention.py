@@ -100,6 +100,25 @@ SLOW = {("trees", "split"), ("more rows than a block", "split"), ("chunks", "nar
 """Of each batch, and of each way, others are left: in the interpreter these take half of the time of all."""
 
 
+def check_rows(
+    out: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    batch: Sequence[tuple[RequestRows, torch.Tensor]],
+    spec: AttentionSpec,
+) -> None:
+    """Every request's rows are those of dense attention over its own slot, and the others are 0."""
+    for b, (rows, visible_NS) in enumerate(batch):
+        live, keys = len(rows.token), slice(rows.prefix + len(rows.key_end))
+        k_LGKD, v_LGKD = (cache[:, rows.slot, :, keys].cpu() for cache in (k, v))
+        depth_T = [position - rows.prefix for position in rows.key_position]
+        seen_NS = in_window(visible_NS, rows.prefix, depth_T, spec.window)
+        expected = dense_attention(q[:, b, :live].cpu(), k_LGKD, v_LGKD, seen_NS, spec)
+        assert relative_error(out[:, b, :live], expected) < TOLERANCE
+        assert not out[:, b, live:].any(), "padding gets 0"
+
+
 @pytest.mark.parametrize(
     ("name", "splits", "padding", "spec"),
     [
@@ -119,14 +138,7 @@ def test_every_request_has_its_own(
     out = cached_tree_attention(q, k, v, inputs, splits, spec)
     assert out.shape == q.shape
     assert relative_error(out, Ops().cached_attention(q, PassCache(k, v, inputs), 0, spec).double().cpu()) < TOLERANCE
-    for b, (rows, visible_NS) in enumerate(batch):
-        live, keys = len(rows.token), slice(rows.prefix + len(rows.key_end))
-        k_LGKD, v_LGKD = (cache[:, rows.slot, :, keys].cpu() for cache in (k, v))
-        depth_T = [position - rows.prefix for position in rows.key_position]
-        seen_NS = in_window(visible_NS, rows.prefix, depth_T, spec.window)
-        expected = dense_attention(q[:, b, :live].cpu(), k_LGKD, v_LGKD, seen_NS, spec)
-        assert relative_error(out[:, b, :live], expected) < TOLERANCE
-        assert not out[:, b, live:].any(), "padding gets 0"
+    check_rows(out, q, k, v, batch, spec)
 
 
 @pytest.mark.parametrize("spec", [PLAIN, NARROW, CAPPED])

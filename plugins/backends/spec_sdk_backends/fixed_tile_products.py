@@ -13,9 +13,10 @@ import triton  # type: ignore[import-untyped]
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
+from spec_sdk_backends import fixed_tile_kernel
 from spec_sdk_backends.fixed_tile_kernel import fixed_tile_product_kernel
 
-TILE_ROWS = 16
+TILE_ROWS: int = fixed_tile_kernel.TILE_ROWS.value
 MOST_TILES = 4
 """Of a program: more accumulators would leave no registers for the loads of the next block."""
 INTERPRETED_OUTPUTS = 256
