@@ -285,8 +285,9 @@ def _unknown_option(path: str, overrides: Sequence[str]) -> str | None:
         if not isinstance(node, DictConfig):
             return f"{here}: unknown option; {'.'.join(parts[:i])} is a value and has none"
         if part not in node:
-            if i == 1 and parts[0] in PLUGIN_NODES:
-                return f"{here}: " + _unknown_plugin_option(parts[0], part, node, search_path_of(overrides))
+            # a drafter may hold another, which has a name as well
+            if parts[0] in PLUGIN_NODES and (i == 1 or (i > 1 and "name" in node)):
+                return f"{here}: " + _unknown_plugin_option(parts[:i], part, node, search_path_of(overrides))
             inside = paths_to(part, node)
             if inside:
                 return f"{here}: unknown option, did you mean {any_of([repr(path) for path in inside])}?"
@@ -299,9 +300,11 @@ def _unknown_option(path: str, overrides: Sequence[str]) -> str | None:
     return None
 
 
-def _unknown_plugin_option(kind: str, option: str, node: Mapping[Any, Any], search_path: Sequence[str]) -> str:
-    name = str(node.get("name"))
-    owner = owner_of(kind, name, option)
+def _unknown_plugin_option(
+    path: Sequence[str], option: str, node: Mapping[Any, Any], search_path: Sequence[str]
+) -> str:
+    kind, name = path[0], str(node.get("name"))
+    owner = owner_of(kind, name, option, ".".join(path))
     if owner is not None:
         return f"an option of {owner}, which is not chosen"
     known = {str(key) for key in node} - {"name"} | options_of_plugin(kind, name)

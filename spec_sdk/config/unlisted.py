@@ -31,30 +31,43 @@ def options_of_plugin(kind: str, name: str) -> set[str]:
     return owned.union(*(options for of_kind in parts.values() for options in of_kind.values()))
 
 
-def owner_of(kind: str, name: str, option: str) -> str | None:
-    """What to write to choose a part that has ``option``: ``drafter.growth=beam``; None if no part has it."""
+def owner_of(kind: str, name: str, option: str, path: str) -> str | None:
+    """What to write to choose a part that has ``option``, of the plugin at ``path``: ``drafter.growth=beam``; None if
+    no part has it.
+    """
     _, parts = _options(kind, name)
-    owners = [f"{kind}.{part}={n}" for part, of_kind in parts.items() for n in of_kind if option in of_kind[n]]
+    owners = [f"{path}.{part}={n}" for part, of_kind in parts.items() for n in of_kind if option in of_kind[n]]
     return owners[0] if owners else None
 
 
 def _is_unlisted(override: Override, others: Sequence[Override], config: Mapping[str, Any]) -> bool:
-    kind, _, option = str(override.key_or_group).partition(".")
-    if kind not in PLUGIN_NODES or not option or override.is_add() or override.is_force_add() or override.is_delete():
+    *path, option = str(override.key_or_group).split(".")
+    if not path or path[0] not in PLUGIN_NODES or override.is_add() or override.is_force_add() or override.is_delete():
         return False
-    node = config[kind]
-    if option in node:
+    node: Any = config
+    # a drafter may hold another: drafter.model.width
+    for key in path:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    if not isinstance(node, Mapping) or option in node:
         return False
-    owned, parts = _options(kind, str(node.get("name")))
+    owned, parts = _options(path[0], str(node.get("name")))
     typed = {str(o.key_or_group): o for o in others}
     for part, of_kind in parts.items():
-        chosen = typed.get(f"{kind}.{part}")
+        chosen = typed.get(".".join([*path, part]))
         if chosen is not None and chosen.is_sweep_override():
             owned.update(*of_kind.values())
         else:
-            name = str(node.get(part) if chosen is None else chosen.value())
+            default = _default(path[0], str(node.get("name")), part)
+            name = str(node.get(part, default) if chosen is None else chosen.value())
             owned |= of_kind.get(name, set())
     return option in owned
+
+
+def _default(kind: str, name: str, part: str) -> Any:
+    """The part that a plugin has where its YAML names none."""
+    from spec_sdk.registry import Registry
+
+    return next((f.default for f in dataclasses.fields(Registry.discover().get(kind, name).Config) if f.name == part))
 
 
 def _options(kind: str, name: str) -> tuple[set[str], dict[str, dict[str, set[str]]]]:

@@ -243,7 +243,7 @@ class Models:
         """A new session of ``model``. ``spread``: all ranks have it, and do what the leader's is asked to do."""
         if not spread or self.ranks.size == 1:
             return Session(model.executor, runner)
-        session = SpreadSession(model.executor, runner, self.ranks, len(self.spread))
+        session = SpreadSession(model.executor, runner, self.ranks, self.spread)
         self.spread.append(session)
         return session
 

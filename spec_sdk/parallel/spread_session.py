@@ -29,13 +29,24 @@ GATHER = "calls"
 
 
 class SpreadSession(Session):
-    """One rank's part of a session that several of all ``ranks`` have; ``number``: its place among those of the run."""
+    """One rank's part of a session that several of all ``ranks`` have.
 
-    def __init__(self, executor: Executor, runner: BlockRunner | None, ranks: Ranks, number: int) -> None:
+    ``sessions``: those of the run so far, in the order in which every rank makes them; this one is the next.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        runner: BlockRunner | None,
+        ranks: Ranks,
+        sessions: Sequence[SpreadSession | None],
+    ) -> None:
         # the leader alone samples, so an output head that is whole on every rank is for it alone
         super().__init__(executor, runner, looks_at_logits=ranks.is_leader or executor.head_is_collective)
         self._ranks = ranks
-        self._number = number
+        self._sessions = sessions
+        self.number = len(sessions)
+        """Its place among the sessions of the run."""
 
     def open(
         self, slot: int, tokens: Sequence[int], keep: bool = True, encoder_input: EncoderInput | None = None
@@ -72,8 +83,15 @@ class SpreadSession(Session):
     def draft(
         self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner
     ) -> list[DraftLogits]:
-        # a runner is an object: the other ranks have none like it
-        raise UserError("a model that several processes share does not draft for itself; use a draft model")
+        # a runner is an object, which does not travel: its like on another rank is that of the session it was made for
+        owner = next((each.number for each in self._sessions if each is not None and each.runner is runner), None)
+        if owner is None:
+            raise UserError(
+                f"runner '{runner.name}': the other processes do not have it; set every_rank on the drafter that "
+                "drafts with it, and make models.session(model, runner, spread=True)"
+            )
+        self._announce("draft", list(slots), [[tree.token, tree.parent] for tree in trees], list(new_nodes), owner)
+        return super().draft(slots, trees, new_nodes, runner)
 
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         self._announce("commit", list(slots), [list(path) for path in paths])
@@ -87,11 +105,16 @@ class SpreadSession(Session):
         elif call == "grow":
             slots, trees, new_nodes = arguments
             arguments = [slots, [grown(*tree) for tree in trees], new_nodes]
+        elif call == "draft":
+            slots, trees, new_nodes, owner = arguments
+            made_for = self._sessions[owner]
+            assert made_for is not None
+            arguments = [slots, [grown(*tree) for tree in trees], new_nodes, made_for.runner]
         getattr(self, call)(*arguments)
 
     def _announce(self, call: str, *arguments: Any) -> None:
         if self._ranks.is_leader:
-            self._ranks.decide(lambda: [self._number, call, arguments])
+            self._ranks.decide(lambda: [self.number, call, arguments])
 
 
 def grown(token: Sequence[int], parent: Sequence[int]) -> TreeBuilder:

@@ -156,6 +156,21 @@ def test_an_option_of_a_part_that_is_not_chosen_is_refused(overrides: list[str],
     assert error_of("pipeline=easyspec_paper", *overrides).startswith(message)
 
 
+@pytest.mark.usefixtures("bold")
+def test_options_of_a_drafter_inside_a_drafter() -> None:
+    """``drafter.model`` of ``mixed`` is a drafter with parts of its own; its YAML lists few of their options."""
+    model = composed("pipeline=easyspec_tree", "drafter.model.size=3", "drafter.model.children=2")["drafter"]["model"]
+    assert model == {"name": "easyspec", "width": 4, "size": 3, "children": 2}
+    bold = composed("pipeline=easyspec_tree", "drafter.model.growth=bold", "drafter.model.floor=0.7")
+    assert bold["drafter"]["model"]["floor"] == 0.7
+    for override, message in (
+        ("drafter.model.sise=3", "drafter.model.sise: unknown option of drafter 'easyspec', did you mean 'size'?"),
+        ("drafter.model.floor=1", "drafter.model.floor: an option of drafter.model.growth=bold, which is not chosen"),
+        ("drafter.modl.size=3", "drafter.modl: unknown option of drafter 'mixed', did you mean 'model'?"),
+    ):
+        assert error_of("pipeline=easyspec_tree", override) == message
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

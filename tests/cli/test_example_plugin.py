@@ -117,8 +117,8 @@ def test_the_environment_uses_the_wheel_and_not_the_checkout(installed: Run) -> 
     assert str(ROOT / "spec_sdk") not in where.stdout and str(ROOT / "plugins") not in where.stdout
 
 
-def test_a_growth_and_a_runner_fit_in_fifty_lines() -> None:
-    for module in ("growth", "runner", "sampler"):
+def test_each_plugin_fits_in_fifty_lines() -> None:
+    for module in ("growth", "runner", "sampler", "verifier", "policy"):
         source = ROOT / "docs" / "example_plugin" / "spec_sdk_follow" / f"{module}.py"
         assert len(source.read_text(encoding="utf-8").splitlines()) <= 50
 
@@ -158,6 +158,8 @@ def test_its_growth_and_runner_are_listed_too(command_line: Run) -> None:
         ("growth", "confident"),
         ("runner", "skip_layers"),
         ("sampler", "n_sigma"),
+        ("verifier", "first_draws"),
+        ("policy", "resting"),
     }
     [floor], [skip] = (theirs[key]["options"] for key in (("growth", "confident"), ("runner", "skip_layers")))
     assert (floor["name"], floor["default"]) == ("floor", 0.4)
@@ -175,6 +177,8 @@ def test_its_growth_and_runner_are_listed_too(command_line: Run) -> None:
         (("plugin=follow", "drafter.length=2", "task.draws=10"), "drafter follow (spec-sdk-follow 0.1.0)"),
         (("plugin=confident", "drafter.floor=0.2", "task.draws=60"), "growth confident (spec-sdk-follow 0.1.0)"),
         (("plugin=n_sigma", "sampler.n=0.5"), "sampler n_sigma (spec-sdk-follow 0.1.0)"),
+        (("plugin=first_draws", "task.draws=200"), "verifier first_draws (spec-sdk-follow 0.1.0)"),
+        (("plugin=resting", "policy.rest=2"), "policy resting (spec-sdk-follow 0.1.0)"),
     ],
 )
 def test_they_pass_the_checks_of_their_kinds(command_line: Run, arguments: Sequence[str], title: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.session import Session
 from spec_sdk.pipeline import Pipeline
+from spec_sdk.settings import Settings
 from spec_sdk.tree import TreeBuilder
 from tests.support.real_pipelines import tokens_of
 
@@ -31,6 +33,8 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 SAMPLED = ["sampling.temperature=0.9", "sampling.top_k=40", "sampling.seed=3"]
 MEMBERS = "[{name: prompt_lookup}, {name: easyspec, size: 3, width: 2}, {name: draft_model, width: 2}]"
+DRAFTING = ["policy=fixed", "policy.depth=4", "policy.max_nodes=7"]
+"""In the place of a policy that looks at times."""
 PIPELINES = {
     "vanilla": ["pipeline=vanilla"],
     "sd_chain": ["pipeline=sd_chain"],
@@ -45,11 +49,34 @@ PIPELINES = {
     "easyspec_paper": ["pipeline=easyspec_paper", "drafter.size=3"],
     "easyspec_kept": ["pipeline=easyspec_paper", "drafter.size=3", "drafter.calibrate=false"],
     "specinfer_tree": ["pipeline=specinfer_tree"],
-    # its head is on the leader alone, and reads states that all ranks have
-    "eagle_tree": ["pipeline=eagle_tree", "drafter.checkpoint=HEAD", "drafter.method=eagle"],
     # what the drafter learns of the target's logits, the leader alone has
-    "recycling": ["pipeline=token_recycling", "policy=fixed", "policy.depth=4", "policy.max_nodes=7"],
+    "recycling": ["pipeline=token_recycling", *DRAFTING],
+    "suffix": ["pipeline=suffix", *DRAFTING, "drafter.min_probability=0.01"],
+    "prompt_lookup": ["pipeline=prompt_lookup"],
+    "lookahead": ["pipeline=lookahead"],
+    "mixed": ["pipeline=mixed", *DRAFTING, "drafter.min_probability=0.01"],
+    "easyspec_tree": ["pipeline=easyspec_tree", *DRAFTING, "drafter.min_probability=0.01", "drafter.model.size=3"],
+    # the target drafts on every rank, in its own cache, with a runner that all ranks have
+    "layer_skip_chain": ["pipeline=layer_skip_chain", "drafter.layers=4"],
+    "layer_skip_tree": ["pipeline=layer_skip_tree", "drafter.skip=[2]"],
+    "layer_skip_parallel": ["pipeline=layer_skip_chain", "drafter.runner=layer_parallel", "drafter.groups=[[0],[1,2]]"],
+    "layer_skip_merged": [
+        *("pipeline=specinfer_tree", "policy.depth=4", "policy.max_nodes=7"),
+        "drafter.members=[{name: prompt_lookup}, {name: layer_skip, skip: [1]}, {name: easyspec, size: 3, width: 2}]",
+    ],
+    # heads are on the leader alone, and read states that all ranks have
+    "eagle_tree": ["pipeline=eagle_tree", "drafter.checkpoint=eagle", "drafter.method=eagle"],
+    "mixed_eagle": ["pipeline=mixed_eagle", "drafter.model.checkpoint=eagle", "drafter.model.method=eagle", *DRAFTING],
+    "medusa_tree": ["pipeline=medusa_tree", "drafter.checkpoint=medusa"],
+    "hydra_tree": ["pipeline=hydra_tree", "drafter.checkpoint=hydra"],
+    "block_tree": ["pipeline=block_tree", "drafter.checkpoint=block"],
+    "peagle_tree": ["pipeline=peagle_tree", "drafter.checkpoint=peagle"],
+    "mtp_chain": ["pipeline=mtp_chain", "drafter.checkpoint=mtp"],
 }
+CONSTRAINED = ["pipeline=easyspec_paper", "drafter.size=3", "constraint=tokens", "constraint.begin=[7,11]"]
+PIPELINES["constrained"] = [*CONSTRAINED, "constraint.allowed=[5,7,8,9,11,12,17,23]"]
+HEADS = ("eagle_tree", "mixed_eagle", "medusa_tree", "hydra_tree", "block_tree", "peagle_tree", "mtp_chain")
+"""Those with random heads, which hardly ever hit the one token of greedy decoding."""
 
 SMALL = ["predictor.size=2"]
 """So that these prompts are long enough for a guess."""
@@ -62,6 +89,7 @@ SPECULATION = {
     "residual": ["pipeline=alspec", *SMALL, "attention_verifier.threshold=0.4", "attention_verifier.space=residual"],
     "h2o": ["pipeline=alspec", "predictor=h2o", *SMALL, "predictor.chunk=2", "attention_verifier.threshold=0.4"],
     "tree": ["pipeline=alspec_easyspec_tree", "drafter.size=3", *SMALL, "attention_verifier.threshold=0.9"],
+    "target_drafts": ["pipeline=alspec", "drafter=layer_skip", *SMALL, "attention_verifier.threshold=0.8"],
     "leader_drafts": ["pipeline=alspec", "drafter=draft_model", *SMALL, "attention_verifier.threshold=0.8"],
 }
 """Attention speculation over two device groups."""
@@ -79,6 +107,12 @@ def decoder_logits(session: Session) -> list[list[float]]:
     chain.add(chain.add(0, 51, "chosen"), 52, "chosen")
     (second,) = session.score([0], [chain.build().tree])
     return torch.cat((first.logits_NV, second.logits_NV)).tolist()
+
+
+def answers_of(pipeline: Pipeline, settings: Settings, emit: Callable[[dict[str, Any]], None] | None = None) -> Any:
+    """The new tokens of two prompts, held to the constraint of ``settings``."""
+    options = {"constraint": pipeline.constraints.of(settings.constraint)} | ({} if emit is None else {"emit": emit})
+    return [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i, **options) for i in range(2)]
 
 
 def speculated(pipeline: Pipeline) -> tuple[list[list[int]], list[dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,25 @@ from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from tests.conftest import FULL
 from tests.distributed.cases import (
     DECODERS,
-    NEW,
+    HEADS,
     PIPELINES,
-    PROMPT,
     SAMPLED,
     SPECULATION,
+    answers_of,
     decoder_logits,
     speculated,
     states_after_trees,
 )
 from tests.distributed.support import work
-from tests.support.real_pipelines import settings_of, tokens_of
+from tests.support.real_pipelines import settings_of
+from tests.support.tiny_blocks import BlockSizes, write_dflash
 from tests.support.tiny_checkpoints import write_checkpoint
-from tests.support.tiny_heads import HeadSizes, write_eagle1
+from tests.support.tiny_heads import HeadSizes, speculators_config, write_eagle1
+from tests.support.tiny_hydra import write_hydra
+from tests.support.tiny_medusa import write_medusa
+from tests.support.tiny_mtp import SIZES as MODULE_SIZES
+from tests.support.tiny_mtp import mtp_tensors, write_module
+from tests.support.tiny_peagle import write_peagle
 
 TREE_STATES = ("mixed", "all_hit", "never")
 SMALL_HEADS = {"num_attention_heads": 6, "num_key_value_heads": 3}
@@ -44,7 +51,13 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, (architecture, differences) in DECODERS.items():
         write_checkpoint(root / name, architecture, **differences)
     write_checkpoint(root / "target", "smollm", 3, **SMALL_HEADS)
-    write_eagle1(root / "head", HeadSizes())
+    write_eagle1(root / "eagle", HeadSizes())
+    write_medusa(root / "medusa", HeadSizes())
+    write_hydra(root / "hydra", HeadSizes())
+    write_dflash(root / "block", BlockSizes(), leaving=(0, 2, 4))
+    write_peagle(root / "peagle", HeadSizes())
+    sizes = dataclasses.replace(MODULE_SIZES, heads=6, kv_heads=3)
+    write_module(root / "mtp", "speculators", speculators_config(sizes, "mtp"), mtp_tensors("speculators", sizes))
     return {path.name: path for path in root.iterdir()}
 
 
@@ -54,7 +67,10 @@ def fits(name: str, size: int) -> bool:
 
 
 def overrides(name: str, sampled: bool, checkpoints: dict[str, Path]) -> list[str]:
-    options = [option.replace("HEAD", str(checkpoints["head"])) for option in PIPELINES[name]]
+    options = []
+    for option in PIPELINES[name]:
+        key, _, value = option.partition("=")
+        options.append(f"{key}={checkpoints[value]}" if key.endswith("checkpoint") else option)
     return [*options, f"model.target={checkpoints['target']}", *(SAMPLED if sampled else [])]
 
 
@@ -141,14 +157,19 @@ def test_spread_attention_layers_are_the_fuzzy_pass_of_one_device(shares_kv: boo
 def test_a_pipeline_gives_the_tokens_of_one_process(
     name: str, sampled: bool, done: dict[str, Any], checkpoints: dict[str, Path]
 ) -> None:
-    pipeline = build_pipeline(settings_of(*overrides(name, sampled, checkpoints)), Registry.discover())
-    events: list[dict[str, Any]] = []
-    alone = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i, emit=events.append) for i in range(2)]
+    settings, events = settings_of(*overrides(name, sampled, checkpoints)), list[dict[str, Any]]()
+    alone = answers_of(build_pipeline(settings, Registry.discover()), settings, events.append)
     assert done[f"tokens {name} {sampled}"] == alone
     # where nothing is accepted, nothing that was drafted counts; an adaptive policy may find that drafting never pays,
     # and a random head hardly ever hits the one token of greedy decoding
-    idle = name in ("vanilla", "adaptive") or (name == "eagle_tree" and not sampled)
+    idle = name in ("vanilla", "adaptive") or (name in HEADS and not sampled)
     assert idle or sum(event.get("accepted", 0) for event in events) > 0
+
+
+def test_every_pipeline_is_among_them() -> None:
+    asked = {option for options in (PIPELINES | SPECULATION).values() for option in options}
+    names = {path.stem for path in (Path(__file__).parents[2] / "conf" / "pipeline").glob("*.yaml")}
+    assert len(names) > 20 and {f"pipeline={name}" for name in names} <= asked
 
 
 @pytest.mark.parametrize("name", SPECULATION)

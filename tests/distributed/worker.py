@@ -34,7 +34,7 @@ from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
-from tests.distributed.cases import GROUPS, NEW, PROMPT, decoder_logits, speculated, states_after_trees
+from tests.distributed.cases import GROUPS, NEW, PROMPT, answers_of, decoder_logits, speculated, states_after_trees
 from tests.support.real_pipelines import settings_of, tokens_of
 
 CPU = torch.device("cpu")
@@ -79,10 +79,11 @@ def layer_parallel(ranks: Ranks, directory: str, shares_kv: bool) -> list[float]
 
 def tokens(ranks: Ranks, overrides: list[str]) -> list[list[int]]:
     """The new tokens of a whole pipeline on two prompts, if all ranks have committed the same."""
-    pipeline = build_pipeline(settings_of(*overrides, "backend=accelerate"), Registry.discover())
+    settings = settings_of(*overrides, "backend=accelerate")
+    pipeline = build_pipeline(settings, Registry.discover())
     answers: list[list[int]] = []
     if ranks.is_leader:
-        answers = [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i) for i in range(2)]
+        answers = answers_of(pipeline, settings)
         ranks.finish()
     else:
         pipeline.follow()

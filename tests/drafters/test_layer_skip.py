@@ -374,13 +374,29 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
         drafter_of(**options)
 
 
-def test_several_processes_are_refused() -> None:
-    models, two = TinyModels(), ranks_at(0, 2)
-    models.ranks = two
+def test_a_target_that_ranks_share_drafts_with_a_runner_that_they_have() -> None:
+    two, runner = ranks_at(0, 2), runner_of()
+    announced: list[Any] = []
+    two.decide = lambda choose: announced.append(choose())  # type: ignore[assignment,method-assign]
+    sessions: list[SpreadSession | None] = [None]
+    executor = TorchExecutor(tiny_decoder("smollm", 0), Ops())
+    for each in (None, runner):
+        sessions.append(SpreadSession(executor, each, two, sessions))
+    target = sessions[1]
+    assert target is not None
+    alone = Session(executor).draft([0], [TreeBuilder(3)], [1], runner)
+    (logits,) = target.draft([0], [TreeBuilder(3)], [1], runner)
+    assert torch.equal(logits.full_KV, alone[0].full_KV)
+    assert announced == [[1, "draft", ([0], [[[3], [-1]]], [1], 2)]]
+    with pytest.raises(UserError, match="runner 'layer_skip': the other processes do not have it; set every_rank"):
+        target.draft([0], [TreeBuilder(3)], [1], runner_of())
+    assert len(announced) == 1
+
+
+def test_ranks_that_draft_are_all_that_have_the_target() -> None:
+    models = TinyModels()
+    models.ranks, models._draft_ranks = ranks_at(0, 2), ranks_at(0, 1)
     plugin: Any
     plugin, config = Registry.discover().configure("drafter", {"name": "layer_skip"})
-    with pytest.raises(UserError, match=r"drafter 'layer_skip': it drafts in the target's own cache, which is spread"):
+    with pytest.raises(UserError, match=r"backend\.groups\.draft: drafter 'layer_skip' drafts with the target"):
         plugin(config, models)
-    session = SpreadSession(TorchExecutor(tiny_decoder("smollm", 0), Ops()), None, two, 0)
-    with pytest.raises(UserError, match="a model that several processes share does not draft for itself"):
-        session.draft([0], [TreeBuilder(3)], [1], runner_of())

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from spec_sdk.contracts import SamplingParams, Verifier
-from spec_sdk.ops import Decision, DrawnTree, Rows, Uniforms, accepts
 from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel
 from spec_sdk.testing.undecided import Chooser, outcomes
 from spec_sdk_samplers.exact import ExactSampler
@@ -19,6 +18,7 @@ from spec_sdk_verifiers.multi_step import MultiStep
 from spec_sdk_verifiers.naive_tree import NaiveTree
 from tests.losslessness.enumeration import MakeSampler, deviation
 from tests.losslessness.plans import CHAINS, SAMPLINGS, TREES, WIDE
+from tests.support.example_plugin import example
 
 VOCABULARY, PROMPT = 3, (2, 0)
 
@@ -76,29 +76,9 @@ def test_naive_tree(plan: str, sampling: str, scale: Callable[[int, int], int]) 
         assert_lossless(NaiveTree(None), TREES[plan], SAMPLINGS[sampling], seed)
 
 
-class FirstDraws(Verifier):
-    """The example of docs/verifiers.md: a rule of a verifier's own."""
-
-    name = "first_draws"
-    guarantee = "distribution"
-    exact_when_greedy = True
-
-    def rule(self, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
-        path = [0]
-        while True:
-            left = rows.left(path[-1])
-            draw = next(iter(tree.draws_N[path[-1]]), None)
-            if draw is not None and accepts(left.p(tree.token_N[draw.node]), left.q(draw), uniforms(1)[0]):
-                path.append(draw.node)
-                continue
-            if draw is not None:
-                left.reject(draw, last=True)
-            return path, left.draw(uniforms(1)[0])
-
-
 @pytest.mark.parametrize("plan", ["drawn chain", "top-2 tree"])
 def test_a_rule_of_a_verifier_s_own(plan: str) -> None:
-    assert_lossless(FirstDraws(None), (CHAINS | TREES)[plan], SAMPLINGS["temperature 1"], seed=0)
+    assert_lossless(example("verifier").FirstDraws(None), (CHAINS | TREES)[plan], SAMPLINGS["temperature 1"], seed=0)
 
 
 def test_an_unknown_rule_is_named() -> None:

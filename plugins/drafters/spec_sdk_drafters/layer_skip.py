@@ -42,11 +42,13 @@ class LayerSkipDrafter(Drafter):
 
     def __init__(self, config: LayerSkipDrafterConfig, models: Models) -> None:
         super().__init__(config, models)
-        if models.ranks.size > 1:
+        ranks = models.ranks
+        if models.draft_ranks(spreads=True).size < ranks.size:
             raise UserError(
-                f"drafter '{self.name}': it drafts in the target's own cache, which is spread over {models.ranks.size} "
-                "processes here; launch one, or use drafter=draft_model model.draft=cut"
+                f"backend.groups.draft: drafter '{self.name}' drafts with the target, which all {ranks.size} ranks "
+                "hold; leave it out"
             )
+        self.every_rank = ranks.size > 1
         registry = Registry.discover()
         self.growth: Growth = registry.part("growth", config.growth)
         self.runner: BlockRunner = registry.part("runner", config.runner)
@@ -54,8 +56,8 @@ class LayerSkipDrafter(Drafter):
         self.runner.prepare(target.executor.layers)
         self.branches = self.growth.branches
         self.draft_name = f"{target.name} itself, {described(self.runner, target.executor.layers)}"
-        # tells what a level costs; its own cache stays empty
-        self.draft_session = models.session(target, self.runner)
+        # tells what a level costs, and the other ranks which runner is meant; its own cache stays empty
+        self.draft_session = models.session(target, self.runner, spread=self.every_rank)
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
         target: Session = requests[0].target
