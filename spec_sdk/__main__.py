@@ -3,12 +3,17 @@
 import os
 import sys
 
+from spec_sdk.cli.starting import end_at_once
+
 
 def main() -> int:
     """Run the command line; an interrupt is status 130 even while modules are still being imported."""
     if "WORLD_SIZE" in os.environ:
         # of a process that ends torch's stores say so with a C++ stack; we say it in a line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    else:
+        # of several processes all must hear of it; the leader tells them
+        end_at_once()
     try:
         from spec_sdk import app
 

@@ -27,6 +27,7 @@ from spec_sdk.cli.jobs import (
     run_task,
     status_of,
 )
+from spec_sdk.cli.starting import starting
 from spec_sdk.config.chosen_backend import is_auto, with_chosen_backend
 from spec_sdk.config.composing import compose_config, explained, reach_unlisted
 from spec_sdk.config.overrides import parse, quote_texts, search_path_of, search_path_override
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     if launched_rank() == 0:
-        end_on_sigterm()
+        if not starting():
+            end_on_sigterm()
     else:
         # nothing to keep or to tell: a signal ends it even while it waits for the others
         signal.signal(signal.SIGINT, signal.SIG_DFL)

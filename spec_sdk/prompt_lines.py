@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from spec_sdk.errors import UserError, did_you_mean
 
 ROLES = ("system", "user", "assistant")
 IDS = ("question_id", "id")
+PROMPT_KEYS = ("prompt", "messages", "turns")
 
 Message = dict[str, str]
 
@@ -54,8 +56,17 @@ def _id(record: Mapping[str, Any], number: int, where: str) -> int | str:
     return found
 
 
+def _misspelt(record: Mapping[str, Any]) -> str:
+    """What is said of a key that may be meant for one that holds prompts; nothing where there is none like them."""
+    for key in record:
+        near = difflib.get_close_matches(str(key), PROMPT_KEYS, n=1)
+        if near and near[0] != key:
+            return f"; did you mean '{near[0]}' by {str(key)!r}?"
+    return ""
+
+
 def _content(record: Mapping[str, Any], where: str) -> str | tuple[Message, ...]:
-    prompt, messages, turns = (record.get(key) for key in ("prompt", "messages", "turns"))
+    prompt, messages, turns = (record.get(key) for key in PROMPT_KEYS)
     if prompt is None and messages is not None:
         return _messages(messages, where)
     if prompt is None and isinstance(turns, list) and turns:
@@ -63,6 +74,7 @@ def _content(record: Mapping[str, Any], where: str) -> str | tuple[Message, ...]
     if not isinstance(prompt, str):
         raise UserError(
             f"{where}: has neither a text 'prompt' nor a list of 'messages' nor a non-empty list of texts 'turns'"
+            f"{_misspelt(record)}"
         )
     if not prompt.strip():
         raise UserError(f"{where}: its prompt is empty")

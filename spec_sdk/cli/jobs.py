@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import importlib
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig
 
+from spec_sdk.cli.starting import started, starting
 from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.config.composing import settings_of
 from spec_sdk.errors import PluginFault, RankLost, UserError, message_of
@@ -57,6 +59,13 @@ def end_on_sigterm() -> threading.Event:
     return came
 
 
+def hear_signals() -> None:
+    """From now on Ctrl-C and SIGTERM raise, so that a run keeps what it has; before, they end the command at once."""
+    if starting():
+        started()
+        end_on_sigterm()
+
+
 def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | None = None) -> int:
     """Run the task that ``config``, composed from ``overrides``, chooses and return its exit status.
 
@@ -83,6 +92,10 @@ def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | Non
         )
     if make.computes and directory is None and launched_rank() == 0 and (choice := backend_choice(settings)):
         print(choice, file=sys.stderr, flush=True)
+    if make.computes:
+        # the longest import of all, before there is anything that a signal must not end
+        importlib.import_module("spec_sdk.pipeline")
+    hear_signals()
     return int(make(task_config).run(settings))
 
 

@@ -19,7 +19,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from spec_sdk.cli import started_ray
-from spec_sdk.cli.jobs import RESULTS, report, status_of, worst
+from spec_sdk.cli.jobs import RESULTS, hear_signals, report, status_of, worst
 from spec_sdk.cli.objective import SPEEDUP, best_of, directions_of, known_metrics
 from spec_sdk.cli.outcomes import OUTCOMES_FILE, read_outcomes
 from spec_sdk.cli.sweep_job import JobFailed, SweepJob
@@ -52,6 +52,7 @@ def run_sweep(overrides: Sequence[str]) -> int:
         with explained(overrides):
             config = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN)
             sweep = Sweep(config, overrides, loader)
+        hear_signals()
         return sweep.run()
 
 

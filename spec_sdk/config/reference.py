@@ -33,6 +33,27 @@ python -m spec_sdk task=plugins
 A value that is unknown, of the wrong type or out of range is refused in one line before anything runs. The second
 command lists the same for all plugins that are installed, other packages' included.
 
+A pipeline of your own is a file such as `yaml/pipeline/mine.yaml`. It chooses plugins under `defaults`, and sets
+options under their names; the first line has Hydra take them for the run's own:
+
+```yaml
+# @package _global_
+defaults:
+  - override /drafter: draft_model
+  - override /policy: adaptive
+pipeline:
+  name: mine
+  summary: a tree of the draft model, where that pays
+drafter:
+  width: 3
+```
+
+<!-- not run: the file is yours -->
+
+```
+python -m spec_sdk --config-dir yaml pipeline=mine prompt='Why is the sky blue?'
+```
+
 These pages are written from the declarations in the code by `python -m spec_sdk.config.write`; change those instead.
 """
 HEAD = ("option", "default", "valid", "meaning")

@@ -67,7 +67,7 @@ def _default(kind: str, name: str, part: str) -> Any:
     """The part that a plugin has where its YAML names none."""
     from spec_sdk.registry import Registry
 
-    return next((f.default for f in dataclasses.fields(Registry.discover().get(kind, name).Config) if f.name == part))
+    return next(f.default for f in dataclasses.fields(Registry.discover().get(kind, name).Config) if f.name == part)
 
 
 def _options(kind: str, name: str) -> tuple[set[str], dict[str, dict[str, set[str]]]]:

@@ -7,6 +7,7 @@ stand for millions of values would end in a traceback, or not at all.
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from omegaconf import OmegaConf
 from spec_sdk.errors import UserError
 from spec_sdk.files import names_in, read_text, shortened
 from spec_sdk.options import first_line
+from spec_sdk.settings import PipelineSettings
 
 MOST_VALUES = 100_000
 """In one file, aliases counted as what they stand for."""
@@ -46,7 +48,10 @@ class UserYaml(FileConfigSource):
         except (ValueError, AttributeError, TypeError, AssertionError) as error:
             # PyYAML's constructors: !!timestamp of what is no date, a date that there is not, base64 that is none
             raise UserError(f"{path}: cannot be read as options: {first_line(error)}") from error
-        check_defaults(OmegaConf.to_container(loaded.config, resolve=False), path)
+        content = OmegaConf.to_container(loaded.config, resolve=False)
+        check_defaults(content, path)
+        if config_path.startswith("pipeline/") and not loaded.header.get("package"):
+            check_own_options(content, path)
         # what messages call it
         loaded.path = f"file://{self.path}"
         return loaded
@@ -63,6 +68,14 @@ def check_defaults(content: Any, path: Path) -> None:
         pairs = list(item.items()) if isinstance(item, dict) else []
         if len(pairs) != 1 or not isinstance(pairs[0][0], str) or not _names_choices(pairs[0][1]):
             raise UserError(f"{path}: defaults: {shortened(repr(item))} is neither a name nor {{group: name}}")
+
+
+def check_own_options(content: Any, path: Path) -> None:
+    """Raise UserError for a pipeline whose options Hydra would take for those of ``pipeline`` itself."""
+    defaults = content.get("defaults", [])
+    choices = any("override " in str(name) for item in defaults if isinstance(item, dict) for name in item)
+    if choices or set(content) - {field.name for field in fields(PipelineSettings)} - {"defaults"}:
+        raise UserError(f"{path}: must begin with the line '# @package _global_', as every pipeline's YAML does")
 
 
 def _names_choices(value: Any) -> bool:

@@ -147,6 +147,33 @@ def test_ctrl_c_and_sigterm_keep_text_and_metrics(
     assert sorted(p.name for p in (own_directory / "out").iterdir()) == ["config.yaml", "events.jsonl", "metrics.json"]
 
 
+@pytest.mark.parametrize(("sent", "status", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+def test_a_signal_that_an_import_would_lose_ends_the_command(sent: str, status: int, word: str) -> None:
+    """Before a run has anything to keep; afterwards it is an exception, as above."""
+    code = f"""
+import os, signal, sys
+import spec_sdk.app, spec_sdk.__main__
+from spec_sdk.cli.jobs import hear_signals
+def losing():
+    try:
+        os.kill(os.getpid(), signal.{sent})
+    except BaseException as error:
+        return type(error).__name__
+def main():
+    if 'late' in sys.argv:
+        hear_signals()
+    print('lost', losing(), flush=True)
+    return 0
+spec_sdk.app.main = main
+sys.exit(spec_sdk.__main__.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", f"{word}\n")
+    late = subprocess.run([sys.executable, "-c", code, "late"], capture_output=True, text=True)
+    raised = {"SIGINT": "KeyboardInterrupt", "SIGTERM": "Terminated"}[sent]
+    assert (late.returncode, late.stdout, late.stderr) == (0, f"lost {raised}\n", "")
+
+
 def test_ctrl_c_ends_a_sweep_and_keeps_its_table(own_directory: Path) -> None:
     arguments = ["--multirun", "pipeline=vanilla,sd_chain", "output_dir=out", "max_new_tokens=300"]
     process = start(*arguments, pause=0.05)

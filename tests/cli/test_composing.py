@@ -282,6 +282,13 @@ def test_yaml_of_ones_own_directory(tmp_path: Path, cli: Any) -> None:
     error = cli("--config-dir", "my yaml", "pipeline=mine").error
     assert error.startswith("pipeline._target_: '_target_' is not allowed")
 
+    for line in ("defaults:\n  - override /drafter: suffix\n", "drafter: {width: 3}\n"):
+        mine.write_text(f"{line}pipeline: {{name: mine}}\n")
+        said = f"{mine}: must begin with the line '# @package _global_', as every pipeline's YAML does"
+        assert cli("--config-dir", "my yaml", "pipeline=mine").error == said
+    mine.write_text("name: mine\nsummary: nothing else\n")
+    assert cli("--config-dir", "my yaml", "pipeline=mine", "--cfg", "job").status == 0
+
     mine.write_text("pipeline: [\n")
     error = cli("--config-dir", "my yaml", "pipeline=mine").error
     assert "mine.yaml line 2: not YAML" in error

@@ -184,7 +184,7 @@ def test_its_growth_and_runner_are_listed_too(command_line: Run) -> None:
 def test_they_pass_the_checks_of_their_kinds(command_line: Run, arguments: Sequence[str], title: str) -> None:
     done = command_line("task=check", *arguments)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, title), done.stdout + done.stderr
-    assert "FAIL" not in done.stdout and done.stdout.count("\npass  ") >= 6
+    assert "FAIL" not in done.stdout and done.stdout.count("\npass  ") >= 4
 
 
 def test_its_drafter_needs_no_yaml(command_line: Run) -> None:

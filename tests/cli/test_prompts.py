@@ -104,6 +104,11 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: str, message: s
     assert error(prompt_file="p.jsonl").startswith(f"prompt_file: p.jsonl line 2: {message}")
 
 
+def test_a_misspelt_key_of_a_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"id": 3, "pormpt": "x"}\n')
+    assert error(prompt_file="p.jsonl").endswith("texts 'turns'; did you mean 'prompt' by 'pormpt'?")
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "empty.jsonl").write_text("\n")

@@ -59,7 +59,11 @@ PIPELINES = {
     # the target drafts on every rank, in its own cache, with a runner that all ranks have
     "layer_skip_chain": ["pipeline=layer_skip_chain", "drafter.layers=4"],
     "layer_skip_tree": ["pipeline=layer_skip_tree", "drafter.skip=[2]"],
-    "layer_skip_parallel": ["pipeline=layer_skip_chain", "drafter.runner=layer_parallel", "drafter.groups=[[0],[1,2]]"],
+    "layer_skip_parallel": [
+        "pipeline=layer_skip_chain",
+        "drafter.runner=layer_parallel",
+        "drafter.groups=[[0],[1,2],[3],[4]]",
+    ],
     "layer_skip_merged": [
         *("pipeline=specinfer_tree", "policy.depth=4", "policy.max_nodes=7"),
         "drafter.members=[{name: prompt_lookup}, {name: layer_skip, skip: [1]}, {name: easyspec, size: 3, width: 2}]",
@@ -70,7 +74,7 @@ PIPELINES = {
     "medusa_tree": ["pipeline=medusa_tree", "drafter.checkpoint=medusa"],
     "hydra_tree": ["pipeline=hydra_tree", "drafter.checkpoint=hydra"],
     "block_tree": ["pipeline=block_tree", "drafter.checkpoint=block"],
-    "peagle_tree": ["pipeline=peagle_tree", "drafter.checkpoint=peagle"],
+    "peagle_tree": ["pipeline=peagle_tree", "drafter.checkpoint=peagle", "drafter.target_layers=[1,2,4]"],
     "mtp_chain": ["pipeline=mtp_chain", "drafter.checkpoint=mtp"],
 }
 CONSTRAINED = ["pipeline=easyspec_paper", "drafter.size=3", "constraint=tokens", "constraint.begin=[7,11]"]

@@ -33,7 +33,7 @@ from tests.distributed.support import work
 from tests.support.real_pipelines import settings_of
 from tests.support.tiny_blocks import BlockSizes, write_dflash
 from tests.support.tiny_checkpoints import write_checkpoint
-from tests.support.tiny_heads import HeadSizes, speculators_config, write_eagle1
+from tests.support.tiny_heads import HeadSizes, write_eagle1
 from tests.support.tiny_hydra import write_hydra
 from tests.support.tiny_medusa import write_medusa
 from tests.support.tiny_mtp import SIZES as MODULE_SIZES
@@ -57,7 +57,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_dflash(root / "block", BlockSizes(), leaving=(0, 2, 4))
     write_peagle(root / "peagle", HeadSizes())
     sizes = dataclasses.replace(MODULE_SIZES, heads=6, kv_heads=3)
-    write_module(root / "mtp", "speculators", speculators_config(sizes, "mtp"), mtp_tensors("speculators", sizes))
+    write_module(root / "mtp", "speculators", sizes.config(), mtp_tensors("speculators", sizes))
     return {path.name: path for path in root.iterdir()}
 
 
@@ -167,7 +167,7 @@ def test_a_pipeline_gives_the_tokens_of_one_process(
 
 
 def test_every_pipeline_is_among_them() -> None:
-    asked = {option for options in (PIPELINES | SPECULATION).values() for option in options}
+    asked = {option for options in (*PIPELINES.values(), *SPECULATION.values()) for option in options}
     names = {path.stem for path in (Path(__file__).parents[2] / "conf" / "pipeline").glob("*.yaml")}
     assert len(names) > 20 and {f"pipeline={name}" for name in names} <= asked
 

@@ -377,7 +377,12 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 def test_a_target_that_ranks_share_drafts_with_a_runner_that_they_have() -> None:
     two, runner = ranks_at(0, 2), runner_of()
     announced: list[Any] = []
-    two.decide = lambda choose: announced.append(choose())  # type: ignore[assignment,method-assign]
+
+    def decide(choose: Callable[[], Any]) -> Any:
+        announced.append(choose())
+        return announced[-1]
+
+    two.decide = decide  # type: ignore[method-assign]
     sessions: list[SpreadSession | None] = [None]
     executor = TorchExecutor(tiny_decoder("smollm", 0), Ops())
     for each in (None, runner):

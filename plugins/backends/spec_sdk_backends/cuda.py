@@ -68,6 +68,7 @@ class CudaBackend(Backend):
     """
 
     name = "cuda"
+    aliases = ("gpu",)
     Config = CudaConfig
     config: CudaConfig
 

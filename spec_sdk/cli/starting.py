@@ -1,0 +1,39 @@
+"""Ctrl-C and SIGTERM before a run has anything to keep: they end the process at once.
+
+An exception that a signal's handler raises while modules are imported may get lost, in C code and in hooks that
+importers call, or come out as another one; the run would go on as if nobody had asked it to end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+WORDS = {signal.SIGINT: b"interrupted\n", signal.SIGTERM: b"terminated\n"}
+
+
+def end_at_once() -> None:
+    """From now on a signal ends this process, which must be a command of its own, until :func:`started`.
+
+    What is ignored stays ignored, as ``nohup`` and a shell's ``&`` have it.
+    """
+    for number in WORDS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
+
+
+def starting() -> bool:
+    """Whether signals end this process at once."""
+    return signal.getsignal(signal.SIGINT) is _leave
+
+
+def started() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, so that a run keeps what it has."""
+    if starting():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os.write(2, WORDS[signal.Signals(number)])
+    os._exit(128 + number)
