@@ -6,7 +6,7 @@
 
 ``engines``: llguidance and, where it is installed, xgrammar over the same JSON texts: to compile a schema, to fill a
 mask, and to go four tokens ahead and back, by the processor's time. ``speed``: tokens per second of plain decoding and
-two pipelines, free, constrained without and with forced tokens in the drafts, in interleaved rounds. ``schemas``: 200
+other pipelines, free, constrained, and constrained with forced tokens taken at once, in interleaved rounds. ``schemas``: 200
 varied schemas at temperature 1, eight at once; every finished answer is held to its schema. Each part writes its own
 key of results/constrained.json.
 """
@@ -78,7 +78,7 @@ RECORDS: dict[str, dict[str, Any]] = {
         }
     },
 }
-PIPELINES = ("vanilla", "suffix", "mixed")
+PIPELINES = ("vanilla", "suffix", "mixed", "eagle_tree")
 TOKENS, ROUNDS = 64, 2
 
 
@@ -135,7 +135,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 def speed(engine: Engine) -> dict[str, Any]:
     """Tokens per second of every pipeline and mode: of each round's tokens and decoding seconds, the median round."""
     made = {name: engine if name == "vanilla" else engine.with_pipeline(name, max_num_seqs=1) for name in PIPELINES}
-    drafters = {name: one.pipeline.engine.drafter for name, one in made.items()}
+    unforced = {name: one.with_pipeline(name, "forced_tokens=false") for name, one in made.items()}
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for number in range(ROUNDS + 1):
         for name, one in made.items():

@@ -4,7 +4,8 @@
 drafted depth, None if nothing was drafted. ``mean_accepted_tokens`` (MAT) is new tokens per target pass, bonus token
 included: 1.0 is plain decoding. ``host_reads_per_step``: how often a step waited for values of the device.
 ``constraint``, only where answers were constrained: over so many ``steps`` the host's ``seconds`` for masks, drafted
-nodes that were ``pruned``, forced tokens that were added to trees and those of them that were accepted.
+nodes that were ``pruned``, forced tokens that were ``taken`` at once, those that were ``added`` behind drafts, and of
+these ``added_accepted``.
 ``attention.hit_rate`` is the share of attention predictions that were accepted; layers that predicted nothing in a
 cycle (null) are left out, and a rate of nothing is None. ``mean_error`` and
 ``max_error`` are of the relative error per layer and pass, each the pass's worst row; ``error_bounds`` is explained in
@@ -96,7 +97,7 @@ def _constraint(cycles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The cycles' ``constraint`` fields, summed up; no key at all where no answer was constrained."""
     if not cycles:
         return {}
-    keys = ("seconds", "pruned", "forced", "forced_accepted")
+    keys = ("seconds", "pruned", "taken", "added", "added_accepted")
     return {"constraint": {"steps": len(cycles)} | {key: sum(cycle[key] for cycle in cycles) for key in keys}}
 
 

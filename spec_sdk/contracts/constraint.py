@@ -46,9 +46,10 @@ class Matcher(ABC):
         return True
 
     def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
-        """Tokens that follow ``answer`` and ``path`` surely, or as good as surely; none where there is a choice.
+        """Tokens that must follow ``answer`` and ``path``, one after the other: the mask of each leaves it alone. None
+        where there is a choice, or where it is not worth finding out.
 
-        They are drafted and verified as any others, so a wrong one costs a row and nothing else.
+        They are taken without the target's word: one that is not the only one left changes the distribution.
         """
         return []
 

@@ -173,6 +173,11 @@ class AskedModel:
                     question.surest, gain, levels, proposal.unseen, proposal.seconds, question.tokens_per_second
                 )
 
+    def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+        told = [i for i, request in enumerate(requests) if request.slot in self._started]
+        if told:
+            self.drafter.observe_forced([requests[i] for i in told], [forced[i] for i in told])
+
     def finish(self, requests: Sequence[Request]) -> None:
         started = [request for request in requests if request.slot in self._started]
         if started:

@@ -50,6 +50,7 @@ class MergedDrafter(Drafter):
         self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None
         self.catches_up = any(member.catches_up for member in self.members)
+        self.drafts_ahead = all(member.drafts_ahead for member in self.members)
         self.every_rank = any(member.every_rank for member in self.members)
 
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
@@ -88,6 +89,10 @@ class MergedDrafter(Drafter):
     ) -> None:
         for member in self.members:
             member.observe(requests, committed, path_hidden)
+
+    def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+        for member in self.members:
+            member.observe_forced(requests, forced)
 
     def finish(self, requests: Sequence[Request]) -> None:
         for member in self.members:
