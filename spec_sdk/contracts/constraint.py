@@ -34,8 +34,8 @@ class Matcher(ABC):
         Row i is what follows ``answer``, the tokens of the answer so far (without the prompt), and then ``paths[i]``,
         drafted tokens. Some token of every row must be left; a row whose path may not follow itself is never looked at
         and may stay as it is. Token ids beyond V are passed over. From call to call the answer grows, and paths are
-        asked for again: what is worth keeping of them is the matcher's to keep. Raises UserError for an answer that
-        it cannot follow any further.
+        asked for again: what is worth keeping of them is the matcher's to keep. Raises ConstraintLimit for an answer
+        that it cannot follow any further.
         """
 
     def allows(self, answer: Sequence[int], path: Sequence[int], token: int) -> bool:

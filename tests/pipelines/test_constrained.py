@@ -15,6 +15,7 @@ import pytest
 from benchmarks.support.schemas import varied_schemas
 from spec_sdk import Engine, UserError
 from spec_sdk.contracts import Matcher
+from spec_sdk.errors import ConstraintLimit
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
 from tests.pipelines.test_tiny_pipelines import ALWAYS_DRAFTS, RELAXED, RETRIEVAL
@@ -252,6 +253,30 @@ def test_a_constraint_is_compiled_once(engine: Engine) -> None:
     of = engine.pipeline.constraints.of
     assert of(NODE) is of(dict(NODE)) is not of({**NODE, "whitespace": "none"})
     assert of({"name": "none"}) is of(None) is None
+
+
+TOO_MANY_RULES = 'start: /[c-h]{30}/ "Q" tail\ntail: ' + " | ".join(f"r{i}" for i in range(3000))
+TOO_MANY_RULES += "".join(f'\nr{i}: "a" "b"{{{i % 50 + 1}}}' for i in range(3000))
+"""Thirty letters and a Q are an answer's begin; what may come then is more than a parser's row takes."""
+
+
+def test_a_limit_in_the_middle_of_an_answer(engine: Engine) -> None:
+    """It ends that request with a line that names it, and the text so far; those beside it are what they are alone."""
+    from spec_sdk import Request
+
+    options: Any = {"max_new_tokens": 40, "temperature": 1.0, "seed": 2}
+    limited = {"name": "grammar", "text": TOO_MANY_RULES}
+    told = r"constraint: the grammar cannot be followed beyond \d+ tokens: Parser Error: .* max is 2000"
+    with pytest.raises(ConstraintLimit, match=told):
+        engine.generate("Say: ", constraint=limited, **options)
+    nodes: list[Any] = [NODE, limited, None, {"name": "regex", "pattern": "[a-f]{3}-[0-9]{2}"}]
+    together = engine.generate([Request("Say: ", constraint=node, **options) for node in nodes])
+    for node, answer in zip(nodes, together, strict=True):
+        if node is limited:
+            assert isinstance(answer.error, ConstraintLimit) and answer.finish_reason == "error"
+            assert re.fullmatch("[c-h]{1,30}Q?", answer.text)
+        else:
+            assert answer.tokens == engine.generate("Say: ", constraint=node, **options)[0].tokens
 
 
 def test_expressions_that_explode_are_bounded(engine: Engine) -> None:
