@@ -18,6 +18,7 @@ from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.model.session import Scores
 from spec_sdk.ops import TopTokens
+from spec_sdk.ops.draws import PART
 from spec_sdk.tree import TokenTree
 
 Emit = Callable[[dict[str, Any]], None]
@@ -134,6 +135,16 @@ class Turn:
         """The accepted nodes of :attr:`drafted`, the root first."""
         path = self.verdict.path[: len(self.tokens) + 1]
         return path if self.constrained is None else self.constrained.drafted_path(path)
+
+    @property
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """Of each part that a drafter told of: nodes that it proposed, and those of them that were accepted."""
+        kept, nodes = set(self.drafted_path), dict[str, set[int]]()
+        for draws in self.drafted.draws_N:
+            for draw in draws:
+                if PART in draw.drafter:
+                    nodes.setdefault(draw.drafter, set()).add(draw.node)
+        return {part: (len(own), len(own & kept)) for part, own in nodes.items()}
 
     def told_of_constraint(self) -> dict[str, float]:
         """What the request's constraint did, and the seconds that it took since this was last asked."""

@@ -73,7 +73,7 @@ class AskedModel:
     def source_of(self, request: Request) -> ModelSource:
         """Its guesses for a request that begins."""
         usual = self._usual.of(request.sampler.params.temperature)
-        source = self._sources[request.slot] = ModelSource(UsualRates(usual))
+        source = self._sources[request.slot] = ModelSource(UsualRates(usual), self.drafter.name)
         return source
 
     def begin(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None) -> None:

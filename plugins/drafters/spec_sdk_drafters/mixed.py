@@ -95,7 +95,7 @@ class MixedDrafter(RetrievalDrafter):
             if proposal.drawn:
                 # guesses may have taken the room of draws that were not foreseen
                 fits = proposal.tree.size + without.size - 1 <= budgets[i].nodes
-                trees[i] = merge([proposal.tree, without]) if fits else proposal.tree
+                trees[i] = merge([proposal.tree, without] if fits else [proposal.tree], self.name)
             else:
                 trees[i] = self.propose_one(requests[i], budgets[i])
             model.asked(requests[i], surest[i], proposal, without, trees[i], budgets[i])
