@@ -18,6 +18,12 @@ class UserError(OneLineError):
     """
 
 
+class ConstraintLimit(UserError):
+    """An answer that its constraint cannot be followed in any further: a limit of its parser is reached, or the model
+    lacks a token. It ends its own request and no other.
+    """
+
+
 class RankLost(OneLineError):
     """Another process of a run on several ended, or did not answer in time. One line says what is known of it."""
 

@@ -19,9 +19,13 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
                    node of the tree, null for a tree of one; ``space`` (heads or residual: where errors are measured);
                    where ``error_bounds`` are asked for, ``state_norm`` (the largest norm of a hidden state entering
                    each layer, and leaving the last), and in a request's first guess ``constants``, per layer.
+                   ``parts``, only of a drafter that tells of its parts: name → [nodes of the tree that it proposed,
+                   those that were accepted].
                    ``constraint``, only of a constrained answer: ``seconds`` (of the host, within those of draft and
-                   verify), ``pruned`` (drafted nodes that were taken out), ``forced`` (nodes that were added),
-                   ``forced_accepted``;
+                   verify), ``pruned`` (drafted nodes that were taken out), ``taken`` (forced tokens among ``tokens``
+                   that were neither drafted nor verified; the first of them, but for those that end an answer),
+                   ``added`` (forced tokens that were added behind a draft) and ``added_accepted``. ``tree_nodes``
+                   counts rows of taken and added ones, ``drafted`` and what follows it only the drafter's own;
                    ``logprobs``, only where a request asks for them: of each token, [id, log-probability, [[id,
                    log-probability] of the likeliest …]]. ``trace``, only where a request of the token engine asks:
                    the tree, node by node (spec_sdk/engine/step_trace.py); no file and no observer gets it

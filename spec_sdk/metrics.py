@@ -4,7 +4,10 @@
 drafted depth, None if nothing was drafted. ``mean_accepted_tokens`` (MAT) is new tokens per target pass, bonus token
 included: 1.0 is plain decoding. ``host_reads_per_step``: how often a step waited for values of the device.
 ``constraint``, only where answers were constrained: over so many ``steps`` the host's ``seconds`` for masks, drafted
-nodes that were ``pruned``, forced tokens that were added to trees and those of them that were accepted.
+nodes that were ``pruned``, forced tokens that were ``taken`` at once, those that were ``added`` behind drafts, and of
+these ``added_accepted``.
+``parts``, only of a drafter that tells of its parts: of each the nodes that it ``proposed``, those ``accepted``, and
+the ``accepted_share``.
 ``attention.hit_rate`` is the share of attention predictions that were accepted; layers that predicted nothing in a
 cycle (null) are left out, and a rate of nothing is None. ``mean_error`` and
 ``max_error`` are of the relative error per layer and pass, each the pass's worst row; ``error_bounds`` is explained in
@@ -87,16 +90,29 @@ def _counts(cycles: Sequence[Event], tokens: int) -> dict[str, Any]:
         "mean_accepted_tokens": ratio(tokens, len(cycles)),
         "stage_s": stages,
         "host_reads_per_step": ratio(sum(cycle["host_reads"] for cycle in cycles), len(cycles)),
+        **_parts([cycle["parts"] for cycle in cycles if "parts" in cycle]),
         **_constraint([cycle["constraint"] for cycle in cycles if "constraint" in cycle]),
         "attention": _attention([cycle["attention"] for cycle in cycles if cycle["attention"] is not None]),
     }
+
+
+def _parts(cycles: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Any]:
+    """The cycles' ``parts`` fields, summed up; no key at all where a drafter has none."""
+    sums: dict[str, list[int]] = {}
+    for name, counts in chain.from_iterable(cycle.items() for cycle in cycles):
+        sums[name] = [before + count for before, count in zip(sums.get(name, (0, 0)), counts, strict=True)]
+    told = {
+        name: {"proposed": proposed, "accepted": accepted, "accepted_share": ratio(accepted, proposed)}
+        for name, (proposed, accepted) in sorted(sums.items())
+    }
+    return {"parts": told} if told else {}
 
 
 def _constraint(cycles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The cycles' ``constraint`` fields, summed up; no key at all where no answer was constrained."""
     if not cycles:
         return {}
-    keys = ("seconds", "pruned", "forced", "forced_accepted")
+    keys = ("seconds", "pruned", "taken", "added", "added_accepted")
     return {"constraint": {"steps": len(cycles)} | {key: sum(cycle[key] for cycle in cycles) for key in keys}}
 
 

@@ -57,7 +57,7 @@ class Pipeline:
     ``make_drafter`` and ``make_target_runner`` give new ones per engine, ``make_sampler`` one per sampling parameters.
     ``guarantee`` is the weakest of verifier's, sampler's and target runner's under the run's sampling parameters.
     ``slots``: prompts that :attr:`engine` answers at once. ``deterministic``: greedy answers and their logits are plain
-    decoding's to the bit.
+    decoding's to the bit. ``takes_forced``: tokens that a constraint leaves no choice about are taken at once.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Pipeline:
     make_target_runner: Callable[[], BlockRunner]
     slots: int = 1
     deterministic: bool = False
+    takes_forced: bool = True
     _engines: list[TokenEngine] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -167,6 +168,7 @@ class Pipeline:
             slots=slots,
             clock=self.backend.clock(),
             ops=self.backend.ops,
+            takes_forced=self.takes_forced,
         )
 
     def costs_of(self, drafter: Drafter) -> MeasuredCosts:
@@ -337,6 +339,7 @@ def build_pipeline(
         make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
         slots=slots,
         deterministic=settings.deterministic,
+        takes_forced=settings.forced_tokens,
     )
     pipeline.prepare()
     check_chains(verifier, pipeline.engine.drafter)

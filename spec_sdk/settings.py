@@ -137,6 +137,10 @@ class RunSettings:
         "greedy answers and their logits are plain decoding's to the bit, whatever is drafted, reused or answered "
         "beside them; what cannot promise that is refused",
     )
+    forced_tokens: bool = option(
+        True,
+        "take tokens that a constraint leaves no choice about at once; false: each is drawn, or drafted and verified",
+    )
     compare: bool = option(False, "also run plain decoding (vanilla) on the same prompts, and report the ratio")
     error_bounds: bool = option(
         False,
@@ -214,6 +218,7 @@ class Settings:
     json: bool
     plugin: str | None = None
     deterministic: bool = False
+    forced_tokens: bool = True
     resolved: Mapping[str, Any] = field(default_factory=dict, repr=False)
     overrides: tuple[str, ...] = ()
 

@@ -26,9 +26,11 @@ def step_drawing(step: Step) -> RenderableType:
 
 def in_words(step: Step) -> str:
     """What was drafted and kept, in how much time."""
-    drafted, kept = len(step.nodes) - 1, len(step.path) - 1
-    own = next((token for token in step.tokens if token.source != "drafted"), None)
+    drafted = sum(not node.forced for node in step.nodes[1:])
+    kept, forced = (sum(token.source == source for token in step.tokens) for source in ("drafted", "forced"))
+    own = next((token for token in step.tokens if token.node is None), None)
     tree = f"{drafted} drafted, {kept} accepted" if drafted else "nothing drafted"
+    tree = f"{forced} forced, {tree}" if forced else tree
     ending = f"then {_shown(own.piece)} ({own.source})" if own else "there the answer ended"
     seconds = ", ".join(f"{stage} {1000 * getattr(step, f'{stage}_s'):.0f}" for stage in ("draft", "verify", "recover"))
     return f"step {step.number}: {tree}, {ending}; ms: {seconds}"
@@ -71,7 +73,7 @@ def _sources(tokens: Iterable[NewToken]) -> str:
 def _depth(step: Step) -> int:
     depths: list[int] = []
     for node in step.nodes:
-        depths.append(0 if node.parent is None else depths[node.parent] + 1)
+        depths.append(0 if node.parent is None else depths[node.parent] + (not node.forced))
     return max(depths)
 
 
@@ -87,7 +89,7 @@ def _tree(step: Step) -> Tree:
         label = Text.assemble((mark + _shown(node.text), style), (f"  {about}" if place else "", "dim"))
         branches.append(Tree(label) if node.parent is None else branches[node.parent].add(label))
     for token in step.tokens:
-        if token.source != "drafted":
+        if token.node is None:
             chance = "" if token.probability is None else f"  target {token.probability:.2f}"
             label = Text.assemble(("+ " + _shown(token.piece), OWN), (f"  {token.source}{chance}", "dim"))
             branches[step.path[-1]].add(label)

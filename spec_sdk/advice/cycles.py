@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spec_sdk.policy.forced_tokens import ForcedTokens
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -45,7 +47,8 @@ class Cycle:
             event["tree_nodes"],
             tuple(event["accepted_ranks"]),
             tuple(event["level_sizes"]),
-            len(event["tokens"]),
+            # those that a constraint forced are the same whatever is drafted
+            len(event["tokens"]) - ForcedTokens.of(event).emitted,
             event["draft_s"],
             event["verify_s"] + event["recover_s"],
         )

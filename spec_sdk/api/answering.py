@@ -80,7 +80,9 @@ class Answering:
         if event["event"] == "cycle":
             texts = self._take(event["tokens"])
             kept = len(texts)
-            event = {**event, "tokens": event["tokens"][:kept], "accepted": min(event["accepted"], kept)}
+            forced = event.get("constraint", {}).get("taken", 0)
+            accepted = min(event["accepted"], max(0, kept - forced))
+            event = {**event, "tokens": event["tokens"][:kept], "accepted": accepted}
             if "logprobs" in event:
                 event["logprobs"] = event["logprobs"][:kept]
                 self._logprobs += [TokenLogprob(*told) for told in event["logprobs"]]

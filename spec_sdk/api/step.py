@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spec_sdk.engine.forced_tokens import FORCED
 from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.events import Event
 
-Source = Literal["drafted", "bonus", "correction", "plain"]
+Source = Literal["drafted", "forced", "bonus", "correction", "plain"]
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,19 @@ class Node:
     draft_probability: float | None
     target_probability: float | None
 
+    @property
+    def forced(self) -> bool:
+        """Whether nobody drafted it, but the request's constraint left no other token."""
+        return self.drafters == [FORCED]
+
 
 @dataclass(frozen=True)
 class NewToken:
     """A token that the answer took. ``piece``: its text, as in the nodes. ``text``: what it added to the answer's text,
     before stop strings are cut off; empty while a character is incomplete, and for a token that is no text.
 
-    ``source``: ``drafted``, and then ``node`` is its node in the tree; else the target's own: ``bonus`` after a path
+    ``source``: ``drafted``, or ``forced`` by the request's constraint, and then ``node`` is its node in the tree; else
+    the target's own: ``bonus`` after a path
     that was kept to its leaf, ``correction`` where all that was drafted was rejected, ``plain`` where nothing was
     drafted. ``probability``: the target's own, as in the nodes.
     """
@@ -80,13 +87,15 @@ def step_of(cycle: Event, texts: Sequence[str], piece: Callable[[int], str]) -> 
     path = trace.path[: len(texts) + 1]
     drafted = path[1:]
     new = [
-        NewToken(trace.token_N[node], nodes[node].text, text, "drafted", node, trace.target_probability_N[node])
+        NewToken(
+            trace.token_N[node], nodes[node].text, text, _source(nodes[node]), node, trace.target_probability_N[node]
+        )
         for node, text in zip(drafted, texts, strict=False)
     ]
     if len(texts) > len(drafted):
         assert trace.next_token is not None
         told = (trace.next_token, piece(trace.next_token), texts[-1])
-        new.append(NewToken(*told, _own(trace), None, trace.next_probability))
+        new.append(NewToken(*told, _own(trace, nodes), None, trace.next_probability))
     attention = cycle["attention"]
     return Step(
         number=cycle["step"],
@@ -102,8 +111,12 @@ def step_of(cycle: Event, texts: Sequence[str], piece: Callable[[int], str]) -> 
     )
 
 
-def _own(trace: StepTrace) -> Source:
+def _source(node: Node) -> Source:
+    return "forced" if node.forced else "drafted"
+
+
+def _own(trace: StepTrace, nodes: Sequence[Node]) -> Source:
     """Where a token came from that the target added itself."""
-    if len(trace.token_N) == 1:
+    if all(node.forced for node in nodes[1:]):
         return "plain"
     return "correction" if trace.path[-1] in trace.parent_N else "bonus"

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spec_sdk.bench.intervals import Interval, interval_of
 from spec_sdk.bench.reading import BenchRun
 from spec_sdk.bench.records import VANILLA, AnswerRecord, Setting
 from spec_sdk.bench.spreads import Spread, spread_of
@@ -31,11 +32,12 @@ class Figures:
 
     ``prompts``: conversations that were answered to their end, in any round. ``speedup``: tokens per second over plain
     decoding's of the same prompt in the same round, prefill included, the median over rounds; its spread is over
-    prompts (of a batch size above 1, over batches, of each batch's throughput). ``decode_speedup``: the same without
-    prefill. ``tokens_per_second``: likewise. ``mean_accepted_tokens`` and ``acceptance_rate`` are of all cycles
-    together; ``acceptance_by_depth[d - 1]``: how often drafted tokens were accepted at least d deep, where drafts were
-    as deep. ``stage_s_per_cycle``: seconds of draft, verify and recover. ``seconds_per_token``: after the first ones.
-    ``first_token_s``, ``prefill_s``: of an answer. ``resident_bytes``: the most of any answer.
+    prompts (of a batch size above 1, over batches, of each batch's throughput). ``speedup_interval``: of its median,
+    resampling these. ``decode_speedup``: the same without prefill. ``tokens_per_second``: likewise.
+    ``mean_accepted_tokens`` and ``acceptance_rate`` are of all cycles together; ``acceptance_by_depth[d - 1]``: how
+    often drafted tokens were accepted at least d deep, where drafts were as deep. ``stage_s_per_cycle``: seconds of
+    draft, verify and recover. ``seconds_per_token``: after the first ones. ``first_token_s``, ``prefill_s``: of an
+    answer. ``resident_bytes``: the most of any answer.
     """
 
     candidate: str
@@ -45,6 +47,7 @@ class Figures:
     answers: int
     new_tokens: int
     speedup: Spread | None
+    speedup_interval: Interval | None
     decode_speedup: Spread | None
     tokens_per_second: Spread | None
     mean_accepted_tokens: float | None
@@ -79,6 +82,7 @@ def figures_of(run: BenchRun, candidate: str, setting: Setting, task: str = ALL)
         answers=len(ours),
         new_tokens=sum(answer.new_tokens for answer in ours),
         speedup=spread_of(speedup),
+        speedup_interval=interval_of(speedup),
         decode_speedup=None if setting.batch_size > 1 else spread_of(_decode_ratios(run, candidate, setting, task)),
         tokens_per_second=spread_of(speed),
         mean_accepted_tokens=mean_accepted_tokens(ours),

@@ -16,9 +16,9 @@ from spec_sdk.bench.figures import (
     losslessness_of,
     tasks_of,
 )
+from spec_sdk.bench.intervals import Interval
 from spec_sdk.bench.reading import BenchRun
 from spec_sdk.bench.records import VANILLA, Setting
-from spec_sdk.bench.spreads import Spread
 from spec_sdk.metrics import STAGES
 from spec_sdk.tables import number, percent, print_facts, print_table
 
@@ -51,13 +51,13 @@ def facts_of(run: BenchRun) -> dict[str, str]:
     }
 
 
-def spread_cell(spread: Spread | None, digits: int = 2) -> str:
-    """``1.32 (1.20–1.45)``: the median, and the quartiles (of fewer than four numbers the least and the largest)."""
-    if spread is None:
+def interval_cell(interval: Interval | None, digits: int = 2) -> str:
+    """``1.32 (1.20–1.45)``: the median and its confidence interval."""
+    if interval is None:
         return "–"
-    if spread.count == 1:
-        return number(spread.median, digits)
-    return f"{spread.median:.{digits}f} ({spread.low:.{digits}f}–{spread.high:.{digits}f})"
+    if interval.count == 1:
+        return number(interval.median, digits)
+    return f"{interval.median:.{digits}f} ({interval.low:.{digits}f}–{interval.high:.{digits}f})"
 
 
 def _show_setting(run: BenchRun, setting: Setting, figures: Sequence[Figures], file: TextIO) -> None:
@@ -68,7 +68,7 @@ def _show_setting(run: BenchRun, setting: Setting, figures: Sequence[Figures], f
         [
             [
                 each.candidate,
-                spread_cell(each.speedup),
+                interval_cell(each.speedup_interval),
                 number(each.decode_speedup.median if each.decode_speedup else None),
                 number(each.tokens_per_second.median if each.tokens_per_second else None, 1),
                 number(each.mean_accepted_tokens),
@@ -93,7 +93,7 @@ def _show_tasks(run: BenchRun, whole: Figures, under: str, tasks: Sequence[str],
     rows = [
         [
             "all" if each.task == ALL else task_name(each.task),
-            spread_cell(each.speedup),
+            interval_cell(each.speedup_interval),
             number(each.tokens_per_second.median if each.tokens_per_second else None, 1),
             number(each.mean_accepted_tokens),
             percent(each.acceptance_rate),

@@ -34,8 +34,8 @@ class Matcher(ABC):
         Row i is what follows ``answer``, the tokens of the answer so far (without the prompt), and then ``paths[i]``,
         drafted tokens. Some token of every row must be left; a row whose path may not follow itself is never looked at
         and may stay as it is. Token ids beyond V are passed over. From call to call the answer grows, and paths are
-        asked for again: what is worth keeping of them is the matcher's to keep. Raises UserError for an answer that
-        it cannot follow any further.
+        asked for again: what is worth keeping of them is the matcher's to keep. Raises ConstraintLimit for an answer
+        that it cannot follow any further.
         """
 
     def allows(self, answer: Sequence[int], path: Sequence[int], token: int) -> bool:
@@ -46,9 +46,10 @@ class Matcher(ABC):
         return True
 
     def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
-        """Tokens that follow ``answer`` and ``path`` surely, or as good as surely; none where there is a choice.
+        """Tokens that must follow ``answer`` and ``path``, one after the other: the mask of each leaves it alone. None
+        where there is a choice, or where it is not worth finding out.
 
-        They are drafted and verified as any others, so a wrong one costs a row and nothing else.
+        They are taken without the target's word: one that is not the only one left changes the distribution.
         """
         return []
 

@@ -46,8 +46,9 @@ class Drafter(Plugin, ABC):
     catches_up: bool = True
     """Whether drafting takes longer the more committed tokens there are that it has not seen: those of the prompt, or
     that were decoded plainly. Not so where it drafts in the target's own cache."""
-    drafts_forced: bool = True
-    """Whether tokens that a request's constraint leaves no choice about are added to its trees."""
+    drafts_ahead: bool = True
+    """Whether it can draft behind more tokens than the pending one that the target has made no K and V of yet: those
+    that a request's constraint forced. One with ``taps`` is never asked to."""
     every_rank: bool = False
     """With several processes: whether it must be made on all of them, since its sessions are spread over them
     (:meth:`Models.session`). Otherwise it is made and asked on the leader alone."""
@@ -84,8 +85,15 @@ class Drafter(Plugin, ABC):
     ) -> None:
         """``committed`` tokens were just appended to each request's tokens. Record only; mend the own cache in propose.
 
-        ``path_hidden``: per request, layer → states [N, M] of the committed path's nodes, the root first.
+        ``path_hidden``: per request, layer → states [N, M] of the committed path's nodes, the root first; before them
+        those of tokens that :meth:`observe_forced` told of.
         """
+
+    def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+        """``forced`` tokens were just appended to each request's tokens: its constraint left no choice, so they say
+        nothing of drafts. By default they are observed like others, without states.
+        """
+        self.observe(requests, forced)
 
     def observe_scores(
         self, requests: Sequence[Request], trees: Sequence[TokenTree], tops: Sequence[TopTokens]

@@ -8,38 +8,34 @@ more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spec_sdk.contracts.request import Budget, Request
+from spec_sdk.engine.forced_tokens import FORCED
 from spec_sdk.tree import TokenTree, TreeBuilder
-
-FORCED = "forced"
-"""What added tokens' draws have as their drafter."""
 
 
 @dataclass(frozen=True)
 class ConstrainedTree:
-    """``pruned``: nodes that were taken out."""
+    """``drafted``: what is left of the drafter's tree. ``pruned``: nodes that were taken out of it. ``tree``: the one
+    that is scored, with the ``added`` nodes, a chain.
+    """
 
     tree: TokenTree
+    drafted: TokenTree
     pruned: int = 0
+    added: range = range(0)
 
-    def event(self, path: list[int], seconds: float) -> dict[str, float]:
-        """What is told of it: nodes pruned, tokens added, those of them on the accepted ``path``, and the seconds that
-        the host spent on the constraint.
-        """
-        forced = {d.node for draws in self.tree.draws_N for d in draws if d.drafter == FORCED}
-        accepted = len(forced.intersection(path))
-        return {"seconds": seconds, "pruned": self.pruned, "forced": len(forced), "forced_accepted": accepted}
+    def drafted_path(self, path: Sequence[int]) -> list[int]:
+        """Of a path in ``tree``, its nodes in ``drafted``, by their numbers there."""
+        return [node - len(self.added) * (node >= self.added.stop) for node in path if node not in self.added]
 
 
-def constrained_tree(
-    tree: TokenTree, request: Request, budget: Budget, add: bool = True, branch: bool = True
-) -> ConstrainedTree:
+def constrained_tree(tree: TokenTree, request: Request, budget: Budget, add: bool = True) -> ConstrainedTree:
     """``tree`` as the request's constraint has it, within the budget.
 
-    Forced tokens are added behind the root, and behind the path of first children: the drafter's best guess. ``add``:
-    whether they are at all. ``branch``: whether they may stand beside what the drafter proposed.
+    With ``add``, forced tokens are added behind the path of first children, the drafter's best guess.
     """
     built = TreeBuilder(tree.token_N[0], max(budget.nodes, tree.size))
     number, paths = {0: 0}, {0: list[int]()}
@@ -57,14 +53,15 @@ def constrained_tree(
             if allowed:
                 paths.setdefault(child, [*paths[node], token])
     pruned, size = tree.size - built.size, built.size
-    if add:
-        _add_forced(built, 0, [], request, budget, branch)
-        node, path = _first_leaf(built)
-        if 0 < node < size:
-            _add_forced(built, node, path, request, budget, branch)
-    if not pruned and built.size == tree.size:
-        return ConstrainedTree(tree)
-    return ConstrainedTree(built.build().tree, pruned)
+    drafted = built.build().tree if pruned else tree
+    leaf, path = _first_leaf(built)
+    if add and leaf:
+        _add_forced(built, leaf, path, request, budget)
+    if built.size == size:
+        return ConstrainedTree(drafted, drafted, pruned)
+    whole = built.build()
+    first = whole.preorder[size]
+    return ConstrainedTree(whole.tree, drafted, pruned, range(first, first + built.size - size))
 
 
 def _first_leaf(built: TreeBuilder) -> tuple[int, list[int]]:
@@ -75,14 +72,11 @@ def _first_leaf(built: TreeBuilder) -> tuple[int, list[int]]:
     return node, path
 
 
-def _add_forced(built: TreeBuilder, node: int, path: list[int], request: Request, budget: Budget, branch: bool) -> None:
-    """Add what must follow ``node``, which ``path`` leads to, as far as the budget goes."""
+def _add_forced(built: TreeBuilder, leaf: int, path: list[int], request: Request, budget: Budget) -> None:
+    """Add what must follow ``leaf``, which ``path`` leads to, as far as the budget goes."""
     while forced := request.forced(path):
         for token in forced:
-            child = built.child(node, token)
-            if child is None:
-                if not built.room or built.depth[node] >= budget.depth or (built.draws[node] and not branch):
-                    return
-                child = built.add(node, token, "chosen", drafter=FORCED)
-            node = child
+            if not built.room or built.depth[leaf] >= budget.depth:
+                return
+            leaf = built.add(leaf, token, "chosen", drafter=FORCED)
         path = [*path, *forced]

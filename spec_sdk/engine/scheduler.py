@@ -21,6 +21,7 @@ from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.engine.constrained_tree import constrained_tree
 from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, tree_fault, verdict_fault
+from spec_sdk.engine.forced_tokens import WIDEST, forced_run
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
@@ -41,7 +42,8 @@ class Scheduler:
     """Serves requests together, as many at once as there are ``slots``; the others wait. They join and leave between
     steps.
 
-    ``clock`` times the stages without waiting for the device in the middle of a step.
+    ``clock`` times the stages without waiting for the device in the middle of a step. ``takes_forced``: tokens that a
+    request's constraint leaves no choice about are taken at once; otherwise they are drawn and drafted like others.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class Scheduler:
         policy: Policy,
         slots: int = 1,
         clock: StepClock | None = None,
+        takes_forced: bool = True,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.verifier = verifier
         self.policy = policy
         self._clock = clock or HostClock()
+        self._takes_forced = takes_forced
         self._tapped = TappedStates()
         self._waiting: deque[Active] = deque()
         self._active: list[Active] = []
@@ -177,6 +181,7 @@ class Scheduler:
                 drafter.start([active.view], [self._tapped.of(state.slot)] if drafter.taps else None)
                 active.drafting = True
                 drafter_s = clock.seconds(fed, clock.mark())
+            self._take_forced(active, ends=False)
             self._emit(
                 active,
                 event="prefill",
@@ -210,8 +215,11 @@ class Scheduler:
         turns: list[Turn] = []
         with self._ending(requests):
             for active, budget in zip(requests, self._budgets(requests), strict=True):
-                root = TokenTree.root_only(active.view.pending_token)
-                turns.append(Turn(active, budget, self.target.length(active.slot), root))
+                root, prefix = TokenTree.root_only(active.view.pending_token), self.target.length(active.slot)
+                unscored = active.state.tokens[prefix:]
+                if len(unscored) > 1 and (self.drafter.taps or not self.drafter.drafts_ahead):
+                    budget = replace(budget, depth=0)
+                turns.append(Turn(active, budget, prefix, root, taken=unscored[1:], above=unscored[:-1]))
         asked = [turn for turn in turns if turn.budget.depth > 0]
         if not asked:
             return turns
@@ -240,34 +248,43 @@ class Scheduler:
     def _constrain(self, turn: Turn) -> None:
         """Take out of a drafted tree what the request's constraint rules out, and add what it forces."""
         began, state = time.perf_counter(), turn.active.state
-        add, branch = self.drafter.drafts_forced, not self.verifier.chains_only
-        turn.constrained = constrained_tree(turn.tree, state.view, turn.budget, add, branch)
+        turn.constrained = constrained_tree(turn.tree, state.view, turn.budget, self._takes_forced)
         turn.tree = turn.constrained.tree
         state.constraint_s += time.perf_counter() - began
 
     def _score(self, turns: list[Turn]) -> list[Turn]:
         """The target's logits at every node of every tree; without those of a request that a failed pass names."""
-        scored = False
+        for turn in turns:
+            if len(turn.above) > WIDEST and not turn.active.asks_for_logits:
+                self._feed_forced(turn)
+        turns, scored = self._going_on(turns), False
         while turns and not scored:
             with self._ending([turn.active for turn in turns]):
-                slots, trees = [turn.active.slot for turn in turns], [turn.tree for turn in turns]
+                slots, trees = [turn.active.slot for turn in turns], [turn.scored for turn in turns]
                 for turn, scores in zip(turns, self.target.score(slots, trees, self.drafter.taps), strict=True):
                     turn.scores = scores
                 scored = True
             turns = self._going_on(turns)
         return turns
 
+    def _feed_forced(self, turn: Turn) -> None:
+        """Make K and V of a long forced run in passes without logits; the tree's pass is then as wide as the tree."""
+        with self._ending([turn.active]):
+            turn.fed_hidden = self.target.prefill(turn.active.slot, turn.above, self.drafter.taps)
+            if self.drafter.taps:
+                self._tapped.append(turn.active.slot, turn.above, turn.fed_hidden)
+            turn.above = []
+
     def _own_logits(self, turns: Sequence[Turn]) -> dict[int, torch.Tensor]:
         """The target's, by slot, of requests that are to be told of them: what follows may write to the logits."""
-        asking = [t for t in turns if t.active.state.trace or t.active.state.logprobs is not None]
-        return {t.active.slot: t.scores.logits_NV.clone() for t in asking}
+        return {t.active.slot: t.scores.logits_NV.clone() for t in turns if t.active.asks_for_logits}
 
     def _verify(self, turns: list[Turn], own: Mapping[int, torch.Tensor]) -> list[Turn]:
         """The accepted path of every tree, and the tokens that it gives. ``own``: see :meth:`_own_logits`."""
         logits: dict[int, torch.Tensor] = {}
         for turn in turns:
             with self._ending([turn.active]):
-                logits[turn.active.slot] = penalised(turn.scores.logits_NV, turn.tree, turn.active.view)
+                logits[turn.active.slot] = penalised(turn.logits_NV, turn.tree, turn.active.view)
         turns = self._going_on(turns)
         if not turns:
             return turns
@@ -292,7 +309,7 @@ class Scheduler:
         """Log-probabilities of what these requests' turns emit, by the target's ``own`` logits, a row for each node."""
         with self._ending([turn.active for turn in turns]):
             asked = [
-                Asked(own[turn.active.slot][turn.path], turn.tokens, turn.active.state.logprobs or 0) for turn in turns
+                Asked(own[turn.active.slot][turn.rows], turn.emitted, turn.active.state.logprobs or 0) for turn in turns
             ]
             for turn, logprobs in zip(turns, read_logprobs(asked) if asked else (), strict=True):
                 turn.logprobs = logprobs
@@ -301,7 +318,7 @@ class Scheduler:
         """What the requests that ask for it are told of their trees. Its time is no stage's."""
         traced = [turn for turn in turns if turn.active.state.trace]
         with self._ending([turn.active for turn in traced]):
-            asked = [Traced(turn.tree, turn.verdict, own[turn.active.slot], len(turn.tokens)) for turn in traced]
+            asked = [Traced(t.scored, t.scored_verdict, own[t.active.slot], len(t.emitted)) for t in traced]
             for turn, trace in zip(traced, read_traces(asked) if asked else (), strict=True):
                 turn.trace = trace
         return self._going_on(turns)
@@ -332,11 +349,11 @@ class Scheduler:
         """Keep the accepted paths, tell the drafter."""
         with self._ending([turn.active for turn in turns]):
             if turns:
-                self.target.commit([turn.active.slot for turn in turns], [turn.path for turn in turns])
+                self.target.commit([turn.active.slot for turn in turns], [turn.rows for turn in turns])
             for turn in turns:
                 if self.drafter.taps:
-                    rows = [turn.tree.token_N[node] for node in turn.path]
-                    self._tapped.append(turn.active.slot, rows, turn.path_hidden)
+                    rows = [turn.scored.token_N[row] for row in turn.rows]
+                    self._tapped.append(turn.active.slot, rows, turn.pass_hidden)
                 turn.active.state.tokens.extend(turn.tokens)
                 turn.active.state.step += 1
         told = [turn for turn in self._going_on(turns) if turn.active.drafting]
@@ -347,7 +364,31 @@ class Scheduler:
                     self.drafter.observe_scores([turn.active.view for turn in told], [turn.tree for turn in told], tops)
                 hidden = [turn.path_hidden for turn in told]
                 self.drafter.observe([turn.active.view for turn in told], [turn.tokens for turn in told], hidden)
+        for turn in self._going_on(turns):
+            if turn.active.view.constrained and self._finished(turn.active.view) is None:
+                with self._ending([turn.active]):
+                    turn.ending = self._take_forced(turn.active, ends=not turn.active.asks_for_logits)
         return self._going_on(turns)
+
+    def _take_forced(self, active: Active, ends: bool) -> list[int]:
+        """Let the request's text go on with what its constraint forces, and tell the drafter. The next pass makes K and
+        V of it, and its turn emits it; returned is what needs none, a run that ends the answer.
+
+        Where ``ends`` is false the last token of such a run is left to a step: the answer is not to end here.
+        """
+        state, request = active.state, active.view
+        if not (self._takes_forced and request.constrained):
+            return []
+        began = time.perf_counter()
+        room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens))
+        run, at_end = forced_run(request, room)
+        if at_end and not ends:
+            run.pop()
+        state.constraint_s += time.perf_counter() - began
+        state.tokens.extend(run)
+        if run and active.drafting:
+            self.drafter.observe_forced([request], [run])
+        return run if at_end and ends else []
 
     def _report(
         self,
@@ -359,10 +400,10 @@ class Scheduler:
         reads: int,
     ) -> None:
         """Emit what happened. A stage's seconds are divided by rows, so that requests add up to the time it took."""
-        rows = sum(turn.tree.size for turn in turns)
-        drafted = sum(turn.tree.size for turn in turns if turn.budget.depth)
+        rows = sum(turn.size for turn in turns)
+        drafted = sum(turn.size for turn in turns if turn.budget.depth)
         for turn in turns:
-            active, size = turn.active, turn.tree.size
+            active, size, tree, path = turn.active, turn.size, turn.drafted, turn.drafted_path
             share = size / rows
             draft_share = (size if turn.budget.depth else 0) / drafted if drafted else share
             report = turn.scores.attention
@@ -377,19 +418,20 @@ class Scheduler:
                 verdict_s=verdict_s * share,
                 recover_s=recover_s * share,
                 tree_nodes=size,
-                drafted=turn.tree.depth,
-                accepted=min(len(turn.verdict.path) - 1, len(turn.tokens)),
-                level_sizes=level_sizes(turn.tree),
-                accepted_ranks=level_ranks(turn.tree, turn.verdict.path[: len(turn.tokens) + 1]),
-                tokens=turn.tokens,
+                drafted=tree.depth,
+                accepted=len(path) - 1,
+                level_sizes=level_sizes(tree),
+                accepted_ranks=level_ranks(tree, path),
+                tokens=turn.emitted,
                 host_reads=reads,
                 attention=None if report is None else report.event(),
+                **({"parts": parts} if (parts := turn.parts) else {}),
                 **({} if active.state.constraint is None else {"constraint": turn.told_of_constraint()}),
                 **({} if turn.logprobs is None else {"logprobs": [astuple(told) for told in turn.logprobs]}),
                 **({} if turn.trace is None else {"trace": asdict(turn.trace)}),
             )
             reason = self._finished(active.view)
-            self._progress.append(Progress(active.state.id, turn.tokens, reason))
+            self._progress.append(Progress(active.state.id, turn.emitted, reason))
             if reason is not None:
                 self._end(active, reason)
 

@@ -67,7 +67,7 @@ class TokenEngine:
 
     ``target``: the session of the model whose output counts. ``make_sampler`` makes the sampler of a request's
     sampling parameters, which are ``sampling`` unless it has its own. ``stop_ids``: tokens that end an answer.
-    ``ops``: where rules of acceptance run; the reference's by default.
+    ``ops``: where rules of acceptance run; the reference's by default. ``takes_forced``: see :class:`Scheduler`.
     """
 
     def __init__(
@@ -82,12 +82,13 @@ class TokenEngine:
         slots: int = 1,
         clock: StepClock | None = None,
         ops: Ops | None = None,
+        takes_forced: bool = True,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.verifier = verifier
         self.slots = slots
-        self.scheduler = Scheduler(target, drafter, verifier, policy, slots, clock)
+        self.scheduler = Scheduler(target, drafter, verifier, policy, slots, clock, takes_forced)
         self._make_sampler = make_sampler
         self._sampling = sampling
         self._stop_ids = stop_ids

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from spec_sdk.contracts.drafter import Hidden
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.engine.constrained_tree import ConstrainedTree
+from spec_sdk.engine.forced_tokens import behind
 from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.model.session import Scores
 from spec_sdk.ops import TopTokens
+from spec_sdk.ops.draws import PART
 from spec_sdk.tree import TokenTree
 
 Emit = Callable[[dict[str, Any]], None]
@@ -51,10 +55,20 @@ class Active:
     def slot(self) -> int:
         return self.state.slot
 
+    @property
+    def asks_for_logits(self) -> bool:
+        """Whether it is to be told of the target's own logits at every token."""
+        return self.state.trace or self.state.logprobs is not None
+
 
 @dataclass
 class Turn:
-    """One request's part of a cycle, filled in stage by stage."""
+    """One request's part of a cycle, filled in stage by stage.
+
+    ``taken``: forced tokens at the end of the request's text that had no K and V before; the last is the tree's root.
+    ``above``: the tokens of the pass before that root, the oldest first. ``fed_hidden``: the tapped states of rows that
+    were fed before the pass. ``ending``: forced tokens with which the answer ends, which need none.
+    """
 
     active: Active
     budget: Budget
@@ -67,19 +81,93 @@ class Turn:
     logprobs: list[TokenLogprob] | None = None
     constrained: ConstrainedTree | None = None
     trace: StepTrace | None = None
+    taken: list[int] = field(default_factory=list)
+    above: list[int] = field(default_factory=list)
+    fed_hidden: Hidden = field(default_factory=dict)
+    ending: list[int] = field(default_factory=list)
 
     @property
     def path(self) -> list[int]:
-        """The committed nodes: one for each emitted token."""
+        """The committed nodes of the tree: one for each of ``tokens``."""
         return self.verdict.path[: len(self.tokens)]
 
+    @functools.cached_property
+    def scored(self) -> TokenTree:
+        """What the target's pass is over: the tree, behind the forced tokens that it takes in."""
+        return behind(self.above, self.tree)
+
+    @property
+    def logits_NV(self) -> torch.Tensor:
+        """The target's, of the tree's nodes; a part of what the pass gave."""
+        return self.scores.logits_NV[len(self.above) :]
+
+    @property
+    def scored_verdict(self) -> Verdict:
+        """The verdict as one on :attr:`scored`."""
+        above = len(self.above)
+        path = [*range(above), *(above + node for node in self.verdict.path)]
+        return Verdict(path, self.verdict.next_token, self.scored)
+
+    @property
+    def rows(self) -> list[int]:
+        """The committed rows of the pass."""
+        return [*range(len(self.above)), *(len(self.above) + node for node in self.path)]
+
+    @property
+    def emitted(self) -> list[int]:
+        """What the answer goes on with: forced tokens that K and V were made of, what the verdict gives, and forced
+        tokens that end the answer.
+        """
+        return [*self.taken, *self.tokens, *self.ending]
+
+    @property
+    def size(self) -> int:
+        """Rows that this turn cost the target."""
+        return self.tree.size + len(self.taken)
+
+    @property
+    def drafted(self) -> TokenTree:
+        """What is the drafter's own of the tree."""
+        return self.tree if self.constrained is None else self.constrained.drafted
+
+    @property
+    def drafted_path(self) -> list[int]:
+        """The accepted nodes of :attr:`drafted`, the root first."""
+        path = self.verdict.path[: len(self.tokens) + 1]
+        return path if self.constrained is None else self.constrained.drafted_path(path)
+
+    @property
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """Of each part that a drafter told of: nodes that it proposed, and those of them that were accepted."""
+        kept, nodes = set(self.drafted_path), dict[str, set[int]]()
+        for draws in self.drafted.draws_N:
+            for draw in draws:
+                if PART in draw.drafter:
+                    nodes.setdefault(draw.drafter, set()).add(draw.node)
+        return {part: (len(own), len(own & kept)) for part, own in nodes.items()}
+
     def told_of_constraint(self) -> dict[str, float]:
-        """What the request's constraint did to the tree, and the seconds that it took since this was last asked."""
+        """What the request's constraint did, and the seconds that it took since this was last asked."""
         state = self.active.state
         seconds, state.constraint_s = state.constraint_s, 0.0
-        return (self.constrained or ConstrainedTree(self.tree)).event(self.path, seconds)
+        done = self.constrained or ConstrainedTree(self.tree, self.tree)
+        return {
+            "seconds": seconds,
+            "pruned": done.pruned,
+            "taken": len(self.taken) + len(self.ending),
+            "added": len(done.added),
+            "added_accepted": len(set(done.added).intersection(self.verdict.path[: len(self.tokens) + 1])),
+        }
 
     @functools.cached_property
     def path_hidden(self) -> Hidden:
-        """The tapped states of the committed nodes, the root first: layer → [N, M]."""
-        return {layer: h_NM[self.path] for layer, h_NM in self.scores.hidden.items()}
+        """The tapped states of what was committed, in order: layer → [N, M]."""
+        return {layer: torch.cat([*self._fed(layer), h_NM]) for layer, h_NM in self.pass_hidden.items()}
+
+    @functools.cached_property
+    def pass_hidden(self) -> Hidden:
+        """Those of them that the pass gave."""
+        return {layer: h_NM[self.rows] for layer, h_NM in self.scores.hidden.items()}
+
+    def _fed(self, layer: int) -> list[torch.Tensor]:
+        return [self.fed_hidden[layer]] if self.fed_hidden else []

@@ -11,7 +11,14 @@ from typing import Literal, Protocol, overload
 
 import torch
 
+PART = "/"
+"""Stands between a drafter's name and that of a part of it."""
 DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
+
+
+def part_of(drafter: str, part: str) -> str:
+    """What a draw by a part of a drafter has as its drafter: ``mixed/suffix``. Such parts are counted one by one."""
+    return f"{drafter}{PART}{part}"
 
 
 class DraftDistribution:
@@ -86,6 +93,8 @@ class Draw:
     ``sequence``
         Of a draw without replacement: the number, among those at its parent, of the sequence that it belongs to. The
         i-th draw of a sequence is drawn from q with the tokens before it in that sequence removed. None for others.
+    ``drafter``
+        Who made it; of a drafter with parts, by :func:`part_of`.
     ``probability``
         Of a chosen token: how probable its drafter takes it to be after its parent. None where it does not say. No rule
         of acceptance reads it.

@@ -20,6 +20,7 @@ from typing import Any
 
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
 from spec_sdk.policy.acceptance import Acceptance
+from spec_sdk.policy.forced_tokens import ForcedTokens
 from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES, Learned
 from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
 from spec_sdk.policy.running_times import OUTLIER
@@ -157,23 +158,25 @@ class AdaptivePolicy(Policy):
             self._book(0.0, -started)
 
     def _observe_plain(self, event: Mapping[str, Any]) -> None:
-        learned = self.learned
-        learned.times.add_verify(1, event["verify_s"] + event["recover_s"])
+        learned, rows, forced = self.learned, event["tree_nodes"], ForcedTokens.of(event)
+        learned.times.add_verify(rows, event["verify_s"] + event["recover_s"])
         learned.waited += 1
         self._since_plain = 0
         self._unfed = (self._unfed or 0) + len(event["tokens"])
         self._acceptance.fade()
-        self._book(len(event["tokens"]) * learned.times.plain.mean, 0.0)
+        self._book((len(event["tokens"]) - forced.emitted) * learned.times.plain.mean, 0.0)
 
     def _observe_speculation(self, event: Mapping[str, Any]) -> None:
-        times, drafted, new = self.learned.times, event["drafted"], len(event["tokens"])
-        asked, nodes = Shape(event["budget"], self._asked.width), event["tree_nodes"]
-        unfed, self._unfed = self._unfed or 0, new
+        times, drafted, forced = self.learned.times, event["drafted"], ForcedTokens.of(event)
+        asked, rows, new = Shape(event["budget"], self._asked.width), event["tree_nodes"], len(event["tokens"])
+        unfed, self._unfed, new = self._unfed or 0, new, new - forced.emitted
         verify_s = event["verify_s"] + event["recover_s"]
-        foreseen = times.catch_up(unfed) + times.draft(asked.depth, asked.per_level) + times.verify(max(nodes, 2))
+        # forced tokens need their rows whether anything is drafted or not
+        of_forced_s = forced.seconds(times)
+        foreseen = times.catch_up(unfed) + times.draft(asked.depth, asked.per_level) + times.verify(max(rows, 2))
         settled = times.settled
         times.add_draft(asked.depth, asked.per_level, drafted, unfed, event["draft_s"])
-        times.add_verify(nodes, verify_s)
+        times.add_verify(rows, verify_s)
         self._since_plain = self._since_plain + 1 if drafted else 0
         width = self.learned.widths.observe(asked, event["level_sizes"]) if drafted else 0
         self._acceptance.observe(width, drafted, event["accepted_ranks"], cut=new <= event["accepted"])
@@ -181,6 +184,7 @@ class AdaptivePolicy(Policy):
         spent = event["draft_s"] + verify_s
         if settled:
             spent = min(spent, OUTLIER * foreseen)
+        spent -= of_forced_s
         plain_s = new * times.plain.mean
         # without a draft the pass was a plain step, and only the asking is lost
         saved = plain_s - spent if drafted else -event["draft_s"]

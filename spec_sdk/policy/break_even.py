@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
+from spec_sdk.policy.forced_tokens import ForcedTokens
 from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES
 from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
 from spec_sdk.policy.running_times import RunningTime
@@ -98,13 +99,15 @@ class BreakEvenPolicy(Policy):
             self._failures //= 2
             self._pause = min(self._pause, self.config.retry)
             return
-        times, nodes, new = self._times, event["tree_nodes"], len(event["tokens"])
+        times, rows, forced = self._times, event["tree_nodes"], ForcedTokens.of(event)
+        nodes, new = rows - forced.taken, len(event["tokens"]) - forced.emitted
         times.behind(event["prefix"])
         verify_s = event["verify_s"] + event["recover_s"]
-        times.add_verify(nodes, verify_s)
+        times.add_verify(rows, verify_s)
         self._since_plain = self._since_plain + 1 if nodes > 1 else 0
-        self._wider_passes += nodes > 1
+        self._wider_passes += rows > 1
         self._untried += event["budget"] > 0 and nodes == 1
+        verify_s -= forced.seconds(times)
         if not event["budget"]:
             self._pause -= 1
         else:

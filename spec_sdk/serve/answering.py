@@ -14,10 +14,11 @@ from starlette.requests import Request
 
 from spec_sdk.api.answer import Part
 from spec_sdk.api.engine import Engine
-from spec_sdk.errors import OneLineError
+from spec_sdk.errors import ConstraintLimit, OneLineError
 from spec_sdk.serve.asking import Asked
 from spec_sdk.serve.counts import Counts
 from spec_sdk.serve.faults import unsound
+from spec_sdk.serve.structured import limit_reached
 
 T = TypeVar("T")
 
@@ -29,7 +30,8 @@ class ClientLeft(Exception):
 async def parts_of(asked: Asked, engine: Engine, counts: Counts) -> AsyncGenerator[tuple[int, Part], None]:
     """The parts of all answers, each with the answer's ``index``. Closing it cancels what goes on.
 
-    The engine never waits for whoever reads them. Raises Refusal with status 500 where an answer fails.
+    The engine never waits for whoever reads them. Raises Refusal where an answer fails: with status 400 if its grammar
+    cannot be followed any further, else 500.
     """
     began = time.monotonic()
     queue: asyncio.Queue[tuple[int, Part] | BaseException | None] = asyncio.Queue()
@@ -64,6 +66,8 @@ async def parts_of(asked: Asked, engine: Engine, counts: Counts) -> AsyncGenerat
             item = await queue.get()
             if item is None:
                 ended += 1
+            elif isinstance(item, ConstraintLimit):
+                raise limit_reached(item, asked.structured) from item
             elif isinstance(item, BaseException):
                 tell_of(item)
                 raise unsound() from item

@@ -13,7 +13,7 @@ from spec_sdk.model.chat_template import RefusedMessages
 from spec_sdk.prompts import check_text
 from spec_sdk.serve.bodies import NEUTRAL, Body, ChatBody, CompletionBody
 from spec_sdk.serve.faults import Refusal
-from spec_sdk.serve.structured import constraint_of, refused_structure
+from spec_sdk.serve.structured import StructuredOutputs, constraint_of, outputs_of, refused_structure
 
 PLAIN = (
     "temperature",
@@ -36,13 +36,15 @@ PLAIN = (
 class Asked:
     """A request that the engine takes: each prompt's token ids and options, ``n`` answers for each.
 
-    ``logprobs``: whether a client is told of them, which is not so if only the options are there.
+    ``logprobs``: whether a client is told of them, which is not so if only the options are there. ``structured``:
+    whether the answer's structure is asked for as vLLM does.
     """
 
     prompts: list[list[int]]
     options: list[RequestOptions]
     n: int
     logprobs: bool
+    structured: bool
 
     @property
     def answers(self) -> int:
@@ -56,12 +58,13 @@ class Asked:
 def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
     """A body as the engine takes it. ``max_new_tokens``: for those who do not say. Raises Refusal with status 400."""
     _refuse_what_is_not_offered(body)
+    outputs = outputs_of(body, body.structured_outputs)
     try:
         if isinstance(body, ChatBody):
             prompts = [_chat_tokens(body, engine)]
         else:
             prompts = _prompt_tokens(cast(CompletionBody, body), engine)
-        shared = _options(body)
+        shared = _options(body, outputs)
         given = cast(dict[str, Any], shared).pop("max_new_tokens", None)
         options: list[RequestOptions] = []
         for tokens in prompts:
@@ -71,9 +74,9 @@ def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
     except RefusedMessages as error:
         raise Refusal(400, f"messages: the model's chat template refuses them: {error.reason}", "messages") from error
     except UserError as error:
-        structure = refused_structure(str(error), body.structured_outputs is not None)
+        structure = refused_structure(str(error), outputs is not None)
         raise structure or refused(error) from error
-    return Asked(prompts, options, body.n or 1, "logprobs" in shared)
+    return Asked(prompts, options, body.n or 1, "logprobs" in shared, outputs is not None)
 
 
 def refused(error: UserError) -> Refusal:
@@ -99,9 +102,9 @@ def _refuse_what_is_not_offered(body: Body) -> None:
         raise Refusal(400, "stream_options: it needs stream=true", "stream_options")
 
 
-def _options(body: Body) -> RequestOptions:
+def _options(body: Body, outputs: StructuredOutputs | None) -> RequestOptions:
     given: dict[str, Any] = {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
-    if (constraint := constraint_of(body.response_format, body.structured_outputs)) is not None:
+    if (constraint := constraint_of(body.response_format, outputs)) is not None:
         given["constraint"] = constraint
     if body.logit_bias:
         given["logit_bias"] = _bias(body.logit_bias)

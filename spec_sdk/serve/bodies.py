@@ -12,7 +12,7 @@ from pydantic import Field
 
 from spec_sdk.api.checking import LARGEST_OFFSET, MOST_LOGPROBS
 from spec_sdk.config.option import LARGEST_INT64
-from spec_sdk.serve.structured import ResponseFormat, Strict, StructuredOutputs
+from spec_sdk.serve.structured import OlderNames, ResponseFormat, Strict, StructuredOutputs
 
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_INT64)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
@@ -31,9 +31,10 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class Body(Strict):
+class Body(OlderNames):
     """What both kinds of request have. ``top_k``, ``min_p``, ``repetition_penalty``, ``stop_token_ids``,
-    ``ignore_eos`` and ``structured_outputs`` are not OpenAI's; its client sends them as ``extra_body``.
+    ``ignore_eos``, ``structured_outputs`` and its older names are not OpenAI's; its client sends them as
+    ``extra_body``.
     """
 
     model: str | None = None

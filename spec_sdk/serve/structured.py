@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from spec_sdk.errors import ConstraintLimit
 from spec_sdk.serve.faults import Refusal
 
 Schema = dict[str, Any] | bool
@@ -35,15 +36,37 @@ class ResponseFormat(Strict):
     json_schema: NamedSchema | None = None
 
 
+Text = Annotated[str, Field(min_length=1)]
+Choices = Annotated[list[Text], Field(min_length=1)]
+
+
 class StructuredOutputs(Strict):
     """vLLM's: one of the first five. ``json`` is a schema, or the text of one; ``grammar`` is in Lark's syntax."""
 
     json_: Annotated[Schema | str | None, Field(alias="json")] = None
-    regex: Annotated[str, Field(min_length=1)] | None = None
-    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
-    grammar: Annotated[str, Field(min_length=1)] | None = None
+    regex: Text | None = None
+    choice: Choices | None = None
+    grammar: Text | None = None
     json_object: bool | None = None
     disable_any_whitespace: bool | None = None
+
+
+class OlderNames(Strict):
+    """What vLLM called some of ``structured_outputs`` before, and clients still do."""
+
+    guided_json: Schema | str | None = None
+    guided_regex: Text | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Text | None = None
+
+
+def outputs_of(older: OlderNames, outputs: StructuredOutputs | None) -> StructuredOutputs | None:
+    """``structured_outputs`` by whichever name. Raises Refusal where both are given."""
+    given = {name: value for name in OlderNames.model_fields if (value := getattr(older, name)) is not None}
+    if given and outputs is not None:
+        name = next(iter(given))
+        raise Refusal(400, f"{name}: structured_outputs, its newer name, is given too; give one of the two", name)
+    return StructuredOutputs(**{name.removeprefix("guided_"): given[name] for name in given}) if given else outputs
 
 
 def constraint_of(format: ResponseFormat | None, outputs: StructuredOutputs | None) -> Mapping[str, Any] | None:
@@ -106,3 +129,11 @@ def refused_structure(message: str, structured: bool) -> Refusal | None:
         return None
     name = "structured_outputs" if structured else "response_format"
     return Refusal(400, f"{name}{message.removeprefix('constraint')}", name)
+
+
+def limit_reached(error: ConstraintLimit, structured: bool) -> Refusal:
+    """What is told of an answer that came to a limit of its grammar's parser."""
+    refusal = refused_structure(str(error), structured)
+    assert refusal is not None
+    refusal.code = "constraint_limit"
+    return refusal

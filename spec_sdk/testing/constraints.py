@@ -25,7 +25,8 @@ def check_constraint(constraint: Constraint, tokenizer: Tokenizer, vocabulary: i
     Random answers are followed, with drafted paths behind them that go astray now and then: every mask leaves some
     token, is the same whether its tokens are an answer, a path or a bit of both, whatever was asked before, and in rows
     of other types and widths; nothing but -inf is written to logits unless the constraint biases them; ``allows`` says
-    what the mask says, and ``forced`` names allowed tokens; answers beside one another do not see each other.
+    what the mask says, and ``forced`` names tokens that are the only ones of it; answers beside one another do not see
+    each other.
     """
     run_checks(constraint_checks(constraint, tokenizer, vocabulary, answers=answers))
 
@@ -85,9 +86,10 @@ def constraint_checks(
                     assert said or not mask_V[token], f"after {answer} token {token} is in the mask, and not allowed"
                 path: list[int] = []
                 for token in matcher.forced(answer, []):
-                    assert bool(_mask(first.begin(), answer, [path], vocabulary)[0, token]), (
-                        f"after {answer} and {path} it says that token {token} is forced, which its mask rules out"
-                    )
+                    left = _mask(first.begin(), answer, [path], vocabulary)[0].nonzero().flatten().tolist()
+                    where = f"after {answer} and {path} it says that token {token} is forced"
+                    assert token in left, f"{where}, which its mask rules out"
+                    assert len(left) == 1, f"{where}, and its mask leaves {len(left)} tokens"
                     path.append(token)
                 forced += bool(path)
         return f"{forced} places with forced tokens"

@@ -9,6 +9,7 @@ import pytest
 
 from spec_sdk import Engine, UserError
 from spec_sdk.api.answer import Answer
+from spec_sdk.step_drawing import in_words
 from tests.api.conftest import PROMPTS
 
 PIPELINES: dict[str, list[str]] = {
@@ -31,23 +32,25 @@ def check(answer: Answer) -> None:
         for place, node in enumerate(step.nodes):
             assert (node.parent is None) == (place == 0)
             assert node.parent is None or 0 <= node.parent < place
-            depths.append(0 if node.parent is None else depths[node.parent] + 1)
+            depths.append(0 if node.parent is None else depths[node.parent] + (not node.forced))
             assert bool(node.drafters) == (place > 0)
             assert node.target_probability is None if place == 0 else 0 <= (node.target_probability or 0) <= 1
             assert node.draft_probability is None or 0 <= node.draft_probability <= 1
         assert step.path[0] == 0
         for above, below in zip(step.path, step.path[1:], strict=False):
             assert step.nodes[below].parent == above
-        from_tree = [token for token in step.tokens if token.source == "drafted"]
+        from_tree = [token for token in step.tokens if token.node is not None]
+        assert all((token.source == "forced") == step.nodes[token.node or 0].forced for token in from_tree)
         assert [token.node for token in from_tree] == step.path[1:]
         assert [token.token for token in from_tree] == [step.nodes[node].token for node in step.path[1:]]
         for own in step.tokens[len(from_tree) :]:
             children = [node for node in step.nodes if node.parent == step.path[-1]]
-            expected = "plain" if len(step.nodes) == 1 else "correction" if children else "bonus"
+            nothing = all(node.forced for node in step.nodes[1:])
+            expected = "plain" if nothing else "correction" if children else "bonus"
             assert (own.source, own.node) == (expected, None)
         assert len(step.tokens) - len(from_tree) <= 1
         drafted += max(depths)
-        accepted += len(from_tree)
+        accepted += sum(token.source == "drafted" for token in from_tree)
     assert len(answer.steps) == answer.metrics["steps"]
     assert (drafted, accepted) == (answer.metrics["drafted"], answer.metrics["accepted"])
     for stage, seconds in answer.metrics["stage_s"].items():
@@ -78,6 +81,22 @@ def test_steps_add_up_to_the_answer(pipeline: str, sampling: str, engine: Engine
         assert "drafted" in sources and sources & {"bonus", "correction"}
     if pipeline == "vanilla":
         assert sources == {"plain"}
+
+
+@pytest.mark.parametrize("pipeline", ["vanilla", "suffix", "specinfer_tree"])
+def test_forced_tokens_have_a_source_of_their_own(pipeline: str, engine: Engine) -> None:
+    """In trees, in counts, and in what is told of a step; the last token of an answer too."""
+    traced = engine.with_pipeline(pipeline, overrides=PIPELINES[pipeline])
+    constraint = {"name": "tokens", "begin": [40, 41, 42, 40, 41, 43]}
+    [answer] = traced.generate(PROMPTS[0], constraint=constraint, trace=True, logprobs=0, max_new_tokens=16)
+    check(answer)
+    tokens = [token for step in answer.steps for token in step.tokens]
+    assert [token.token for token in tokens[:6]] == constraint["begin"]
+    assert {token.source for token in tokens[:6]} == {"forced"} and tokens[6].source != "forced"
+    assert in_words(answer.steps[0]).startswith("step 1: 6 forced, ")
+    [cut] = traced.generate(PROMPTS[0], constraint=constraint, trace=True, max_new_tokens=3)
+    check(cut)
+    assert cut.tokens == [40, 41, 42] and [step.tokens[-1].source for step in cut.steps] == ["plain"]
 
 
 def test_draft_probabilities_are_told(engine: Engine) -> None:

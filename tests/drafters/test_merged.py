@@ -88,7 +88,7 @@ def test_every_members_paths_are_in_the_tree() -> None:
     drafter.start([request])
     (tree,) = drafter.propose([request], [Budget(3)])
     drafters = {draw.drafter for draws in tree.draws_N for draw in draws}
-    assert drafters == {"draft_model", "prompt_lookup"}
+    assert drafters == {"merged/draft_model", "merged/prompt_lookup"}
     assert (7, 8, 5, 6) in paths(tree)
     assert drafter.draft_name == "tiny draft"
 
@@ -118,4 +118,4 @@ def test_members_share_the_nodes(nodes: int) -> None:
     (tree,) = drafter.propose([request], [Budget(3, nodes)])
     assert 2 <= tree.size <= nodes
     drafters = {draw.drafter for draws in tree.draws_N for draw in draws}
-    assert drafters == ({"draft_model", "prompt_lookup"} if nodes > 2 else {"draft_model"})
+    assert drafters == {f"merged/{name}" for name in ("draft_model", "prompt_lookup")[: 1 + (nodes > 2)]}

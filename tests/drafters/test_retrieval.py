@@ -419,6 +419,18 @@ def test_two_sources_that_agree_are_surer_than_one() -> None:
     assert paths(guesser.grow(0, Budget(1, 9), 0.0, "test").build().tree) == {(1,), (2,), (3,)}
 
 
+def test_a_token_is_credited_to_the_source_that_is_surest_of_it() -> None:
+    one, two = Fixed({1: 0.4, 2: 0.4}), Fixed({1: 0.5, 3: 0.5})
+    one.name, two.name = "one", "two"
+
+    def credited(*sources: Fixed) -> dict[int, str]:
+        tree = Guesser(sources).grow(0, Budget(1, 9), 0.0, "test").build().tree
+        return {tree.token_N[draw.node]: draw.drafter for draw in tree.draws_N[0]}
+
+    assert credited(one, two) == {1: "test/two", 2: "test/one", 3: "test/two"}
+    assert set(credited(one).values()) == {"test"}
+
+
 @pytest.mark.parametrize(
     ("probabilities", "costs", "kept"),
     [
@@ -474,10 +486,11 @@ def test_no_draw_of_the_model_is_lost() -> None:
         (tree,) = drafter.propose([asked.view], [Budget(2, 17)])
         check_tree(tree)
         own = tree.size - 1
-        draws = [draw for draws in tree.draws_N for draw in draws if draw.drafter == "draft_model"]
-        assert len([draw for draw in tree.draws_N[0] if draw.drafter == "draft_model"]) == 3
+        draws = [draw for draws in tree.draws_N for draw in draws if draw.drafter == "mixed/draft_model"]
+        assert len([draw for draw in tree.draws_N[0] if draw.drafter == "mixed/draft_model"]) == 3
         assert all(draw.kind == "with_replacement" and draw.q_V is not None for draw in draws)
-        chosen = sum(draw.drafter == "mixed" for draws in tree.draws_N for draw in draws)
+        guessed = ("mixed/suffix", "mixed/token_recycling")
+        chosen = sum(draw.drafter in guessed for draws in tree.draws_N for draw in draws)
         coincided += len({draw.node for draw in draws}) + chosen - own
         assert tree.size <= 17
     assert coincided > 0

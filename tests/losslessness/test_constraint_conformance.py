@@ -92,6 +92,11 @@ class ForcesWhatIsRuledOut(Odd):
         return [A, A]
 
 
+class ForcesWhereThereIsAChoice(Odd):
+    def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
+        return self.left(answer, path)[:1]
+
+
 class PrunesTooMuch(Odd):
     def allows(self, answer: Sequence[int], path: Sequence[int], token: int) -> bool:
         return token == A
@@ -115,7 +120,8 @@ WRONG: dict[type[Matcher], str] = {
     OnlyThePath: "its mask has",
     Forgetful: "mask",
     DeadEnd: "no token is left",
-    ForcesWhatIsRuledOut: "is forced, which its mask rules out",
+    ForcesWhatIsRuledOut: "is forced",
+    ForcesWhereThereIsAChoice: "is forced, and its mask leaves",
     PrunesTooMuch: "is in the mask, and not allowed",
     Shared: "new ones begin with another mask",
 }

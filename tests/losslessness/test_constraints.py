@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Matcher, Request, SamplingParams, Verifier
-from spec_sdk.engine.constrained_tree import FORCED, constrained_tree
+from spec_sdk.engine.constrained_tree import constrained_tree
+from spec_sdk.engine.forced_tokens import FORCED
 from spec_sdk.testing import (
     SIGNIFICANCE,
     TableDrafter,
@@ -60,10 +61,6 @@ class Blind(TableDrafter):
         return super().propose_one(free.view, budget)
 
 
-class WithoutForced(TableDrafter):
-    drafts_forced = False
-
-
 class LateMask(Matcher):
     """Wrong: what may follow a drafted token is what might have stood in its place."""
 
@@ -99,7 +96,7 @@ def tables() -> list[TableModel]:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("drafter", [TableDrafter, Blind, WithoutForced])
+@pytest.mark.parametrize("drafter", [TableDrafter, Blind])
 def test_every_outcome_of_a_cycle(pattern: str, drafter: type[TableDrafter]) -> None:
     target, *drafts = tables()
     matcher, sampler = regex(pattern), ReferenceSampler(None, SAMPLED)
@@ -157,7 +154,7 @@ def test_wrong_ones_are_found() -> None:
     late = LateMask(right)
     expected = joint_distribution(target, sampler, PROMPT, TOKENS, right)
     counts = torch.zeros(VOCABULARY**TOKENS)
-    drafter = WithoutForced(drafts, PLANS["top-2 tree"])
+    drafter = TableDrafter(drafts, PLANS["top-2 tree"])
     for tokens in sample_tokens(target, drafter, MultiStep(None), sampler, PROMPT, TOKENS, 300, constraint=late):
         counts[cell_of(tokens, VOCABULARY)] += 1
     assert goodness_of_fit(counts, 300 * expected) < SIGNIFICANCE
@@ -198,9 +195,12 @@ def test_a_tree_is_pruned_and_what_is_forced_is_added() -> None:
     tree.add(first, A, "chosen", drafter="x")
     drawn = tree.add(0, END, "with_replacement", torch.full((4,), 0.25), "x")
     assert drawn == wrong
-    found = constrained_tree(tree.build().tree, request, Budget(4, 16), branch=False)
+    found = constrained_tree(tree.build().tree, request, Budget(4, 16))
     # the END that was chosen is gone, the one that was drawn is not
     assert found.tree.token_N == (0, A, B, END, END) and found.pruned == 2
+    assert found.drafted.token_N == (0, A, END) and list(found.added) == [2, 3]
+    # a path to the drawn one, and one through what was added
+    assert found.drafted_path([0, 4]) == [0, 2] and found.drafted_path([0, 1, 2, 3]) == [0, 1]
     tree = TreeBuilder(0)
     first = tree.add(0, A, "chosen", drafter="x")
     tree.add(first, A, "chosen", drafter="x")
@@ -217,17 +217,7 @@ def test_a_tree_is_pruned_and_what_is_forced_is_added() -> None:
     found = constrained_tree(tree.build().tree, request, Budget(4, 16))
     assert found.tree.token_N == (0, A, B, END)
     assert [draw.drafter for draws in found.tree.draws_N for draw in draws] == ["x", FORCED, FORCED]
-    assert found.event([0, 1, 2], 0.5) == {"seconds": 0.5, "pruned": 0, "forced": 2, "forced_accepted": 1}
+    assert found.drafted == tree.build().tree and found.pruned == 0
     assert constrained_tree(tree.build().tree, request, Budget(2, 16)).tree.token_N == (0, A, B)
     assert constrained_tree(tree.build().tree, request, Budget(4, 3)).tree.token_N == (0, A, B)
     assert constrained_tree(tree.build().tree, request, Budget(4, 16), add=False).tree.token_N == (0, A)
-
-
-def test_forced_tokens_do_not_branch_where_a_verifier_takes_chains() -> None:
-    request = constrained_request("(ab){3}")
-    tree = TreeBuilder(0)
-    tree.add(0, END, "with_replacement", torch.full((4,), 0.25), "x")
-    beside = constrained_tree(tree.build().tree, request, Budget(6, 16))
-    chain = constrained_tree(tree.build().tree, request, Budget(6, 16), branch=False)
-    assert beside.tree.token_N == (0, END, AB, AB, AB, END)
-    assert chain.tree.token_N == (0, END)

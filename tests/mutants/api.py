@@ -32,7 +32,7 @@ API = (
     Mutant(
         "tokens behind a stop string stay in the metrics",
         ANSWERING,
-        'event = {**event, "tokens": event["tokens"][:kept], "accepted": min(event["accepted"], kept)}',
+        'event = {**event, "tokens": event["tokens"][:kept], "accepted": accepted}',
         "event = {**event}",
         (OF_STOPS,),
     ),

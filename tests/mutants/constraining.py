@@ -6,6 +6,10 @@ from tests.mutants.mutant import Mutant
 
 MATCHER = "plugins/constraints/spec_sdk_constraints/grammar_matcher.py"
 TREE = "spec_sdk/engine/constrained_tree.py"
+FORCED = "spec_sdk/engine/forced_tokens.py"
+TURN = "spec_sdk/engine/turn.py"
+SCHEDULER = "spec_sdk/engine/scheduler.py"
+OF_FORCED = "tests/losslessness/test_forced_tokens.py"
 OF_MATCHER = "tests/losslessness/test_grammar_matcher.py"
 OF_TREES = "tests/losslessness/test_constraints.py"
 
@@ -48,9 +52,72 @@ CONSTRAINING = (
     Mutant(
         "forced tokens go beyond the depth that was granted",
         TREE,
-        "if not built.room or built.depth[node] >= budget.depth or",
-        "if not built.room or",
+        "if not built.room or built.depth[leaf] >= budget.depth:",
+        "if not built.room:",
         (f"{OF_TREES}::test_a_tree_is_pruned_and_what_is_forced_is_added",),
+    ),
+    Mutant(
+        "forced tokens are taken beyond the answer's end",
+        FORCED,
+        "if token in request.stop_ids:",
+        "if False:",
+        (OF_FORCED,),
+    ),
+    Mutant(
+        "the logits of forced rows are taken for those of the tree",
+        TURN,
+        "return self.scores.logits_NV[len(self.above) :]",
+        "return self.scores.logits_NV[: self.tree.size]",
+        (OF_FORCED,),
+    ),
+    Mutant(
+        "the rows of forced tokens are not committed where the tree's are",
+        TURN,
+        "return [*range(len(self.above)), *(len(self.above) + node for node in self.path)]",
+        "return [*range(len(self.above)), *self.path]",
+        (OF_FORCED,),
+    ),
+    Mutant(
+        "drafters that need states are asked ahead of them",
+        SCHEDULER,
+        "if len(unscored) > 1 and (self.drafter.taps or not self.drafter.drafts_ahead):",
+        "if False:",
+        (f"{OF_FORCED}::test_states_of_forced_tokens_come_with_the_next",),
+    ),
+    Mutant(
+        "the states of a long forced run are lost",
+        TURN,
+        "return [self.fed_hidden[layer]] if self.fed_hidden else []",
+        "return []",
+        (f"{OF_FORCED}::test_states_of_forced_tokens_come_with_the_next",),
+    ),
+    Mutant(
+        "forced tokens behind a draft count as the drafter's",
+        TURN,
+        "return self.tree if self.constrained is None else self.constrained.drafted",
+        "return self.tree",
+        (f"{OF_FORCED}::test_what_was_forced_is_no_merit_of_the_drafter",),
+    ),
+    Mutant(
+        "what forced tokens cost and give is booked as drafting's",
+        "spec_sdk/policy/forced_tokens.py",
+        "if told is None:",
+        "if True:",
+        ("tests/policies/test_forced_tokens.py",),
+    ),
+    Mutant(
+        "a token is credited to the source that is least sure of it",
+        "plugins/drafters/spec_sdk_drafters/guessing.py",
+        "max(rates, key=",
+        "min(rates, key=",
+        ("tests/drafters/test_retrieval.py::test_a_token_is_credited_to_the_source_that_is_surest_of_it",),
+    ),
+    Mutant(
+        "an interval is of the numbers, not of their median",
+        "spec_sdk/bench/intervals.py",
+        "medians = np.median(numbers[drawn], axis=1)",
+        "medians = numbers",
+        ("tests/bench/test_intervals.py",),
     ),
     Mutant(
         "answers share one matcher",

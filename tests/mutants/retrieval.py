@@ -175,14 +175,14 @@ RETRIEVAL = (
     Mutant(
         "mixed: what the model drew and nobody guessed is left out where there are guesses",
         MIXED,
-        "trees[i] = merge([proposal.tree, without]) if fits else proposal.tree",
+        "trees[i] = merge([proposal.tree, without] if fits else [proposal.tree], self.name)",
         "trees[i] = merge([proposal.tree, without]) if without.size == 1 else without",
         (f"{OF_DRAFTERS}::test_no_draw_of_the_model_is_lost",),
     ),
     Mutant(
         "mixed: guesses that the model drew replace its draws",
         MIXED,
-        "trees[i] = merge([proposal.tree, without]) if fits else proposal.tree",
+        "trees[i] = merge([proposal.tree, without] if fits else [proposal.tree], self.name)",
         """trees[i] = without
                 if proposal.tree.token_N[1:2] != without.token_N[1:2]:
                     trees[i] = merge([proposal.tree, without])""",

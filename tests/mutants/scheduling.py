@@ -57,15 +57,15 @@ SCHEDULING = (
     Mutant(
         "the last accepted node is not kept",
         SCHEDULER,
-        "[turn.path for turn in turns])",
-        "[turn.path[:-1] or turn.path for turn in turns])",
+        "[turn.rows for turn in turns])",
+        "[turn.rows[:-1] or turn.rows for turn in turns])",
         (CYCLE,),
     ),
     Mutant(
         "the first nodes are kept, not those of the verdict",
         SCHEDULER,
-        "[turn.path for turn in turns])",
-        "[range(len(turn.path)) for turn in turns])",
+        "[turn.rows for turn in turns])",
+        "[range(len(turn.rows)) for turn in turns])",
         (CYCLE, ANSWERS),
     ),
     Mutant(
@@ -134,15 +134,15 @@ SCHEDULING = (
     Mutant(
         "the drafter gets the hidden states of the first nodes",
         TURN,
-        "h_NM[self.path]",
-        "h_NM[: len(self.path)]",
+        "h_NM[self.rows]",
+        "h_NM[: len(self.rows)]",
         (CYCLE,),
     ),
     Mutant(
         "drafted tokens behind the stop token count as accepted",
-        SCHEDULER,
-        "accepted=min(len(turn.verdict.path) - 1, len(turn.tokens))",
-        "accepted=len(turn.verdict.path) - 1",
+        TURN,
+        "path = self.verdict.path[: len(self.tokens) + 1]",
+        "path = self.verdict.path",
         (CYCLE,),
     ),
     Mutant(
@@ -288,8 +288,8 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's path is committed",
         SCHEDULER,
-        "[turn.path for turn in turns])",
-        "[turn.path for turn in reversed(turns)])",
+        "[turn.rows for turn in turns])",
+        "[turn.rows for turn in reversed(turns)])",
         (f"{BATCHES}[prompt_lookup-greedy]",),
     ),
     Mutant(
@@ -337,7 +337,7 @@ SCHEDULING = (
     Mutant(
         "commit: no hidden states are kept of answers",
         SCHEDULER,
-        "self._tapped.append(turn.active.slot, rows, turn.path_hidden)",
+        "self._tapped.append(turn.active.slot, rows, turn.pass_hidden)",
         "pass",
         (f"{OF_SCHEDULER}::test_hidden_states_of_what_prompts_have_in_common",),
     ),

@@ -38,8 +38,8 @@ SERVING = (
     Mutant(
         "log-probabilities: of the first rows, not of the accepted path",
         SCHEDULER,
-        "own[turn.active.slot][turn.path]",
-        "own[turn.active.slot][: len(turn.tokens)]",
+        "own[turn.active.slot][turn.rows]",
+        "own[turn.active.slot][: len(turn.rows)]",
         ("tests/engine/test_logprob_rows.py",),
     ),
     Mutant(

@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.pipelines.test_constrained import TOO_MANY_RULES
 from tests.support.serving import MODEL, Served, post
 
 SCHEMA: dict[str, Any] = {
@@ -61,6 +62,10 @@ def test_what_can_be_asked_for(server: Served) -> None:
     assert text(**outputs(choice=["yes", "no"])) in ("yes", "no")
     assert re.fullmatch(r"\d{3}-[ab]", text(**outputs(regex=r"\d{3}-[ab]")))
     assert re.fullmatch(r"<[a-c]{2}>", text(**outputs(grammar='start: "<" /[a-c]{2}/ ">"')))
+    assert text(guided_json={"enum": [17]}, structured_outputs=None) == text(guided_json='{"enum": [17]}') == "17"
+    assert text(guided_choice=["yes", "no"]) in ("yes", "no")
+    assert re.fullmatch("[ab]{3}", text(guided_regex="[ab]{3}"))
+    assert re.fullmatch("<[a-c]{2}>", text(guided_grammar='start: "<" /[a-c]{2}/ ">"'))
     assert text(response_format={"type": "json_object"}, temperature=0).startswith("{")
     plain = text(temperature=0)
     assert plain == text(temperature=0, response_format={"type": "text"}) == text(temperature=0, **outputs())
@@ -94,6 +99,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "structured_outputs",
         "regex and choice are given",
     ),
+    "an older name": (
+        {"structured_outputs": {"regex": "a"}, "guided_regex": "b"},
+        "guided_regex",
+        "guided_regex: structured_outputs, its newer name, is given too; give one of the two",
+    ),
+    "an older name's value": ({"guided_choice": []}, "guided_choice", "guided_choice"),
+    "two older names": ({"guided_choice": ["a"], "guided_regex": "b"}, "structured_outputs", "regex and choice"),
     "a file": ({"structured_outputs": {"json": "/etc/hostname"}}, "structured_outputs", "json is no JSON text"),
     "a number": ({"structured_outputs": {"json": "3"}}, "structured_outputs", "must be a schema"),
     "regex": (
@@ -121,6 +133,20 @@ def test_what_is_refused(case: str, server: Served) -> None:
         assert status == 400 and told in error["message"], error
         assert str(error["param"]).startswith(param.partition(".")[0])
         assert "\n" not in error["message"]
+
+
+def test_a_limit_in_the_middle_of_an_answer(server: Served) -> None:
+    """It is the request's own: status 400, or an error behind what was streamed, that says which limit."""
+    options: Any = {"structured_outputs": {"grammar": TOO_MANY_RULES}, "max_tokens": 40, "temperature": 0}
+    status, reply = asked(server, **options)
+    assert status == 400 and reply["error"]["code"] == "constraint_limit", reply
+    assert reply["error"]["param"] == "structured_outputs" and "max is 2000" in reply["error"]["message"]
+    body = {"prompt": "Who?", "stream": True, **options}
+    status, streamed = post(server.port, "/v1/completions", json.dumps(body).encode())
+    events = [json.loads(line.removeprefix("data: ")) for line in streamed.decode().splitlines() if line]
+    assert status == 200 and events[-1]["error"]["code"] == "constraint_limit"
+    assert "".join(event["choices"][0]["text"] for event in events[:-1])
+    assert asked(server, structured_outputs={"choice": ["yes"]}, max_tokens=20)[0] == 200
 
 
 def test_constrained_and_free_requests_beside_one_another(client: openai.OpenAI) -> None:

@@ -9,7 +9,7 @@ from spec_sdk.contracts import Constraint, Matcher, option
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded, read_text
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk_constraints.llguidance_grammars import check_installed, check_size, matcher_of
+from spec_sdk_constraints.llguidance_grammars import check_installed, check_one_given, check_size, matcher_of
 
 
 @dataclass
@@ -29,8 +29,7 @@ class GrammarConstraint(Constraint):
 
     def __init__(self, config: GrammarConfig) -> None:
         super().__init__(config)
-        if config.file is not None and config.text is not None:
-            raise UserError("constraint.text: constraint.file is given too; give one of the two")
+        check_one_given("file", config.file, config.text)
         self._option, self._grammar = "constraint.text", config.text or ""
         if config.file is not None:
             path = expanded(config.file, "constraint.file")

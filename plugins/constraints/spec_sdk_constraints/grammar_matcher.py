@@ -12,7 +12,7 @@ import torch
 from llguidance import LLMatcher
 
 from spec_sdk.contracts import Matcher
-from spec_sdk.errors import UserError
+from spec_sdk.errors import ConstraintLimit, UserError
 from spec_sdk_constraints.mask_tree import Mask, Place, Where, allowed_in, only_token
 
 
@@ -122,9 +122,9 @@ class GrammarMatcher(Matcher):
         mask: Mask = np.zeros(self._mask_bytes, np.uint8)
         parser.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if parser.is_error():
-            raise UserError(f"constraint: {self._name} went beyond what its parser is granted: {fault_of(parser)}")
+            raise self._limit(path, fault_of(parser))
         if not mask.any():
-            raise UserError(f"constraint: the model has no token by which {self._name} could go on")
+            raise self._limit(path, "the model has no token that could come next")
         return mask
 
     def _go(self, path: Sequence[int]) -> None:
@@ -138,8 +138,13 @@ class GrammarMatcher(Matcher):
         if ahead := list(path[common:]):
             parser.consume_tokens(ahead)
         if parser.is_error():
-            raise UserError(f"constraint: {self._name} cannot be followed: {fault_of(parser)}")
+            raise self._limit(path, fault_of(parser))
         self._known_path = list(path)
+
+    def _limit(self, path: Sequence[int], reason: str) -> ConstraintLimit:
+        """What ends an answer that its grammar cannot be followed in any further, behind ``path``."""
+        tokens = len(self._known_answer) + len(path)
+        return ConstraintLimit(f"constraint: {self._name} cannot be followed beyond {tokens} tokens: {reason}")
 
 
 def fault_of(parser: LLMatcher) -> str:

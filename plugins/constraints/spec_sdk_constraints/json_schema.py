@@ -12,7 +12,7 @@ from spec_sdk.contracts import Constraint, Matcher, option
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded, read_text
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk_constraints.llguidance_grammars import check_installed, check_size, matcher_of
+from spec_sdk_constraints.llguidance_grammars import check_installed, check_one_given, check_size, matcher_of
 from spec_sdk_constraints.schema_keywords import check_keywords
 
 OBJECT = {"type": "object"}
@@ -54,8 +54,7 @@ class JsonSchemaConstraint(Constraint):
 
     def __init__(self, config: JsonSchemaConfig) -> None:
         super().__init__(config)
-        if config.schema is not None and config.text is not None:
-            raise UserError("constraint.text: constraint.schema is given too; give one of the two")
+        check_one_given("schema", config.schema, config.text)
         given = config.schema is not None or config.text is None
         self._schema = _read(config.schema) if given else _normal(config.text or "", "constraint.text")
 

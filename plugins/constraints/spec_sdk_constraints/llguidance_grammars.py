@@ -28,6 +28,12 @@ def check_installed(name: str) -> None:
         raise UserError(f"constraint: '{name}' needs llguidance: pip install 'spec-sdk[constrained]'")
 
 
+def check_one_given(option: str, given: object, text: str | None) -> None:
+    """Raise UserError where both ``constraint.text`` and another ``option`` say what the grammar is."""
+    if given is not None and text is not None:
+        raise UserError(f"constraint.text: constraint.{option} is given too; give one of the two")
+
+
 def check_size(text: str, option: str) -> None:
     """Raise UserError for a text that is too large to be compiled."""
     if len(text) > LARGEST_GRAMMAR:

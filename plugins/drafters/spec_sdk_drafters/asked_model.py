@@ -73,7 +73,7 @@ class AskedModel:
     def source_of(self, request: Request) -> ModelSource:
         """Its guesses for a request that begins."""
         usual = self._usual.of(request.sampler.params.temperature)
-        source = self._sources[request.slot] = ModelSource(UsualRates(usual))
+        source = self._sources[request.slot] = ModelSource(UsualRates(usual), self.drafter.name)
         return source
 
     def begin(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None) -> None:
@@ -172,6 +172,11 @@ class AskedModel:
                 self.worth_for(request).observe(
                     question.surest, gain, levels, proposal.unseen, proposal.seconds, question.tokens_per_second
                 )
+
+    def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+        told = [i for i, request in enumerate(requests) if request.slot in self._started]
+        if told:
+            self.drafter.observe_forced([requests[i] for i in told], [forced[i] for i in told])
 
     def finish(self, requests: Sequence[Request]) -> None:
         started = [request for request in requests if request.slot in self._started]

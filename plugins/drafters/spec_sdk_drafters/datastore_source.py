@@ -41,6 +41,8 @@ Kind = tuple[int, int, bool]
 class DatastoreSource(GuessSource):
     """What followed the longest runs at the text's end. Where the datastore has none it is silent."""
 
+    name = "datastore"
+
     # beside a model, as the suffix automaton
     further_weight, further_offset = 0.75, 1.65
 

@@ -14,6 +14,8 @@ from spec_sdk_drafters.acceptance_rates import AcceptanceRates
 class GuessSource(ABC):
     """Guesses for one request's text. A *place* is what the source knows of a path: the text, and drafted tokens."""
 
+    name: str = "other"
+    """What its guesses are called where several sources make a tree."""
     further_weight = 0.25
     """What its log odds count for beside a better informed source: less than 1, since sources mostly know the same."""
     further_offset = 0.6

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from spec_sdk.contracts import Budget, TopTokens
+from spec_sdk.ops.draws import part_of
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.guess_source import GuessSource
 
@@ -61,7 +62,8 @@ class Guesser:
         """The tree of the paths with the largest probabilities, best first, none of less than ``min_probability``.
 
         A path's probability is the product of its guesses' probabilities: the expected number of accepted tokens is the
-        sum over all nodes, and a node is never better than its parent, so the best nodes are a tree.
+        sum over all nodes, and a node is never better than its parent, so the best nodes are a tree. Each says which
+        part of ``drafter`` it comes from, where there are several.
         """
         tree, probabilities = TreeBuilder(root, budget.nodes), list[float]()
         least = max(min_probability, least_price(budget.node_costs))
@@ -79,7 +81,7 @@ class Guesser:
         offer(0, self._end(), 1.0)
         while offers and tree.room:
             negative, _, parent, token, places = heapq.heappop(offers)
-            node = tree.add(parent, token, "chosen", drafter=drafter)
+            node = tree.add(parent, token, "chosen", drafter=self._credited(drafter, token, places))
             probabilities.append(-negative)
             if tree.depth[node] < budget.depth and tree.room:
                 after = [source.after(place, token) for source, place in zip(self.sources, places, strict=True)]
@@ -104,6 +106,17 @@ class Guesser:
                 own = source.rates.log_odds(guesses.get(token, other))
                 log_odds += source.further_weight * own + source.further_offset if i else own
             yield token, 1 / (1 + math.exp(-log_odds))
+
+    def _credited(self, drafter: str, token: int, places: Places) -> str:
+        """``mixed/suffix``: of the sources that guess the token the surest."""
+        if len(self.sources) == 1:
+            return drafter
+        rates = {
+            source.name: source.rates.rate(guesses[token])
+            for source, place in zip(self.sources, places, strict=True)
+            if not source.silent(place) and token in (guesses := source.guesses(place))
+        }
+        return part_of(drafter, max(rates, key=lambda name: rates[name]))
 
     def _end(self) -> Places:
         return [source.end() for source in self.sources]

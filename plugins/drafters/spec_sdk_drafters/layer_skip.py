@@ -39,6 +39,7 @@ class LayerSkipDrafter(Drafter):
     config: LayerSkipDrafterConfig
     parts = {"growth": "growth", "runner": "runner"}
     catches_up = False
+    drafts_ahead = False
 
     def __init__(self, config: LayerSkipDrafterConfig, models: Models) -> None:
         super().__init__(config, models)

@@ -9,6 +9,7 @@ from typing import Any
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.models import Models
+from spec_sdk.ops.draws import PART, part_of
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -50,6 +51,7 @@ class MergedDrafter(Drafter):
         self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None
         self.catches_up = any(member.catches_up for member in self.members)
+        self.drafts_ahead = all(member.drafts_ahead for member in self.members)
         self.every_rank = any(member.every_rank for member in self.members)
 
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
@@ -69,7 +71,7 @@ class MergedDrafter(Drafter):
                 trees[i].append(tree)
                 rooms[i] -= tree.size - 1
         return [
-            merge(own) if own else TokenTree.root_only(request.pending_token)
+            merge(own, self.name) if own else TokenTree.root_only(request.pending_token)
             for request, own in zip(requests, trees, strict=True)
         ]
 
@@ -89,17 +91,22 @@ class MergedDrafter(Drafter):
         for member in self.members:
             member.observe(requests, committed, path_hidden)
 
+    def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+        for member in self.members:
+            member.observe_forced(requests, forced)
+
     def finish(self, requests: Sequence[Request]) -> None:
         for member in self.members:
             member.finish(requests)
 
 
-def merge(trees: Sequence[TokenTree]) -> TokenTree:
+def merge(trees: Sequence[TokenTree], whole: str = "") -> TokenTree:
     """One tree with all paths of ``trees``, which share their root token, in O(nodes + draws).
 
     The draws at a node are those of the first tree, then those of the second, and so on; a token drawn in several trees
     is one child with several draws. Sequences of draws without replacement stay apart from those of other trees, even
-    if two drafters share a distribution. Raises ValueError if the roots differ.
+    if two drafters share a distribution. ``whole``: the drafter whose parts have drafted; the draws are then its
+    parts'. Raises ValueError if the roots differ.
     """
     merged = TreeBuilder(trees[0].token_N[0])
     for tree in trees:
@@ -113,9 +120,13 @@ def merge(trees: Sequence[TokenTree]) -> TokenTree:
                 sequence = None if draw.sequence is None else above + draw.sequence
                 token = tree.token_N[draw.node]
                 node_of[draw.node] = merged.add(
-                    parent, token, draw.kind, draw.source, draw.drafter, sequence, draw.probability
+                    parent, token, draw.kind, draw.source, _named(draw.drafter, whole), sequence, draw.probability
                 )
     return merged.build().tree
+
+
+def _named(drafter: str, whole: str) -> str:
+    return part_of(whole, drafter) if whole and not drafter.startswith(f"{whole}{PART}") else drafter
 
 
 def member_of(node: Mapping[str, Any], where: str, models: Models) -> Drafter:

@@ -53,6 +53,7 @@ class MixedDrafter(RetrievalDrafter):
             drafter: Drafter = member_of(config.model, "drafter.model", models)
             self.model = AskedModel(drafter, models.target.executor.layers)
             self.taps, self.draft_name, self.draft_session = drafter.taps, drafter.draft_name, drafter.draft_session
+            self.drafts_ahead = drafter.drafts_ahead
             self.every_rank, self.target_top_k = drafter.every_rank, max(self.target_top_k, drafter.target_top_k)
 
     def make_sources(self) -> list[Sources]:
@@ -94,7 +95,7 @@ class MixedDrafter(RetrievalDrafter):
             if proposal.drawn:
                 # guesses may have taken the room of draws that were not foreseen
                 fits = proposal.tree.size + without.size - 1 <= budgets[i].nodes
-                trees[i] = merge([proposal.tree, without]) if fits else proposal.tree
+                trees[i] = merge([proposal.tree, without] if fits else [proposal.tree], self.name)
             else:
                 trees[i] = self.propose_one(requests[i], budgets[i])
             model.asked(requests[i], surest[i], proposal, without, trees[i], budgets[i])
@@ -116,6 +117,11 @@ class MixedDrafter(RetrievalDrafter):
         super().observe(requests, committed, path_hidden)
         if self.model is not None:
             self.model.observe(requests, committed, path_hidden)
+
+    def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+        super().observe_forced(requests, forced)
+        if self.model is not None:
+            self.model.observe_forced(requests, forced)
 
     def finish(self, requests: Sequence[Request]) -> None:
         super().finish(requests)

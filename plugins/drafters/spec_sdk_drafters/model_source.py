@@ -47,8 +47,9 @@ class ModelSource(GuessSource):
 
     rates: UsualRates
 
-    def __init__(self, rates: UsualRates) -> None:
+    def __init__(self, rates: UsualRates, name: str = "model") -> None:
         self.rates = rates
+        self.name = name
         self._children: list[dict[int, int]] = []
         self._kinds: list[dict[int, Hashable]] = []
         self._chances: list[dict[int, float]] = []

@@ -10,7 +10,6 @@ class NoDraft(Drafter):
     """Proposes nothing, so that every cycle is a plain decoding step."""
 
     name = "none"
-    drafts_forced = False
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.root_only(request.pending_token)

@@ -21,6 +21,9 @@ class NotingDrafter(Drafter):
         for request, hidden in zip(requests, path_hidden, strict=True):
             self._note(request, hidden)
 
+    def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+        """Their states come with those of the next pass."""
+
     @abstractmethod
     def _note(self, request: Request, hidden: Hidden) -> None:
         """Keep what is needed of some positions' states, layer → [N, M]."""

@@ -53,6 +53,8 @@ class RecyclingTable:
 class RecyclingSource(GuessSource):
     """Successors of the last token."""
 
+    name = "token_recycling"
+
     def __init__(self, rates: AcceptanceRates, table: RecyclingTable) -> None:
         self.rates = rates
         self.table = table

@@ -69,6 +69,10 @@ class RetrievalDrafter(Drafter):
         for request in requests:
             self._guessers[request.slot].learn(request.tokens)
 
+    def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+        for request in requests:
+            self._guessers[request.slot].read(request.tokens)
+
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:
             if self._guessers.pop(request.slot, None) is not None:

@@ -54,6 +54,8 @@ class KeptAnswers:
 class SuffixSource(GuessSource):
     """Followers of the longest runs at the text's end."""
 
+    name = "suffix"
+
     # beside a model; fitted, as the rates
     further_weight, further_offset = 0.75, 1.65
 

@@ -22,10 +22,11 @@ export class Palette {
 
 /** Where a token came from: a name for people, and the class that colours it. */
 export function sourceOf(token, step, palette) {
-  if (token.source !== "drafted") return { name: OWN[token.source], look: token.source, about: ABOUT[token.source] };
+  if (token.node === null) return { name: OWN[token.source], look: token.source, about: ABOUT[token.source] };
   const drafters = step.nodes[token.node].drafters;
   const name = drafters.join(" + ") || "drafted";
-  return { name, look: `drafted ${palette.of(drafters)}`, about: `drafted by ${name}, and accepted` };
+  const about = token.source === "forced" ? "what is asked for leaves no other token" : `drafted by ${name}, and accepted`;
+  return { name, look: `drafted ${palette.of(drafters)}`, about };
 }
 
 export class Answer {

@@ -21,7 +21,7 @@ export class Figures {
     this.tokens += step.tokens.length;
     this.passes += 1;
     this.drafted += depthOf(step);
-    this.accepted += step.path.length - 1;
+    this.accepted += step.tokens.filter((token) => token.source === "drafted").length;
     if (this.#first === null) [this.#first, this.#firstTokens] = [now, this.tokens];
     this.#show((now - this.#first) / 1000);
   }
@@ -44,9 +44,14 @@ export class Figures {
 
 export const percent = (share) => (Number.isFinite(share) ? `${Math.round(100 * share)} %` : "–");
 
-/** Levels of a tree below its root. */
+/** Whether a constraint left no other token, so that nobody drafted it. */
+export const isForced = (node) => node.drafters.length === 1 && node.drafters[0] === "forced";
+
+/** Levels of a tree that were drafted. */
 export function depthOf(step) {
   const depths = [];
-  for (const node of step.nodes) depths.push(node.parent === null ? 0 : depths[node.parent] + 1);
+  for (const node of step.nodes) {
+    depths.push(node.parent === null ? 0 : depths[node.parent] + (isForced(node) ? 0 : 1));
+  }
   return Math.max(...depths);
 }

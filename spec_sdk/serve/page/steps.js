@@ -1,7 +1,7 @@
 // Going through the steps: the strip of all of them, slider, buttons, play; and what is told of the one in view.
 
 import { OWN } from "./answer.js";
-import { depthOf } from "./figures.js";
+import { depthOf, isForced } from "./figures.js";
 import { drawTree, quoted } from "./tree.js";
 
 const PACE_MS = 700;
@@ -141,17 +141,18 @@ export class Steps {
 
 /** What the verifier made of a step, in a sentence. */
 export function verdictOf(step) {
-  const drafted = step.nodes.length - 1;
-  const kept = step.path.length - 1;
-  const own = step.tokens.find((token) => token.source !== "drafted");
+  const forced = step.tokens.filter((token) => token.source === "forced").length;
+  const drafted = step.nodes.filter((node, i) => i && !isForced(node)).length;
+  const kept = step.path.length - 1 - forced;
+  const own = step.tokens.find((token) => token.node === null);
   const hits = step.attention_hits?.filter((hit) => hit !== null) ?? [];
   const attention = hits.length
     ? ` Attention was predicted in ${several(hits.length, "layer")}, rightly in ${hits.filter(Boolean).length}.` : "";
   if (!drafted) {
     const added = own ? `The target wrote ${quoted(own.piece)} itself.` : "";
-    return `Nothing was drafted. ${added}${attention}`.trim();
+    return `Nothing was drafted. ${forced ? `${several(forced, "token")} forced. ` : ""}${added}${attention}`.trim();
   }
   const ending = own ? `; the target added ${quoted(own.piece)} (${OWN[own.source]}).` : "; there the answer ended.";
-  const tree = `${several(drafted, "token")} drafted, ${several(depthOf(step), "level")} deep. `;
+  const tree = `${forced ? `${several(forced, "token")} forced. ` : ""}${several(drafted, "token")} drafted, ${several(depthOf(step), "level")} deep. `;
   return `${tree}${kept ? `${kept} accepted` : "None accepted"}${ending} ${several(step.tokens.length, "token")} from one pass.${attention}`;
 }

@@ -34,7 +34,7 @@ const SAID = { kept: "accepted", rejected: "rejected", unreached: "not reached" 
 
 /** Boxes with place and width: those of the tree, and last the target's own token, if it added one. */
 function layout(step) {
-  const own = step.tokens.find((token) => token.source !== "drafted");
+  const own = step.tokens.find((token) => token.node === null);
   const fate = fates(step);
   const boxes = step.nodes.map((node, i) => ({
     text: visible(node.text), raw: node.text, parent: node.parent, fate: i ? fate[i] : "root",
