@@ -280,6 +280,9 @@ class Scheduler:
                 with self._ending([turn.active]):
                     turn.verdict = self._checked(verdict, turn)
                     turn.tokens = clip(turn.verdict, turn.active.view)
+            # a captured pass leaves them on the device, which is done now
+            for turn in turns:
+                turn.attention = turn.scores.attention
             if tops:
                 for turn, top in zip(asking, read_tops(tops), strict=True):
                     turn.top = top
@@ -365,7 +368,7 @@ class Scheduler:
             active, size = turn.active, turn.tree.size
             share = size / rows
             draft_share = (size if turn.budget.depth else 0) / drafted if drafted else share
-            report = turn.scores.attention
+            report = turn.attention
             self._emit(
                 active,
                 event="cycle",

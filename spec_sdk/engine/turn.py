@@ -13,6 +13,7 @@ from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.engine.constrained_tree import ConstrainedTree
 from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
+from spec_sdk.model.block_runner import AttentionReport
 from spec_sdk.model.session import Scores
 from spec_sdk.ops import TopTokens
 from spec_sdk.tree import TokenTree
@@ -62,6 +63,7 @@ class Turn:
     tree: TokenTree
     scores: Scores = field(init=False)
     verdict: Verdict = field(init=False)
+    attention: AttentionReport | None = None
     top: TopTokens | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None

@@ -52,7 +52,7 @@ class PassOutput:
     a pass and says so by :func:`spec_sdk.ops.host_reads.count`.
 
     ``logits_BNV``: as the plan asks, [B, N, V], [B, 1, V] or [B, N, 0]; ``hidden``: layer → [B, N, M]; ``reports``: per
-    request, what the runner measured. ``token_R``: the tokens that the logits are of, which are R then and not V, where
+    request, what the runner measured, which may wait for the device when it is first looked at. ``token_R``: the tokens that the logits are of, which are R then and not V, where
     the output head has rows of some only; None: all. ``made``: what the plan's epilogue returned.
     """
 

@@ -20,6 +20,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -48,8 +49,8 @@ class CapturedPass:
 class GraphExecutor(TorchExecutor):
     """Captures passes of runners that are ``capturable``, by ``capture``, when a size first comes.
 
-    Sizes are powers of two, so that few come. The attention level, whose slices depend on lengths that only the host
-    knows, and what a drafter feeds beside tokens, run as in the torch executor.
+    Sizes are powers of two, so that few come. What a drafter feeds beside tokens runs as in the torch executor, and so
+    does the attention level with a runner whose slices depend on lengths that only the host knows.
     """
 
     def __init__(self, decoder: Decoder, ops: Ops, capture: Capture) -> None:
@@ -90,7 +91,10 @@ class GraphExecutor(TorchExecutor):
         captured.flat_I.copy_(inputs.flat, non_blocking=True)
         captured.replay()
         # the next pass overwrites them
-        return changed(captured.output, torch.clone)
+        output = changed(captured.output, torch.clone)
+        if isinstance(output.reports, UnreadReports):
+            return replace(output, reports=output.reports.of(inputs))
+        return output
 
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
         made = GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
@@ -152,6 +156,8 @@ def changed(output: PassOutput, change: Callable[[torch.Tensor], torch.Tensor]) 
     parts = {field.name: getattr(output, field.name) for field in fields(output)}
     made: dict[str, Any] = {name: change(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
     made["hidden"] = {layer: change(h_BNM) for layer, h_BNM in output.hidden.items()}
+    if isinstance(output.reports, UnreadReports):
+        made["reports"] = output.reports.changed(change)
     return replace(output, **made)
 
 

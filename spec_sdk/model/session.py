@@ -35,13 +35,18 @@ PLAIN = SequentialRunner()
 class Scores:
     """What one target pass over a tree returns.
 
-    ``logits_NV[i]``: for the token after node i. ``hidden``: layer → [N, M], as asked. ``attention``: what the runner
-    measured, if it speculates on attention.
+    ``logits_NV[i]``: for the token after node i. ``hidden``: layer → [N, M], as asked. ``reports``: at most one, of
+    what the runner measured.
     """
 
     logits_NV: torch.Tensor
     hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    attention: AttentionReport | None = None
+    reports: Sequence[AttentionReport | None] = ()
+
+    @property
+    def attention(self) -> AttentionReport | None:
+        """What the runner measured, if it speculates on attention. May wait for the device, once."""
+        return self.reports[0] if self.reports else None
 
 
 class Session:
@@ -183,7 +188,7 @@ class Session:
             Scores(
                 self._logits(output).full_KV,
                 {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()},
-                output.reports[0] if output.reports else None,
+                output.reports,
             )
             for output in outputs
         ]

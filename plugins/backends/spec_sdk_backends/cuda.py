@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Backend, Finding, Suitability, option
+from spec_sdk.contracts import AttentionVerifier, Backend, BlockRunner, Finding, Predictor, Suitability, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import choice_of
 from spec_sdk.model.decoder import Decoder, TensorSource
@@ -148,6 +148,19 @@ class CudaBackend(Backend):
         if self._capture is None:
             return TorchExecutor(decoder, self.ops)
         return GraphExecutor(decoder, self.ops, self._capture)
+
+    def attention_runner(
+        self, executor: Executor, make_predictor: Callable[[], Predictor], verifier: AttentionVerifier
+    ) -> BlockRunner | None:
+        """Hit or miss inside a captured pass; None where passes are not captured, or it cannot be done there."""
+        if not isinstance(executor, GraphExecutor):
+            return None
+        from spec_sdk_backends.overlapped_speculation import OverlappedSpeculationRunner
+
+        predictor = make_predictor()
+        if predictor.ends is None or OverlappedSpeculationRunner.unsuited_because(executor.decoder, predictor, verifier):
+            return None
+        return OverlappedSpeculationRunner(verifier, predictor.ends)
 
     @property
     def compiled(self) -> Mapping[str, Any]:
