@@ -15,7 +15,7 @@ from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.model.block_runner import AttentionReport
 from spec_sdk.model.session import Scores
-from spec_sdk.ops import TopTokens
+from spec_sdk.ops import PendingDecision, TopTokens
 from spec_sdk.tree import TokenTree
 
 Emit = Callable[[dict[str, Any]], None]
@@ -62,6 +62,7 @@ class Turn:
     prefix: int
     tree: TokenTree
     scores: Scores = field(init=False)
+    pending: PendingDecision | None = None
     verdict: Verdict = field(init=False)
     attention: AttentionReport | None = None
     top: TopTokens | None = None

@@ -20,7 +20,7 @@ from spec_sdk.ops.pass_inputs import PassInputs
 
 LogitRows = Literal["all", "last", "none"]
 Epilogue = Callable[[torch.Tensor], torch.Tensor]
-"""Logits [B, N, V] → a tensor."""
+"""Logits [B, N, V] → a tensor [B, …]."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ class PassOutput:
     a pass and says so by :func:`spec_sdk.ops.host_reads.count`.
 
     ``logits_BNV``: as the plan asks, [B, N, V], [B, 1, V] or [B, N, 0]; ``hidden``: layer → [B, N, M]; ``reports``: per
-    request, what the runner measured, which may wait for the device when it is first looked at. ``token_R``: the tokens that the logits are of, which are R then and not V, where
-    the output head has rows of some only; None: all. ``made``: what the plan's epilogue returned.
+    request, what the runner measured, which may wait for the device when it is first looked at. ``token_R``: the tokens
+    that the logits are of, which are R then and not V, where the output head has rows of some only; None: all.
+    ``made``: what the plan's epilogue returned.
     """
 
     logits_BNV: torch.Tensor
@@ -98,6 +99,8 @@ class Executor(ABC):
     dtype: torch.dtype
     feature_width: int = 0
     """Width of the features that every row of a pass is fed besides its token; 0 where it is fed a token only."""
+    one_launch: bool = False
+    """Whether short passes are one launch each, with what their plan's epilogue makes of the logits."""
     head_is_collective: bool = False
     """Whether several processes compute the logits together, so that all of them must ask for them."""
     bits_vary: str | None = "its executor does not promise them"

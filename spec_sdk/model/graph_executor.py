@@ -55,6 +55,8 @@ class GraphExecutor(TorchExecutor):
 
     def __init__(self, decoder: Decoder, ops: Ops, capture: Capture) -> None:
         super().__init__(decoder, ops)
+        # cross-attention keeps K and V in a cache of its own
+        self.one_launch = not (self.config.encoder or decoder.data_dependent)
         self._capture = capture
         self._captured: dict[Hashable, CapturedPass] = {}
         self._largest_capacity = 0
@@ -72,9 +74,7 @@ class GraphExecutor(TorchExecutor):
 
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
-        # cross-attention keeps K and V in a cache of its own
-        eager = self.config.encoder or self.decoder.data_dependent
-        if eager or not can_be_captured(inputs, plan):
+        if not (self.one_launch and can_be_captured(inputs, plan)):
             return super().forward(inputs, cache, plan)
         assert isinstance(cache, KVCache) and inputs.flat is not None
         if cache.capacity > self._largest_capacity:

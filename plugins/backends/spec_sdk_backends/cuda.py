@@ -59,6 +59,15 @@ class CudaConfig:
         "the small operations of a block in four launches: residual and norm, rotation and cache, activation",
         choices={True: "", False: "", "auto": "with compile, until a GPU has shown what they gain"},
     )
+    verdicts: str = option(
+        "auto",
+        "with compile, when the verdicts on sampled trees are launched",
+        choices={
+            "inside": "in the pass's graph: their tables are made before it",
+            "after": "after it: their tables are made while it runs",
+            "auto": "after, until a GPU has shown what inside gains; greedy ones need no tables, and are always inside",
+        },
+    )
 
 
 class CudaBackend(Backend):
@@ -90,7 +99,7 @@ class CudaBackend(Backend):
         self._device = torch.device("cuda", config.index)
         # triton launches on the current device, whatever the tensors say
         torch.cuda.set_device(self._device)
-        self._ops: Ops = TritonOps()
+        self._ops: Ops = TritonOps(decides_in_pass=config.verdicts == "inside")
         self._capture = GraphCapture(self._device) if captures else None
 
     def be_deterministic(self) -> None:
@@ -98,7 +107,8 @@ class CudaBackend(Backend):
             raise UserError("deterministic: it takes the fused launches; leave out backend.fuse=false")
         from spec_sdk_backends.deterministic_ops import DeterministicOps
 
-        self._ops, self._fuses, self.deterministic = DeterministicOps(), True, True
+        ops = DeterministicOps(decides_in_pass=self.config.verdicts == "inside")
+        self._ops, self._fuses, self.deterministic = ops, True, True
 
     @property
     def device(self) -> torch.device:
@@ -158,9 +168,8 @@ class CudaBackend(Backend):
         from spec_sdk_backends.overlapped_speculation import OverlappedSpeculationRunner
 
         predictor = make_predictor()
-        if predictor.ends is None or OverlappedSpeculationRunner.unsuited_because(executor.decoder, predictor, verifier):
-            return None
-        return OverlappedSpeculationRunner(verifier, predictor.ends)
+        ends, why = predictor.ends, OverlappedSpeculationRunner.unsuited_because(executor.decoder, predictor, verifier)
+        return None if ends is None or why else OverlappedSpeculationRunner(verifier, ends)
 
     @property
     def compiled(self) -> Mapping[str, Any]:
