@@ -6,7 +6,7 @@ Legend: K nodes that are fed together, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from spec_sdk.contracts.request import Request
@@ -33,6 +33,15 @@ class Growth(Plugin, ABC):
     @abstractmethod
     def branches(self) -> bool:
         """Whether its trees may branch."""
+
+    def fixed_widths(self, depth: int, max_nodes: int, request: Request) -> Sequence[int] | None:
+        """Children of every node, level by level, where the trees of :meth:`grow` have this shape whatever the logits:
+        each node's children are its most probable tokens, as :meth:`DraftLogits.top` gives them, and each level but the
+        last is fed whole, in the order of creation. They may then be drafted without asking the host between levels.
+
+        None, the default: it hangs on the logits, or children are drawn. ``max_nodes``: as of the tree that is grown.
+        """
+        return None
 
     @abstractmethod
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:

@@ -15,6 +15,7 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -148,6 +149,16 @@ class Executor(ABC):
 
         Raises UserError, by name, for a runner that it cannot execute.
         """
+
+    def draft_levels(
+        self, levels: DraftLevels, cache: Cache, runner: BlockRunner
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """What :meth:`DraftLevels.run <spec_sdk.model.draft_levels.DraftLevels.run>` returns, as one launch; None, the
+        default: it cannot be one, with this executor or with this runner.
+
+        K and V of the levels that are fed go to the cache, as by :meth:`forward`. Commits nothing.
+        """
+        return None
 
     @abstractmethod
     def cut(self, layers: Sequence[int]) -> Executor:

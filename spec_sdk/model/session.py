@@ -19,10 +19,11 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.context_vocabulary import ContextVocabulary
+from spec_sdk.model.draft_levels import DraftedLevel, DraftLevels
 from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.executor import Epilogue, Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
-from spec_sdk.ops import DraftLogits, LogitsToCome
+from spec_sdk.ops import DraftLogits, LogitsToCome, host_reads
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -222,6 +223,35 @@ class Session:
         outputs = self._run("growing", requests, self._plan(self.runner))
         self._fed.update((slot, tree.token[1:]) for slot, tree in zip(slots, trees, strict=True))
         return [self._logits(output) for output in outputs]
+
+    def draft_levels(
+        self, slots: Sequence[int], widths: Sequence[int], roots: Sequence[DraftLogits], limit: int
+    ) -> list[list[DraftedLevel]] | None:
+        """Trees of one shape behind each slot's committed tokens, all levels as one launch, with one read: of every
+        request its levels. None where that cannot be; nothing is done then.
+
+        A node of level i has ``widths[i]`` children, its most probable tokens below ``limit``. ``roots``: the logits
+        that :meth:`feed` gave, K = 1. All levels but the last are fed, as by :meth:`grow`; nothing is committed.
+        """
+        if not self.one_launch or len(widths) < 2:
+            return None
+        reduced = roots[0].token_R is not None
+        tokens = roots[0].logits_KR.shape[-1]
+        if (reduced and self.executor.vocabulary > limit) or max(widths) > min(limit, tokens):
+            return None
+        root_BR = torch.cat([root.logits_KR for root in roots])
+        levels = DraftLevels.of(widths, root_BR, tokens if reduced else limit, [(s, self.length(s)) for s in slots])
+        self.cache.reserve(max(slots) + 1, levels.columns)
+        drafted = self.executor.draft_levels(levels, self.cache, self.runner)
+        if drafted is None:
+            return None
+        found = []
+        fed = sum(inputs.width for inputs in levels.inputs)
+        for slot, logprob_X, token_X in zip(slots, *host_reads.read(*drafted), strict=True):
+            self._fed[slot] = token_X[:fed].tolist()
+            pairs = zip(levels.split(logprob_X), levels.split(token_X), strict=True)
+            found.append([DraftedLevel(*pair) for pair in pairs])
+        return found
 
     def draft(
         self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner

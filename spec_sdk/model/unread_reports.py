@@ -63,10 +63,13 @@ class UnreadReports(Sequence[AttentionReport]):
 
     @cached_property
     def _reports(self) -> list[AttentionReport]:
-        (table,) = read(self.table_BKX)
+        guessed = [self.guesses(prefix) for prefix, _ in self.request_B]
+        rows_B: list[list[list[float]]] = [[] for _ in guessed]
+        if self.predicted and any(guessed):
+            rows_B = read(self.table_BKX)[0].tolist()
         return [
-            self._report(rows if self.guesses(prefix) else [], live)
-            for rows, (prefix, live) in zip(table.tolist(), self.request_B, strict=True)
+            self._report(rows if guesses else [], live)
+            for rows, guesses, (_, live) in zip(rows_B, guessed, self.request_B, strict=True)
         ]
 
     def _report(self, rows: Sequence[Sequence[float]], live: int) -> AttentionReport:

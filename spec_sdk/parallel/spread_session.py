@@ -63,7 +63,7 @@ class SpreadSession(Session):
 
     @property
     def one_launch(self) -> bool:
-        # what an epilogue makes is made of things that the other ranks do not have
+        # the other ranks are told of trees and levels, and of nothing that a launch makes besides
         return False
 
     def score(

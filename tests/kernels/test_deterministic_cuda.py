@@ -57,7 +57,7 @@ def loaded(
     weights: str = "dense",
     ops: Ops | None = None,
     dtype: torch.dtype = torch.float32,
-    **options: bool,
+    **options: Any,
 ) -> Executor:
     backend = CudaBackend(CudaConfig(**options))
     backend.be_deterministic()

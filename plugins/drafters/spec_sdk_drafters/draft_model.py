@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, option
+from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
 from spec_sdk.ranks import ALONE
@@ -82,6 +83,12 @@ class DraftModelDrafter(GrowingDrafter):
     def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:
         unfed = [request.tokens[self.session.length(request.slot) :] for request in requests]
         return functools.partial(self.session.feed, [request.slot for request in requests], unfed)
+
+    def levels_at_once(
+        self, requests: Sequence[Request], widths: Sequence[int], roots: Sequence[DraftLogits]
+    ) -> list[list[DraftedLevel]] | None:
+        slots = [request.slot for request in requests]
+        return self.session.draft_levels(slots, widths, roots, self.vocabulary)
 
     def before_growing(self, requests: Sequence[Request]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spec_sdk.contracts import DraftLogits, Growing, Growth, Request
@@ -33,6 +34,10 @@ class AutoGrowth(Growth):
     @property
     def branches(self) -> bool:
         return self.config.width > 1
+
+    def fixed_widths(self, depth: int, max_nodes: int, request: Request) -> Sequence[int] | None:
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
+        return None if self.branches or children != "top_k" else [1] * depth
 
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         width = self.config.width

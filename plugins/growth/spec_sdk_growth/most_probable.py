@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,10 @@ class MostProbableGrowth(Growth):
     @property
     def branches(self) -> bool:
         return self.config.width > 1
+
+    def fixed_widths(self, depth: int, max_nodes: int, request: Request) -> Sequence[int] | None:
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)
+        return None if self.branches or children != "top_k" else [1] * depth
 
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)

@@ -54,6 +54,10 @@ class StaticGrowth(Growth):
     def branches(self) -> bool:
         return any(width > 1 for width in self.config.widths)
 
+    def fixed_widths(self, depth: int, max_nodes: int, request: Request) -> Sequence[int] | None:
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
+        return affordable_widths(self.config.widths, depth, max_nodes) if children == "top_k" else None
+
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
         c = self.config
