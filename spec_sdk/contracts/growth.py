@@ -6,10 +6,11 @@ Legend: K nodes that are fed together, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 
 from spec_sdk.contracts.request import Request
+from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.ops import DraftLogits
 from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -34,12 +35,13 @@ class Growth(Plugin, ABC):
     def branches(self) -> bool:
         """Whether its trees may branch."""
 
-    def fixed_widths(self, depth: int, max_nodes: int, request: Request) -> Sequence[int] | None:
-        """Children of every node, level by level, where the trees of :meth:`grow` have this shape whatever the logits:
-        each node's children are its most probable tokens, as :meth:`DraftLogits.top` gives them, and each level but the
-        last is fed whole, in the order of creation. They may then be drafted without asking the host between levels.
+    def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape | None:
+        """The shape of the trees of :meth:`grow`, where it is the same whatever the logits. They may then be drafted
+        without asking the host between levels.
 
-        None, the default: it hangs on the logits, or children are drawn. ``max_nodes``: as of the tree that is grown.
+        A node's children are its most probable tokens, as :meth:`DraftLogits.top` gives them, or one drawn token, which
+        ``grow`` then takes from :attr:`DraftLogits.drawn_K`; each level but the last is fed whole, in the order of
+        creation. None, the default: it hangs on the logits. ``max_nodes``: as of the tree that is grown.
         """
         return None
 

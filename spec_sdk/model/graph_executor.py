@@ -50,11 +50,12 @@ class CapturedPass:
 
 @dataclass(frozen=True)
 class CapturedLevels(CapturedPass):
-    """``root_BR``: where the roots' logits are put besides. The output has log-probabilities as its logits, and tokens
-    as what was made of them.
+    """``root_BR``, ``draw_BX``: where the roots' logits and the numbers of draws are put besides. The output has what
+    was picked by as its logits, and tokens as what was made of them.
     """
 
     root_BR: torch.Tensor
+    draw_BX: torch.Tensor
 
 
 class GraphExecutor(TorchExecutor):
@@ -110,16 +111,15 @@ class GraphExecutor(TorchExecutor):
         assert isinstance(cache, KVCache)
         columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
         root = levels.root_BR
-        key = levels.widths, root.shape, root.dtype, levels.limit, columns, place_of(cache), plan
+        key = levels.shape, root.shape, root.dtype, levels.limit, columns, place_of(cache), plan
         captured: CapturedLevels = self._found(key, cache, lambda: self._capture_levels(levels, cache, plan, columns))
-        flat = levels.flat
-        flat = flat if self.device.type == "cpu" else flat.pin_memory()
-        captured.flat_I.copy_(flat, non_blocking=True)
+        for place, numbers in ((captured.flat_I, levels.flat), (captured.draw_BX, levels.draw_BX)):
+            place.copy_(numbers if place.device.type == "cpu" else numbers.pin_memory(), non_blocking=True)
         captured.root_BR.copy_(root)
         captured.replay()
         made = captured.output.made
         assert made is not None
-        return captured.output.logits_BNV[:, 0].clone(), made.clone()
+        return captured.output.logits_BNV.clone(), made.clone()
 
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
         made = GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
@@ -143,17 +143,18 @@ class GraphExecutor(TorchExecutor):
         return self._captured[key]
 
     def _capture_levels(self, levels: DraftLevels, cache: KVCache, plan: PassPlan, columns: int) -> CapturedLevels:
-        flat_I, root_BR = levels.flat.to(self.device), levels.root_BR.clone()
-        fixed = levels.over(flat_I, root_BR, columns)
+        flat_I, draw_BX = levels.flat.to(self.device), levels.draw_BX.to(self.device)
+        root_BR = levels.root_BR.clone()
+        fixed = levels.over(flat_I, root_BR, draw_BX, columns)
 
         def run() -> PassOutput:
             def logits_of(inputs: PassInputs) -> torch.Tensor:
                 return TorchExecutor.forward(self, inputs, cache, plan).logits_BNV
 
-            logprob_BX, token_BX = fixed.run(logits_of, self.ops, self.decoder.token_R)
-            return PassOutput(logprob_BX[:, None], made=token_BX)
+            values, token_BX = fixed.run(logits_of, self.ops, self.decoder.token_R)
+            return PassOutput(values, made=token_BX)
 
-        return CapturedLevels(flat_I, *self._capture(run), root_BR)
+        return CapturedLevels(flat_I, *self._capture(run), root_BR, draw_BX)
 
     def _capture_pass(self, inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> CapturedPass:
         assert inputs.flat is not None

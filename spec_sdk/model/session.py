@@ -19,7 +19,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.context_vocabulary import ContextVocabulary
-from spec_sdk.model.draft_levels import DraftedLevel, DraftLevels
+from spec_sdk.model.draft_levels import DraftedLevel, DraftLevels, TreeShape
 from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.executor import Epilogue, Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -225,33 +225,41 @@ class Session:
         return [self._logits(output) for output in outputs]
 
     def draft_levels(
-        self, slots: Sequence[int], widths: Sequence[int], roots: Sequence[DraftLogits], limit: int
+        self,
+        slots: Sequence[int],
+        shape: TreeShape,
+        roots: Sequence[DraftLogits],
+        limit: int,
+        draws: Sequence[Sequence[float]] = (),
     ) -> list[list[DraftedLevel]] | None:
         """Trees of one shape behind each slot's committed tokens, all levels as one launch, with one read: of every
         request its levels. None where that cannot be; nothing is done then.
 
-        A node of level i has ``widths[i]`` children, its most probable tokens below ``limit``. ``roots``: the logits
-        that :meth:`feed` gave, K = 1. All levels but the last are fed, as by :meth:`grow`; nothing is committed.
+        Tokens from ``limit`` on are not drafted. ``roots``: the logits that :meth:`feed` gave, K = 1. ``draws``: where
+        children are drawn, each request's random numbers, one for each level, and then its temperature. All levels but
+        the last are fed, as by :meth:`grow`; nothing is committed.
         """
-        if not self.one_launch or len(widths) < 2:
+        reduced, tokens = roots[0].token_R is not None, roots[0].logits_KR.shape[-1]
+        if not self.one_launch or len(shape.widths) < 2 or max(shape.widths) > min(limit, tokens):
             return None
-        reduced = roots[0].token_R is not None
-        tokens = roots[0].logits_KR.shape[-1]
-        if (reduced and self.executor.vocabulary > limit) or max(widths) > min(limit, tokens):
+        # a draw goes by the order of tokens, which a reduced head may have otherwise
+        if reduced and (shape.drawn or self.executor.vocabulary > limit):
             return None
         root_BR = torch.cat([root.logits_KR for root in roots])
-        levels = DraftLevels.of(widths, root_BR, tokens if reduced else limit, [(s, self.length(s)) for s in slots])
+        places = [(slot, self.length(slot)) for slot in slots]
+        levels = DraftLevels.of(shape, root_BR, tokens if reduced else limit, places, draws)
         self.cache.reserve(max(slots) + 1, levels.columns)
         drafted = self.executor.draft_levels(levels, self.cache, self.runner)
         if drafted is None:
             return None
-        found = []
+        values, token_BX = drafted
+        if shape.drawn:
+            (token_BX,) = host_reads.read(token_BX)
+        else:
+            values, token_BX = host_reads.read(values, token_BX)
         fed = sum(inputs.width for inputs in levels.inputs)
-        for slot, logprob_X, token_X in zip(slots, *host_reads.read(*drafted), strict=True):
-            self._fed[slot] = token_X[:fed].tolist()
-            pairs = zip(levels.split(logprob_X), levels.split(token_X), strict=True)
-            found.append([DraftedLevel(*pair) for pair in pairs])
-        return found
+        self._fed.update((slot, token_X[:fed].tolist()) for slot, token_X in zip(slots, token_BX, strict=True))
+        return [levels.split(*of_request) for of_request in zip(values, token_BX, strict=True)]
 
     def draft(
         self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner

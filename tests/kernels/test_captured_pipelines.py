@@ -165,17 +165,21 @@ def test_greedy_verdicts_inside_the_pass(
 LEVELS = (
     ("sd_chain", ()),
     ("easyspec_chain", ("drafter.growth=static", "drafter.widths=[2,1]")),
+    ("sd_chain", SAMPLED),
+    ("sd_chain", (*SAMPLED, "drafter.temperature=0.7")),
     ("sd_chain", ("drafter.growth=dynamic", "drafter.max_nodes=4")),
 )
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides"), [LEVELS[0], LEVELS[1], pytest.param(*LEVELS[2], marks=pytest.mark.full)]
+    ("name", "overrides"), [*LEVELS[:3], *(pytest.param(*case, marks=pytest.mark.full) for case in LEVELS[3:])]
 )
 def test_draft_levels_are_one_launch(
     name: str, overrides: tuple[str, ...], checkpoint: Path, interpreted_gpu: None
 ) -> None:
-    """Trees of one shape: the same trees as level by level, with one read for all levels of all requests."""
+    """Trees of one shape: the same trees as level by level, chosen or drawn by the same random numbers, with one read for
+    all levels of all requests.
+    """
     options = (*DRAFTING, *overrides)
     expected, known = answers(pipeline(checkpoint, name, *options), PROMPTS[:2], 2, 8)
     found, cycles = answers(pipeline(checkpoint, name, *options, "backend.compile=true"), PROMPTS[:2], 2, 8)

@@ -9,14 +9,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request
+from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, TreeShape
 from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
-from spec_sdk_drafters.levels_at_once import KnownTops, grow_known
+from spec_sdk_drafters.levels_at_once import draws_of, grow_known, known_logits
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
@@ -48,11 +48,21 @@ class GrowingDrafter(Drafter):
         self.vocabulary = models.target.executor.vocabulary
         self._drafts: dict[int, GrowingDraft] = {}
 
+    @property
+    def drafts_at_once(self) -> bool:
+        """Whether :meth:`levels_at_once` may do anything."""
+        return False
+
     def levels_at_once(
-        self, requests: Sequence[Request], widths: Sequence[int], roots: Sequence[DraftLogits]
+        self,
+        requests: Sequence[Request],
+        shape: TreeShape,
+        roots: Sequence[DraftLogits],
+        draws: Sequence[Sequence[float]],
     ) -> list[list[DraftedLevel]] | None:
         """All levels of trees of one shape, of each request, from the logits of its root; None, the default, where the
-        model is fed level by level.
+        model is fed level by level. ``draws``: of each request, where children are drawn, a random number for each
+        level and its temperature.
         """
         return None
 
@@ -106,22 +116,30 @@ class GrowingDrafter(Drafter):
         budgets: Sequence[Budget],
         depths: Sequence[int],
         roots: Mapping[int, DraftLogits],
-    ) -> dict[int, list[KnownTops]]:
+    ) -> dict[int, list[DraftLogits]]:
         """By the number of a request the levels of its tree, where these need nothing of the host between them: the
         shape is fixed, logits are not changed, and no level ends for its price. Requests of one shape share a launch.
         """
-        alike: dict[tuple[int, ...], list[int]] = {}
-        for i in roots:
+        alike: dict[TreeShape, list[int]] = {}
+        for i in roots if self.drafts_at_once else ():
             request, budget = requests[i], budgets[i]
             if not (request.changes_logits or budget.level_cost):
-                widths = self.growth.fixed_widths(depths[i], budget.nodes, request)
-                if widths is not None:
-                    alike.setdefault(tuple(widths), []).append(i)
-        known: dict[int, list[KnownTops]] = {}
-        for widths, index in alike.items():
-            drafted = self.levels_at_once([requests[i] for i in index], widths, [roots[i] for i in index])
-            for i, levels in zip(index, drafted or (), strict=drafted is not None):
-                known[i] = [KnownTops.of(level, self.vocabulary) for level in levels]
+                shape = self.growth.fixed_shape(depths[i], budget.nodes, request)
+                recipe = request.sampler.recipe
+                if shape is not None and not (shape.drawn and (recipe is None or recipe.shaping.filtered)):
+                    alike.setdefault(shape, []).append(i)
+        known: dict[int, list[DraftLogits]] = {}
+        for shape, index in alike.items():
+            together = [requests[i] for i in index]
+            states = [request.rng.get_state() for request in together]
+            draws = [draws_of(request, len(shape.widths)) for request in together] if shape.drawn else []
+            drafted = self.levels_at_once(together, shape, [roots[i] for i in index], draws)
+            if drafted is None:
+                for request, state in zip(together, states, strict=True):
+                    request.rng.set_state(state)
+                continue
+            for i, levels in zip(index, drafted, strict=True):
+                known[i] = [known_logits(level, self.vocabulary) for level in levels]
         return known
 
     def finish(self, requests: Sequence[Request]) -> None:

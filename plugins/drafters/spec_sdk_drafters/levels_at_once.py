@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spec_sdk.contracts import DraftLogits
-from spec_sdk.errors import PluginFault
+from spec_sdk.contracts import DraftLogits, Request
+from spec_sdk.errors import PluginFault, UnusableLogits
 from spec_sdk.model.draft_levels import DraftedLevel
+from spec_sdk.ops.inversion import next_uniform
 from spec_sdk_drafters.growing_draft import GrowingDraft
 
 
@@ -22,22 +23,33 @@ class KnownTops(DraftLogits):
 
     level: DraftedLevel = field(kw_only=True)
 
-    @staticmethod
-    def of(level: DraftedLevel, vocabulary: int) -> KnownTops:
-        return KnownTops(torch.empty((len(level.token_KW), 0)), None, vocabulary, level=level)
-
     def top(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        width = self.level.token_KW.shape[1]
-        if count != width:
-            raise PluginFault(f"a growth of fixed widths asked for {count} children, not {width}")
-        return self.level.logprob_KW, self.level.token_KW
+        width, logprob_KW = self.level.token_KW.shape[1], self.level.logprob_KW
+        if count != width or logprob_KW is None:
+            raise PluginFault(f"a growth of a fixed shape asked for {count} children, not {width}")
+        return logprob_KW, self.level.token_KW
 
     @property
     def full_KV(self) -> torch.Tensor:
-        raise PluginFault("a growth of fixed widths asked for whole rows of logits, not for the most probable children")
+        raise PluginFault("a growth of a fixed shape asked for whole rows of logits, not for children")
 
 
-def grow_known(draft: GrowingDraft, levels: Sequence[KnownTops]) -> None:
+def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits:
+    """A level as a growth is given it. Raises UnusableLogits where the device could not draw."""
+    if level.logits_KR is None:
+        return KnownTops(torch.empty((len(level.token_KW), 0)), None, vocabulary, level=level)
+    drawn_K = level.token_KW[:, 0].tolist()
+    if min(drawn_K) < 0:
+        raise UnusableLogits(0)
+    return DraftLogits(level.logits_KR, None, vocabulary, drawn_K=tuple(drawn_K))
+
+
+def draws_of(request: Request, levels: int) -> list[float]:
+    """A random number for each level, the request's next, and its temperature."""
+    return [*(next_uniform(request.rng) for _ in range(levels)), request.sampler.params.temperature]
+
+
+def grow_known(draft: GrowingDraft, levels: Sequence[DraftLogits]) -> None:
     """Let a tree grow that began with the first of these levels, to its end by the others."""
     asks = draft.advance(None)
     for level in levels[1:]:
@@ -47,4 +59,4 @@ def grow_known(draft: GrowingDraft, levels: Sequence[KnownTops]) -> None:
     else:
         if not asks:
             return
-    raise PluginFault("a growth of fixed widths fed other levels than these give")
+    raise PluginFault("a growth of a fixed shape fed other levels than these give")
