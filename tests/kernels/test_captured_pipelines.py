@@ -177,8 +177,8 @@ LEVELS = (
 def test_draft_levels_are_one_launch(
     name: str, overrides: tuple[str, ...], checkpoint: Path, interpreted_gpu: None
 ) -> None:
-    """Trees of one shape: the same trees as level by level, chosen or drawn by the same random numbers, with one read for
-    all levels of all requests.
+    """Trees of one shape: the same as level by level, chosen or drawn by the same random numbers, with one read for all
+    levels of all requests.
     """
     options = (*DRAFTING, *overrides)
     expected, known = answers(pipeline(checkpoint, name, *options), PROMPTS[:2], 2, 8)
