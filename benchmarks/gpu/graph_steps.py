@@ -150,7 +150,7 @@ def of_verdict(passes: Passes, rounds: int) -> dict[str, Any]:
 def cycle_times(
     passes: Passes, tree: TokenTree, params: SamplingParams, decides_in_pass: bool, rounds: int
 ) -> tuple[list[int], float]:
-    """What the engine answers over the same drawn chain, which costs nothing to draft, and median seconds of a cycle."""
+    """What the engine answers over the same drawn chain, which costs nothing to draft; median seconds of a cycle."""
     from spec_sdk_backends.triton_ops import TritonOps
     from spec_sdk_samplers.exact import ExactConfig, ExactSampler
     from spec_sdk_verifiers.multi_step import MultiStep

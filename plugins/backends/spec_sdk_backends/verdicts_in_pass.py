@@ -41,10 +41,8 @@ class TablesInUse:
         recipe, sampling = unscored[0].recipe, sampling_of(unscored[0].recipe)
         if recipe.shaping.filtered or any(sampling_of(one.recipe) != sampling for one in unscored):
             return None
-        if sampling not in self._samplings:
-            if len(self._samplings) == MOST_SAMPLINGS:
-                return None
-            self._samplings.append(sampling)
+        if sampling not in self._samplings and len(self._samplings) == MOST_SAMPLINGS:
+            return None
         trees = [one.tree for one in unscored]
         sources = [source for source, _ in first_reads(trees)]
         dtypes = {source.logits_V.dtype for source in sources if isinstance(source, DraftDistribution)}
@@ -68,7 +66,7 @@ class TablesInUse:
         except ValueError:
             return None
         tables.put(filling, [uniforms_of(one) for one in unscored])
-        self._keep(key, tables)
+        self._keep(key, sampling, tables)
         rows = sizes.requests * sizes.rows
         first_node_B = range(0, rows, sizes.rows)
         numbering = Numbering(trees, first_node_B, rows, rows + sizes.distributions)
@@ -78,8 +76,10 @@ class TablesInUse:
 
         return DecisionsInPass(tables.decide, decision)
 
-    def _keep(self, key: Hashable, tables: VerdictTables) -> None:
+    def _keep(self, key: Hashable, sampling: Hashable, tables: VerdictTables) -> None:
         self._tables[key] = tables
+        if sampling not in self._samplings:
+            self._samplings.append(sampling)
         if len(self._tables) > MOST_TABLES:
             del self._tables[next(iter(self._tables))]
 
