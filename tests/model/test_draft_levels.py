@@ -52,8 +52,7 @@ def test_levels_at_once_are_those_of_one_after_the_other(widths: tuple[int, ...]
 
     made, plain = captured(runner()), Session(TorchExecutor(tiny_decoder(), Ops()), runner())
     for session in (made, plain):
-        if session.runner is not None:
-            session.runner.prepare(session.executor.layers)
+        session.runner.prepare(session.executor.layers)
         session.reserve(3, 64)
         for slot, prompt in PROMPTS.items():
             session.prefill(slot, prompt)
@@ -102,6 +101,25 @@ def test_drawn_chains_have_the_tokens_that_a_sampler_draws() -> None:
         assert second is not None
         torch.testing.assert_close(fed.logits_KR, second, atol=1e-4, rtol=1e-4)
     assert len(seen) > 4
+
+
+def test_a_capture_serves_one_shape() -> None:
+    """Other draft temperatures are another graph, other temperatures are not."""
+    session = captured()
+    session.prefill(0, PROMPTS[0])
+    made = session.executor
+    assert isinstance(made, GraphExecutor)
+    roots, found = session.feed([0], [[PENDING]]), []
+    before = made.captures
+    for tempered, temperature in ((1.0, 1.0), (1.0, 0.5), (100.0, 1.0)):
+        draws = [[0.9, 0.9, temperature]]
+        drafted = session.draft_levels([0], TreeShape((1, 1), tempered), roots, session.vocabulary, draws)
+        assert drafted is not None
+        found.append([int(level.token_KW) for level in drafted[0]])
+    assert made.captures == before + 2
+    # at 100 nearly even
+    assert abs(found[2][0] - 0.9 * session.vocabulary) < 0.1 * session.vocabulary
+    assert found[2] != found[0]
 
 
 def chain(tokens: list[int]) -> TreeBuilder:

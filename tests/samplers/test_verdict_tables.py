@@ -17,6 +17,7 @@ from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import LogitsToCome, Ops, Recipe, ScoredTree, UnscoredTree, read_decisions
+from spec_sdk.ops.in_pass import OnceDrawn
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.testing import StaticOps, no_waiting, repeated
 from spec_sdk.testing.random_weights import TINY, RandomWeights
@@ -239,8 +240,7 @@ def test_what_a_pass_cannot_decide_takes_no_numbers(device: torch.device) -> Non
     for i in range(6):
         one = unscored(tree, 0, SamplingParams(temperature=0.6 + 0.1 * i))
         inside = ops.accept_in_pass("multi_step", [one], to_come(1, device))
-        # the two of the cases above that were looked at count
-        assert (inside is not None) == (i < MOST_SAMPLINGS - 1) == bool(one.uniforms.taken)  # type: ignore[attr-defined]
+        assert (inside is not None) == (i < MOST_SAMPLINGS) == bool(one.uniforms.taken)  # type: ignore[attr-defined]
     assert ops.accept_in_pass("naive", [unscored(tree, 0)], to_come(1, device)) is None
     assert TritonOps().accept_in_pass("multi_step", [unscored(tree, 0)], to_come(1, device)) is None
 
@@ -278,3 +278,22 @@ def test_greedy_decisions_of_a_pass(device: torch.device) -> None:
     with pytest.raises(UnusableLogits) as raised:
         inside.decision(1, inside.epilogue(logits_BNV).cpu()[1])
     assert raised.value.row == 1
+
+
+def test_tables_of_a_temperature_serve_no_other(device: torch.device) -> None:
+    """What is captured for one would decide at it."""
+    ops, tree = TritonOps(decides_in_pass=True), drawn(3, device)
+    epilogues = []
+    for temperature in (0.5, 2.0, 0.5):
+        one = unscored(tree, 0, SamplingParams(temperature=temperature))
+        inside = ops.accept_in_pass("multi_step", [one], to_come(1, device))
+        assert inside is not None
+        epilogues.append(inside.epilogue)
+    assert epilogues[0] == epilogues[2] != epilogues[1]
+
+
+def test_numbers_are_drawn_once() -> None:
+    """A pass that failed over one request is made again for the others, with the numbers that they had."""
+    numbers = Numbers(3)
+    drawn_once = OnceDrawn(numbers)
+    assert drawn_once(4) == drawn_once(4) and numbers.taken == 4
