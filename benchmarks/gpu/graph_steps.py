@@ -37,13 +37,13 @@ from spec_sdk.bench.random_models import SHAPES, random_decoder
 from spec_sdk.contracts import PassInputs, PassPlan, RequestState, SamplingParams, TreeShape
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.executor import PassOutput
-from spec_sdk.model.graph_executor import Capture, GraphExecutor
+from spec_sdk.model.graph_executor import Capture, GraphExecutor, power_of_two
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import HostClock, StepClock, StreamClock
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops import Ops
+from spec_sdk.ops import LogitsToCome, Ops, Recipe, UnscoredTree
 from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
@@ -53,6 +53,8 @@ SCHEMA_VERSION = 1
 PARTS = ("levels", "verdict", "recovery", "lists")
 DEPTH = 5
 """Levels of the drafted chain."""
+WIDE = 64
+"""Nodes of a larger tree, of which only the host's preparations are timed."""
 WARM_UPS = 3
 """Cycles before those that are timed."""
 GAMMA = 7
@@ -144,7 +146,36 @@ def of_verdict(passes: Passes, rounds: int) -> dict[str, Any]:
     for name, decides_in_pass in (("after", False), ("inside", True)):
         tokens[name], cycles[name] = cycle_times(passes, tree, params, decides_in_pass, rounds)
     same = same and tokens["after"] == tokens["inside"]
-    return {"drafted": GAMMA, "same": same, "wall_ms": wall, "cycle_ms": as_ms(cycles)}
+    wide = random_tree(1, WIDE, vocabulary)
+    host = {f"{one.size} nodes": host_us(passes, one, params) for one in (tree, wide)}
+    return {"drafted": GAMMA, "same": same, "wall_ms": wall, "cycle_ms": as_ms(cycles), "host_us": host}
+
+
+def host_us(passes: Passes, tree: TokenTree, params: SamplingParams) -> dict[str, float]:
+    """Microseconds in which the host prepares a verdict: inside the graph before the pass, after it while it runs."""
+    from spec_sdk_backends.fused_multi_step import uniforms_of
+    from spec_sdk_backends.fused_rejection import gather_trees
+    from spec_sdk_backends.verdicts_in_pass import TablesInUse
+
+    rng, tables = torch.Generator().manual_seed(4), TablesInUse()
+
+    def uniforms(count: int) -> list[float]:
+        numbers: list[float] = torch.rand(count, generator=rng, dtype=torch.float64).tolist()
+        return numbers
+
+    unscored = UnscoredTree(tree, Recipe(params), uniforms)
+    vocabulary, device, dtype = passes.decoder.vocabulary, passes.device, passes.decoder.dtype
+    logits_NV = torch.zeros((power_of_two(tree.size), vocabulary), dtype=dtype, device=device)
+    to_come = LogitsToCome(1, len(logits_NV), vocabulary, dtype, device)
+
+    def before() -> None:
+        assert tables.multi_step([unscored], to_come) is not None
+
+    def meanwhile() -> None:
+        gather_trees([tree], [logits_NV[: tree.size]], [uniforms_of(unscored)], params)
+
+    seconds = wall_s({"before the pass": before, "while it runs": meanwhile}, waiting(device), 100)
+    return {name: round(1e6 * value, 1) for name, value in seconds.items()}
 
 
 def cycle_times(
@@ -320,6 +351,9 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         told.append(f"verdict on {verdict['drafted']} drafted tokens, {same}: {times(verdict)}")
         cycle = " | ".join(f"{name} {value:.3f} ms" for name, value in verdict["cycle_ms"].items())
         told.append(f"the engine's cycle with it: {cycle}")
+        for size, one in verdict["host_us"].items():
+            prepared = " | ".join(f"{name} {value:.0f} us" for name, value in one.items())
+            told.append(f"the host prepares a verdict on {size}: {prepared}")
     if levels := report.get("levels"):
         same = "the same" if levels["same"] else "NOT THE SAME"
         told.append(f"{levels['depth']} levels of a draft, {levels['shape']}, {same}: {times(levels)}")

@@ -32,6 +32,7 @@ def test_a_part_agrees_with_its_baseline(part: str, tmp_path: Path, capsys: pyte
         assert report["verdict"]["same"] is True
         assert set(report["verdict"]["wall_ms"]) == {"pass alone", "after the graph", "in the graph"}
         assert set(report["verdict"]["cycle_ms"]) == {"after", "inside"}
+        assert set(report["verdict"]["host_us"]) == {"8 nodes", "64 nodes"}
     elif part == "levels":
         assert report["levels"]["same"] is True and set(report["levels"]["wall_ms"]) == {"level by level", "at once"}
     elif part == "lists":
