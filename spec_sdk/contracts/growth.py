@@ -27,6 +27,11 @@ class Growth(Plugin, ABC):
 
     kind = "growth"
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "grow" in vars(cls) and "fixed_shape" not in vars(cls):
+            cls.fixed_shape = Growth.fixed_shape  # type: ignore[method-assign]
+
     def __init__(self, config: Any) -> None:
         self.config = config
 
@@ -41,7 +46,8 @@ class Growth(Plugin, ABC):
 
         A node's children are its most probable tokens, as :meth:`DraftLogits.top` gives them, or one drawn token, which
         ``grow`` then takes from :attr:`DraftLogits.drawn_K`; each level but the last is fed whole, in the order of
-        creation. None, the default: it hangs on the logits. ``max_nodes``: as of the tree that is grown.
+        creation. None, the default: it hangs on the logits. ``max_nodes``: as of the tree that is grown. Not inherited
+        by a class that has its own ``grow``.
         """
         return None
 

@@ -114,7 +114,8 @@ class GraphExecutor(TorchExecutor):
         key = levels.shape, root.shape, root.dtype, levels.limit, columns, place_of(cache), plan
         captured: CapturedLevels = self._found(key, cache, lambda: self._capture_levels(levels, cache, plan, columns))
         for place, numbers in ((captured.flat_I, levels.flat), (captured.draw_BX, levels.draw_BX)):
-            place.copy_(numbers if place.device.type == "cpu" else numbers.pin_memory(), non_blocking=True)
+            if numbers.numel():
+                place.copy_(numbers if place.device.type == "cpu" else numbers.pin_memory(), non_blocking=True)
         captured.root_BR.copy_(root)
         captured.replay()
         made = captured.output.made

@@ -93,11 +93,11 @@ class GrowingDrafter(Drafter):
         known = self._known_levels(requests, budgets, depths, dict(zip(able, roots, strict=True)))
         for i, logits in zip(able, roots, strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
-            root = known[i][0] if i in known else request.process_draft(logits.within(self.vocabulary), [()])
+            root = known[i][1][0] if i in known else request.process_draft(logits.within(self.vocabulary), [()])
             growing = self.growth.grow(tree, root, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing, self.vocabulary, budgets[i])
         for i, of_request in known.items():
-            grow_known(drafts[i], of_request)
+            grow_known(drafts[i], *of_request)
         unknown = [draft for i, draft in drafts.items() if i not in known]
         asking = advanced(unknown, [None] * len(unknown))
         while asking:
@@ -116,9 +116,10 @@ class GrowingDrafter(Drafter):
         budgets: Sequence[Budget],
         depths: Sequence[int],
         roots: Mapping[int, DraftLogits],
-    ) -> dict[int, list[DraftLogits]]:
-        """By the number of a request the levels of its tree, where these need nothing of the host between them: the
-        shape is fixed, logits are not changed, and no level ends for its price. Requests of one shape share a launch.
+    ) -> dict[int, tuple[list[DraftedLevel], list[DraftLogits]]]:
+        """By the number of a request the levels of its tree, and as a growth is given them, where these need nothing of
+        the host between them: the shape is fixed, logits are not changed, and no level ends for its price. Requests of
+        one shape share a launch.
         """
         alike: dict[TreeShape, list[int]] = {}
         for i in roots if self.drafts_at_once else ():
@@ -128,7 +129,7 @@ class GrowingDrafter(Drafter):
                 recipe = request.sampler.recipe
                 if shape is not None and not (shape.drawn and (recipe is None or recipe.shaping.filtered)):
                     alike.setdefault(shape, []).append(i)
-        known: dict[int, list[DraftLogits]] = {}
+        known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
         for shape, index in alike.items():
             together = [requests[i] for i in index]
             states = [request.rng.get_state() for request in together]
@@ -139,7 +140,7 @@ class GrowingDrafter(Drafter):
                     request.rng.set_state(state)
                 continue
             for i, levels in zip(index, drafted, strict=True):
-                known[i] = [known_logits(level, self.vocabulary) for level in levels]
+                known[i] = levels, [known_logits(level, self.vocabulary) for level in levels]
         return known
 
     def finish(self, requests: Sequence[Request]) -> None:

@@ -49,14 +49,18 @@ def draws_of(request: Request, levels: int) -> list[float]:
     return [*(next_uniform(request.rng) for _ in range(levels)), request.sampler.params.temperature]
 
 
-def grow_known(draft: GrowingDraft, levels: Sequence[DraftLogits]) -> None:
-    """Let a tree grow that began with the first of these levels, to its end by the others."""
+def grow_known(draft: GrowingDraft, levels: Sequence[DraftedLevel], known: Sequence[DraftLogits]) -> None:
+    """Let a tree grow to its end that began with the first of these levels, ``known`` as a growth is given them.
+
+    Raises PluginFault for a growth that asks for other levels, or adds other tokens than were fed.
+    """
     asks = draft.advance(None)
-    for level in levels[1:]:
-        if not asks or draft.asked != len(level):
-            break
-        asks = draft.advance(level)
-    else:
-        if not asks:
-            return
-    raise PluginFault("a growth of a fixed shape fed other levels than these give")
+    for logits in known[1:]:
+        if not asks or draft.asked != len(logits):
+            raise PluginFault("a growth of a fixed shape fed other levels than those of its shape")
+        asks = draft.advance(logits)
+    if asks:
+        raise PluginFault("a growth of a fixed shape asked for a level more than its shape has")
+    fed = [token for level in levels[:-1] for token in level.token_KW.flatten().tolist()]
+    if draft.tree.token[1 : len(fed) + 1] != fed:
+        raise PluginFault("a growth of a fixed shape added other tokens than those that were drafted for it")
