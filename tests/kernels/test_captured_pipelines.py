@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("triton")
 
 from spec_sdk.engine.token_engine import TokenRequest
+from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.ops.in_pass import greedy_in_pass
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
@@ -206,3 +207,15 @@ def test_what_no_table_holds_is_decided_after_the_pass(
     inside = pipeline(checkpoint, "prompt_lookup", *options, "backend.compile=true", "backend.verdicts=inside")
     found, _ = answers(inside, PROMPTS[:1], 1, 6)
     assert found == expected and not counted.passes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("predictor=h2o",), ("attention_verifier.space=residual",), ("error_bounds=true",), ("backend.compile=false",)],
+)
+def test_where_the_general_runner_speculates_on_attention(
+    options: tuple[str, ...], checkpoint: Path, interpreted_gpu: None
+) -> None:
+    compiled = () if "backend.compile=false" in options else ("backend.compile=true",)
+    made = pipeline(checkpoint, "alspec", *compiled, *options)
+    assert type(made.engine.target.runner) is AttentionSpeculativeRunner
