@@ -336,7 +336,9 @@ def build_pipeline(
         verifier=verifier,
         policy=policy,
         make_drafter=new_drafter,
-        make_target_runner=SequentialRunner if attention is None else lambda: attention.runner(groups),
+        make_target_runner=SequentialRunner
+        if attention is None
+        else lambda: attention.runner(groups, backend, models.target.executor),
         slots=slots,
         deterministic=settings.deterministic,
         takes_forced=settings.forced_tokens,
@@ -402,11 +404,13 @@ class _AttentionLevel:
         chosen = [layer for layer in range(target.layers) if self.verifier.speculates(layer)]
         check_predictable(target.config, target.layers, chosen, self.make_predictor().name)
 
-    def runner(self, groups: DeviceGroups | None) -> BlockRunner:
-        """The target's runner: over two device groups, or on one device without any."""
-        if groups is None:
-            return AttentionSpeculativeRunner(self.make_predictor, self.verifier, estimate=self.estimate)
-        return SpeculativeGroupsRunner(self.make_predictor, self.verifier, groups, self.estimate)
+    def runner(self, groups: DeviceGroups | None, backend: Backend, target: Executor) -> BlockRunner:
+        """The target's runner: over two device groups, or on one device without any, by the backend if it has one."""
+        if groups is not None:
+            return SpeculativeGroupsRunner(self.make_predictor, self.verifier, groups, self.estimate)
+        # constants of error bounds are estimated by the general one alone
+        own = None if self.estimate else backend.attention_runner(target, self.make_predictor, self.verifier)
+        return own or AttentionSpeculativeRunner(self.make_predictor, self.verifier, estimate=self.estimate)
 
 
 def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel | None:

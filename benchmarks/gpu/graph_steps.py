@@ -1,12 +1,14 @@
-"""What three changes to captured passes gain, each beside the same pass without it, on a model of random weights:
+"""What captured passes gain by doing more, each beside the same without it, on a model of random weights:
 
 - ``lists``: one list of visible key blocks for all layers and heads of a pass over a tree, against programs that each
   look for themselves;
+- ``levels``: a drafted chain as one launch with one read, against a launch and a read for every level, on a model of
+  the 1B shape that drafts;
 - ``verdict``: the verdict on a drawn chain inside the graph of its pass, against the same two launches after it, with
-  the read of the verdict, which ends a step;
+  the read of the verdict, which ends a step; the engine's own cycle both ways besides (``backend.verdicts``);
 - ``recovery``: attention-level speculation with the block's rest beside the rest of attention, and a recovery that
   reads the verdict on the device, where all predictions hit and where all miss: against a plain captured pass, and
-  against the runner that computes both and chooses, which is not captured.
+  against the runner that computes both and chooses, which is not captured. Each with the read of its reports.
 
     python -m benchmarks.gpu.graph_steps --output graph_steps.json
     python -m benchmarks.gpu.graph_steps --device cpu --shape tiny     # tries it out, in Triton's interpreter: no times
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -28,21 +31,32 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.headline import as_ms, fitting, random_tree, waiting, wall_s
+from benchmarks.gpu.headline import SameTree, as_ms, fitting, random_tree, waiting, wall_s
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES, random_decoder
-from spec_sdk.contracts import PassInputs, PassPlan, SamplingParams
+from spec_sdk.contracts import PassInputs, PassPlan, RequestState, SamplingParams, TreeShape
+from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.executor import PassOutput
-from spec_sdk.model.graph_executor import Capture, GraphExecutor
+from spec_sdk.model.graph_executor import Capture, GraphExecutor, power_of_two
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.session import Session
+from spec_sdk.model.step_clock import HostClock, StepClock, StreamClock
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops import Ops
+from spec_sdk.ops import LogitsToCome, Ops, Recipe, UnscoredTree
 from spec_sdk.ops.pass_inputs import RequestRows
+from spec_sdk.policy import FixedPolicy
+from spec_sdk.policy.fixed import FixedConfig
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 SCHEMA_VERSION = 1
-PARTS = ("lists", "verdict", "recovery")
+PARTS = ("levels", "verdict", "recovery", "lists")
+DEPTH = 5
+"""Levels of the drafted chain."""
+WIDE = 64
+"""Nodes of a larger tree, of which only the host's preparations are timed."""
+WARM_UPS = 3
+"""Cycles before those that are timed."""
 GAMMA = 7
 """Drafted tokens of the chain: with the root, a pass of eight rows."""
 SIZE = 128
@@ -64,13 +78,9 @@ class Passes:
             storage.normal_(generator=torch.Generator(device).manual_seed(0))
 
     def executor(self, ops: Ops, captured: bool = True) -> TorchExecutor:
-        return GraphExecutor(self.decoder, ops, self._capture()) if captured else TorchExecutor(self.decoder, ops)
-
-    def _capture(self) -> Capture:
-        from spec_sdk.testing import repeated
-        from spec_sdk_backends.cuda_graphs import GraphCapture
-
-        return GraphCapture(self.device) if self.device.type == "cuda" else repeated
+        if captured:
+            return GraphExecutor(self.decoder, ops, capture_on(self.device))
+        return TorchExecutor(self.decoder, ops)
 
     def call(self, executor: TorchExecutor, tree: TokenTree, plan: PassPlan) -> Callable[[], PassOutput]:
         """A pass over ``tree``, from host integers on: as a step makes it."""
@@ -82,6 +92,13 @@ class Passes:
             return executor.forward(inputs, self.cache, plan)
 
         return run
+
+
+def capture_on(device: torch.device) -> Capture:
+    from spec_sdk.testing import repeated
+    from spec_sdk_backends.cuda_graphs import GraphCapture
+
+    return GraphCapture(device) if device.type == "cuda" else repeated
 
 
 def of_lists(passes: Passes, nodes: int, rounds: int) -> dict[str, Any]:
@@ -124,7 +141,105 @@ def of_verdict(passes: Passes, rounds: int) -> dict[str, Any]:
 
     runs: dict[str, Callable[[], object]] = {"pass alone": before, "after the graph": after, "in the graph": in_graph}
     same = after() == in_graph()
-    return {"drafted": GAMMA, "same": same, "wall_ms": as_ms(wall_s(runs, waiting(passes.device), rounds))}
+    wall = as_ms(wall_s(runs, waiting(passes.device), rounds))
+    tokens, cycles = {}, {}
+    for name, decides_in_pass in (("after", False), ("inside", True)):
+        tokens[name], cycles[name] = cycle_times(passes, tree, params, decides_in_pass, rounds)
+    same = same and tokens["after"] == tokens["inside"]
+    wide = random_tree(1, WIDE, vocabulary)
+    host = {f"{one.size} nodes": host_us(passes, one, params) for one in (tree, wide)}
+    return {"drafted": GAMMA, "same": same, "wall_ms": wall, "cycle_ms": as_ms(cycles), "host_us": host}
+
+
+def host_us(passes: Passes, tree: TokenTree, params: SamplingParams) -> dict[str, float]:
+    """Microseconds in which the host prepares a verdict: inside the graph before the pass, after it while it runs."""
+    from spec_sdk_backends.fused_multi_step import uniforms_of
+    from spec_sdk_backends.fused_rejection import gather_trees
+    from spec_sdk_backends.verdicts_in_pass import TablesInUse
+
+    rng, tables = torch.Generator().manual_seed(4), TablesInUse()
+
+    def uniforms(count: int) -> list[float]:
+        numbers: list[float] = torch.rand(count, generator=rng, dtype=torch.float64).tolist()
+        return numbers
+
+    unscored = UnscoredTree(tree, Recipe(params), uniforms)
+    vocabulary, device, dtype = passes.decoder.vocabulary, passes.device, passes.decoder.dtype
+    logits_NV = torch.zeros((power_of_two(tree.size), vocabulary), dtype=dtype, device=device)
+    to_come = LogitsToCome(1, len(logits_NV), vocabulary, dtype, device)
+
+    def before() -> None:
+        assert tables.multi_step([unscored], to_come) is not None
+
+    def meanwhile() -> None:
+        gather_trees([tree], [logits_NV[: tree.size]], [uniforms_of(unscored)], params)
+
+    seconds = wall_s({"before the pass": before, "while it runs": meanwhile}, waiting(device), 100)
+    return {name: round(1e6 * value, 1) for name, value in seconds.items()}
+
+
+def cycle_times(
+    passes: Passes, tree: TokenTree, params: SamplingParams, decides_in_pass: bool, rounds: int
+) -> tuple[list[int], float]:
+    """What the engine answers over the same drawn chain, which costs nothing to draft; median seconds of a cycle."""
+    from spec_sdk_backends.triton_ops import TritonOps
+    from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+    from spec_sdk_verifiers.multi_step import MultiStep
+
+    ops = TritonOps(decides_in_pass=decides_in_pass)
+    session = Session(passes.executor(ops))
+    turns = rounds + WARM_UPS
+    # a cache that grew would have all passes captured anew
+    session.reserve(1, 16 + (turns + 2) * (GAMMA + 1))
+    request = RequestState(
+        tokens=list(range(1, 17)),
+        prompt_length=16,
+        max_new_tokens=(turns + 1) * (GAMMA + 1),
+        sampler=ExactSampler(ExactConfig(), params),
+        rng=torch.Generator().manual_seed(3),
+        ops=ops,
+    )
+    clock: StepClock = StreamClock() if passes.device.type == "cuda" else HostClock()
+    policy = FixedPolicy(FixedConfig(depth=GAMMA))
+    running = Scheduler(session, SameTree(tree), MultiStep(None), policy, clock=clock).run(request)
+    seconds = []
+    for turn in range(turns):
+        began = time.perf_counter()
+        next(running)
+        if turn >= WARM_UPS:
+            seconds.append(time.perf_counter() - began)
+    return list(request.tokens), statistics.median(seconds)
+
+
+def of_levels(device: torch.device, shape: str, rounds: int) -> dict[str, Any]:
+    from spec_sdk_backends.fused_decoder import FusedDecoder
+    from spec_sdk_backends.triton_ops import TritonOps
+
+    dtype, ops = torch.bfloat16 if device.type == "cuda" else torch.float32, TritonOps()
+    decoder = FusedDecoder(random_decoder(shape, device, dtype, ops))
+    session = Session(GraphExecutor(decoder, ops, capture_on(device)))
+    prompt = torch.randint(decoder.vocabulary, (512 if device.type == "cuda" else 24,)).tolist()
+    session.prefill(0, prompt[:-1])
+    (root,) = session.feed([0], [prompt[-1:]])
+    levels = TreeShape((1,) * DEPTH)
+
+    def at_once() -> list[int]:
+        drafted = session.draft_levels([0], levels, [root], decoder.vocabulary)
+        assert drafted is not None
+        return [int(level.token_KW) for level in drafted[0]]
+
+    def one_by_one() -> list[int]:
+        tree, logits = TreeBuilder(prompt[-1]), root
+        for level in range(DEPTH):
+            if level:
+                (logits,) = session.grow([0], [tree], [1])
+            tree.add(level, int(logits.top(1)[1]), "chosen")
+        return tree.token[1:]
+
+    runs: dict[str, Callable[[], object]] = {"level by level": one_by_one, "at once": at_once}
+    same = one_by_one() == at_once()
+    wall = as_ms(wall_s(runs, waiting(device), rounds))
+    return {"shape": SHAPES[shape][0], "depth": DEPTH, "same": same, "wall_ms": wall}
 
 
 def of_recovery(passes: Passes, rounds: int, size: int) -> dict[str, Any]:
@@ -137,12 +252,22 @@ def of_recovery(passes: Passes, rounds: int, size: int) -> dict[str, Any]:
     runs: dict[str, Callable[[], PassOutput]] = {
         "plain": passes.call(passes.executor(ops), tree, PassPlan(SequentialRunner()))
     }
+
+    def reported(run: Callable[[], PassOutput]) -> Callable[[], PassOutput]:
+        def with_reports() -> PassOutput:
+            output = run()
+            assert all(output.reports)
+            return output
+
+        return with_reports
+
     for outcome, threshold in (("hits", 1e9), ("misses", 0.0)):
         verifier = L2Threshold(L2ThresholdConfig(threshold=threshold))
         overlapped = PassPlan(OverlappedSpeculationRunner(verifier, size))
-        runs[f"{outcome}, in a graph"] = passes.call(passes.executor(ops), tree, overlapped)
+        runs[f"{outcome}, in a graph"] = reported(passes.call(passes.executor(ops), tree, overlapped))
         choosing = AttentionSpeculativeRunner(lambda: AttentionSink(AttentionSinkConfig(size=size)), verifier)
-        runs[f"{outcome}, both computed"] = passes.call(passes.executor(ops, captured=False), tree, PassPlan(choosing))
+        chooses = passes.executor(ops, captured=False)
+        runs[f"{outcome}, both computed"] = reported(passes.call(chooses, tree, PassPlan(choosing)))
     logits = {name: run().logits_BNV for name, run in runs.items()}
     return {
         "prefix": passes.prefix,
@@ -190,6 +315,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     nodes = (64, 128) if device.type == "cuda" else (80,)
     parts: dict[str, Callable[[], Any]] = {
         "lists": lambda: [of_lists(passes, count, options.rounds) for count in nodes],
+        "levels": lambda: of_levels(device, "1b" if device.type == "cuda" else "tiny", options.rounds),
         "verdict": lambda: of_verdict(passes, options.rounds),
         "recovery": lambda: of_recovery(passes, options.rounds, min(SIZE, options.prefix // 4)),
     }
@@ -223,6 +349,14 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     if verdict := report.get("verdict"):
         same = "the same" if verdict["same"] else "NOT THE SAME"
         told.append(f"verdict on {verdict['drafted']} drafted tokens, {same}: {times(verdict)}")
+        cycle = " | ".join(f"{name} {value:.3f} ms" for name, value in verdict["cycle_ms"].items())
+        told.append(f"the engine's cycle with it: {cycle}")
+        for size, one in verdict["host_us"].items():
+            prepared = " | ".join(f"{name} {value:.0f} us" for name, value in one.items())
+            told.append(f"the host prepares a verdict on {size}: {prepared}")
+    if levels := report.get("levels"):
+        same = "the same" if levels["same"] else "NOT THE SAME"
+        told.append(f"{levels['depth']} levels of a draft, {levels['shape']}, {same}: {times(levels)}")
     if recovery := report.get("recovery"):
         worst = max(recovery["off_by"].values())
         told.append(f"recovery behind {recovery['prefix']} keys, off by {worst:.1e}: {times(recovery)}")
@@ -245,7 +379,7 @@ def main(arguments: list[str] | None = None) -> int:
     report = measure(options)
     print("\n".join(lines(report)))
     broken = [why for why in report["left_out"].values() if "were spent" not in why]
-    return int(bool(broken) or report.get("verdict", {}).get("same") is False)
+    return int(bool(broken) or any(report.get(part, {}).get("same") is False for part in ("verdict", "levels")))
 
 
 if __name__ == "__main__":

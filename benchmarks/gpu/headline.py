@@ -5,7 +5,7 @@
 - a pass over a tree of 64 nodes against a pass over one;
 - the same two passes each way that the engine has of launching them: operation by operation, small operations fused,
   captured as CUDA graphs, and both;
-- what a cycle costs beyond the device's time: wall time minus the time in which a kernel or a copy runs;
+- what a cycle costs beyond the device's time, each way: wall time minus the time in which a kernel or a copy runs;
 - transformers' ``generate`` with a static cache and a compiled decode step, where transformers is installed.
 
     python -m benchmarks.gpu.headline --output headline.json
@@ -114,6 +114,7 @@ def of_ways(model: Model, device: torch.device, rounds: int, bound_s: float) -> 
         try:
             found = plain_pass(way)().float()
             figures[name] = of_passes(way, device, rounds)
+            figures[name]["tree_cycle"] = of_cycles(way, NODES, device, rounds)
         except Exception as error:
             figures[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
             continue
@@ -149,6 +150,8 @@ def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
         rng=torch.Generator().manual_seed(0),
     )
     policy = FixedPolicy(FixedConfig(depth=tree.depth))
+    # a cache that grew would have all passes captured anew
+    model.session.reserve(1, len(model.prompt) + request.max_new_tokens + nodes)
     scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, clock=model.clock)
     return scheduler.run(request)
 
@@ -410,7 +413,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         plain, tree = way["wall_ms"]["plain"], way["tree_over_plain_wall"]
         told.append(
             f"passes {name}: plain {ms(plain)}, {way['share_of_bound']:.1%} of the bound's speed, {NODES} nodes over "
-            f"it {tree:.2f}, logits off by {way['off_by']:.1e}"
+            f"it {tree:.2f}, logits off by {way['off_by']:.1e}; overhead of a cycle "
+            f"{ms(way['tree_cycle']['overhead_ms'])}"
         )
     if theirs := report.get("transformers"):
         told.append(f"transformers, static cache: {ms(theirs['token_ms'])} a token, {theirs['share_of_bound']:.1%}")

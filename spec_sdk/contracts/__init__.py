@@ -25,6 +25,7 @@ from spec_sdk.contracts.task import Task
 from spec_sdk.contracts.verifier import Verifier
 from spec_sdk.guarantees import GUARANTEES, Guarantee, weakest
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
+from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.pass_inputs import PassInputs
@@ -88,6 +89,7 @@ __all__ = [
     "SuppressedTokens",
     "Task",
     "TopTokens",
+    "TreeShape",
     "Verdict",
     "Verifier",
     "option",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.diagnosis import Finding, SelfTest
+from spec_sdk.contracts.predictor import Predictor
 from spec_sdk.errors import UserError
+from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
@@ -131,6 +134,18 @@ class Backend(Plugin, ABC):
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
         """The model of a checkpoint, ready to run."""
         return TorchExecutor(load_decoder(checkpoint, self.device, dtype, self.ops), self.ops)
+
+    def attention_runner(
+        self, executor: Executor, make_predictor: Callable[[], Predictor], verifier: AttentionVerifier
+    ) -> BlockRunner | None:
+        """What runs a target's blocks with speculation on attention, in the place of the general
+        :class:`~spec_sdk.model.runners.attention_speculative.AttentionSpeculativeRunner`, as whose its hidden states,
+        verdicts and reports are but for rounding. ``executor``: the target, which :meth:`load` made. A new runner at
+        every call, since each engine has its own.
+
+        None, the default: nothing here does it better for this target, predictor and verifier.
+        """
+        return None
 
     @property
     def ranks(self) -> Ranks:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import Any
 
 from spec_sdk.contracts.request import Request
+from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.ops import DraftLogits
 from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -26,6 +27,11 @@ class Growth(Plugin, ABC):
 
     kind = "growth"
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "grow" in vars(cls) and "fixed_shape" not in vars(cls):
+            cls.fixed_shape = Growth.fixed_shape  # type: ignore[method-assign]
+
     def __init__(self, config: Any) -> None:
         self.config = config
 
@@ -33,6 +39,17 @@ class Growth(Plugin, ABC):
     @abstractmethod
     def branches(self) -> bool:
         """Whether its trees may branch."""
+
+    def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape | None:
+        """The shape of the trees of :meth:`grow`, where it is the same whatever the logits. They may then be drafted
+        without asking the host between levels.
+
+        A node's children are its most probable tokens, as :meth:`DraftLogits.top` gives them, or one drawn token, which
+        ``grow`` then takes from :attr:`DraftLogits.drawn_K`; each level but the last is fed whole, in the order of
+        creation. None, the default: it hangs on the logits. ``max_nodes``: as of the tree that is grown. Not inherited
+        by a class that has its own ``grow``.
+        """
+        return None
 
     @abstractmethod
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.ops import AttentionMask, Ops
+from spec_sdk.ops import AttentionMask, Ends, Ops
 from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
 from spec_sdk.plugin import Plugin
 
@@ -31,6 +31,13 @@ class Predictor(Plugin, ABC):
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    @property
+    def ends(self) -> Ends | None:
+        """The two ends of the prefix, where attention over these keys and a query's own tree ancestors is all that it
+        predicts, and it keeps nothing: kernels may then predict in its place. None, the default: it does otherwise.
+        """
+        return None
 
     @abstractmethod
     def always_exact(self, prefix: int) -> bool:

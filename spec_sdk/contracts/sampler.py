@@ -13,7 +13,7 @@ import torch
 
 from spec_sdk.errors import UnusableLogits
 from spec_sdk.guarantees import Guarantee
-from spec_sdk.ops import DrawnTree, Ops, Rows
+from spec_sdk.ops import DrawnTree, Ops, Recipe, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.plugin import Plugin, Random
@@ -102,6 +102,13 @@ class Sampler(Plugin, ABC):
     def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
         """One token of a drafter's distribution. A sampler that can draw from logits should override this."""
         return self.draw(distribution.q_V, random)
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How a kernel may make its rows of logits that are yet to come, and so decide as a part of the pass; None,
+        the default: it may not.
+        """
+        return None
 
     def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
         """The distributions of a scored tree, for a rule of acceptance to ask for: from :meth:`probabilities`.

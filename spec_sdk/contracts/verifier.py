@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,11 +15,21 @@ import torch
 from spec_sdk.contracts.request import Request, Verdict
 from spec_sdk.errors import PluginFault
 from spec_sdk.guarantees import Guarantee
-from spec_sdk.ops import Decision, Ops, PendingDecision, Rule, ScoredTree, attempt, read_decisions
+from spec_sdk.ops import Decision, Ops, PendingDecision, Rule, ScoredTree, UnscoredTree, attempt, read_decisions
 from spec_sdk.ops.block_acceptance import require_chain
+from spec_sdk.ops.in_pass import OnceDrawn
 from spec_sdk.plugin import Plugin
 from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a verifier says of a tree before its pass: the rule that is to decide, and the operations it runs on."""
+
+    rule: str | Rule
+    ops: Ops
+    unscored: UnscoredTree
 
 
 class Verifier(Plugin, ABC):
@@ -59,6 +70,22 @@ class Verifier(Plugin, ABC):
             return self._by_rule(trees, logits, requests)
         return [attempt(self.verify_one, *case) for case in zip(trees, logits, requests, strict=True)]
 
+    def ahead(self, tree: TokenTree, request: Request) -> Ahead | None:
+        """What is known of :meth:`verify_one` without logits, so that the pass itself may decide
+        (:meth:`Ops.accept_in_pass <spec_sdk.ops.Ops.accept_in_pass>`), and :meth:`decided` makes the verdict of that.
+
+        None where a verdict needs logits first: they are changed before it, or the sampler has no recipe for kernels,
+        or :meth:`verify` or :meth:`verify_one` is overridden; and for what these would refuse.
+        """
+        own = type(self).verify is not Verifier.verify or type(self).verify_one is not Verifier.verify_one
+        sampler = request.sampler
+        if own or request.changes_logits or sampler.recipe is None:
+            return None
+        if isinstance(attempt(self._check_tree, tree, request), Exception):
+            return None
+        unscored = UnscoredTree(tree, sampler.recipe, OnceDrawn(request.uniforms))
+        return Ahead(self._rule_for(request), sampler.ops or request.ops, unscored)
+
     def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
         """The accepted path and the next token.
 
@@ -82,25 +109,34 @@ class Verifier(Plugin, ABC):
             if isinstance(scored, Exception):
                 pending[i] = PendingDecision.failed(scored)
                 continue
-            sampler = request.sampler
-            by_choices = self.exact_when_greedy and sampler.greedy
-            together.setdefault((sampler.ops or request.ops, by_choices), {})[i] = scored
+            ops = request.sampler.ops or request.ops
+            together.setdefault((ops, self._by_choices(request)), {})[i] = scored
         for (ops, by_choices), group in together.items():
             rule = "greedy" if by_choices else self.rule
             pending.update(zip(group, ops.accept(rule, list(group.values())), strict=True))
         decisions = read_decisions([pending[i] for i in range(len(trees))])
         return [
-            decision if isinstance(decision, Exception) else attempt(self._verdict, tree, decision)
+            decision if isinstance(decision, Exception) else attempt(self.decided, tree, decision)
             for tree, decision in zip(trees, decisions, strict=True)
         ]
 
     def _scored(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> ScoredTree:
+        self._check_tree(tree, request)
+        return ScoredTree(tree, request.sampler.rows(tree, logits_NV), request.uniforms)
+
+    def _check_tree(self, tree: TokenTree, request: Request) -> None:
         self.check(request.sampler.params)
         if self.chains_only:
             require_chain(tree, f"verifier {self.name!r}")
-        return ScoredTree(tree, request.sampler.rows(tree, logits_NV), request.uniforms)
 
-    def _verdict(self, tree: TokenTree, decision: Decision) -> Verdict:
+    def _by_choices(self, request: Request) -> bool:
+        return self.exact_when_greedy and request.sampler.greedy
+
+    def _rule_for(self, request: Request) -> str | Rule:
+        return "greedy" if self._by_choices(request) else self.rule
+
+    def decided(self, tree: TokenTree, decision: Decision) -> Verdict:
+        """The verdict of what its rule decided. Raises PluginFault for what is no path and token."""
         if not isinstance(decision, tuple) or len(decision) != 2:
             raise PluginFault(f"verifier {self.name!r}: its rule returned {decision!r}, not a path and a token")
         path, token = decision

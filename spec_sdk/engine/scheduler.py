@@ -18,7 +18,7 @@ import torch
 from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
-from spec_sdk.contracts.verifier import Verifier
+from spec_sdk.contracts.verifier import Ahead, Verifier
 from spec_sdk.engine.constrained_tree import constrained_tree
 from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, tree_fault, verdict_fault
 from spec_sdk.engine.forced_tokens import WIDEST, forced_run
@@ -27,12 +27,13 @@ from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.token_logprobs import Asked, read_logprobs
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
+from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
 from spec_sdk.errors import PluginFault, UnusableLogits, UserError
 from spec_sdk.level_ranks import level_ranks, level_sizes
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk.model.step_clock import HostClock, StepClock
-from spec_sdk.ops import host_reads, read_tops
+from spec_sdk.ops import attempt, host_reads, read_decisions, read_tops
 from spec_sdk.tree import TokenTree
 
 HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
@@ -257,12 +258,20 @@ class Scheduler:
         for turn in turns:
             if len(turn.above) > WIDEST and not turn.active.asks_for_logits:
                 self._feed_forced(turn)
-        turns, scored = self._going_on(turns), False
+        turns = self._going_on(turns)
+        scored, ahead = False, self._ahead(turns)
+        turns = self._going_on(turns)
         while turns and not scored:
             with self._ending([turn.active for turn in turns]):
                 slots, trees = [turn.active.slot for turn in turns], [turn.scored for turn in turns]
-                for turn, scores in zip(turns, self.target.score(slots, trees, self.drafter.taps), strict=True):
-                    turn.scores = scores
+                taps, told = self.drafter.taps, [ahead[turn.active.slot] for turn in turns if ahead]
+                if told:
+                    in_pass = VerdictsInPass(told)
+                    for i, scores in enumerate(self.target.score(slots, trees, taps, in_pass.epilogue)):
+                        turns[i].scores, turns[i].pending = scores, in_pass.pending(i, scores.made)
+                else:
+                    for turn, scores in zip(turns, self.target.score(slots, trees, taps), strict=True):
+                        turn.scores = scores
                 scored = True
             turns = self._going_on(turns)
         return turns
@@ -274,6 +283,18 @@ class Scheduler:
             if self.drafter.taps:
                 self._tapped.append(turn.active.slot, turn.above, turn.fed_hidden)
             turn.above = []
+
+    def _ahead(self, turns: Sequence[Turn]) -> dict[int, Ahead]:
+        """What the verifier says by slot before the pass, where the pass may decide on all of them; else nothing."""
+        ahead: dict[int, Ahead] = {}
+        for turn in turns if self.target.one_launch else ():
+            with self._ending([turn.active]):
+                told = self.verifier.ahead(turn.tree, turn.active.view)
+                if told is None:
+                    # one read of the device for all: verdicts that need logits first are made together with the others
+                    return {}
+                ahead[turn.active.slot] = told
+        return ahead
 
     def _own_logits(self, turns: Sequence[Turn]) -> dict[int, torch.Tensor]:
         """The target's, by slot, of requests that are to be told of them: what follows may write to the logits."""
@@ -297,6 +318,9 @@ class Scheduler:
                 with self._ending([turn.active]):
                     turn.verdict = self._checked(verdict, turn)
                     turn.tokens = clip(turn.verdict, turn.active.view)
+            # a captured pass leaves them on the device, which is done now
+            for turn in turns:
+                turn.attention = turn.scores.attention
             if tops:
                 for turn, top in zip(asking, read_tops(tops), strict=True):
                     turn.top = top
@@ -326,13 +350,24 @@ class Scheduler:
     def _verdicts(self, turns: Sequence[Turn], logits: Sequence[torch.Tensor]) -> Sequence[Verdict | Exception]:
         """One for each turn. A call that raises ends all of them: asked again, it would take other random numbers."""
         name = f"verifier {self.verifier.name!r}"
-        try:
-            verdicts = self.verifier.verify([turn.tree for turn in turns], logits, [turn.active.view for turn in turns])
-        except RequestError as error:
-            raise ValueError(f"{name}: {error}") from error
-        if fault := count_fault(verdicts, len(turns), "verdicts"):
-            raise PluginFault(f"{name}: {fault}")
-        return verdicts
+        made = {i: turn.pending for i, turn in enumerate(turns) if turn.pending is not None}
+        left = [i for i in range(len(turns)) if i not in made]
+        found: dict[int, Verdict | Exception] = {}
+        for i, decision in zip(made, read_decisions([*made.values()]), strict=True):
+            if isinstance(decision, Exception):
+                found[i] = decision
+            else:
+                found[i] = attempt(self.verifier.decided, turns[i].tree, decision)
+        if left:
+            trees, views = [turns[i].tree for i in left], [turns[i].active.view for i in left]
+            try:
+                verdicts = self.verifier.verify(trees, [logits[i] for i in left], views)
+            except RequestError as error:
+                raise ValueError(f"{name}: {error}") from error
+            if fault := count_fault(verdicts, len(left), "verdicts"):
+                raise PluginFault(f"{name}: {fault}")
+            found |= dict(zip(left, verdicts, strict=True))
+        return [found[i] for i in range(len(turns))]
 
     def _checked(self, verdict: Verdict | Exception, turn: Turn) -> Verdict:
         """The verdict. Raises the exception that stands in its place, and PluginFault for one that cannot be used."""
@@ -406,7 +441,7 @@ class Scheduler:
             active, size, tree, path = turn.active, turn.size, turn.drafted, turn.drafted_path
             share = size / rows
             draft_share = (size if turn.budget.depth else 0) / drafted if drafted else share
-            report = turn.scores.attention
+            report = turn.attention
             self._emit(
                 active,
                 event="cycle",

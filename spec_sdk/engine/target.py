@@ -12,7 +12,7 @@ import torch
 
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.encoder_input import EncoderInput
-from spec_sdk.model.session import Scores
+from spec_sdk.model.session import EpilogueOf, Scores
 from spec_sdk.tree import TokenTree
 
 
@@ -28,6 +28,9 @@ class Target(Protocol):
     @property
     def vocabulary(self) -> int: ...
 
+    @property
+    def one_launch(self) -> bool: ...
+
     def length(self, slot: int = 0) -> int: ...
 
     def shared(self, slot: int, tokens: Sequence[int], encoder_input: EncoderInput | None = None) -> int: ...
@@ -40,6 +43,12 @@ class Target(Protocol):
 
     def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]: ...
 
-    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]: ...
+    def score(
+        self,
+        slots: Sequence[int],
+        trees: Sequence[TokenTree],
+        taps: Sequence[int] = (),
+        epilogue: EpilogueOf | None = None,
+    ) -> list[Scores]: ...
 
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None: ...

@@ -16,8 +16,9 @@ from spec_sdk.engine.constrained_tree import ConstrainedTree
 from spec_sdk.engine.forced_tokens import behind
 from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
+from spec_sdk.model.block_runner import AttentionReport
 from spec_sdk.model.session import Scores
-from spec_sdk.ops import TopTokens
+from spec_sdk.ops import PendingDecision, TopTokens
 from spec_sdk.ops.draws import PART
 from spec_sdk.tree import TokenTree
 
@@ -75,7 +76,9 @@ class Turn:
     prefix: int
     tree: TokenTree
     scores: Scores = field(init=False)
+    pending: PendingDecision | None = None
     verdict: Verdict = field(init=False)
+    attention: AttentionReport | None = None
     top: TopTokens | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None

@@ -15,12 +15,13 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops.pass_inputs import PassInputs
 
 LogitRows = Literal["all", "last", "none"]
 Epilogue = Callable[[torch.Tensor], torch.Tensor]
-"""Logits [B, N, V] → a tensor."""
+"""Logits [B, N, V] → a tensor [B, …]."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ class PassOutput:
     a pass and says so by :func:`spec_sdk.ops.host_reads.count`.
 
     ``logits_BNV``: as the plan asks, [B, N, V], [B, 1, V] or [B, N, 0]; ``hidden``: layer → [B, N, M]; ``reports``: per
-    request, what the runner measured. ``token_R``: the tokens that the logits are of, which are R then and not V, where
-    the output head has rows of some only; None: all. ``made``: what the plan's epilogue returned.
+    request, what the runner measured, which may wait for the device when it is first looked at. ``token_R``: the tokens
+    that the logits are of, which are R then and not V, where the output head has rows of some only; None: all.
+    ``made``: what the plan's epilogue returned.
     """
 
     logits_BNV: torch.Tensor
@@ -98,6 +100,8 @@ class Executor(ABC):
     dtype: torch.dtype
     feature_width: int = 0
     """Width of the features that every row of a pass is fed besides its token; 0 where it is fed a token only."""
+    one_launch: bool = False
+    """Whether short passes are one launch each, with what their plan's epilogue makes of the logits."""
     head_is_collective: bool = False
     """Whether several processes compute the logits together, so that all of them must ask for them."""
     bits_vary: str | None = "its executor does not promise them"
@@ -145,6 +149,16 @@ class Executor(ABC):
 
         Raises UserError, by name, for a runner that it cannot execute.
         """
+
+    def draft_levels(
+        self, levels: DraftLevels, cache: Cache, runner: BlockRunner
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """What :meth:`DraftLevels.run <spec_sdk.model.draft_levels.DraftLevels.run>` returns, as one launch; None, the
+        default: it cannot be one, with this executor or with this runner.
+
+        K and V of the levels that are fed go to the cache, as by :meth:`forward`. Commits nothing.
+        """
+        return None
 
     @abstractmethod
     def cut(self, layers: Sequence[int]) -> Executor:

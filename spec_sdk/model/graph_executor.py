@@ -16,10 +16,13 @@ from typing import Any
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -45,17 +48,29 @@ class CapturedPass:
     output: PassOutput
 
 
+@dataclass(frozen=True)
+class CapturedLevels(CapturedPass):
+    """``root_BR``, ``draw_BX``: where the roots' logits and the numbers of draws are put besides. The output has what
+    was picked by as its logits, and tokens as what was made of them.
+    """
+
+    root_BR: torch.Tensor
+    draw_BX: torch.Tensor
+
+
 class GraphExecutor(TorchExecutor):
     """Captures passes of runners that are ``capturable``, by ``capture``, when a size first comes.
 
-    Sizes are powers of two, so that few come. The attention level, whose slices depend on lengths that only the host
-    knows, and what a drafter feeds beside tokens, run as in the torch executor.
+    Sizes are powers of two, so that few come. What a drafter feeds beside tokens runs as in the torch executor, and so
+    does the attention level with a runner whose slices depend on lengths that only the host knows.
     """
 
     def __init__(self, decoder: Decoder, ops: Ops, capture: Capture) -> None:
         super().__init__(decoder, ops)
+        # cross-attention keeps K and V in a cache of its own
+        self.one_launch = not (self.config.encoder or decoder.data_dependent)
         self._capture = capture
-        self._captured: dict[Hashable, CapturedPass] = {}
+        self._captured: dict[Hashable, Any] = {}
         self._largest_capacity = 0
         self.captures = 0
         """Passes that were captured so far."""
@@ -71,26 +86,41 @@ class GraphExecutor(TorchExecutor):
 
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
-        # cross-attention keeps K and V in a cache of its own
-        eager = self.config.encoder or self.decoder.data_dependent
-        if eager or not can_be_captured(inputs, plan):
+        if not (self.one_launch and can_be_captured(inputs, plan)):
             return super().forward(inputs, cache, plan)
         assert isinstance(cache, KVCache) and inputs.flat is not None
-        if cache.capacity > self._largest_capacity:
-            # a larger table of rotations takes the place of the one that graphs read
-            self._captured.clear()
-            self._largest_capacity = cache.capacity
-        columns = columns_of(inputs, cache)
+        columns = columns_of(inputs.columns, cache)
         key = key_of(inputs, cache, plan, columns)
-        captured = self._captured.get(key)
-        if captured is None:
-            captured = self._captured[key] = self._capture_pass(inputs, cache, plan, columns)
-            if len(self._captured) > MOST_GRAPHS:
-                del self._captured[next(iter(self._captured))]
+        captured: CapturedPass = self._found(key, cache, lambda: self._capture_pass(inputs, cache, plan, columns))
         captured.flat_I.copy_(inputs.flat, non_blocking=True)
         captured.replay()
         # the next pass overwrites them
-        return changed(captured.output, torch.clone)
+        output = changed(captured.output, torch.clone)
+        if isinstance(output.reports, UnreadReports):
+            return replace(output, reports=output.reports.of(inputs))
+        return output
+
+    @torch.no_grad()
+    def draft_levels(
+        self, levels: DraftLevels, cache: Cache, runner: BlockRunner
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        widest = max(inputs.width for inputs in levels.inputs)
+        slots = max(inputs.key_end_BT.shape[1] for inputs in levels.inputs)
+        if not (self.one_launch and runner.capturable and max(widest, slots) <= MOST_ROWS):
+            return None
+        assert isinstance(cache, KVCache)
+        columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
+        root = levels.root_BR
+        key = levels.shape, root.shape, root.dtype, levels.limit, columns, place_of(cache), plan
+        captured: CapturedLevels = self._found(key, cache, lambda: self._capture_levels(levels, cache, plan, columns))
+        for place, numbers in ((captured.flat_I, levels.flat), (captured.draw_BX, levels.draw_BX)):
+            if numbers.numel():
+                place.copy_(numbers if place.device.type == "cpu" else numbers.pin_memory(), non_blocking=True)
+        captured.root_BR.copy_(root)
+        captured.replay()
+        made = captured.output.made
+        assert made is not None
+        return captured.output.logits_BNV.clone(), made.clone()
 
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
         made = GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
@@ -100,6 +130,33 @@ class GraphExecutor(TorchExecutor):
     def _running(self, decoder: Decoder) -> GraphExecutor:
         return GraphExecutor(decoder, self.ops, self._capture)
 
+    def _found(self, key: Hashable, cache: KVCache, capture: Callable[[], CapturedPass]) -> Any:
+        """What was captured under this key, now if it was not."""
+        if cache.capacity > self._largest_capacity:
+            # a larger table of rotations takes the place of the one that graphs read
+            self._captured.clear()
+            self._largest_capacity = cache.capacity
+        if key not in self._captured:
+            self._captured[key] = capture()
+            self.captures += 1
+            if len(self._captured) > MOST_GRAPHS:
+                del self._captured[next(iter(self._captured))]
+        return self._captured[key]
+
+    def _capture_levels(self, levels: DraftLevels, cache: KVCache, plan: PassPlan, columns: int) -> CapturedLevels:
+        flat_I, draw_BX = levels.flat.to(self.device), levels.draw_BX.to(self.device)
+        root_BR = levels.root_BR.clone()
+        fixed = levels.over(flat_I, root_BR, draw_BX, columns)
+
+        def run() -> PassOutput:
+            def logits_of(inputs: PassInputs) -> torch.Tensor:
+                return TorchExecutor.forward(self, inputs, cache, plan).logits_BNV
+
+            values, token_BX = fixed.run(logits_of, self.ops, self.decoder.token_R)
+            return PassOutput(values, made=token_BX)
+
+        return CapturedLevels(flat_I, *self._capture(run), root_BR, draw_BX)
+
     def _capture_pass(self, inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> CapturedPass:
         assert inputs.flat is not None
         flat_I = inputs.flat.clone()
@@ -107,7 +164,6 @@ class GraphExecutor(TorchExecutor):
             flat_I, inputs.kind, inputs.batch, inputs.width, inputs.key_end_BT.shape[1], columns=columns
         )
         replay, output = self._capture(lambda: TorchExecutor.forward(self, fixed, cache, plan))
-        self.captures += 1
         return CapturedPass(flat_I, replay, output)
 
 
@@ -123,16 +179,20 @@ def can_be_captured(inputs: PassInputs, plan: PassPlan) -> bool:
     )
 
 
-def columns_of(inputs: PassInputs, cache: KVCache) -> int:
-    """The bucket of cache columns that the pass sees: kernels share out their work by it."""
-    return min(cache.capacity, max(LEAST_COLUMNS, power_of_two(inputs.columns or cache.capacity)))
+def columns_of(columns: int | None, cache: KVCache) -> int:
+    """The bucket of so many cache columns, which a pass sees at most: kernels share out their work by it."""
+    return min(cache.capacity, max(LEAST_COLUMNS, power_of_two(columns or cache.capacity)))
 
 
 def key_of(inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> Hashable:
     """All that a captured pass depends on beside the integers of its inputs: sizes, the plan, and the cache's place."""
     sizes = inputs.kind, inputs.batch, inputs.width, inputs.key_end_BT.shape[1], columns
-    place = cache.k_LSGCD.data_ptr(), cache.v_LSGCD.data_ptr(), cache.slots, cache.capacity
-    return sizes, place, plan
+    return sizes, place_of(cache), plan
+
+
+def place_of(cache: KVCache) -> Hashable:
+    """Where a cache lies."""
+    return cache.k_LSGCD.data_ptr(), cache.v_LSGCD.data_ptr(), cache.slots, cache.capacity
 
 
 def tensors_of_output(output: PassOutput) -> list[torch.Tensor]:
@@ -152,6 +212,8 @@ def changed(output: PassOutput, change: Callable[[torch.Tensor], torch.Tensor]) 
     parts = {field.name: getattr(output, field.name) for field in fields(output)}
     made: dict[str, Any] = {name: change(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
     made["hidden"] = {layer: change(h_BNM) for layer, h_BNM in output.hidden.items()}
+    if isinstance(output.reports, UnreadReports):
+        made["reports"] = output.reports.changed(change)
     return replace(output, **made)
 
 

@@ -8,8 +8,8 @@ Legend: B requests, N tokens or tree nodes, K nodes of a level, M model dim, F w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -19,29 +19,38 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.context_vocabulary import ContextVocabulary
+from spec_sdk.model.draft_levels import DraftedLevel, DraftLevels, TreeShape
 from spec_sdk.model.encoder_input import EncoderInput, check_features
-from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
+from spec_sdk.model.executor import Epilogue, Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
-from spec_sdk.ops import DraftLogits
+from spec_sdk.ops import DraftLogits, LogitsToCome, host_reads
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 PREFILL_CHUNK = 1024
 """Tokens per prefill pass: bounds the memory of its mask and activations."""
 PLAIN = SequentialRunner()
+EpilogueOf = Callable[[Sequence[int], LogitsToCome], Epilogue | None]
+"""What a pass makes of its logits, by the numbers of the trees that it is over and what these logits will be."""
 
 
 @dataclass(frozen=True)
 class Scores:
     """What one target pass over a tree returns.
 
-    ``logits_NV[i]``: for the token after node i. ``hidden``: layer → [N, M], as asked. ``attention``: what the runner
-    measured, if it speculates on attention.
+    ``logits_NV[i]``: for the token after node i. ``hidden``: layer → [N, M], as asked. ``reports``: at most one, of
+    what the runner measured. ``made``: what the pass's epilogue made of all its requests [B, …].
     """
 
     logits_NV: torch.Tensor
     hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    attention: AttentionReport | None = None
+    reports: Sequence[AttentionReport | None] = ()
+    made: torch.Tensor | None = None
+
+    @property
+    def attention(self) -> AttentionReport | None:
+        """What the runner measured, if it speculates on attention. May wait for the device, once."""
+        return self.reports[0] if self.reports else None
 
 
 class Session:
@@ -79,6 +88,11 @@ class Session:
     def encoder(self) -> EncoderConfig | None:
         """The encoder of an encoder–decoder model."""
         return self.executor.config.encoder
+
+    @property
+    def one_launch(self) -> bool:
+        """Whether short passes are one launch each, with what :meth:`score` is told to make of their logits."""
+        return self.executor.one_launch and self.context_vocabulary is None
 
     def length(self, slot: int = 0) -> int:
         """Committed tokens of a slot, whose K and V are in the cache."""
@@ -165,9 +179,16 @@ class Session:
         self._keep(slots, tokens)
         return [self._logits(output) for output in outputs]
 
-    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+    def score(
+        self,
+        slots: Sequence[int],
+        trees: Sequence[TokenTree],
+        taps: Sequence[int] = (),
+        epilogue: EpilogueOf | None = None,
+    ) -> list[Scores]:
         """One pass over the trees, whose roots come after the committed tokens. Nothing is committed.
 
+        ``epilogue``: what each pass makes of its logits, asked right before it; for sessions of :attr:`one_launch`.
         Raises ValueError, naming the node, for a token that the model does not have.
         """
         for tree in trees:
@@ -177,13 +198,14 @@ class Session:
             RequestRows.tree(slot, self.length(slot), tree.token_N, tree.depth_N, tree.end_N)
             for slot, tree in zip(slots, trees, strict=True)
         ]
-        outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)))
+        outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)), epilogue=epilogue)
         self._fed.update((slot, tree.token_N) for slot, tree in zip(slots, trees, strict=True))
         return [
             Scores(
                 self._logits(output).full_KV,
                 {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()},
-                output.reports[0] if output.reports else None,
+                output.reports,
+                output.made,
             )
             for output in outputs
         ]
@@ -201,6 +223,43 @@ class Session:
         outputs = self._run("growing", requests, self._plan(self.runner))
         self._fed.update((slot, tree.token[1:]) for slot, tree in zip(slots, trees, strict=True))
         return [self._logits(output) for output in outputs]
+
+    def draft_levels(
+        self,
+        slots: Sequence[int],
+        shape: TreeShape,
+        roots: Sequence[DraftLogits],
+        limit: int,
+        draws: Sequence[Sequence[float]] = (),
+    ) -> list[list[DraftedLevel]] | None:
+        """Trees of one shape behind each slot's committed tokens, all levels as one launch, with one read: of every
+        request its levels. None where that cannot be; nothing is done then.
+
+        Tokens from ``limit`` on are not drafted. ``roots``: the logits that :meth:`feed` gave, K = 1. ``draws``: where
+        children are drawn, each request's random numbers, one for each level, and then its temperature. All levels but
+        the last are fed, as by :meth:`grow`; nothing is committed.
+        """
+        reduced, tokens = roots[0].token_R is not None, roots[0].logits_KR.shape[-1]
+        if not self.one_launch or len(shape.widths) < 2 or max(shape.widths) > min(limit, tokens):
+            return None
+        # a draw goes by the order of tokens, which a reduced head may have otherwise
+        if reduced and (shape.drawn or self.executor.vocabulary > limit):
+            return None
+        root_BR = torch.cat([root.logits_KR for root in roots])
+        places = [(slot, self.length(slot)) for slot in slots]
+        levels = DraftLevels.of(shape, root_BR, tokens if reduced else limit, places, draws)
+        self.cache.reserve(max(slots) + 1, levels.columns)
+        drafted = self.executor.draft_levels(levels, self.cache, self.runner)
+        if drafted is None:
+            return None
+        values, token_BX = drafted
+        if shape.drawn:
+            (token_BX,) = host_reads.read(token_BX)
+        else:
+            values, token_BX = host_reads.read(values, token_BX)
+        fed = sum(inputs.width for inputs in levels.inputs)
+        self._fed.update((slot, token_X[:fed].tolist()) for slot, token_X in zip(slots, token_BX, strict=True))
+        return [levels.split(*of_request) for of_request in zip(values, token_BX, strict=True)]
 
     def draft(
         self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner
@@ -253,8 +312,10 @@ class Session:
         requests: Sequence[RequestRows],
         plan: PassPlan,
         features: Sequence[torch.Tensor] | None = None,
+        epilogue: EpilogueOf | None = None,
     ) -> list[PassOutput]:
-        """The requests' passes, several in one where they are of about one size; an output of B = 1 for each.
+        """The requests' passes, several in one where they are of about one size; an output of B = 1 for each, but for
+        what an epilogue made.
 
         ``features``: of each request [N, F], what its rows are fed besides tokens.
         """
@@ -279,7 +340,12 @@ class Session:
                 slots=executor.slots_of(max(len(request.key_end) for request in together)),
                 features_BNM=None if features is None else padded([features[i] for i in group], rows),
             )
-            output = executor.forward(inputs, self.cache, plan)
+            own = plan
+            if epilogue is not None:
+                to_come = executor.vocabulary, executor.dtype, executor.device
+                logits = LogitsToCome(inputs.batch, inputs.width, *to_come)
+                own = replace(plan, epilogue=epilogue(group, logits))
+            output = executor.forward(inputs, self.cache, own)
             for b, i in enumerate(group):
                 outputs[i] = part_of(output, b, len(requests[i].token))
                 if context is not None:
@@ -297,6 +363,7 @@ def part_of(output: PassOutput, request: int, live: int) -> PassOutput:
         {layer: h_BNM[own, :live] for layer, h_BNM in output.hidden.items()},
         output.reports[own] if output.reports else (),
         output.token_R,
+        output.made,
     )
 
 

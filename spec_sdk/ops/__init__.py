@@ -11,6 +11,7 @@ from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree, attempt, read_decisions
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.draws import DrawnTree
+from spec_sdk.ops.in_pass import DecisionsInPass, LogitsToCome, Recipe, UnscoredTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.residual import accepts, residual, without
 from spec_sdk.ops.rows import Decision, FromLogits, Left, Rows, Uniforms
@@ -34,17 +35,20 @@ __all__ = [
     "AttentionSpec",
     "AttentionVerdict",
     "Decision",
+    "DecisionsInPass",
     "DraftLogits",
     "DrawnTree",
     "Ends",
     "FromLogits",
     "Left",
+    "LogitsToCome",
     "Ops",
     "PLAIN",
     "PartialAttention",
     "PendingDecision",
     "Projection",
     "ProjectionStack",
+    "Recipe",
     "RULES",
     "Rows",
     "Rule",
@@ -54,6 +58,7 @@ __all__ = [
     "SpeculativeAttention",
     "TopTokens",
     "Uniforms",
+    "UnscoredTree",
     "accepts",
     "attempt",
     "read_decisions",

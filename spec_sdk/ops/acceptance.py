@@ -18,6 +18,7 @@ from spec_sdk.errors import did_you_mean
 from spec_sdk.ops.block_acceptance import block
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree
 from spec_sdk.ops.draws import DrawnTree
+from spec_sdk.ops.in_pass import follow
 from spec_sdk.ops.inversion import draw
 from spec_sdk.ops.residual import accepts
 from spec_sdk.ops.rows import Decision, Left, Rows, Uniforms
@@ -65,24 +66,13 @@ def naive(tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
     Every emitted token is a draw of the target's, so the distribution holds for any tree, however it was drafted, and
     nothing is read of its draws. A drawn child x is accepted with p(x) only. Takes one random number for every token.
     """
-    return _follow(tree, lambda node: draw(rows.target(node), uniforms(1)[0]))
+    return follow(tree, lambda node: draw(rows.target(node), uniforms(1)[0]))
 
 
 def greedy(tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
     """Follow the target's most probable tokens through any tree, however it was drafted. Takes no random numbers."""
     choices = rows.choices()
-    return _follow(tree, lambda node: choices[node])
-
-
-def _follow(tree: DrawnTree, token_after: Callable[[int], int]) -> Decision:
-    """The path of nodes that carry the token that comes after their parent, and the token where it leaves the tree."""
-    path = [0]
-    while True:
-        token = token_after(path[-1])
-        child = next((drawn.node for drawn in tree.draws_N[path[-1]] if tree.token_N[drawn.node] == token), None)
-        if child is None:
-            return path, token
-        path.append(child)
+    return follow(tree, lambda node: choices[node])
 
 
 RULES: Mapping[str, Rule] = {"multi_step": multi_step, "naive": naive, "block": block, "greedy": greedy}

@@ -19,6 +19,7 @@ from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.ops.cross_attention import cross_attention
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree
+from spec_sdk.ops.in_pass import DecisionsInPass, LogitsToCome, UnscoredTree, greedy_in_pass
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.masked_attention import QUERY_BLOCK, fold_heads, masked_attention
 from spec_sdk.ops.pass_cache import PassCache
@@ -89,6 +90,18 @@ class Ops:
         """
         own = rule_named(rule) if isinstance(rule, str) else rule
         return [pending(own, tree) for tree in scored]
+
+    def accept_in_pass(
+        self, rule: str | Rule, unscored: Sequence[UnscoredTree], logits: LogitsToCome
+    ) -> DecisionsInPass | None:
+        """What a pass over these trees is to make of its logits so that it decides on them, as :meth:`accept` would
+        after it with the same random numbers; None where it cannot, and then none of these has been taken.
+
+        Asked only where passes are single launches (:attr:`Executor.one_launch
+        <spec_sdk.contracts.Executor.one_launch>`), once for each pass, right before it. The reference does it for
+        ``greedy``.
+        """
+        return greedy_in_pass(unscored) if rule == "greedy" else None
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN

@@ -23,13 +23,16 @@ class DraftLogits:
     """Logits ``logits_KR`` of K nodes, on the draft model's device.
 
     ``token_R``: the tokens that they are of, all different, int64 on the same device; None: the tokens 0 … R − 1. Other
-    tokens of the ``vocabulary`` cannot be drafted. ``ops``: what finds the most probable ones.
+    tokens of the ``vocabulary`` cannot be drafted. ``ops``: what finds the most probable ones. ``drawn_K``: a token of
+    each node's distribution, where the device has drawn one already, with replacement, by the request's sampling and
+    its next random number.
     """
 
     logits_KR: torch.Tensor
     token_R: torch.Tensor | None
     vocabulary: int
     ops: Ops = field(default_factory=Ops, repr=False, compare=False)
+    drawn_K: tuple[int, ...] | None = None
 
     @staticmethod
     def over_all(logits_KV: torch.Tensor, ops: Ops | None = None) -> DraftLogits:

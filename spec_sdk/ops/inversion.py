@@ -1,6 +1,6 @@
 """Drawing a token by inversion without a cumulated sum over the whole vocabulary.
 
-Legend: V vocabulary, T tiles of it.
+Legend: K rows, V vocabulary, T tiles of it, I tokens of a tile.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 import torch
+import torch.nn.functional as F
 
 from spec_sdk.ops.pieces import TILE, tile_sums
 
@@ -39,6 +40,33 @@ def first_beyond(mass_V: torch.Tensor, uniform: float, less_V: torch.Tensor | No
     if token == part_V.shape[0]:
         token = int(part_V.nonzero()[-1])
     return tile * TILE + token
+
+
+def draw_rows(p_KV: torch.Tensor, uniform_K: torch.Tensor) -> torch.Tensor:
+    """One token of each row of ``p_KV`` [K, V] by its number of ``uniform_K`` (float64), int64 [K]: what
+    :func:`first_beyond` gives row by row, but for rounding where tiles are summed, and -1 where that does.
+
+    It waits for no device, and no shape depends on values.
+    """
+    K, V = p_KV.shape
+    tile_KTI = F.pad(p_KV, (0, -V % TILE)).view(K, -1, TILE)
+    sum_KT = tile_KTI.sum(-1)
+    cdf_KT = sum_KT.cumsum(-1, dtype=torch.float64)
+    whole_K1 = cdf_KT[:, -1:]
+    goal_K1 = uniform_K[:, None] * whole_K1
+    tile_K1 = torch.minimum(torch.searchsorted(cdf_KT, goal_K1, right=True), last_with_mass(sum_KT))
+    before_K1 = torch.where(tile_K1 > 0, cdf_KT.gather(1, (tile_K1 - 1).clamp_min(0)), 0.0)
+    inside_KI = tile_KTI.gather(1, tile_K1[:, :, None].expand(K, 1, TILE))[:, 0]
+    cdf_KI = inside_KI.cumsum(-1, dtype=torch.float64)
+    place_K1 = torch.minimum(torch.searchsorted(cdf_KI, goal_K1 - before_K1, right=True), last_with_mass(inside_KI))
+    usable_K1 = (whole_K1 > 0) & torch.isfinite(whole_K1)
+    return torch.where(usable_K1, tile_K1 * TILE + place_K1, -1)[:, 0]
+
+
+def last_with_mass(mass_KX: torch.Tensor) -> torch.Tensor:
+    """The last place of each row that has any, [K, 1]; 0 where none has."""
+    place_X = torch.arange(mass_KX.shape[1], device=mass_KX.device)
+    return torch.where(mass_KX > 0, place_X, 0).amax(-1, keepdim=True)
 
 
 def draw(p_V: torch.Tensor, uniform: float) -> int:

@@ -18,7 +18,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Executor
-from spec_sdk.model.session import Scores, Session
+from spec_sdk.model.session import EpilogueOf, Scores, Session
 from spec_sdk.ops import DraftLogits
 from spec_sdk.parallel.follower_calls import Call, FollowerCalls
 from spec_sdk.ranks import Ranks
@@ -72,7 +72,19 @@ class SpreadSession(Session):
         self._announce("feed", list(slots), [list(new) for new in tokens])
         return super().feed(slots, tokens)
 
-    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+    @property
+    def one_launch(self) -> bool:
+        # the other ranks are told of trees and levels, and of nothing that a launch makes besides
+        return False
+
+    def score(
+        self,
+        slots: Sequence[int],
+        trees: Sequence[TokenTree],
+        taps: Sequence[int] = (),
+        epilogue: EpilogueOf | None = None,
+    ) -> list[Scores]:
+        assert epilogue is None
         self._announce("score", list(slots), [[tree.token_N, tree.parent_N] for tree in trees], list(taps))
         return super().score(slots, trees, taps)
 

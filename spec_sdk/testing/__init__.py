@@ -12,7 +12,7 @@ from spec_sdk.testing.backends import check_backend
 from spec_sdk.testing.constraints import check_constraint
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.testing.drafters import check_drafter
-from spec_sdk.testing.enumeration import cycle_distribution, deviation
+from spec_sdk.testing.enumeration import cycle_distribution, difference
 from spec_sdk.testing.executors import check_executor
 from spec_sdk.testing.growths import check_growth
 from spec_sdk.testing.plans import CHAINS, TREES
@@ -57,7 +57,7 @@ __all__ = [
     "check_tree",
     "check_verifier",
     "cycle_distribution",
-    "deviation",
+    "difference",
     "goodness_of_fit",
     "joint_distribution",
     "no_waiting",

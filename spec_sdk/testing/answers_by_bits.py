@@ -71,8 +71,8 @@ class Recorded:
         kept: int = type(self._target).open(self._target, slot, tokens, *others)
         return kept
 
-    def _score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
-        scores: list[Scores] = type(self._target).score(self._target, slots, trees, taps)
+    def _score(self, slots: Sequence[int], trees: Sequence[TokenTree], *others: Any) -> list[Scores]:
+        scores: list[Scores] = type(self._target).score(self._target, slots, trees, *others)
         self._logits = {slot: each.logits_NV for slot, each in zip(slots, scores, strict=True)}
         return scores
 

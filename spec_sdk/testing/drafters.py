@@ -16,7 +16,7 @@ from spec_sdk.engine.target import Target
 from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, MultiStepRule, reference_sampler, request_for
-from spec_sdk.testing.enumeration import deviation
+from spec_sdk.testing.enumeration import difference
 from spec_sdk.testing.independence import Evidence, distributions_of_draws
 from spec_sdk.testing.service import Service
 from spec_sdk.testing.statistics import SIGNIFICANCE, goodness_of_fit
@@ -190,7 +190,7 @@ class _Subject:
         for prompt, depth in ((shortest, 1), (longest, 1), (longest, 2)):
             policy = FixedPolicy(FixedConfig(depth, 4))
             try:
-                off = deviation(
+                off = difference(
                     target,
                     self.make_drafter(),
                     MultiStepRule(None),
@@ -198,7 +198,7 @@ class _Subject:
                     prompt,
                     policy,
                     limit=MOST_OUTCOMES,
-                )
+                ).off
             except NotEnumerable as error:
                 return f"{tried} cycles; the next cannot be enumerated: {error}"
             assert off < ROUNDING, (

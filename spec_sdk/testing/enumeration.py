@@ -159,23 +159,6 @@ class Difference:
         )
 
 
-def deviation(
-    target: Any,
-    drafter: Drafter,
-    verifier: Verifier,
-    sampler: Sampler,
-    prompt: Sequence[int],
-    policy: Policy | None = None,
-    own_draws: bool = False,
-    limit: int = MOST_OUTCOMES,
-    constraint: Matcher | None = None,
-) -> float:
-    """The most by which the joint distribution of a cycle's tokens, completed by plain sampling, differs from the
-    target's; see :func:`difference`.
-    """
-    return difference(target, drafter, verifier, sampler, prompt, policy, own_draws, limit, constraint).off
-
-
 def difference(
     target: Any,
     drafter: Drafter,

@@ -5,6 +5,7 @@ Legend: K texts or nodes that are fed together, V vocabulary.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -40,7 +41,8 @@ def check_growth(
     another's, nothing of a request is changed, drawn tokens follow the distribution that they declare (over ``draws``
     seeds), and in a small vocabulary every outcome of a cycle is tried. Then, with so many random ``budgets``, greedy
     and sampled, for logits flat and steep, of all tokens or some: it feeds exactly the nodes that it added, feeds none
-    too deep, branches only if it says so, prunes nothing that was drawn, and adds no token that cannot be drafted.
+    too deep, branches only if it says so, prunes nothing that was drawn, and adds no token that cannot be drafted; and
+    where it says that its trees have a fixed shape, it feeds the levels of that shape.
     """
     run_checks(growth_checks(growth, draws=draws, budgets=budgets, make_sampler=make_sampler, seed=seed))
 
@@ -130,8 +132,13 @@ class _Draft:
         self._growth, self._logits_of, self._request, self._depth = growth, logits, request, budget.depth
         self._tree = TreeBuilder(request.pending_token, budget.nodes)
         self._fed = 1
-        self._growing: Growing = growth.grow(self._tree, logits([request.tokens]), budget.depth, request, "growing")
+        root = logits([request.tokens])
+        self._growing: Growing = growth.grow(self._tree, root, budget.depth, request, "growing")
         self._logits: DraftLogits | None = None
+        self._fed_levels: list[int] = []
+        shape = growth.fixed_shape(budget.depth, budget.nodes, request)
+        # of fewer tokens no tree can have it
+        self._shape = shape if shape is not None and max(shape.widths) <= root.logits_KR.shape[-1] else None
 
     def advance(self) -> None:
         """Go on by a level."""
@@ -141,6 +148,7 @@ class _Draft:
         except StopIteration as done:
             assert isinstance(done.value, TokenTree), f"{self._where}: it returned {done.value!r}, which is no tree"
             self._check_closed(done.value)
+            self._check_shape()
             self.closed = done.value
             return
         except ValueError as error:
@@ -153,6 +161,15 @@ class _Draft:
         paths = [_path(tree, node) for node in range(self._fed, tree.size)]
         self._logits = self._logits_of([[*self._request.tokens, *path] for path in paths])
         self._fed = tree.size
+        self._fed_levels.append(count)
+
+    def _check_shape(self) -> None:
+        if self._shape is not None:
+            widths = self._shape.widths
+            levels = [math.prod(widths[: level + 1]) for level in range(len(widths) - 1)]
+            assert self._fed_levels == levels, (
+                f"{self._where}: it fed {self._fed_levels} nodes level by level, and {levels} by its fixed shape"
+            )
 
     def _check_closed(self, closed: TokenTree) -> None:
         drawn = Counter(

@@ -13,7 +13,7 @@ import torch
 from spec_sdk.common_prefix import common_prefix
 from spec_sdk.contracts import Budget, Drafter, NoOptions, Request
 from spec_sdk.model.encoder_input import EncoderInput
-from spec_sdk.model.session import Scores
+from spec_sdk.model.session import EpilogueOf, Scores
 from spec_sdk.ops import without
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
 
@@ -42,6 +42,8 @@ class TableModel:
     It serves as the scheduler's target, for any number of requests at once, each of which has a slot. ``spread`` is the
     standard deviation of the logits. It has no encoder. Its only hidden state, at any layer, is the row of logits.
     """
+
+    one_launch = False
 
     def __init__(self, vocabulary: int, seed: int, *, spread: float = 1.5, context: int = 4096) -> None:
         self.vocabulary = vocabulary
@@ -87,7 +89,13 @@ class TableModel:
             rows.append(row)
         return {layer: self.table_RV[rows] for layer in taps}
 
-    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+    def score(
+        self,
+        slots: Sequence[int],
+        trees: Sequence[TokenTree],
+        taps: Sequence[int] = (),
+        epilogue: EpilogueOf | None = None,
+    ) -> list[Scores]:
         """Logits after every node, each computed from the node's own path."""
         scores = []
         for slot, tree in zip(slots, trees, strict=True):

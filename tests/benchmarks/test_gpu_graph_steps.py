@@ -16,6 +16,7 @@ PARTS = [
     "verdict",
     # these interpret hundreds of blocks
     pytest.param("lists", marks=pytest.mark.full),
+    pytest.param("levels", marks=pytest.mark.full),
     pytest.param("recovery", marks=pytest.mark.full),
 ]
 TINY = ["--device=cpu", "--shape=tiny", "--prefix=40", "--rounds=1"]
@@ -30,6 +31,10 @@ def test_a_part_agrees_with_its_baseline(part: str, tmp_path: Path, capsys: pyte
     if part == "verdict":
         assert report["verdict"]["same"] is True
         assert set(report["verdict"]["wall_ms"]) == {"pass alone", "after the graph", "in the graph"}
+        assert set(report["verdict"]["cycle_ms"]) == {"after", "inside"}
+        assert set(report["verdict"]["host_us"]) == {"8 nodes", "64 nodes"}
+    elif part == "levels":
+        assert report["levels"]["same"] is True and set(report["levels"]["wall_ms"]) == {"level by level", "at once"}
     elif part == "lists":
         assert all(one["off_by"] == 0 for one in report["lists"])
     else:
@@ -42,9 +47,10 @@ def test_a_part_that_fails_leaves_the_others_and_is_named(tmp_path: Path, monkey
 
     monkeypatch.setattr(graph_steps, "of_lists", broken)
     monkeypatch.setattr(graph_steps, "of_verdict", broken)
+    monkeypatch.setattr(graph_steps, "of_levels", broken)
     monkeypatch.setattr(graph_steps, "of_recovery", lambda *arguments: {"off_by": {}, "wall_ms": {}})
     report = graph_steps.measure(parsed(tmp_path))
-    assert set(report["left_out"]) == {"lists", "verdict"} and "capturing" in report["left_out"]["lists"]
+    assert set(report["left_out"]) == {"lists", "levels", "verdict"} and "capturing" in report["left_out"]["lists"]
     assert report["recovery"] == {"off_by": {}, "wall_ms": {}}
     late = graph_steps.measure(parsed(tmp_path, seconds=-1.0))
     assert set(late["left_out"]) == set(graph_steps.PARTS) and "were spent" in late["left_out"]["verdict"]

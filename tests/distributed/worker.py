@@ -114,13 +114,13 @@ def speculation(ranks: Ranks, overrides: list[str]) -> list[Any]:
     target, hits = pipeline.engine.target, list[float]()
     score = target.score
 
-    def noting_hits(slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
-        scores = score(slots, trees, taps)
+    def noting_hits(slots: Sequence[int], trees: Sequence[TokenTree], *others: Any) -> list[Scores]:
+        scores = score(slots, trees, *others)
         assert scores[0].attention is not None
         hits.extend(-1.0 if hit is None else float(hit) for hit in scores[0].attention.hit)
         return scores
 
-    target.score = noting_hits  # type: ignore[method-assign]
+    target.score = noting_hits  # type: ignore[method-assign, assignment]
     answers, reports = list[list[int]](), list[dict[str, Any]]()
     if ranks.is_leader:
         answers, reports = speculated(pipeline)

@@ -10,7 +10,7 @@ import torch
 
 from spec_sdk.contracts import Budget, Request, RequestState, SamplingParams, TopTokens
 from spec_sdk.engine.scheduler import Scheduler
-from spec_sdk.model.session import Scores
+from spec_sdk.model.session import EpilogueOf, Scores
 from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.registry import Registry
 from spec_sdk.testing import TableModel, check_tree
@@ -252,7 +252,13 @@ def test_trajectories_find_what_the_text_has_not_said() -> None:
     """A target that counts: trajectories from 16 on are ahead of an answer from 5 on, though no token comes twice."""
 
     class Counting(TableModel):
-        def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+        def score(
+            self,
+            slots: Sequence[int],
+            trees: Sequence[TokenTree],
+            taps: Sequence[int] = (),
+            epilogue: EpilogueOf | None = None,
+        ) -> list[Scores]:
             super().score(slots, trees)
             return [Scores(next_logits([following(token) for token in tree.token_N]), {}) for tree in trees]
 

@@ -13,7 +13,7 @@ from spec_sdk.contracts import Request, SamplingParams, Verdict, Verifier
 from spec_sdk.engine.faults import RequestError
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import PluginFault, UserError
-from spec_sdk.model.session import Scores, Session
+from spec_sdk.model.session import EpilogueOf, Scores, Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
@@ -37,7 +37,13 @@ class Spoilt(Session):
         super().__init__(TorchExecutor(tiny_decoder(), Ops()))
         self.slot, self.passes = slot, 0
 
-    def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+    def score(
+        self,
+        slots: Sequence[int],
+        trees: Sequence[TokenTree],
+        taps: Sequence[int] = (),
+        epilogue: EpilogueOf | None = None,
+    ) -> list[Scores]:
         self.passes += 1
         scores = super().score(slots, trees, taps)
         for slot, own in zip(slots, scores, strict=True):

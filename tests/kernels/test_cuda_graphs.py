@@ -48,14 +48,29 @@ def test_captured_passes_are_those_of_the_reference(fused: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["vanilla", "sd_chain", "easyspec_paper", "alspec"])
-def test_greedy_tokens_are_those_of_eager_passes(name: str, tmp_path: Path) -> None:
+SAMPLED = ("sampler=exact", "sampling.temperature=1", "sampling.seed=3")
+SHORT_SINK = ("predictor.size=4", "attention_verifier.threshold=0.3")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("vanilla", ()),
+        ("sd_chain", ()),
+        ("sd_chain", (*SAMPLED, "backend.verdicts=inside")),
+        ("easyspec_paper", ()),
+        ("alspec", SHORT_SINK),
+        ("alspec_easyspec_tree", SHORT_SINK),
+    ],
+)
+def test_tokens_are_those_of_eager_passes(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """With draft levels, verdicts and hits or misses inside what is captured."""
     write_checkpoint(tmp_path, "smollm", num_hidden_layers=9)
     found = {}
     for compiled in ("false", "true"):
-        made = pipeline(name, compiled, tmp_path)
+        made = pipeline(name, compiled, tmp_path, *options)
         found[compiled] = [tokens_of(made, PROMPT[i:], 24, ignore_eos=True) for i in (0, 3)]
-        if compiled == "true" and name != "alspec":
+        if compiled == "true":
             captured = made.backend.compiled["graphs"]
             assert captured > 0
             tokens_of(made, PROMPT, 24, ignore_eos=True)
@@ -63,6 +78,6 @@ def test_greedy_tokens_are_those_of_eager_passes(name: str, tmp_path: Path) -> N
     assert found["true"] == found["false"]
 
 
-def pipeline(name: str, compiled: str, checkpoint: Path) -> Pipeline:
-    options = (f"pipeline={name}", "backend=cuda", f"backend.compile={compiled}", f"model.target={checkpoint}")
+def pipeline(name: str, compiled: str, checkpoint: Path, *more: str) -> Pipeline:
+    options = (f"pipeline={name}", "backend=cuda", f"backend.compile={compiled}", f"model.target={checkpoint}", *more)
     return build_pipeline(settings_of(*options), Registry.discover())

@@ -21,7 +21,6 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.graph_executor import GraphExecutor
-from spec_sdk.model.step_clock import HostClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection
@@ -53,25 +52,12 @@ SHAPE: dict[str, Any] = {
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
 
 
-@pytest.fixture
-def interpreted_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CUDA backend whose tensors lie in host memory, where its kernels are interpreted."""
-    properties = SimpleNamespace(name="Interpreter", total_memory=2**30, major=9)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(CudaBackend, "device", property(lambda self: torch.device("cpu")))
-    monkeypatch.setattr(CudaBackend, "clock", lambda self: HostClock())
-
-
 def loaded(
     family: str = "smollm",
     weights: str = "dense",
     ops: Ops | None = None,
     dtype: torch.dtype = torch.float32,
-    **options: bool,
+    **options: Any,
 ) -> Executor:
     backend = CudaBackend(CudaConfig(**options))
     backend.be_deterministic()

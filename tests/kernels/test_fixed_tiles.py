@@ -118,6 +118,20 @@ def test_a_view_that_begins_anywhere(device: torch.device) -> None:
         assert same_bits(made(view), made(view.clone()))
 
 
+def test_weights_that_begin_anywhere_are_copied_once(device: torch.device) -> None:
+    """When the layer is made; those that begin at a multiple of 16 bytes stay where they are."""
+    memory = random(1, 8 + 48 * 33, seed=7, device=device)[0]
+    x_KI = random(3, 33, seed=8, device=device)
+    for first in (4, 3):
+        weight_OI = memory[first : first + 48 * 33].view(48, 33)
+        made = FixedTileProjection(weight_OI)
+        assert made.holds(weight_OI) == (first == 4)
+        place = made.weight_OI.data_ptr()
+        assert place % 16 == 0
+        torch.testing.assert_close(made(x_KI), F.linear(x_KI, weight_OI), atol=1e-4, rtol=1e-4)
+        assert made.weight_OI.data_ptr() == place
+
+
 def test_derivatives_go_through_torch(device: torch.device) -> None:
     x_KI = random(2, 64, seed=6, device=device).requires_grad_()
     for weights in WEIGHTS:

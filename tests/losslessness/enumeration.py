@@ -55,6 +55,6 @@ def deviation(
 ) -> float:
     """How far the joint distribution of a cycle's tokens, completed by plain sampling, is from the target's."""
     own_draws = make_sampler is ExactSampler
-    return enumeration.deviation(
-        target, make_drafter(), verifier, make_sampler(None, params), prompt, policy, own_draws=own_draws
-    )
+    sampler = make_sampler(None, params)
+    found = enumeration.difference(target, make_drafter(), verifier, sampler, prompt, policy, own_draws=own_draws)
+    return found.off

@@ -24,7 +24,7 @@ from spec_sdk.testing import (
     request_for,
     sample_tokens,
 )
-from spec_sdk.testing.enumeration import deviation
+from spec_sdk.testing.enumeration import difference
 from spec_sdk.testing.statistics import cell_of
 from spec_sdk.testing.tables import DrawPlan
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -103,7 +103,7 @@ def test_every_outcome_of_a_cycle(pattern: str, drafter: type[TableDrafter]) -> 
     constrained = joint_distribution(target, sampler, PROMPT, TOKENS, matcher)
     assert (constrained - joint_distribution(target, sampler, PROMPT, TOKENS)).abs().max() > 0.01
     for plan in PLANS.values():
-        off = deviation(target, drafter(drafts, plan), MultiStep(None), sampler, PROMPT, constraint=matcher)
+        off = difference(target, drafter(drafts, plan), MultiStep(None), sampler, PROMPT, constraint=matcher).off
         assert off < 1e-6, plan
 
 
@@ -114,14 +114,14 @@ def test_every_verifier(verifier: Verifier) -> None:
     for drafter in (TableDrafter, Blind):
         for pattern in PATTERNS:
             sampler = ReferenceSampler(None, SAMPLED)
-            off = deviation(target, drafter(drafts, chain), verifier, sampler, PROMPT, constraint=regex(pattern))
+            off = difference(target, drafter(drafts, chain), verifier, sampler, PROMPT, constraint=regex(pattern)).off
             assert off < 1e-6, pattern
 
 
 def test_a_fused_sampler() -> None:
     target, *drafts = tables()
     for plan in ("chain of all kinds", "top-2 tree"):
-        off = deviation(
+        off = difference(
             target,
             TableDrafter(drafts, PLANS[plan]),
             MultiStep(None),
@@ -129,7 +129,7 @@ def test_a_fused_sampler() -> None:
             PROMPT,
             own_draws=True,
             constraint=regex(PATTERNS[0]),
-        )
+        ).off
         assert off < 1e-6
 
 
@@ -144,7 +144,7 @@ def test_banned_forced_and_biased_tokens() -> None:
     assert float(joint.view(VOCABULARY, VOCABULARY)[AB, B]) == 0
     for plan in PLANS.values():
         for drafter in (TableDrafter, Blind):
-            off = deviation(target, drafter(drafts, plan), MultiStep(None), sampler, PROMPT, constraint=matcher)
+            off = difference(target, drafter(drafts, plan), MultiStep(None), sampler, PROMPT, constraint=matcher).off
             assert off < 1e-6
 
 
@@ -159,7 +159,7 @@ def test_wrong_ones_are_found() -> None:
         counts[cell_of(tokens, VOCABULARY)] += 1
     assert goodness_of_fit(counts, 300 * expected) < SIGNIFICANCE
     with pytest.raises(ValueError, match="in which that token has probability 0.0"):
-        deviation(target, Liar(drafts[0]), MultiStep(None), sampler, PROMPT, constraint=right)
+        difference(target, Liar(drafts[0]), MultiStep(None), sampler, PROMPT, constraint=right)
 
 
 @pytest.mark.parametrize("plan", ["chain of all kinds", "distinct draws", "every token chosen"])

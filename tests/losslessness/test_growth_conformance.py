@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from spec_sdk.contracts import DraftLogits, Growing, Request
+from spec_sdk.contracts import DraftLogits, Growing, Growth, Request, TreeShape
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_growth
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -48,7 +49,7 @@ def test_the_examples_growth_conforms(floor: float) -> None:
 
 
 class Chain(StaticGrowth):
-    """A drawn chain, with something wrong in a subclass."""
+    """A drawn chain, with something wrong in a subclass. It says nothing of a fixed shape: that is not inherited."""
 
     def __init__(self) -> None:
         super().__init__(StaticConfig(widths=[1], children="with_replacement"))
@@ -161,6 +162,14 @@ class ReturnsNothing(Chain):
         yield
 
 
+class HasAnotherShape(StaticGrowth):
+    def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape:
+        return TreeShape((1,) * (depth + 1), 1.0)
+
+    def __init__(self) -> None:
+        super().__init__(StaticConfig(widths=[1], children="with_replacement"))
+
+
 @pytest.mark.parametrize(
     ("growth", "fault"),
     [
@@ -176,12 +185,14 @@ class ReturnsNothing(Chain):
         (KeepsItsRequestInItself, "beside another request"),
         (CountsItsCalls, "the same seed gave two different trees"),
         (ReturnsNothing, "None, which is no tree"),
+        (HasAnotherShape, "by its fixed shape"),
     ],
 )
-def test_a_faulty_growth_is_named(growth: type[Chain], fault: str) -> None:
+def test_a_faulty_growth_is_named(growth: Callable[[], StaticGrowth], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         check_growth(growth(), draws=1000, budgets=30)
 
 
 def test_the_sound_chain_that_they_spoil_conforms() -> None:
+    assert Chain.fixed_shape is Growth.fixed_shape
     check_growth(Chain(), draws=300, budgets=30)

@@ -12,6 +12,12 @@ OF_TABLES = "tests/samplers/test_verdict_tables.py"
 KNOWN = f"{OF_TABLES}::test_verdicts_are_those_of_launches_that_know_the_trees"
 OF_RECOVERY = "tests/kernels/test_recovery.py"
 REDONE = f"{OF_RECOVERY}::test_what_was_missed_is_redone_and_nothing_else"
+CHOSEN = f"{OF_RECOVERY}::test_captured_passes_are_those_of_the_runner_that_chooses"
+IN_PASS, LEVELS = PACKAGE + "verdicts_in_pass.py", "spec_sdk/model/draft_levels.py"
+DECIDED = f"{OF_TABLES}::test_decisions_of_a_pass_are_those_after_it"
+OF_LEVELS = "tests/model/test_draft_levels.py"
+DRAWN = f"{OF_LEVELS}::test_drawn_chains_have_the_tokens_that_a_sampler_draws"
+AT_ONCE = f"{OF_LEVELS}::test_levels_at_once_are_those_of_one_after_the_other"
 
 GPU_GRAPHS = (
     Mutant(
@@ -55,5 +61,82 @@ GPU_GRAPHS = (
         "return tl.min(hit_B, 0) == 0",
         "return tl.max(hit_B, 0) == 0",
         (REDONE,),
+    ),
+    Mutant(
+        "reports: padding counts as a row",
+        "spec_sdk/model/unread_reports.py",
+        "row_error=tuple(None if row is None else tuple(row[2 : 2 + live]) for row in found)",
+        "row_error=tuple(None if row is None else tuple(row[2:]) for row in found)",
+        (CHOSEN,),
+    ),
+    Mutant(
+        "in the pass: nodes are numbered without the padding before them",
+        IN_PASS,
+        "first_node_B = range(0, rows, sizes.rows)",
+        "first_node_B = [sum(tree.size for tree in trees[:b]) for b in range(len(trees))]",
+        (DECIDED,),
+    ),
+    Mutant(
+        "in the pass: tables of a temperature serve another",
+        IN_PASS,
+        "key = sizes, sampling, given,",
+        "key = sizes, None, given,",
+        (f"{OF_TABLES}::test_tables_of_a_temperature_serve_no_other",),
+    ),
+    Mutant(
+        "greedy in the pass: padding is looked at",
+        "spec_sdk/ops/in_pass.py",
+        "return followed(tree, choice_N[: tree.size].tolist())",
+        "return followed(tree, choice_N.tolist())",
+        (f"{OF_TABLES}::test_greedy_decisions_of_a_pass",),
+    ),
+    Mutant(
+        "a pass that is made again draws anew",
+        "spec_sdk/ops/in_pass.py",
+        "        if self._drawn is None:\n",
+        "        if True:\n",
+        (f"{OF_TABLES}::test_numbers_are_drawn_once",),
+    ),
+    Mutant(
+        "levels: each pass is fed the first level",
+        LEVELS,
+        "inputs.token_BN.copy_(tokens[-1].clamp_min(0))",
+        "inputs.token_BN.copy_(tokens[0][:, :1].clamp_min(0).expand_as(inputs.token_BN))",
+        (AT_ONCE,),
+    ),
+    Mutant(
+        "levels: all requests are drawn at the first one's temperature",
+        LEVELS,
+        "temperature_B1 = self.draw_BX[:, -1:]",
+        "temperature_B1 = self.draw_BX[:1, -1:]",
+        (DRAWN,),
+    ),
+    Mutant(
+        "levels: one random number for all of them",
+        LEVELS,
+        "self.draw_BX[:, level])",
+        "self.draw_BX[:, 0])",
+        (DRAWN,),
+    ),
+    Mutant(
+        "levels: a capture serves trees of another draft temperature",
+        "spec_sdk/model/graph_executor.py",
+        "key = levels.shape, root.shape,",
+        "key = levels.shape.widths, root.shape,",
+        (f"{OF_LEVELS}::test_a_capture_serves_one_shape",),
+    ),
+    Mutant(
+        "draws of rows: the token whose cumulated mass equals the goal",
+        "spec_sdk/ops/inversion.py",
+        "goal_K1 - before_K1, right=True)",
+        "goal_K1 - before_K1, right=False)",
+        ("tests/samplers/test_draw_rows.py",),
+    ),
+    Mutant(
+        "levels: random numbers that no launch took are gone",
+        "plugins/drafters/spec_sdk_drafters/growing_drafter.py",
+        "                    request.rng.set_state(state)\n",
+        "                    pass\n",
+        ("tests/kernels/test_captured_pipelines.py::test_draft_levels_are_one_launch",),
     ),
 )

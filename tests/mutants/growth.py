@@ -104,8 +104,8 @@ GROWTH = (
     Mutant(
         "static: the frontier's rows in reverse",
         STATIC,
-        "for node, logits_V in zip(frontier, logits.full_KV, strict=True):",
-        "for node, logits_V in zip(frontier, logits.full_KV.flip(0), strict=True):",
+        "enumerate(zip(frontier, logits.full_KV, strict=True))",
+        "enumerate(zip(frontier, logits.full_KV.flip(0), strict=True))",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
@@ -286,8 +286,8 @@ GROWTH = (
     Mutant(
         "draft model: a root has its neighbour's logits",
         GROWING_DRAFTER,
-        "zip(able, roots, strict=True)",
-        "zip(able, roots[::-1], strict=True)",
+        "for i, logits in zip(able, roots, strict=True)",
+        "for i, logits in zip(able, roots[::-1], strict=True)",
         (SHARED_PASSES,),
     ),
     Mutant(

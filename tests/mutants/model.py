@@ -452,8 +452,8 @@ MODEL = (
     Mutant(
         "graphs: what a pass returns is overwritten by the next one",
         GRAPHS,
-        "return changed(captured.output, torch.clone)",
-        "return captured.output",
+        "output = changed(captured.output, torch.clone)",
+        "output = captured.output",
         (f"{OF_GRAPHS}::test_a_result_outlives_the_next_pass",),
     ),
     Mutant(

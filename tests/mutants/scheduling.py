@@ -190,22 +190,22 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's scores",
         SCHEDULER,
-        "zip(turns, self.target.score(slots, trees, self.drafter.taps), strict=True)",
-        "zip(turns, reversed(self.target.score(slots, trees, self.drafter.taps)), strict=True)",
+        "zip(turns, self.target.score(slots, trees, taps), strict=True)",
+        "zip(turns, reversed(self.target.score(slots, trees, taps)), strict=True)",
         (f"{BATCHES}[vanilla-greedy]",),
     ),
     Mutant(
         "batch: the neighbour's verdict",
         SCHEDULER,
-        "[turn.tree for turn in turns], logits, [turn.active.view for turn in turns]",
-        "[turn.tree for turn in turns], logits[::-1], [turn.active.view for turn in turns]",
+        "self.verifier.verify(trees, [logits[i] for i in left], views)",
+        "self.verifier.verify(trees, [logits[i] for i in left[::-1]], views)",
         (f"{BATCHES}[vanilla-greedy]",),
     ),
     Mutant(
         "batch: the neighbour's random numbers",
         SCHEDULER,
-        "[turn.tree for turn in turns], logits, [turn.active.view for turn in turns]",
-        "[turn.tree for turn in turns], logits, [turns[0].active.view] * len(turns)",
+        "self.verifier.verify(trees, [logits[i] for i in left], views)",
+        "self.verifier.verify(trees, [logits[i] for i in left], [views[0]] * len(views))",
         (f"{BATCHES}[vanilla-sampled]",),
     ),
     Mutant(
@@ -218,8 +218,8 @@ SCHEDULING = (
     Mutant(
         "batch: greedy and sampled requests are all greedy",
         "spec_sdk/contracts/verifier.py",
-        "by_choices = self.exact_when_greedy and sampler.greedy",
-        "by_choices = self.exact_when_greedy and requests[0].sampler.greedy",
+        "together.setdefault((ops, self._by_choices(request)), {})[i] = scored",
+        "together.setdefault((ops, self._by_choices(requests[0])), {})[i] = scored",
         (f"{OF_VERDICTS}::test_greedy_and_sampled_requests_share_a_step",),
     ),
     Mutant(

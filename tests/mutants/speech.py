@@ -58,8 +58,8 @@ SPEECH = (
     Mutant(
         "constraint: the draft model's first row goes without",
         "plugins/drafters/spec_sdk_drafters/growing_drafter.py",
-        "root = request.process_draft(logits.within(self.vocabulary), [()])",
-        "root = logits.within(self.vocabulary)",
+        "else request.process_draft(logits.within(self.vocabulary), [()])",
+        "else logits.within(self.vocabulary)",
         (f"{PIPELINES}::test_a_constraint_holds_in_target_and_draft",),
     ),
     Mutant(

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 ROOM = "plugins/verifiers/spec_sdk_verifiers"
 ACCEPTANCE = "spec_sdk/ops/acceptance.py"
 BLOCK = "spec_sdk/ops/block_acceptance.py"
-ROWS = "spec_sdk/ops/rows.py"
+ROWS, IN_PASS = "spec_sdk/ops/rows.py", "spec_sdk/ops/in_pass.py"
 VERDICTS = "tests/losslessness/test_verifiers.py"
 FOLLOWS = f"{VERDICTS}::test_greedy_follows_the_argmax_through_a_tree"
 CHI_SQUARE = "tests/losslessness/test_chi_square.py"
@@ -20,22 +20,22 @@ VERIFIERS = (
     Mutant(
         "greedy: the next token is read at the node before",
         ACCEPTANCE,
-        "    return _follow(tree, lambda node: choices[node])\n",
-        """    path, token = _follow(tree, lambda node: choices[node])
+        "    return follow(tree, lambda node: choices[node])\n",
+        """    path, token = follow(tree, lambda node: choices[node])
     return path, choices[path[-2]] if len(path) > 1 else token
 """,
         (FOLLOWS, VERDICTS),
     ),
     Mutant(
         "greedy: only the first child is looked at",
-        ACCEPTANCE,
+        IN_PASS,
         "for drawn in tree.draws_N[path[-1]] if",
         "for drawn in tree.draws_N[path[-1]][:1] if",
         (FOLLOWS,),
     ),
     Mutant(
         "greedy: a child of any node on the path will do",
-        ACCEPTANCE,
+        IN_PASS,
         "for drawn in tree.draws_N[path[-1]] if tree.token_N[drawn.node] == token",
         "for n in path for drawn in tree.draws_N[n] if tree.token_N[drawn.node] == token and drawn.node > path[-1]",
         (f"{VERDICTS}::test_conformance_greedy",),
@@ -133,7 +133,7 @@ VERIFIERS = (
     ),
     Mutant(
         "naive: a token that was not drafted is drawn again",
-        ACCEPTANCE,
+        IN_PASS,
         "return path, token\n",
         "return path, token_after(path[-1])\n",
         (f"{ENUMERATION}::test_naive_tree",),

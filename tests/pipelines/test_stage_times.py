@@ -11,7 +11,7 @@ import torch
 
 from spec_sdk.contracts import Request, SamplingParams, Verdict
 from spec_sdk.engine import scheduler
-from spec_sdk.model.session import Scores
+from spec_sdk.model.session import EpilogueOf, Scores
 from spec_sdk.model.step_clock import HostClock
 from spec_sdk.testing import TableDrafter, TableModel
 from spec_sdk.testing.defaults import request_for
@@ -26,7 +26,13 @@ def test_the_verdict_is_told_apart_from_the_targets_pass(monkeypatch: pytest.Mon
     now = [0.0]
 
     class Target(TableModel):
-        def score(self, slots: Sequence[int], trees: Sequence[TokenTree], taps: Sequence[int] = ()) -> list[Scores]:
+        def score(
+            self,
+            slots: Sequence[int],
+            trees: Sequence[TokenTree],
+            taps: Sequence[int] = (),
+            epilogue: EpilogueOf | None = None,
+        ) -> list[Scores]:
             now[0] += 16.0
             return super().score(slots, trees, taps)
 

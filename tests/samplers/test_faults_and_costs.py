@@ -36,7 +36,7 @@ class BreaksDown(TableModel):
     passes = 0
     bad = NAN
 
-    def score(self, slots: Any, trees: Any, taps: Any = ()) -> list[Scores]:
+    def score(self, slots: Any, trees: Any, taps: Any = (), epilogue: Any = None) -> list[Scores]:
         self.passes += 1
         scores = super().score(slots, trees, taps)
         if self.passes == 3:

@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from spec_sdk.contracts import SamplingParams
+from spec_sdk.errors import UnusableLogits
 from spec_sdk.model.executor import PassPlan
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.ops import LogitsToCome, Ops, Recipe, ScoredTree, UnscoredTree, read_decisions
+from spec_sdk.ops.in_pass import OnceDrawn
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.testing import StaticOps, no_waiting, repeated
 from spec_sdk.testing.random_weights import TINY, RandomWeights
@@ -24,7 +27,9 @@ from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 pytest.importorskip("triton")
 
 from spec_sdk_backends.fused_rejection import decide, gather_trees
+from spec_sdk_backends.triton_ops import TritonOps
 from spec_sdk_backends.verdict_tables import TableSizes, VerdictTables
+from spec_sdk_backends.verdicts_in_pass import MOST_SAMPLINGS
 
 SAMPLED = SamplingParams(temperature=0.9)
 B, N, V = 2, 8, 96
@@ -167,3 +172,128 @@ def test_a_captured_step_has_its_verdict(device: torch.device) -> None:
         assert output.made.tolist() == expected.tolist()
         answers.add(str(output.made.tolist()))
     assert made.captures == 1 and len(answers) > 1
+
+
+class Numbers:
+    """A request's random numbers, of which it is noted how many were taken."""
+
+    def __init__(self, seed: int) -> None:
+        self.taken = 0
+        self._rng = torch.Generator().manual_seed(seed)
+
+    def __call__(self, count: int) -> list[float]:
+        self.taken += count
+        found: list[float] = torch.rand(count, generator=self._rng, dtype=torch.float64).tolist()
+        return found
+
+
+def unscored(tree: TokenTree, seed: int, params: SamplingParams = SAMPLED) -> UnscoredTree:
+    return UnscoredTree(tree, Recipe(params), Numbers(seed))
+
+
+def to_come(requests: int, device: torch.device) -> LogitsToCome:
+    return LogitsToCome(requests, N, V, torch.float32, device)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_decisions_of_a_pass_are_those_after_it(requests: int, device: torch.device) -> None:
+    """By the reference's rule in torch with the same random numbers; steps of one size share what is captured."""
+    ops, epilogues, accepted = TritonOps(decides_in_pass=True), set(), set()
+    for seed in (2, 5, 3):
+        trees = [drawn(1000 * b + seed, device) for b in range(requests)]
+        logits_BNV = torch.randn((requests, N, V), generator=torch.Generator().manual_seed(seed)).to(device)
+        for b, tree in enumerate(trees):
+            for node, draws in enumerate(tree.draws_N):
+                if draws and draws[0].q_V is not None:
+                    logits_BNV[b, node] = 0.5 * logits_BNV[b, node] + SAMPLED.temperature * draws[0].q_V.log()
+        inside = ops.accept_in_pass(
+            "multi_step", [unscored(t, b) for b, t in enumerate(trees)], to_come(requests, device)
+        )
+        assert inside is not None
+        epilogues.add(inside.epilogue)
+        made = inside.epilogue(logits_BNV).cpu()
+        sampler = ExactSampler(ExactConfig("torch"), SAMPLED)
+        for b, tree in enumerate(trees):
+            scored = ScoredTree(tree, sampler.rows(tree, logits_BNV[b, : tree.size].clone()), Numbers(b))
+            (expected,) = read_decisions(Ops().accept("multi_step", [scored]))
+            path, token = inside.decision(b, made[b])
+            assert (path, token) == expected
+            accepted.add(len(path))
+    assert len(epilogues) <= 2 and len(accepted) > 1
+
+
+def test_what_a_pass_cannot_decide_takes_no_numbers(device: torch.device) -> None:
+    """Filters, several temperatures at once, a distribution of other tokens, and a fifth temperature; and another rule
+    than greedy where verdicts come after passes.
+    """
+    tree, other = drawn(3, device), drawn(3, device, vocabulary=V - 16)
+    cold = SamplingParams(temperature=0.5)
+    cases = (
+        [unscored(tree, 0, SamplingParams(temperature=1.0, top_k=5))],
+        [unscored(tree, 0), unscored(tree, 1, cold)],
+        [unscored(other, 0)],
+    )
+    ops = TritonOps(decides_in_pass=True)
+    for case in cases:
+        assert ops.accept_in_pass("multi_step", case, to_come(len(case), device)) is None
+        assert not any(one.uniforms.taken for one in case)  # type: ignore[attr-defined]
+    for i in range(6):
+        one = unscored(tree, 0, SamplingParams(temperature=0.6 + 0.1 * i))
+        inside = ops.accept_in_pass("multi_step", [one], to_come(1, device))
+        assert (inside is not None) == (i < MOST_SAMPLINGS) == bool(one.uniforms.taken)  # type: ignore[attr-defined]
+    assert ops.accept_in_pass("naive", [unscored(tree, 0)], to_come(1, device)) is None
+    assert TritonOps().accept_in_pass("multi_step", [unscored(tree, 0)], to_come(1, device)) is None
+
+
+def test_a_pass_names_the_node_of_unusable_logits(device: torch.device) -> None:
+    ops = TritonOps(decides_in_pass=True)
+    trees = [drawn(4, device), drawn(1005, device)]
+    inside = ops.accept_in_pass("multi_step", [unscored(t, b) for b, t in enumerate(trees)], to_come(2, device))
+    assert inside is not None
+    logits_BNV = torch.zeros((2, N, V), device=device)
+    logits_BNV[1, 0] = float("nan")
+    made = inside.epilogue(logits_BNV).cpu()
+    assert inside.decision(0, made[0])[0][0] == 0
+    with pytest.raises(UnusableLogits) as raised:
+        inside.decision(1, made[1])
+    assert raised.value.row == 0
+
+
+def test_greedy_decisions_of_a_pass(device: torch.device) -> None:
+    """Of two trees, padding left out; an unusable row is named."""
+    trees = [TokenTree.chain(1, [4, 5]), TokenTree.chain(1, [9])]
+    logits_BNV = torch.zeros((2, N, V), device=device)
+    for b, n, token in ((0, 0, 4), (0, 1, 5), (0, 2, 6), (1, 0, 8), (1, 1, 3)):
+        logits_BNV[b, n, token] = 1.0
+    logits_BNV[:, 3:] = float("nan")
+    params = SamplingParams()
+    inside = Ops().accept_in_pass("greedy", [unscored(t, b, params) for b, t in enumerate(trees)], to_come(2, device))
+    assert inside is not None
+    with no_waiting():
+        made = inside.epilogue(logits_BNV)
+    made = made.cpu()
+    assert inside.decision(0, made[0]) == ([0, 1, 2], 6)
+    assert inside.decision(1, made[1]) == ([0], 8)
+    logits_BNV[1, 1, 7] = float("inf")
+    with pytest.raises(UnusableLogits) as raised:
+        inside.decision(1, inside.epilogue(logits_BNV).cpu()[1])
+    assert raised.value.row == 1
+
+
+def test_tables_of_a_temperature_serve_no_other(device: torch.device) -> None:
+    """What is captured for one would decide at it."""
+    ops, tree = TritonOps(decides_in_pass=True), drawn(3, device)
+    epilogues = []
+    for temperature in (0.5, 2.0, 0.5):
+        one = unscored(tree, 0, SamplingParams(temperature=temperature))
+        inside = ops.accept_in_pass("multi_step", [one], to_come(1, device))
+        assert inside is not None
+        epilogues.append(inside.epilogue)
+    assert epilogues[0] == epilogues[2] != epilogues[1]
+
+
+def test_numbers_are_drawn_once() -> None:
+    """A pass that failed over one request is made again for the others, with the numbers that they had."""
+    numbers = Numbers(3)
+    drawn_once = OnceDrawn(numbers)
+    assert drawn_once(4) == drawn_once(4) and numbers.taken == 4

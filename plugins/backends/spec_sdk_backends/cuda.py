@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from spec_sdk.contracts import Backend, Finding, Suitability, option
+from spec_sdk.contracts import AttentionVerifier, Backend, BlockRunner, Finding, Predictor, Suitability, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import choice_of
 from spec_sdk.model.decoder import Decoder, TensorSource
@@ -59,6 +59,15 @@ class CudaConfig:
         "the small operations of a block in four launches: residual and norm, rotation and cache, activation",
         choices={True: "", False: "", "auto": "with compile, until a GPU has shown what they gain"},
     )
+    verdicts: str = option(
+        "auto",
+        "with compile, when the verdicts on sampled trees are launched",
+        choices={
+            "inside": "in the pass's graph: their tables are made before it",
+            "after": "after it: their tables are made while it runs",
+            "auto": "after, until a GPU has shown what inside gains; greedy ones need no tables, and are always inside",
+        },
+    )
 
 
 class CudaBackend(Backend):
@@ -91,7 +100,7 @@ class CudaBackend(Backend):
         self._device = torch.device("cuda", config.index)
         # triton launches on the current device, whatever the tensors say
         torch.cuda.set_device(self._device)
-        self._ops: Ops = TritonOps()
+        self._ops: Ops = TritonOps(decides_in_pass=config.verdicts == "inside")
         self._capture = GraphCapture(self._device) if captures else None
 
     def be_deterministic(self) -> None:
@@ -99,7 +108,8 @@ class CudaBackend(Backend):
             raise UserError("deterministic: it takes the fused launches; leave out backend.fuse=false")
         from spec_sdk_backends.deterministic_ops import DeterministicOps
 
-        self._ops, self._fuses, self.deterministic = DeterministicOps(), True, True
+        ops = DeterministicOps(decides_in_pass=self.config.verdicts == "inside")
+        self._ops, self._fuses, self.deterministic = ops, True, True
 
     @property
     def device(self) -> torch.device:
@@ -149,6 +159,18 @@ class CudaBackend(Backend):
         if self._capture is None:
             return TorchExecutor(decoder, self.ops)
         return GraphExecutor(decoder, self.ops, self._capture)
+
+    def attention_runner(
+        self, executor: Executor, make_predictor: Callable[[], Predictor], verifier: AttentionVerifier
+    ) -> BlockRunner | None:
+        """Hit or miss inside a captured pass; None where passes are not captured, or it cannot be done there."""
+        if not isinstance(executor, GraphExecutor):
+            return None
+        from spec_sdk_backends.overlapped_speculation import OverlappedSpeculationRunner
+
+        predictor = make_predictor()
+        ends, why = predictor.ends, OverlappedSpeculationRunner.unsuited_because(executor.decoder, predictor, verifier)
+        return None if ends is None or why else OverlappedSpeculationRunner(verifier, ends)
 
     @property
     def compiled(self) -> Mapping[str, Any]:

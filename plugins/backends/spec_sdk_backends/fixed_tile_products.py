@@ -49,7 +49,10 @@ def tiles_of(rows: int) -> int:
 
 
 class FixedTileProjection(Projection):
-    """Dense weights, in plain rows."""
+    """Dense weights, in plain rows, copied once if they do not begin at a multiple of 16 bytes."""
+
+    def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> None:
+        super().__init__(aligned(weight_OI), None if bias_O is None else bias_O.contiguous())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.requires_grad:
@@ -61,6 +64,11 @@ class FixedTileQuantizedProjection(QuantizedProjection):
     """Weights in 8 or 4 bits, expanded block by block as they are multiplied."""
 
     quantized: QuantizedMatrix
+
+    def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> None:
+        offset_OG = None if matrix.offset_OG is None else matrix.offset_OG.contiguous()
+        in_place = QuantizedMatrix(aligned(matrix.codes_OC), matrix.scale_OG.contiguous(), offset_OG)
+        super().__init__(in_place, None if bias_O is None else bias_O.contiguous())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.requires_grad:
@@ -78,8 +86,8 @@ def multiply(
     outputs: int,
     tiles: int | None = None,
 ) -> torch.Tensor:
-    """x [..., I] times the weights: [..., O]. ``weight``: dense, or the codes that ``scale_OG`` belongs to. ``tiles``:
-    another number of them than :func:`tiles_of` says.
+    """x [..., I] times the weights: [..., O]. ``weight``: dense, or the codes that ``scale_OG`` belongs to; they are
+    :func:`aligned`, and all other parts contiguous. ``tiles``: another number of them than :func:`tiles_of` says.
     """
     x_KI = aligned(x.reshape(-1, x.shape[-1]))
     K, I = x_KI.shape  # noqa: E741
@@ -91,11 +99,11 @@ def multiply(
     tiles = tiles or tiles_of(K)
     fixed_tile_product_kernel[(triton.cdiv(K, tiles * TILE_ROWS), triton.cdiv(outputs, blocks.outputs))](
         x_KI,
-        aligned(weight),
+        weight,
         # tensors that are not read stand for those that there are none of
-        weight if scale_OG is None else scale_OG.contiguous(),
-        weight if offset_OG is None else offset_OG.contiguous(),
-        weight if bias_O is None else bias_O.contiguous(),
+        weight if scale_OG is None else scale_OG,
+        weight if offset_OG is None else offset_OG,
+        weight if bias_O is None else bias_O,
         out,
         K,
         I=I,

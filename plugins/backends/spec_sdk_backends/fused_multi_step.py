@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 import torch
 
 from spec_sdk.errors import UnusableLogits
-from spec_sdk.ops import Decision, FromLogits, PendingDecision, ScoredTree
+from spec_sdk.ops import Decision, FromLogits, PendingDecision, ScoredTree, UnscoredTree
 from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.rows import impossible
 from spec_sdk_backends.fused_rejection import decide, first_reads, gather_trees
@@ -34,7 +34,7 @@ def multi_step(scored: Sequence[ScoredTree]) -> list[PendingDecision]:
 
 
 def _of_one_kind(scored: Sequence[ScoredTree]) -> list[PendingDecision]:
-    numbers = [_uniforms(tree) for tree in scored]
+    numbers = [uniforms_of(tree) for tree in scored]
     try:
         return _launched(scored, numbers)
     except Exception:
@@ -55,7 +55,8 @@ def _launched(scored: Sequence[ScoredTree], uniform_BD: Sequence[torch.Tensor]) 
     shaping, sigmoid = given[0].shaping, given[0].sigmoid
     trees = gather_trees(drawn, logits_BNV, uniform_BD, shaping, sigmoid=sigmoid is not None)
     verdict_B3 = decide(trees, shaping, sigmoid)
-    numbering = _Numbering(drawn, trees.row_offset_R.shape[0])
+    first_node_B = list(itertools.accumulate((tree.size for tree in drawn), initial=0))
+    numbering = Numbering(drawn, first_node_B, first_node_B[-1], trees.row_offset_R.shape[0])
 
     def pending(b: int) -> PendingDecision:
         return PendingDecision([verdict_B3], lambda host: numbering.decision(b, *host[0][b].tolist()))
@@ -63,13 +64,17 @@ def _launched(scored: Sequence[ScoredTree], uniform_BD: Sequence[torch.Tensor]) 
     return [pending(b) for b in range(len(drawn))]
 
 
-class _Numbering:
-    """How the kernels number nodes, rows and draws: through all trees of a launch. ``rows``: how many rows it has."""
+class Numbering:
+    """How the kernels number nodes, rows and draws: through all trees of a launch.
 
-    def __init__(self, trees: Sequence[DrawnTree], rows: int) -> None:
+    ``first_node``: of each tree. ``nodes``: rows of the target, padding included. ``rows``: those and the draft
+    distributions'.
+    """
+
+    def __init__(self, trees: Sequence[DrawnTree], first_node: Sequence[int], nodes: int, rows: int) -> None:
         self._trees = trees
-        self._rows = rows
-        self._first_node = list(itertools.accumulate((tree.size for tree in trees), initial=0))
+        self._nodes, self._rows = nodes, rows
+        self._first_node = first_node
         self._first_draw = list(itertools.accumulate((tree.first_draw_N1[-1] for tree in trees), initial=0))
 
     def decision(self, b: int, node: int, token: int, fault: int) -> Decision:
@@ -79,7 +84,7 @@ class _Numbering:
         return self._trees[b].path_to(node - self._first_node[b]), token
 
     def _error(self, b: int, fault: int) -> Exception:
-        tree, nodes = self._trees[b], self._first_node[-1]
+        tree, nodes = self._trees[b], self._nodes
         if fault < nodes:
             return UnusableLogits(fault - self._first_node[b])
         if fault >= self._rows:
@@ -102,6 +107,6 @@ def _kind(given: FromLogits) -> Hashable:
     return (*sampling, logits_NV.dtype, logits_NV.device, logits_NV.shape[-1])
 
 
-def _uniforms(scored: ScoredTree) -> torch.Tensor:
+def uniforms_of(scored: ScoredTree | UnscoredTree) -> torch.Tensor:
     """One random number for each draw, then one for the next token, float64."""
     return torch.tensor(scored.uniforms(scored.tree.first_draw_N1[-1] + 1), dtype=torch.float64)

@@ -10,7 +10,8 @@ No branch is the host's: lengths, slots and verdicts stay on the device, so that
 becomes of its predictions, and can be captured. A request whose prefix the two ends cover has Â = A to the bit, and
 counts as a hit.
 
-Legend: L layers, B requests, N rows of a request, M model dim, H query heads, D head dim, S slots, C capacity.
+Legend: B requests, N rows of a request, M model dim, H query heads, D head dim, S slots, C capacity,
+K layers that are predicted, X = 2 + N.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from collections.abc import Sequence
 
 import torch
 
-from spec_sdk.contracts import AttentionVerifier, BlockRunner
+from spec_sdk.contracts import AttentionReport, AttentionVerdict, AttentionVerifier, BlockRunner, Predictor
 from spec_sdk.errors import UserError
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.predictable import check_predictable
+from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ends
 from spec_sdk_backends.recovery import recover, unrecoverable_because
 from spec_sdk_backends.speculative_attention import finish, predict_part
@@ -32,11 +34,9 @@ from spec_sdk_backends.speculative_attention import finish, predict_part
 class OverlappedSpeculationRunner(BlockRunner):
     """Goes on with predicted attention where ``verifier`` accepts it, and redoes a block's rest where it does not.
 
-    ``ends``: what a prediction is made of, as ``predictor=attention_sink`` does. The states are those of
-    :class:`~spec_sdk.model.runners.attention_speculative.AttentionSpeculativeRunner` with that predictor, but
-    for rounding. ``hit_LB``: after a pass the verdicts, bool [L, B], on the device, where a captured pass writes
-    them in every replay (the one that was captured last); layers that are never predicted count as hits. There are no
-    reports: they would be read.
+    ``ends``: what a prediction is made of (:attr:`Predictor.ends <spec_sdk.contracts.Predictor.ends>`). States and
+    reports are those of :class:`~spec_sdk.model.runners.attention_speculative.AttentionSpeculativeRunner` with that
+    predictor, but for rounding; the reports are read when they are looked at.
 
     :meth:`run` raises UserError for a decoder whose blocks cannot be redone, a KV cache in 8 bits, and a verifier that
     measures behind the output projection.
@@ -50,7 +50,7 @@ class OverlappedSpeculationRunner(BlockRunner):
         self.verifier = verifier
         self.guarantee: Guarantee = verifier.guarantee
         self.ends = Ends.of(ends)
-        self.hit_LB: torch.Tensor | None = None
+        self._reports: UnreadReports | None = None
         self._side: torch.cuda.Stream | None = None
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
@@ -59,20 +59,27 @@ class OverlappedSpeculationRunner(BlockRunner):
         padding_BN = torch.arange(inputs.width, device=h_BNM.device) >= inputs.live_B[:, None]
         if h_BNM.is_cuda and self._side is None:
             self._side = torch.cuda.Stream(h_BNM.device)  # type: ignore[no-untyped-call]
-        hits = []
+        predicted, rows = [], []
         for layer in range(decoder.layers):
             q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
             decoder.write_kv(layer, k_BNGD, v_BNGD, work)
             if self.verifier.speculates(layer):
-                h_BNM, hit_B = self._speculate(decoder, layer, h_BNM, q_BNHD, work, padding_BN)
+                h_BNM, row_BX = self._speculate(decoder, layer, h_BNM, q_BNHD, work, padding_BN)
+                predicted.append(layer)
+                rows.append(row_BX)
             else:
                 a_BNM = decoder.project(layer, decoder.attend(layer, q_BNHD, work))
                 h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
-                hit_B = torch.ones_like(inputs.live_B, dtype=torch.bool)
-            hits.append(hit_B)
             work.record(layer + 1, h_BNM)
-        self.hit_LB = torch.stack(hits)
+        table_BKX = torch.stack(rows, 1) if rows else h_BNM.new_zeros((inputs.batch, 0, 2), dtype=torch.float32)
+        reports = UnreadReports(
+            table_BKX, tuple(predicted), decoder.layers, self.verifier.space, lambda prefix: prefix > self.ends.keys
+        )
+        self._reports = reports.of(inputs) if inputs.host_knows else reports
         return h_BNM
+
+    def reports(self) -> Sequence[AttentionReport]:
+        return self._reports if self._reports is not None else ()
 
     def _speculate(
         self,
@@ -83,7 +90,7 @@ class OverlappedSpeculationRunner(BlockRunner):
         work: ForwardPass,
         padding_BN: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What leaves the block [B, N, M], and which requests go on with the prediction."""
+        """What leaves the block [B, N, M], and the layer's part of the reports."""
         inputs = work.inputs
         k_SGCD, v_SGCD = (cached[0] for cached in work.cache.layers(layer, layer + 1))
         growing = inputs.kind == "growing"
@@ -111,23 +118,29 @@ class OverlappedSpeculationRunner(BlockRunner):
         norm_sq_BN = attention.norm_sq_BN.masked_fill(padding_BN, 1.0)
         # what both ends cover is no guess, whatever the verifier says of an error of 0
         covered_B = inputs.prefix_B <= self.ends.keys
-        hit_B = self.verifier.verify(layer, difference_sq_BN, norm_sq_BN).hit_B | covered_B
+        verdict = self.verifier.verify(layer, difference_sq_BN, norm_sq_BN)
+        verdict = AttentionVerdict(verdict.hit_B | covered_B, verdict.error_BN)
         if self._side is not None:
             torch.cuda.current_stream(h_BNM.device).wait_stream(self._side)
-        recover(decoder, layer, h_BNM, attention.exact_BNHD, hit_B, out_BNM)
-        return out_BNM, hit_B
+        recover(decoder, layer, h_BNM, attention.exact_BNHD, verdict.hit_B, out_BNM)
+        return out_BNM, UnreadReports.row(verdict, difference_sq_BN)
 
     @staticmethod
     def _go_on(decoder: Decoder, layer: int, h_BNM: torch.Tensor, o_BNHD: torch.Tensor, out_BNM: torch.Tensor) -> None:
         a_BNM = decoder.project(layer, o_BNHD)
         out_BNM.copy_(decoder.post_attention(layer, h_BNM, a_BNM))
 
+    @staticmethod
+    def unsuited_because(decoder: Decoder, predictor: Predictor, verifier: AttentionVerifier) -> str | None:
+        """Why it cannot take the place of the runner that chooses; None if it can."""
+        if predictor.ends is None:
+            return f"predictor '{predictor.name}' is not made of both ends of a prefix"
+        return _unsuited_because(decoder, verifier)
+
     def _check(self, decoder: Decoder, work: ForwardPass) -> None:
-        why = unrecoverable_because(decoder)
+        why = _unsuited_because(decoder, self.verifier)
         if why is None and not work.cache.in_place:
             why = "the KV cache is in 8 bits"
-        if why is None and self.verifier.space != "heads":
-            why = "the attention verifier measures behind the output projection (space=heads does not)"
         if why is not None:
             raise UserError(f"overlapped speculation: {why}")
         chosen = [layer for layer in range(decoder.layers) if self.verifier.speculates(layer)]
@@ -138,3 +151,9 @@ class OverlappedSpeculationRunner(BlockRunner):
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """It keeps nothing of a request."""
+
+
+def _unsuited_because(decoder: Decoder, verifier: AttentionVerifier) -> str | None:
+    if verifier.space != "heads":
+        return "the attention verifier measures behind the output projection (space=heads does not)"
+    return unrecoverable_because(decoder)

@@ -13,7 +13,18 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
-from spec_sdk.ops import PLAIN, AttentionSpec, Ends, Ops, PendingDecision, Rule, ScoredTree
+from spec_sdk.ops import (
+    PLAIN,
+    AttentionSpec,
+    DecisionsInPass,
+    Ends,
+    LogitsToCome,
+    Ops,
+    PendingDecision,
+    Rule,
+    ScoredTree,
+    UnscoredTree,
+)
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk_backends.fused_multi_step import multi_step
@@ -27,17 +38,20 @@ from spec_sdk_backends.tree_attention import (
     tree_attention,
     visible_blocks,
 )
+from spec_sdk_backends.verdicts_in_pass import TablesInUse
 
 
 class TritonOps(Ops):
     """Attention by interval mask, without a dense one; ``multi_step`` from logits, without a row of probabilities.
 
     Everything else as the reference does it. ``shares_lists``: whether a pass's layers share one list of the key blocks
-    that are visible; if not, every program looks for itself, as benchmarks compare.
+    that are visible; if not, every program looks for itself, as benchmarks compare. ``decides_in_pass``: whether
+    ``multi_step`` is a part of captured passes where it can be.
     """
 
-    def __init__(self, shares_lists: bool = True) -> None:
+    def __init__(self, shares_lists: bool = True, decides_in_pass: bool = False) -> None:
         self.shares_lists = shares_lists
+        self._tables = TablesInUse() if decides_in_pass else None
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         """``multi_step`` in two launches for all trees of the same sampling, where the sampler's rows can be made
@@ -50,6 +64,16 @@ class TritonOps(Ops):
         others = [i for i in range(len(scored)) if i not in decisions]
         decisions |= zip(others, super().accept(rule, [scored[i] for i in others]), strict=True)
         return [decisions[i] for i in range(len(scored))]
+
+    def accept_in_pass(
+        self, rule: str | Rule, unscored: Sequence[UnscoredTree], logits: LogitsToCome
+    ) -> DecisionsInPass | None:
+        """``multi_step`` of trees that are drawn without filters, from tables (:class:`TablesInUse`); else as the
+        reference does.
+        """
+        if rule == "multi_step" and self._tables is not None:
+            return self._tables.multi_step(unscored, logits)
+        return super().accept_in_pass(rule, unscored, logits)
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN

@@ -43,6 +43,14 @@ class TableSizes:
     vocabulary: int
 
 
+@dataclass(frozen=True)
+class Filling:
+    """Trees as tables hold them: integers, and the rows that these lead to, kept alive."""
+
+    numbers: list[int]
+    rows: tuple[torch.Tensor, ...]
+
+
 class VerdictTables:
     """The place where a graph's verdicts find their trees. :meth:`fill` before a replay, :meth:`decide` to be captured.
 
@@ -78,6 +86,10 @@ class VerdictTables:
 
         Raises ValueError, and leaves what is there, for trees that do not fit.
         """
+        self.put(self.prepared(trees), uniform_BD)
+
+    def prepared(self, trees: Sequence[DrawnTree]) -> Filling:
+        """These trees as :meth:`put` takes them. Raises ValueError for trees that do not fit."""
         sizes = self.sizes
         sources = [source for source, _ in first_reads(trees)]
         if len(trees) != sizes.requests:
@@ -107,13 +119,16 @@ class VerdictTables:
             offsets[first : first + tree.size] = offset_R[first : first + tree.size]
         for distribution in table.read:
             offsets[len(offset_R) + distribution] = distributions.offsets[distribution]
-        numbers = [*offsets, *_padded(table.draws, self._parts[1]), *table.roots]
+        return Filling([*offsets, *_padded(table.draws, self._parts[1]), *table.roots], tuple(distributions.rows))
+
+    def put(self, filling: Filling, uniform_BD: Sequence[torch.Tensor]) -> None:
+        """Put prepared trees there with their random numbers, as :meth:`fill` does."""
         uniform_U = torch.zeros(self._parts[3], dtype=torch.float64)
         given_U = torch.cat(list(uniform_BD))
         uniform_U[: len(given_U)] = given_U
-        packed = torch.cat((torch.tensor(numbers, dtype=torch.int64), uniform_U.view(torch.int64)))
+        packed = torch.cat((torch.tensor(filling.numbers, dtype=torch.int64), uniform_U.view(torch.int64)))
         self._packed.copy_(to_device(packed, self._packed.device), non_blocking=True)
-        self._kept = tuple(distributions.rows)
+        self._kept = filling.rows
 
     def decide(self, logits_BNV: torch.Tensor) -> torch.Tensor:
         """Verdicts [B, 3] int64 on the trees that are there when this runs, as

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, option
+from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, TreeShape, option
+from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
 from spec_sdk.ranks import ALONE
@@ -82,6 +83,20 @@ class DraftModelDrafter(GrowingDrafter):
     def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:
         unfed = [request.tokens[self.session.length(request.slot) :] for request in requests]
         return functools.partial(self.session.feed, [request.slot for request in requests], unfed)
+
+    @property
+    def drafts_at_once(self) -> bool:
+        return self.session.one_launch
+
+    def levels_at_once(
+        self,
+        requests: Sequence[Request],
+        shape: TreeShape,
+        roots: Sequence[DraftLogits],
+        draws: Sequence[Sequence[float]],
+    ) -> list[list[DraftedLevel]] | None:
+        slots = [request.slot for request in requests]
+        return self.session.draft_levels(slots, shape, roots, self.vocabulary, draws)
 
     def before_growing(self, requests: Sequence[Request]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""

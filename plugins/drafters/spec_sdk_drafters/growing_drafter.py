@@ -6,15 +6,17 @@ Legend: K nodes of a level.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request
+from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, TreeShape
 from spec_sdk.model.context_vocabulary import ContextVocabulary
+from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
+from spec_sdk_drafters.levels_at_once import draws_of, grow_known, known_logits
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
@@ -46,6 +48,24 @@ class GrowingDrafter(Drafter):
         self.vocabulary = models.target.executor.vocabulary
         self._drafts: dict[int, GrowingDraft] = {}
 
+    @property
+    def drafts_at_once(self) -> bool:
+        """Whether :meth:`levels_at_once` may do anything."""
+        return False
+
+    def levels_at_once(
+        self,
+        requests: Sequence[Request],
+        shape: TreeShape,
+        roots: Sequence[DraftLogits],
+        draws: Sequence[Sequence[float]],
+    ) -> list[list[DraftedLevel]] | None:
+        """All levels of trees of one shape, of each request, from the logits of its root; None, the default, where the
+        model is fed level by level. ``draws``: of each request, where children are drawn, a random number for each
+        level and its temperature.
+        """
+        return None
+
     def before_growing(self, requests: Sequence[Request]) -> None:
         """What must be done with the trees of the round before. By default nothing."""
 
@@ -70,12 +90,16 @@ class GrowingDrafter(Drafter):
             for request in (requests[i] for i in able):
                 context.follow(request.slot, request.tokens, request.stop_ids)
         roots = self.root_pass([requests[i] for i in able])() if able else []
+        known = self._known_levels(requests, budgets, depths, dict(zip(able, roots, strict=True)))
         for i, logits in zip(able, roots, strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
-            root = request.process_draft(logits.within(self.vocabulary), [()])
+            root = known[i][1][0] if i in known else request.process_draft(logits.within(self.vocabulary), [()])
             growing = self.growth.grow(tree, root, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing, self.vocabulary, budgets[i])
-        asking = advanced([*drafts.values()], [None] * len(drafts))
+        for i, of_request in known.items():
+            grow_known(drafts[i], *of_request)
+        unknown = [draft for i, draft in drafts.items() if i not in known]
+        asking = advanced(unknown, [None] * len(unknown))
         while asking:
             # a level of every tree in one pass
             slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
@@ -85,6 +109,39 @@ class GrowingDrafter(Drafter):
             drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
             for i, request in enumerate(requests)
         ]
+
+    def _known_levels(
+        self,
+        requests: Sequence[Request],
+        budgets: Sequence[Budget],
+        depths: Sequence[int],
+        roots: Mapping[int, DraftLogits],
+    ) -> dict[int, tuple[list[DraftedLevel], list[DraftLogits]]]:
+        """By the number of a request the levels of its tree, and as a growth is given them, where these need nothing of
+        the host between them: the shape is fixed, logits are not changed, and no level ends for its price. Requests of
+        one shape share a launch.
+        """
+        alike: dict[TreeShape, list[int]] = {}
+        for i in roots if self.drafts_at_once else ():
+            request, budget = requests[i], budgets[i]
+            if not (request.changes_logits or budget.level_cost):
+                shape = self.growth.fixed_shape(depths[i], budget.nodes, request)
+                recipe = request.sampler.recipe
+                if shape is not None and not (shape.drawn and (recipe is None or recipe.shaping.filtered)):
+                    alike.setdefault(shape, []).append(i)
+        known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
+        for shape, index in alike.items():
+            together = [requests[i] for i in index]
+            states = [request.rng.get_state() for request in together]
+            draws = [draws_of(request, len(shape.widths)) for request in together] if shape.drawn else []
+            drafted = self.levels_at_once(together, shape, [roots[i] for i in index], draws)
+            if drafted is None:
+                for request, state in zip(together, states, strict=True):
+                    request.rng.set_state(state)
+                continue
+            for i, levels in zip(index, drafted, strict=True):
+                known[i] = levels, [known_logits(level, self.vocabulary) for level in levels]
+        return known
 
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:

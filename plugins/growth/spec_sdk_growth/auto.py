@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spec_sdk.contracts import DraftLogits, Growing, Growth, Request
+from spec_sdk.contracts import DraftLogits, Growing, Growth, Request, TreeShape
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
-from spec_sdk_growth.options import check_draws, children_of, children_option, temperature_option, width_option
+from spec_sdk_growth.options import (
+    check_draws,
+    children_of,
+    children_option,
+    shape_of,
+    temperature_option,
+    width_option,
+)
 from spec_sdk_growth.static import grow_static
 
 
@@ -33,6 +40,10 @@ class AutoGrowth(Growth):
     @property
     def branches(self) -> bool:
         return self.config.width > 1
+
+    def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape | None:
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
+        return None if self.branches else shape_of([1] * depth, children, self.config.temperature)
 
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         width = self.config.width

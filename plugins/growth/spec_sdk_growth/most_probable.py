@@ -12,9 +12,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
-from spec_sdk.contracts import DraftLogits, Growing, Growth, Request
+from spec_sdk.contracts import DraftLogits, Growing, Growth, Request, TreeShape
 from spec_sdk.tree import TreeBuilder
-from spec_sdk_growth.options import children_of
+from spec_sdk_growth.options import children_of, shape_of
 from spec_sdk_growth.static import grow_static
 
 
@@ -34,6 +34,10 @@ class MostProbableGrowth(Growth):
     @property
     def branches(self) -> bool:
         return self.config.width > 1
+
+    def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape | None:
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)
+        return None if self.branches else shape_of([1] * depth, children, self.config.temperature)
 
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)

@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 import torch
 
-from spec_sdk.contracts import LARGEST_TREE, option
+from spec_sdk.contracts import LARGEST_TREE, TreeShape, option
 from spec_sdk.errors import UserError
 
 Children = Literal["top_k", "with_replacement", "without_replacement"]
@@ -85,6 +85,16 @@ def children_of(option: str, greedy: bool, branches: bool, prunes: bool) -> Chil
     if not greedy and not branches:
         return "with_replacement"
     return "top_k" if greedy or prunes else "without_replacement"
+
+
+def shape_of(widths: Sequence[int], children: Children, temperature: float) -> TreeShape | None:
+    """The shape of a tree of these widths, whatever its logits; None where draws may coincide or run out.
+
+    ``temperature``: of draws.
+    """
+    if children == "top_k":
+        return TreeShape(tuple(widths))
+    return TreeShape(tuple(widths), temperature) if children == "with_replacement" and max(widths) == 1 else None
 
 
 def affordable_widths(widths: Sequence[int], depth: int, max_nodes: int) -> list[int]:

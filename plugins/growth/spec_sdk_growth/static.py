@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spec_sdk.contracts import LARGEST_TREE, DraftLogits, Growing, Growth, Request, option
+from spec_sdk.contracts import LARGEST_TREE, DraftLogits, Growing, Growth, Request, TreeShape, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops import without
 from spec_sdk.ops.host_reads import count as count_read
@@ -19,6 +19,7 @@ from spec_sdk_growth.options import (
     check_draws,
     children_of,
     children_option,
+    shape_of,
     temperature_option,
     tempered,
 )
@@ -53,6 +54,11 @@ class StaticGrowth(Growth):
     @property
     def branches(self) -> bool:
         return any(width > 1 for width in self.config.widths)
+
+    def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape | None:
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
+        widths = affordable_widths(self.config.widths, depth, max_nodes)
+        return shape_of(widths, children, self.config.temperature)
 
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
@@ -94,9 +100,13 @@ def grow_static(
                 for token in [token for token, left in zip(tokens, left_W, strict=True) if left][: fed.room]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
-            count_read()
-            for node, logits_V in zip(frontier, logits.full_KV, strict=True):
+            if logits.drawn_K is None:
+                count_read()
+            for k, (node, logits_V) in enumerate(zip(frontier, logits.full_KV, strict=True)):
                 distribution = request.sampler.distribution(tempered(logits_V, temperature))
+                if logits.drawn_K is not None:
+                    fed.add(node, logits.drawn_K[k], "with_replacement", distribution, drafter)
+                    continue
                 _draw_children(fed, node, distribution, count, children, request, drafter)
         frontier = list(range(first_new, fed.size))
     return fed.build().tree

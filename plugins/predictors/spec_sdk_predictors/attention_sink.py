@@ -49,6 +49,10 @@ class AttentionSink(Predictor):
     Config = AttentionSinkConfig
     config: AttentionSinkConfig
 
+    @property
+    def ends(self) -> Ends:
+        return self.config.ends
+
     def always_exact(self, prefix: int) -> bool:
         return prefix <= self.config.ends.keys
 

@@ -20,7 +20,7 @@ import torch
 
 from spec_sdk.contracts import Random, SamplingParams, option
 from spec_sdk.errors import UnusableLogits, UserError
-from spec_sdk.ops import DrawnTree, FromLogits, Ops, Rows
+from spec_sdk.ops import DrawnTree, FromLogits, Ops, Recipe, Rows
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.ops.pieces import largest, pieces
 from spec_sdk.tree import DraftDistribution, Draw
@@ -69,6 +69,10 @@ class ExactSampler(ReferenceSampler):
 
     def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
         return super().rows(tree, logits_NV) if self.greedy else RowsFromLogits(self, tree, logits_NV)
+
+    @property
+    def recipe(self) -> Recipe | None:
+        return Recipe(self.params, None if self.greedy else self.scales())
 
     def scales(self) -> tuple[float, float] | None:
         """α and β where distributions are approximated by a sigmoid; None where they are not."""

@@ -12,6 +12,8 @@ import torch
 
 from spec_sdk.contracts import Sampler
 from spec_sdk.errors import UnusableLogits
+from spec_sdk.ops import Recipe
+from spec_sdk.ops.in_pass import choices
 
 
 class ReferenceSampler(Sampler):
@@ -52,8 +54,11 @@ class ReferenceSampler(Sampler):
         return p_NV / p_NV.sum(-1, keepdim=True)
 
     def choices(self, logits_NV: torch.Tensor) -> torch.Tensor:
-        top_N, token_N = logits_NV.max(-1)
-        return torch.where(torch.isfinite(top_N), token_N, -1)
+        return choices(logits_NV)
+
+    @property
+    def recipe(self) -> Recipe | None:
+        return Recipe(self.params) if self.greedy else None
 
     @staticmethod
     def _nucleus(p_NV: torch.Tensor, top_p: float) -> torch.Tensor:

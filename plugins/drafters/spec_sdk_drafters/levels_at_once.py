@@ -1,0 +1,66 @@
+"""Levels that were drafted at once, given to a growth one after the other as if each had been fed when it asked.
+
+Legend: K nodes of a level, W children of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from spec_sdk.contracts import DraftLogits, Request
+from spec_sdk.errors import PluginFault, UnusableLogits
+from spec_sdk.model.draft_levels import DraftedLevel
+from spec_sdk.ops.inversion import next_uniform
+from spec_sdk_drafters.growing_draft import GrowingDraft
+
+
+@dataclass(frozen=True)
+class KnownTops(DraftLogits):
+    """Logits of which the most probable children are in host memory already, and nothing else is known."""
+
+    level: DraftedLevel = field(kw_only=True)
+
+    def top(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        width, logprob_KW = self.level.token_KW.shape[1], self.level.logprob_KW
+        if count != width or logprob_KW is None:
+            raise PluginFault(f"a growth of a fixed shape asked for {count} children, not {width}")
+        return logprob_KW, self.level.token_KW
+
+    @property
+    def full_KV(self) -> torch.Tensor:
+        raise PluginFault("a growth of a fixed shape asked for whole rows of logits, not for children")
+
+
+def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits:
+    """A level as a growth is given it. Raises UnusableLogits where the device could not draw."""
+    if level.logits_KR is None:
+        return KnownTops(torch.empty((len(level.token_KW), 0)), None, vocabulary, level=level)
+    drawn_K = level.token_KW[:, 0].tolist()
+    if min(drawn_K) < 0:
+        raise UnusableLogits(0)
+    return DraftLogits(level.logits_KR, None, vocabulary, drawn_K=tuple(drawn_K))
+
+
+def draws_of(request: Request, levels: int) -> list[float]:
+    """A random number for each level, the request's next, and its temperature."""
+    return [*(next_uniform(request.rng) for _ in range(levels)), request.sampler.params.temperature]
+
+
+def grow_known(draft: GrowingDraft, levels: Sequence[DraftedLevel], known: Sequence[DraftLogits]) -> None:
+    """Let a tree grow to its end that began with the first of these levels, ``known`` as a growth is given them.
+
+    Raises PluginFault for a growth that asks for other levels, or adds other tokens than were fed.
+    """
+    asks = draft.advance(None)
+    for logits in known[1:]:
+        if not asks or draft.asked != len(logits):
+            raise PluginFault("a growth of a fixed shape fed other levels than those of its shape")
+        asks = draft.advance(logits)
+    if asks:
+        raise PluginFault("a growth of a fixed shape asked for a level more than its shape has")
+    fed = [token for level in levels[:-1] for token in level.token_KW.flatten().tolist()]
+    if draft.tree.token[1 : len(fed) + 1] != fed:
+        raise PluginFault("a growth of a fixed shape added other tokens than those that were drafted for it")

@@ -1,0 +1,46 @@
+"""Verdicts that the target's passes make as their last operation, where each pass is one launch.
+
+Legend: B requests of a pass, N rows of a request, V vocabulary, X numbers of a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from spec_sdk.contracts.verifier import Ahead
+from spec_sdk.model.executor import Epilogue
+from spec_sdk.ops import DecisionsInPass, LogitsToCome, PendingDecision
+
+
+class VerdictsInPass:
+    """What the passes over some trees are to make of their logits, and the decisions from that.
+
+    ``ahead``: of each tree what its verifier can tell before the pass.
+    """
+
+    def __init__(self, ahead: Sequence[Ahead]) -> None:
+        self._ahead = ahead
+        self._places: dict[int, tuple[DecisionsInPass, int]] = {}
+
+    def epilogue(self, index: Sequence[int], logits: LogitsToCome) -> Epilogue | None:
+        """What the pass over the trees of these numbers makes of its logits; None: nothing, and so verdicts come after
+        it.
+        """
+        ahead = [self._ahead[i] for i in index]
+        # a pass decides by one rule and one set of operations
+        if any((told.rule, told.ops) != (ahead[0].rule, ahead[0].ops) for told in ahead):
+            return None
+        decisions = ahead[0].ops.accept_in_pass(ahead[0].rule, [told.unscored for told in ahead], logits)
+        if decisions is None:
+            return None
+        self._places.update((i, (decisions, b)) for b, i in enumerate(index))
+        return decisions.epilogue
+
+    def pending(self, i: int, made: torch.Tensor | None) -> PendingDecision | None:
+        """The decision on tree i from what its pass made [B, X]; None where that made nothing."""
+        if made is None or i not in self._places:
+            return None
+        decisions, b = self._places[i]
+        return PendingDecision([made], lambda host: decisions.decision(b, host[0][b]))

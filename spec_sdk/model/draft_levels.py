@@ -1,0 +1,174 @@
+"""All levels of trees whose shape is known before anything is drafted: picked and fed without asking the host between.
+
+A level by itself costs an upload, a launch, and a read that waits for the device. Here the tokens of a level are
+picked where its logits are, and written into the inputs of the next pass; so the levels are one program, which a graph
+may capture, and are read once.
+
+Legend: B requests, K nodes of a level, W children of each, X nodes of all levels, R tokens that can be drafted.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spec_sdk.ops import Ops
+from spec_sdk.ops.inversion import draw_rows
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from spec_sdk.tree import TreeBuilder
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a pass that feeds a level knows of a tree of this shape: depths and intervals of all nodes so far, in the
+    order of creation, of which the ``new`` last ones are fed.
+    """
+
+    depth: tuple[int, ...]
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    new: int
+
+
+@functools.lru_cache(maxsize=256)
+def levels_of(widths: tuple[int, ...]) -> tuple[Level, ...]:
+    """The levels that are fed of a tree whose nodes have ``widths`` children, level by level: all but the last."""
+    tree, frontier, levels = TreeBuilder(0), [0], []
+    for width in widths[:-1]:
+        # any tokens that differ
+        frontier = [tree.add(parent, token, "chosen") for parent in frontier for token in range(width)]
+        start, end = tree.intervals()
+        levels.append(Level(tuple(tree.depth), tuple(start), tuple(end), len(frontier)))
+    return tuple(levels)
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """The shape of a tree that is known before anything is drafted.
+
+    ``widths``: children of every node, level by level. They are its most probable tokens, the likeliest first; or,
+    with a ``draw_temperature``, every node has one, drawn with replacement by the request's sampling from logits that
+    are divided by it first.
+    """
+
+    widths: tuple[int, ...]
+    draw_temperature: float | None = None
+
+    @property
+    def drawn(self) -> bool:
+        return self.draw_temperature is not None
+
+
+@dataclass(frozen=True)
+class DraftedLevel:
+    """The children of all K nodes of a level: their tokens [K, W], int64, in host memory. Of chosen ones also the
+    log-probabilities [K, W], float32, there; of drawn ones the nodes' logits [K, R], where the model left them.
+    """
+
+    token_KW: torch.Tensor
+    logprob_KW: torch.Tensor | None = None
+    logits_KR: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DraftLevels:
+    """Trees of one shape that are to be drafted behind committed roots.
+
+    ``root_BR``: logits after each request's last token. ``limit``: only the first so many of the R are drafted.
+    ``inputs``: of the passes that feed the levels but the last, whose tokens are not known; host integers. ``draw_BX``
+    float64, where children are drawn: a random number for each level, and last the temperature; else [B, 0].
+    """
+
+    shape: TreeShape
+    root_BR: torch.Tensor
+    limit: int
+    inputs: tuple[PassInputs, ...]
+    draw_BX: torch.Tensor
+
+    @staticmethod
+    def of(
+        shape: TreeShape,
+        root_BR: torch.Tensor,
+        limit: int,
+        places: Sequence[tuple[int, int]],
+        draws: Sequence[Sequence[float]] = (),
+    ) -> DraftLevels:
+        """``places``: cache slot and prefix of each request. ``draws``: the numbers of ``draw_BX``."""
+        inputs = []
+        for level in levels_of(shape.widths):
+            unknown = [0] * len(level.depth)
+            rows = [
+                RequestRows.growing(slot, prefix, unknown, level.depth, level.start, level.end, level.new)
+                for slot, prefix in places
+            ]
+            # in host memory: all levels travel together
+            inputs.append(PassInputs.of("growing", rows, torch.device("cpu")))
+        draw_BX = torch.tensor(draws or [[]] * len(places), dtype=torch.float64)
+        return DraftLevels(shape, root_BR, limit, tuple(inputs), draw_BX)
+
+    @property
+    def flat(self) -> torch.Tensor:
+        """The integers of all passes, one after the other."""
+        return torch.cat([inputs.flat for inputs in self.inputs if inputs.flat is not None])
+
+    @property
+    def columns(self) -> int:
+        """Most cache columns that a row sees."""
+        return max(inputs.columns or 0 for inputs in self.inputs)
+
+    def over(self, flat: torch.Tensor, root_BR: torch.Tensor, draw_BX: torch.Tensor, columns: int) -> DraftLevels:
+        """The same levels with their numbers in these tensors, which whoever writes there changes."""
+        sizes = [0 if inputs.flat is None else inputs.flat.numel() for inputs in self.inputs]
+        placed = tuple(
+            PassInputs.over(part, inputs.kind, inputs.batch, inputs.width, inputs.key_end_BT.shape[1], columns)
+            for part, inputs in zip(torch.split(flat, sizes), self.inputs, strict=True)
+        )
+        return DraftLevels(self.shape, root_BR, self.limit, placed, draw_BX)
+
+    def run(
+        self, logits_of: Callable[[PassInputs], torch.Tensor], ops: Ops, token_R: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pick and feed level after level; ``logits_of`` a pass are [B, K, R]. Waits for nothing.
+
+        Returns of all nodes, level by level, the tokens, int64 [B, X], -1 for one drawn from unusable logits; and
+        before them the log-probabilities, float32 [B, X], or the logits that they were drawn from, [B, X, R].
+        ``token_R``: the tokens that the logits are of; None: 0 … R − 1.
+        """
+        logits_XR, values, tokens = self.root_BR, list[torch.Tensor](), list[torch.Tensor]()
+        B = len(self.root_BR)
+        for level, width in enumerate(self.shape.widths):
+            logits_XR = logits_XR[:, : self.limit]
+            if self.shape.drawn:
+                values.append(logits_XR[:, None])
+                place_BX = self._drawn(logits_XR, level)[:, None]
+            else:
+                logprob_XW, place_XW = ops.top_log_probabilities(logits_XR, width)
+                values.append(logprob_XW.view(B, -1))
+                place_BX = place_XW.view(B, -1)
+            tokens.append(place_BX if token_R is None else token_R[place_BX])
+            if level < len(self.inputs):
+                inputs = self.inputs[level]
+                # views of the integers that the pass reads
+                inputs.token_BN.copy_(tokens[-1].clamp_min(0))
+                logits_XR = logits_of(inputs).flatten(0, 1)
+        return torch.cat(values, 1), torch.cat(tokens, 1)
+
+    def _drawn(self, logits_BR: torch.Tensor, level: int) -> torch.Tensor:
+        """A token of each row, int64 [B]."""
+        assert self.shape.draw_temperature is not None
+        score_BR = logits_BR.float() / self.shape.draw_temperature
+        temperature_B1 = self.draw_BX[:, -1:].float().clamp_min(torch.finfo(torch.float32).tiny)
+        distance_BR = score_BR - score_BR.amax(-1, keepdim=True)
+        return draw_rows((distance_BR / temperature_B1).softmax(-1), self.draw_BX[:, level])
+
+    def split(self, values_X: torch.Tensor, token_X: torch.Tensor) -> list[DraftedLevel]:
+        """What :meth:`run` gives of one request's nodes, by level."""
+        counts = [math.prod(self.shape.widths[: level + 1]) for level in range(len(self.shape.widths))]
+        parts = zip(self.shape.widths, torch.split(values_X, counts), torch.split(token_X, counts), strict=True)
+        if self.shape.drawn:
+            return [DraftedLevel(token[:, None], logits_KR=logits_KR) for _, logits_KR, token in parts]
+        return [DraftedLevel(token.view(-1, width), logprob_KW=value.view(-1, width)) for width, value, token in parts]

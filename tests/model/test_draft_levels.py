@@ -1,0 +1,152 @@
+"""All levels of a tree's draft as one launch: the tokens, K and V of the same levels fed one by one.
+
+Legend: K nodes of a level.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spec_sdk.contracts import SamplingParams, TreeShape
+from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops, host_reads
+from spec_sdk.testing import StaticOps, repeated
+from spec_sdk.tree import TreeBuilder
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from tests.support.tiny_decoder import tiny_decoder
+
+PROMPTS = {2: [5, 9, 17, 30, 5, 9, 17, 31, 44], 0: [3, 8, 3]}
+PENDING = 7
+
+
+def captured(runner: LayerParallelRunner | None = None) -> Session:
+    return Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated), runner)
+
+
+def one_by_one(session: Session, slots: list[int], widths: tuple[int, ...]) -> list[TreeBuilder]:
+    """Trees whose levels are fed each by itself."""
+    trees = [TreeBuilder(PENDING) for _ in slots]
+    frontiers = [[0] for _ in slots]
+    levels = session.feed(slots, [[PENDING]] * len(slots))
+    for level, width in enumerate(widths):
+        if level:
+            levels = session.grow(slots, trees, [len(frontier) for frontier in frontiers])
+        for b, tree in enumerate(trees):
+            tops = levels[b].top(width)[1].tolist()
+            pairs = [(n, token) for n, top in zip(frontiers[b], tops, strict=True) for token in top]
+            frontiers[b] = [tree.add(node, token, "chosen") for node, token in pairs]
+    return trees
+
+
+@pytest.mark.parametrize("widths", [(1, 1, 1), (2, 2, 1), (3, 2)])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_levels_at_once_are_those_of_one_after_the_other(widths: tuple[int, ...], parallel: bool) -> None:
+    """Of two requests in slots out of order, twice: a capture is used again behind a longer prefix."""
+
+    def runner() -> LayerParallelRunner | None:
+        return LayerParallelRunner(LayerParallelConfig()) if parallel else None
+
+    made, plain = captured(runner()), Session(TorchExecutor(tiny_decoder(), Ops()), runner())
+    for session in (made, plain):
+        session.runner.prepare(session.executor.layers)
+        session.reserve(3, 64)
+        for slot, prompt in PROMPTS.items():
+            session.prefill(slot, prompt)
+    slots = list(PROMPTS)
+    for _ in range(2):
+        trees = one_by_one(plain, slots, widths)
+        roots = made.feed(slots, [[PENDING]] * 2)
+        reads = host_reads.total()
+        drafted = made.draft_levels(slots, TreeShape(widths), roots, made.vocabulary)
+        assert drafted is not None and host_reads.total() == reads + 1
+        for tree, levels in zip(trees, drafted, strict=True):
+            assert [token for level in levels for token in level.token_KW.flatten().tolist()] == tree.token[1:]
+            for level in levels:
+                assert level.logprob_KW is not None and (level.logprob_KW <= 0).all()
+        # what was fed may be committed: what follows sees its K and V
+        for session in (made, plain):
+            session.commit(slots, [[0], [0]])
+        assert made.tokens(2) == plain.tokens(2) and made.length(2) == plain.length(2)
+        after = [session.feed(slots, [[4], [6]]) for session in (made, plain)]
+        for one, other in zip(*after, strict=True):
+            torch.testing.assert_close(one.logits_KR, other.logits_KR, atol=1e-4, rtol=1e-4)
+
+
+def test_drawn_chains_have_the_tokens_that_a_sampler_draws() -> None:
+    """With the same random numbers, at a temperature of each request's own, from logits divided by the draft's."""
+    session, slots, tempered = captured(), list(PROMPTS), 0.8
+    for slot, prompt in PROMPTS.items():
+        session.prefill(slot, prompt)
+    roots = session.feed(slots, [[PENDING]] * 2)
+    rng = torch.Generator().manual_seed(5)
+    seen = set()
+    for _ in range(4):
+        draws = [[*torch.rand(3, generator=rng, dtype=torch.float64).tolist(), t] for t in (1.0, 0.3)]
+        drafted = session.draft_levels(slots, TreeShape((1, 1, 1), tempered), roots, session.vocabulary, draws)
+        assert drafted is not None
+        for levels, (*uniforms, temperature) in zip(drafted, draws, strict=True):
+            sampler = ExactSampler(ExactConfig("torch"), SamplingParams(temperature=temperature))
+            for level, uniform in zip(levels, uniforms, strict=True):
+                assert level.logits_KR is not None and level.token_KW.shape == (1, 1)
+                distribution = sampler.distribution(level.logits_KR[0] / tempered)
+                assert int(level.token_KW) == sampler.draw_from(distribution, uniform)
+            seen.add(tuple(int(level.token_KW) for level in levels))
+        # each level's logits are those after the token before
+        (fed,) = session.grow(slots[:1], [chain([int(level.token_KW) for level in drafted[0][:1]])], [1])
+        second = drafted[0][1].logits_KR
+        assert second is not None
+        torch.testing.assert_close(fed.logits_KR, second, atol=1e-4, rtol=1e-4)
+    assert len(seen) > 4
+
+
+def test_a_capture_serves_one_shape() -> None:
+    """Other draft temperatures are another graph, other temperatures are not."""
+    session = captured()
+    session.prefill(0, PROMPTS[0])
+    made = session.executor
+    assert isinstance(made, GraphExecutor)
+    roots, found = session.feed([0], [[PENDING]]), []
+    before = made.captures
+    for tempered, temperature in ((1.0, 1.0), (1.0, 0.5), (100.0, 1.0)):
+        draws = [[0.9, 0.9, temperature]]
+        drafted = session.draft_levels([0], TreeShape((1, 1), tempered), roots, session.vocabulary, draws)
+        assert drafted is not None
+        found.append([int(level.token_KW) for level in drafted[0]])
+    assert made.captures == before + 2
+    # at 100 nearly even
+    assert abs(found[2][0] - 0.9 * session.vocabulary) < 0.1 * session.vocabulary
+    assert found[2] != found[0]
+
+
+def chain(tokens: list[int]) -> TreeBuilder:
+    tree = TreeBuilder(PENDING)
+    for node, token in enumerate(tokens):
+        tree.add(node, token, "chosen")
+    return tree
+
+
+def test_where_levels_are_not_one_launch() -> None:
+    """Nothing is done, and nothing read: a single level, an executor that captures nothing, a runner that cannot be."""
+
+    class Waits(LayerParallelRunner):
+        """Not capturable: that is not inherited."""
+
+    runner = Waits(LayerParallelConfig())
+    runner.prepare(tiny_decoder().layers)
+    cases = (
+        (captured(), (2,)),
+        (Session(TorchExecutor(tiny_decoder(), Ops())), (1, 1)),
+        (captured(runner), (1, 1)),
+        (captured(), (1, 129)),
+        (captured(), (16, 16, 1)),
+    )
+    for session, widths in cases:
+        session.prefill(0, PROMPTS[0])
+        roots = session.feed([0], [[PENDING]])
+        reads = host_reads.total()
+        assert session.draft_levels([0], TreeShape(widths), roots, session.vocabulary) is None
+        assert host_reads.total() == reads
