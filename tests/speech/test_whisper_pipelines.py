@@ -122,10 +122,10 @@ def answers(engine: TokenEngine, requests: Mapping[int, dict[str, Any]]) -> dict
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [
-        ("vanilla", ()),
-        ("sd_chain", ()),
+        pytest.param("vanilla", (), marks=pytest.mark.full),
+        pytest.param("sd_chain", (), marks=pytest.mark.full),
         ("prompt_lookup", ()),
-        ("easyspec_paper", ()),
+        pytest.param("easyspec_paper", (), marks=pytest.mark.full),
         ("easyspec_paper", ("sampling.temperature=0.8",)),
         ("layer_skip_tree", ("drafter.layers=5", "sampling.temperature=0.8")),
     ],
