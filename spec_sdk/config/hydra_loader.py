@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import os
 from collections.abc import Iterator, Sequence
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
@@ -20,13 +21,13 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import setup_globals
+from hydra.core.utils import JobRuntime, setup_globals
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from hydra.version import VersionBase, setbase
 from omegaconf import DictConfig, OmegaConf
 
-from spec_sdk.config.hydra_options import check_composed, check_file, check_overrides
+from spec_sdk.config.hydra_options import check_composed, check_file, check_overrides, is_hydras
 from spec_sdk.config.overrides import parse
 from spec_sdk.config.user_yaml import UserYaml
 from spec_sdk.errors import UserError
@@ -37,6 +38,11 @@ CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
 OWN_SOURCES = ("pkg://hydra.conf", f"pkg://{OWN_CONF}", "structured://")
 """Where configs lie that may speak of Hydra's plugins: Hydra's, ours, and what installed plugins keep in its store."""
+
+
+MOST_COMPOSED = 64
+_composed: dict[tuple[object, ...], DictConfig] = {}
+"""Configs of shipped files alone, by the choice of them and the places where they were looked for."""
 
 
 class ShippedYaml(ImportlibResourcesConfigSource):
@@ -70,6 +76,7 @@ class CheckedLoader(ConfigLoaderImpl):
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Repository(config_search_path)
+        self._only_shipped = True
 
     def load_configuration(
         self,
@@ -79,9 +86,45 @@ class CheckedLoader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
+        read = parse(overrides)
+        if run_mode == RunMode.RUN and not any(each.is_sweep_override() or is_hydras(each) for each in read):
+            config = self._of_one_run(config_name, read)
+        else:
+            config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
         check_composed(config.hydra)
         return config
+
+    def _of_one_run(self, config_name: str | None, overrides: Sequence[Override]) -> DictConfig:
+        """What Hydra composes where nothing is said to itself. It reads the files that ``overrides`` choose, and then
+        sets single values; the first takes nearly all of the time, and is kept where those files are shipped.
+        """
+        files = [each for each in overrides if self._chooses_file(each)]
+        config = self._of_files(config_name, tuple(str(each.input_line) for each in files))
+        self._apply_overrides_to_config([each for each in overrides if not self._chooses_file(each)], config)
+        job = config.hydra.job
+        config.hydra.overrides.task = [each.input_line for each in overrides]
+        config.hydra.runtime.cwd = os.getcwd()
+        naming = job.config.override_dirname
+        job.override_dirname = get_overrides_dirname(
+            list(overrides), naming.exclude_keys, item_sep=naming.item_sep, kv_sep=naming.kv_sep
+        )
+        return config
+
+    def _chooses_file(self, override: Override) -> bool:
+        return not isinstance(override.value(), dict) and self.repository.group_exists(str(override.key_or_group))
+
+    def _of_files(self, config_name: str | None, choices: tuple[str, ...]) -> DictConfig:
+        sources = tuple((source.provider, source.full_path()) for source in self.repository.get_sources())
+        key = (config_name, choices, sources, JobRuntime.instance().get("name"))
+        if key not in _composed:
+            self._only_shipped = True
+            config = super().load_configuration(config_name, list(choices), RunMode.RUN, from_shell=False)
+            if not self._only_shipped:
+                return config
+            while len(_composed) >= MOST_COMPOSED:
+                _composed.pop(next(iter(_composed)), None)
+            _composed[key] = config
+        return copy.deepcopy(_composed[key])
 
     def _parse_overrides_and_create_caching_repo(
         self, config_name: str | None, overrides: list[str]
@@ -96,6 +139,7 @@ class CheckedLoader(ConfigLoaderImpl):
         if path.startswith("/") or ".." in path.split("/"):
             raise UserError(f"{path}: a config is named by its path below a directory of YAML, without '..'")
         result = super()._load_single_config(default, repo)
+        self._only_shipped &= result.path in OWN_SOURCES
         if result.path not in OWN_SOURCES:
             file = f"{path} of {result.path}"
             if path.startswith("hydra/"):

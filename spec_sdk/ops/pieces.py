@@ -48,6 +48,8 @@ def tile_sums(mass_V: torch.Tensor, less_V: torch.Tensor | None = None) -> torch
     """Sums [T] over tiles of ``mass_V``, or of max(mass - less, 0), of which no more than a piece is written."""
     vocabulary = mass_V.shape[0]
     whole = vocabulary // TILE
+    if not whole and vocabulary:
+        return (mass_V if less_V is None else (mass_V - less_V).clamp_min_(0.0)).sum().view(1)
     sum_T = mass_V.new_empty(-(-vocabulary // TILE))
     count = piece_count(mass_V)
     if count == 1:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk.config.composing import compose_config, explain, groups, options_of, pipeline_summaries, settings_of
+from spec_sdk.config.hydra_loader import CheckedLoader, config_loader
 from spec_sdk.contracts import PLUGIN_KINDS, DraftLogits, Growing, Growth, Request
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
@@ -52,6 +56,53 @@ def test_settings_know_every_kind_of_plugin() -> None:
     parts = {kind for plugin in plugins for kind in plugin.parts.values()}
     assert parts and not parts & set(PLUGIN_NODES)
     assert {*PLUGIN_NODES, *parts} == set(PLUGIN_KINDS)
+
+
+LINES = (
+    ("pipeline=sd_chain",),
+    ("pipeline=sd_chain", "max_new_tokens=3", "+drafter.layers=2", "model.target=elsewhere"),
+    ("max_new_tokens=3", "pipeline=vanilla", "policy=fixed", "pipeline=alspec"),
+    ("pipeline=nowhere",),
+    ("pipeline=sd_chain", "drafter.nothing=1"),
+    ("drafter={name: suffix}",),
+    ("pipeline=1",),
+    ("~pipeline", "prompt=a"),
+    ("task=advise", "policy@sampler=fixed"),
+)
+
+
+@pytest.mark.parametrize("overrides", LINES, ids=" ".join)
+def test_kept_files_give_what_hydra_composes_of_them_anew(overrides: tuple[str, ...]) -> None:
+    """The first time and the second, Hydra's own part included."""
+    with config_loader() as loader:
+        expected, *found = (
+            outcome(functools.partial(load, loader, "config", list(overrides), RunMode.RUN, from_shell=False))
+            for load in (ConfigLoaderImpl.load_configuration, CheckedLoader.load_configuration) * 2
+        )
+    assert found == [expected] * 3
+
+
+def outcome(load: Callable[[], DictConfig]) -> str:
+    try:
+        return OmegaConf.to_yaml(load())
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_a_config_is_its_caller_s_own() -> None:
+    before = composed("pipeline=sd_chain")
+    changed = compose_config(["pipeline=sd_chain"])
+    changed.max_new_tokens, changed.drafter.depth = 12345, 67
+    assert composed("pipeline=sd_chain") == before
+
+
+def test_files_that_may_change_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "pipeline").mkdir()
+    for tokens in (11, 12):
+        (tmp_path / "pipeline" / "mine.yaml").write_text(f"# @package _global_\nmax_new_tokens: {tokens}\n")
+        with config_loader([f"file://{tmp_path}"]) as loader:
+            config = loader.load_configuration("config", ["pipeline=mine"], RunMode.RUN, from_shell=False)
+        assert config.max_new_tokens == tokens
 
 
 def test_the_default_pipeline_is_suffix() -> None:

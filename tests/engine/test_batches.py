@@ -76,8 +76,8 @@ def pipeline_of(name: str, checkpoint: Path, *overrides: str) -> Pipeline:
     return build_pipeline(settings, Registry.discover())
 
 
-ALSO_GREEDY = ("vanilla", "prompt_lookup", "easyspec_paper", "mixed")
-"""Nothing drafted, a guess, a model's tree, both in one. What a request gets of a batch is the same in both modes."""
+ALSO_GREEDY = ("vanilla", "easyspec_paper", "mixed")
+"""Nothing drafted, a model's tree, both in one. What a request gets of a batch is the same in both modes."""
 
 
 @pytest.mark.parametrize(

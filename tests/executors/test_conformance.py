@@ -60,7 +60,9 @@ class Bucketed(TorchExecutor):
         return -(-slots // 16) * 16
 
 
-@pytest.mark.parametrize("make_executor", [load_torch, CpuBackend(CpuConfig()).load, load_numpy])
+@pytest.mark.parametrize(
+    "make_executor", [pytest.param(load_torch, marks=pytest.mark.full), CpuBackend(CpuConfig()).load, load_numpy]
+)
 def test_right_executors_pass(
     make_executor: Callable[[TensorSource, torch.dtype], Executor], scale: Callable[[int, int], int]
 ) -> None:

@@ -98,8 +98,8 @@ def test_trees_that_are_all_alike(name: str, device: torch.device) -> None:
 
 SPECS = {"plain": AttentionSpec(), "window": AttentionSpec(window=3, softcap=2.0)}
 LARGE: dict[str, tuple[PassKind, list[tuple[RequestRows, torch.Tensor]]]] = {
-    "trees": ("tree", [tree(3, 70, random_tree(140, seed=1)), tree(0, 0, star(80)), tree(4, 20, chain(1))]),
-    "growing": ("growing", [growing(4, 5, random_tree(150, seed=3), 4), growing(1, 30, [-1] * 70, 6)]),
+    "trees": ("tree", [tree(3, 70, random_tree(100, seed=1)), tree(0, 0, star(60)), tree(4, 20, chain(1))]),
+    "growing": ("growing", [growing(4, 5, random_tree(100, seed=3), 4), growing(1, 30, [-1] * 70, 6)]),
 }
 
 

@@ -61,27 +61,27 @@ def probability_of_sample(
 
 @pytest.mark.parametrize(("plan", "sampling"), [pytest.param(*case, marks=marks_of(*case)) for case in CASES])
 def test_multi_step(plan: str, sampling: str, scale: Scale) -> None:
-    probability = probability_of_sample(MultiStep(None), PLANS[plan], SAMPLINGS[sampling], scale(500, 20_000))
+    probability = probability_of_sample(MultiStep(None), PLANS[plan], SAMPLINGS[sampling], scale(300, 20_000))
     assert probability > SIGNIFICANCE / len(CASES)
 
 
 @pytest.mark.parametrize(("plan", "sampling"), [case for case in CASES if case[0] in CHAINS])
 def test_chain_rejection(plan: str, sampling: str, scale: Scale) -> None:
-    probability = probability_of_sample(ChainRejection(None), CHAINS[plan], SAMPLINGS[sampling], scale(500, 20_000))
+    probability = probability_of_sample(ChainRejection(None), CHAINS[plan], SAMPLINGS[sampling], scale(300, 20_000))
     assert probability > SIGNIFICANCE / len(CASES)
 
 
 def test_answers_that_end_after_three_tokens(scale: Scale) -> None:
     """Trees are cut to the tokens still wanted, and verdicts clipped: neither may move the distribution."""
     plan, params = WIDE["chosen and drawn everywhere"], SAMPLINGS["temperature 1"]
-    draws = scale(500, 20_000)
+    draws = scale(300, 20_000)
     assert probability_of_sample(MultiStep(None), plan, params, draws, max_new_tokens=TOKENS) > SIGNIFICANCE
 
 
 def test_a_prompt_of_one_token(scale: Scale) -> None:
     """Then nothing is in the cache when the first tree is scored."""
     plan, params = TREES["all kinds, two drafters"], SAMPLINGS["temperature 1"]
-    assert probability_of_sample(MultiStep(None), plan, params, scale(500, 20_000), prompt=(2,)) > SIGNIFICANCE
+    assert probability_of_sample(MultiStep(None), plan, params, scale(300, 20_000), prompt=(2,)) > SIGNIFICANCE
 
 
 def test_the_chi_square_is_scipys() -> None:

@@ -32,7 +32,7 @@ GROWTHS = [
 
 @pytest.mark.parametrize("growth", GROWTHS, ids=lambda growth: f"{growth.name}-{growth.config}")
 def test_first_party_growths_conform(growth: Any) -> None:
-    check_growth(growth, draws=300, budgets=30)
+    check_growth(growth, draws=300, budgets=20)
 
 
 def test_every_first_party_growth_is_checked() -> None:

@@ -6,6 +6,7 @@ acceptance can fall; several cycles of one drafter are sampled.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -167,19 +168,30 @@ def test_a_residual_distribution_is_no_point_mass() -> None:
 
 TELLING = [
     ("drawn with replacement", 3),
+    ("drawn paths", 2),
     ("drawn paths", 3),
     ("drawn paths", 5),
+    ("merged", 4),
     ("merged", 5),
     ("mixed, drawn with replacement", 5),
     ("mixed, drawn without replacement", 5),
 ]
-"""Where an odd number of nodes shows a fault soonest: mutants name these."""
-ALWAYS = [*((name, nodes) for name in DRAFTERS for nodes in (2, 4)), *TELLING]
-ODD = [(name, nodes) for name in DRAFTERS for nodes in (3, 5) if (name, nodes) not in ALWAYS]
+"""Where a number of nodes shows a fault soonest: mutants name these."""
+ALWAYS = {(*case, sampling) for case in TELLING for sampling in SAMPLINGS} | {
+    (name, nodes, sampling)
+    for i, name in enumerate(DRAFTERS)
+    for nodes, sampling in zip((2, 4), (*SAMPLINGS, *SAMPLINGS)[i % 2 :], strict=False)
+}
+"""Every drafter with few nodes and with more, and with either sampling; these and those in both combinations."""
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize(("name", "nodes"), [*ALWAYS, *(pytest.param(*case, marks=pytest.mark.full) for case in ODD)])
+@pytest.mark.parametrize(
+    ("name", "nodes", "sampling"),
+    [
+        pytest.param(*case, marks=[pytest.mark.full] * (case not in ALWAYS))
+        for case in itertools.product(DRAFTERS, (2, 3, 4, 5), SAMPLINGS)
+    ],
+)
 def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
     check_outcomes(name, Budget(3, nodes), sampling)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import random
 from collections.abc import Callable
 
 import pytest
@@ -50,8 +49,9 @@ TREE_PLANS: list[DrawPlan] = [
 
 def table(*distributions: list[float], seed: int = 0) -> TableModel:
     """A model whose every row is one of ``distributions``, at random."""
-    model, choose = TableModel(len(distributions[0]), seed), random.Random(seed)
-    model.table_RV = torch.tensor([choose.choice(distributions) for _ in range(model.table_RV.shape[0])])
+    model, rng = TableModel(len(distributions[0]), seed), torch.Generator().manual_seed(seed)
+    rows = torch.randint(len(distributions), (model.table_RV.shape[0],), generator=rng)
+    model.table_RV = torch.tensor(distributions)[rows]
     return model
 
 

@@ -100,7 +100,7 @@ def probability_of_sample(verifier: Verifier, draws: str, seed: int, answers: in
 )
 def test_random_trees(verifier: Verifier, draws: str, scale: Callable[[int, int], int]) -> None:
     for seed in SEEDS[: scale(1, 4)]:
-        assert probability_of_sample(verifier, draws, seed, scale(400, 2000)) > THRESHOLD, f"seed {seed}"
+        assert probability_of_sample(verifier, draws, seed, scale(250, 2000)) > THRESHOLD, f"seed {seed}"
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_random_trees(verifier: Verifier, draws: str, scale: Callable[[int, int]
 )
 def test_the_same_trees_reject_a_wrong_rule(draws: str, scale: Callable[[int, int], int]) -> None:
     """So the test can fail, at its smallest size."""
-    assert probability_of_sample(ruled(leaving(TargetInsteadOfResidual)), draws, SEEDS[0], scale(400, 2000)) < THRESHOLD
+    assert probability_of_sample(ruled(leaving(TargetInsteadOfResidual)), draws, SEEDS[0], scale(250, 2000)) < THRESHOLD

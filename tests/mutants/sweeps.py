@@ -42,6 +42,20 @@ SWEEPS = (
         (OF_OPTIONS,),
     ),
     Mutant(
+        "whoever changes a composed config changes the next one",
+        LOADER,
+        "return copy.deepcopy(_composed[key])",
+        "return _composed[key]",
+        ("tests/cli/test_composing.py",),
+    ),
+    Mutant(
+        "a user's YAML is read once for all",
+        LOADER,
+        "        self._only_shipped &= result.path in OWN_SOURCES\n",
+        "",
+        ("tests/cli/test_composing.py",),
+    ),
+    Mutant(
         "a file may set Hydra's options",
         LOADER,
         'check_file(result.config._get_node("hydra"), file)',

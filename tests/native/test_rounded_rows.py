@@ -115,8 +115,15 @@ def answers(name: str, *overrides: str) -> list[list[int]]:
     return [tokens_of(pipeline, prompt, NEW_TOKENS) for prompt in bench_prompts(pipeline, 3, longest=400)]
 
 
-@pytest.mark.parametrize("name", ["suffix", "easyspec_tree"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("easyspec_tree", "float32"),
+        ("suffix", "bfloat16"),
+        pytest.param("suffix", "float32", marks=pytest.mark.full),
+        pytest.param("easyspec_tree", "bfloat16", marks=pytest.mark.full),
+    ],
+)
 def test_the_tokens_of_plain_decoding(name: str, dtype: str) -> None:
     """Of decoding with the same rounding."""
     kept = ("model.weights=auto", f"model.dtype={dtype}")

@@ -67,7 +67,7 @@ def transcription(pipeline: Pipeline, seed: int, **options: Any) -> list[int]:
     return tokens_of(pipeline, request.pop("prompt"), NEW_TOKENS, **request, **options)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 def test_plain_decoding_is_generate(seed: int, checkpoint: tuple[Path, Any]) -> None:
     directory, model = checkpoint
     pipeline = pipeline_of("vanilla", directory)
@@ -122,10 +122,10 @@ def answers(engine: TokenEngine, requests: Mapping[int, dict[str, Any]]) -> dict
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [
-        ("vanilla", ()),
-        ("sd_chain", ()),
+        pytest.param("vanilla", (), marks=pytest.mark.full),
+        pytest.param("sd_chain", (), marks=pytest.mark.full),
         ("prompt_lookup", ()),
-        ("easyspec_paper", ()),
+        pytest.param("easyspec_paper", (), marks=pytest.mark.full),
         ("easyspec_paper", ("sampling.temperature=0.8",)),
         ("layer_skip_tree", ("drafter.layers=5", "sampling.temperature=0.8")),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from spec_sdk.tasks import train_draft
 from tests.distributed.support import end, start
 from tests.training.conftest import HEAD, QUICK
 
@@ -37,6 +38,13 @@ def test_two_processes_learn_what_one_does(cli: Callable[..., Any], place: Path,
         assert point["loss"] == pytest.approx(other["loss"], rel=1e-2)
 
 
+def test_several_processes_do_not_answer(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_draft, "launched_processes", lambda: 2)
+    refused = cli(*QUICK[:3])
+    assert refused.status == 2 and refused.error.startswith("task.only: several processes train together and do not")
+
+
+@pytest.mark.full
 def test_answers_are_written_by_one_process(place: Path) -> None:
     done = end(start(2, ["-m", "spec_sdk", *QUICK[:3], "backend=accelerate", "backend.device=cpu"], place))
     assert [status for status, _, _ in done] == [2, 2]

@@ -58,7 +58,9 @@ def answers(checkpoint: Path, *overrides: str) -> tuple[list[list[int]], list[li
     return [tokens[request] for request in ids], events, running.models.target.executor
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] * (name == "alspec, residual")) for name in RUNS]
+)
 def test_tokens_hits_and_errors_are_those_of_the_cpu(name: str, checkpoint: Path) -> None:
     expected, expected_cycles, _ = answers(checkpoint, "backend=cpu", *RUNS[name])
     for devices in DEVICES[name]:

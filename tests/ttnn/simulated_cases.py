@@ -40,6 +40,7 @@ from spec_sdk.testing.side_by_side import SideBySide
 from spec_sdk_backends.ttnn.backend import TtnnBackend, TtnnConfig
 from spec_sdk_backends.ttnn.operations import HIDDEN, AttentionPart, Operations
 from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
+from tests.conftest import FULL
 from tests.support.real_pipelines import settings_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -70,6 +71,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "specinfer_tree": (),
     "easyspec_paper": ("drafter.groups=[[0],[1,2]]", "model.draft_layers=[0,1,2]"),
 }
+ALWAYS = ("sd_chain", "easyspec_paper")
+"""Chains and trees, passes that are sequential and that are not; the others make the same passes."""
 PROMPTS = ([5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9], [41, 7])
 NEW_TOKENS = 5
 
@@ -264,6 +267,8 @@ def case_pipelines_give_the_tokens_of_the_cpu() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder) / "target", "smollm", num_hidden_layers=3)
         for name, overrides in PIPELINES.items():
+            if name not in ALWAYS and not FULL:
+                continue
             for sampling in ((), ("sampling.temperature=0.8", "sampling.seed=11"))[: 2 if name == "sd_chain" else 1]:
                 tokens = {}
                 for where in ("cpu", "ttnn"):
