@@ -23,7 +23,7 @@ from spec_sdk.testing import (
     request_for,
     sample_tokens,
 )
-from spec_sdk.testing.enumeration import cycle_distribution, deviation
+from spec_sdk.testing.enumeration import cycle_distribution, difference
 from spec_sdk.testing.statistics import DeepestPolicy, cell_of
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_constraints.regex import RegexConfig, RegexConstraint
@@ -82,7 +82,7 @@ def test_every_outcome_behind_forced_tokens(verifier: Verifier) -> None:
         drafter = TableDrafter(drafts, plan)
         outcomes = cycle_distribution(target, drafter, verifier, sampler, PROMPT, constraint=matcher)
         assert all(tokens[:2] == (AB, AB) for tokens in outcomes) and len(outcomes) > 2
-        assert deviation(target, drafter, verifier, sampler, PROMPT, constraint=matcher) < 1e-6
+        assert difference(target, drafter, verifier, sampler, PROMPT, constraint=matcher).off < 1e-6
 
 
 @pytest.mark.parametrize("plan", ["chain of all kinds", "distinct draws"])
@@ -305,7 +305,7 @@ def test_they_are_taken_where_nothing_is_drafted() -> None:
     target, *drafts = tables()
     sampler, matcher = ReferenceSampler(None, SAMPLED), regex(BEGINS_FORCED)
     drafter = TableDrafter(drafts, CHAINS["top-1 chain"])
-    off = deviation(target, drafter, MultiStep(None), sampler, PROMPT, OnlyPlain(None), constraint=matcher)
+    off = difference(target, drafter, MultiStep(None), sampler, PROMPT, OnlyPlain(None), constraint=matcher).off
     outcomes = cycle_distribution(
         target, drafter, MultiStep(None), sampler, PROMPT, OnlyPlain(None), constraint=matcher
     )
