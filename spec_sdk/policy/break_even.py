@@ -116,7 +116,8 @@ class BreakEvenPolicy(Policy):
             if event["drafted"]:
                 self._level.add(event["draft_s"] / event["drafted"])
         self._since_priced += 1
-        if not self._prices or self._since_priced >= PRICED_AGAIN:
+        # a constraint may force tokens from the first step on: then no plain one was timed yet
+        if times.plain.count and (not self._prices or self._since_priced >= PRICED_AGAIN):
             self._set_prices()
 
     def _book(self, new: int, seconds: float) -> None:

@@ -80,6 +80,27 @@ def test_answers_and_their_logits(name: str, overrides: tuple[str, ...], checkpo
             assert answer == plain(checkpoint)[i], i
 
 
+@pytest.mark.parametrize("name", ["vanilla", "prompt_lookup", "layer_skip_tree"])
+def test_what_a_constraint_forces_changes_no_bit(name: str, checkpoint: Path) -> None:
+    """Tokens and log-probabilities of an answer with forced runs, beside those of drawing each of its tokens."""
+    pattern = "(yes|no), because (it|there) is (a|the) (cat|dog) in the (house|garden)"
+
+    def told(made: Pipeline) -> tuple[list[Any], int]:
+        events: list[dict[str, Any]] = []
+        matcher = made.constraints.of({"name": "regex", "pattern": pattern})
+        asked = TokenRequest(PROMPTS[2], 60, constraint=matcher, logprobs=2, emit=events.append)
+        for _ in made.new_engine().stream(asked):
+            pass
+        cycles = [event for event in events if event["event"] == "cycle"]
+        taken = sum(cycle["constraint"]["taken"] for cycle in cycles)
+        return [one for cycle in cycles for one in cycle["logprobs"]], taken
+
+    expected, taken = told(pipeline(checkpoint, "vanilla", "model.dtype=bfloat16", "forced_tokens=false"))
+    assert taken == 0
+    found, taken = told(pipeline(checkpoint, name, "model.dtype=bfloat16", *dict(LOSSLESS).get(name, ())))
+    assert found == expected and taken > 5
+
+
 def sampled(pipeline: Pipeline, prompts: Sequence[Sequence[int]], together: int) -> dict[int, list[int]]:
     engine, tokens = pipeline.new_engine(together), dict[int, list[int]]()
     for number, prompt in enumerate(prompts):

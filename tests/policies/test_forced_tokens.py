@@ -41,8 +41,8 @@ def granted(policy: Policy, forced: int, accepted: int, cycles: int = 120) -> in
     """Cycles that were granted a draft."""
     request = request_for([1, 2, 3], ReferenceSampler(None, SamplingParams()), 0, 10_000).view
     policy.observe({"event": "prefill", "seconds": 1.0, "drafter_s": None, "tokens": 2, "draft": None})
-    for _ in range(3):
-        policy.observe(cycle(0, 0, 0))
+    for beginning in (forced, forced, 0, 0, 0):
+        policy.observe(cycle(0, beginning, 0))
     drafted = 0
     for _ in range(cycles):
         depth = policy.budget(request).depth
