@@ -30,7 +30,7 @@ MOST_ROWS = 128
 """Longer passes, such as chunks of prompts, are not captured: there are too many sizes, and launches take no time."""
 LEAST_COLUMNS = 1024
 MOST_GRAPHS = 64
-"""The one captured first is dropped for another: each keeps its outputs and work space."""
+"""The one that was used longest ago is dropped for another: each keeps its outputs and work space."""
 
 Capture = Callable[[Callable[[], PassOutput]], tuple[Callable[[], object], PassOutput]]
 """Captures a function of no arguments: what repeats it on the same memory, and the output that then holds the results.
@@ -136,12 +136,15 @@ class GraphExecutor(TorchExecutor):
             # a larger table of rotations takes the place of the one that graphs read
             self._captured.clear()
             self._largest_capacity = cache.capacity
-        if key not in self._captured:
-            self._captured[key] = capture()
+        found = self._captured.pop(key, None)
+        if found is None:
+            found = capture()
             self.captures += 1
-            if len(self._captured) > MOST_GRAPHS:
-                del self._captured[next(iter(self._captured))]
-        return self._captured[key]
+        # the last is the one that was used last
+        self._captured[key] = found
+        if len(self._captured) > MOST_GRAPHS:
+            del self._captured[next(iter(self._captured))]
+        return found
 
     def _capture_levels(self, levels: DraftLevels, cache: KVCache, plan: PassPlan, columns: int) -> CapturedLevels:
         flat_I, draw_BX = levels.flat.to(self.device), levels.draw_BX.to(self.device)

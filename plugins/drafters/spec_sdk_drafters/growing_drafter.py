@@ -132,11 +132,12 @@ class GrowingDrafter(Drafter):
         known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
         for shape, index in alike.items():
             together = [requests[i] for i in index]
-            states = [request.rng.get_state() for request in together]
-            draws = [draws_of(request, len(shape.widths)) for request in together] if shape.drawn else []
+            drawing = together if shape.drawn else []
+            states = [request.rng.get_state() for request in drawing]
+            draws = [draws_of(request, len(shape.widths)) for request in drawing]
             drafted = self.levels_at_once(together, shape, [roots[i] for i in index], draws)
             if drafted is None:
-                for request, state in zip(together, states, strict=True):
+                for request, state in zip(drawing, states, strict=True):
                     request.rng.set_state(state)
                 continue
             for i, levels in zip(index, drafted, strict=True):
