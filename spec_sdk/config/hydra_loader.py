@@ -98,9 +98,11 @@ class CheckedLoader(ConfigLoaderImpl):
         """What Hydra composes where nothing is said to itself. It reads the files that ``overrides`` choose, and then
         sets single values; the first takes nearly all of the time, and is kept where those files are shipped.
         """
-        files = [each for each in overrides if self._chooses_file(each)]
+        files, values = list[Override](), list[Override]()
+        for each in overrides:
+            (files if self._chooses_file(each) else values).append(each)
         config = self._of_files(config_name, tuple(str(each.input_line) for each in files))
-        self._apply_overrides_to_config([each for each in overrides if not self._chooses_file(each)], config)
+        self._apply_overrides_to_config(values, config)
         job = config.hydra.job
         config.hydra.overrides.task = [each.input_line for each in overrides]
         config.hydra.runtime.cwd = os.getcwd()
@@ -116,15 +118,16 @@ class CheckedLoader(ConfigLoaderImpl):
     def _of_files(self, config_name: str | None, choices: tuple[str, ...]) -> DictConfig:
         sources = tuple((source.provider, source.full_path()) for source in self.repository.get_sources())
         key = (config_name, choices, sources, JobRuntime.instance().get("name"))
-        if key not in _composed:
+        kept = _composed.get(key)
+        if kept is None:
             self._only_shipped = True
-            config = super().load_configuration(config_name, list(choices), RunMode.RUN, from_shell=False)
+            kept = super().load_configuration(config_name, list(choices), RunMode.RUN, from_shell=False)
             if not self._only_shipped:
-                return config
+                return kept
             while len(_composed) >= MOST_COMPOSED:
                 _composed.pop(next(iter(_composed)), None)
-            _composed[key] = config
-        return copy.deepcopy(_composed[key])
+            _composed[key] = kept
+        return copy.deepcopy(kept)
 
     def _parse_overrides_and_create_caching_repo(
         self, config_name: str | None, overrides: list[str]

@@ -28,7 +28,9 @@ SIZES = HeadSizes(V=VOCABULARY, W=VOCABULARY)
 LAYERS = 30
 """As many as the default model has: guides name its layers, and heads read what some of them leave."""
 SHALLOW = 8
-NAMED = re.compile(r"layer|skip|exit|groups|size|head|checkpoint|eagle|mtp|medusa|hydra|block|task=(export|report)")
+NAMED = re.compile(
+    r"layer|skip|exit|groups|size|head|checkpoint|eagle|mtp|medusa|hydra|block|config-dir|task=(export|report)"
+)
 """In commands that are given the model with all its layers; the others' passes are four times as quick with few."""
 CHEAP: dict[str, dict[str, object]] = {
     "task=tune_layers": {

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 DOCTOR = ("-m", "spec_sdk", "task=doctor", "json=true")
 NOBODY = "http://127.0.0.1:9"
 """A port that nothing listens on."""
@@ -65,29 +63,26 @@ def test_no_compiler_no_default_model_no_network(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_cache_that_cannot_be_written_and_a_hub_that_is_switched_off(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_a_hub_that_is_off_and_threads_that_spin(tmp_path: Path) -> None:
+    """On one core, where this system tells cores apart."""
     (tmp_path / "cache").write_text("a file where the directory should be")
-    report = examined(tmp_path, HF_HUB_OFFLINE="1")
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
+    spinning = {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}
+    if before:
+        os.sched_setaffinity(0, {min(before)})
+    try:
+        report = examined(tmp_path, HF_HUB_OFFLINE="1", **spinning)
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
     cache = finding(report, "places", "cache")
     assert "cannot be written to" in cache["text"] and "SPEC_SDK_CACHE" in cache["advice"]
     kernels = finding(report, "backend=cpu", "native kernels")
     assert kernels["text"].startswith("none: ") and "SPEC_SDK_CACHE" in kernels["advice"]
     assert "offline mode (HF_HUB_OFFLINE)" in finding(report, "places", "hub")["text"]
     assert any("cache" in line for line in report["advice"])
-
-
-def test_threads_that_spin_on_too_few_cores(tmp_path: Path) -> None:
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system does not tell cores apart")
-    before, cache = os.sched_getaffinity(0), tmp_path / "cache"
-    cache.write_text("no native kernels, which would be compiled")
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        report = examined(tmp_path, OMP_NUM_THREADS="3", OMP_WAIT_POLICY="ACTIVE", HF_HUB_OFFLINE="1")
-    finally:
-        os.sched_setaffinity(0, before)
     threads = finding(report, "backend=cpu", "threads")
-    assert "by OMP_NUM_THREADS=3; 1 cores" in threads["text"]
-    if not threads["text"].startswith("1 of torch"):  # MKL takes no more than the machine has cores
+    assert f"by OMP_NUM_THREADS=3; {1 if before else os.cpu_count()} cores" in threads["text"]
+    if before and not threads["text"].startswith("1 of torch"):  # MKL takes no more than the machine has cores
         assert "backend.threads=1" in threads["advice"]
         assert "unset OMP_WAIT_POLICY" in finding(report, "backend=cpu", "waiting")["advice"]

@@ -112,7 +112,7 @@ def test_every_outcome_of_a_cycle(name: str, nodes: int, sampling: str) -> None:
 def test_cycles_in_one_cache(name: str, verifier: Callable[[Any], Verifier], scale: Callable[[int, int], int]) -> None:
     """Thousands of answers in one slot, whose cache holds what earlier cycles and answers drafted."""
     target: Any = SmallTarget()
-    draws, sampler = scale(200, 10_000), ReferenceSampler(None, SamplingParams(temperature=1.0))
+    draws, sampler = scale(120, 10_000), ReferenceSampler(None, SamplingParams(temperature=1.0))
     counts = torch.zeros(VOCABULARY**TOKENS)
     policy = Granted(Budget(3, 4))
     for tokens in sample_tokens(

@@ -231,7 +231,7 @@ def test_cycles_of_one_drafter(
     name: str, sampler_class: Callable[[Any, SamplingParams], Sampler], scale: Callable[[int, int], int]
 ) -> None:
     """Its cache holds what earlier cycles accepted."""
-    target, draws = table(), scale(200, 10_000)
+    target, draws = table(), scale(120, 10_000)
     sampler = sampler_class(None, SAMPLINGS["temperature 1"])
     counts = torch.zeros(VOCABULARY**TOKENS)
     for tokens in sample_tokens(

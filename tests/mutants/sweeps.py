@@ -44,8 +44,8 @@ SWEEPS = (
     Mutant(
         "whoever changes a composed config changes the next one",
         LOADER,
-        "return copy.deepcopy(_composed[key])",
-        "return _composed[key]",
+        "return copy.deepcopy(kept)",
+        "return kept",
         ("tests/cli/test_composing.py",),
     ),
     Mutant(
