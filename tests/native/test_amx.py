@@ -6,19 +6,24 @@ Legend: N rows, I inputs, O outputs.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
-from spec_sdk_backends.native import crossover
+from spec_sdk_backends.native import crossover, products, side_by_side
+from spec_sdk_backends.native import library as kernels
 from spec_sdk_backends.native.library import AMX, library, use_amx, uses_amx
 from spec_sdk_backends.native.products import NativeProjection, multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
@@ -193,3 +198,79 @@ def test_the_variable_turns_it_off(value: str, says: str) -> None:
     )
     x_NI = torch.arange(20 * 40).remainder(7).view(20, 40).bfloat16()
     assert run.stdout == f"{says}{float((x_NI @ x_NI.T).sum())}\n"
+
+
+def few_bits_differ(loaded: Any) -> bool:
+    """Whether some rounded row of a wrong library gets other bits by AMX than without."""
+    x_NI, differ = random(40, 2080), False
+    for bits in (4, 8):
+        projection = NativeQuantizedProjection(quantized(32, 2080, bits), rounds=True)
+        found = []
+        for wanted in (False, True):
+            use_amx(loaded, wanted)
+            found.append(multiply(projection.matrix, x_NI))
+        differ |= not torch.equal(*found)
+    return differ
+
+
+def bfloat16_differs(loaded: Any) -> bool:
+    """Whether some row of a wrong library gets other bits beside others than alone, or is no product."""
+    use_amx(loaded, True)
+    weight_OI, x_NI = random(32, 1100).bfloat16(), random(40, 1100).bfloat16()
+    projection = NativeProjection(weight_OI)
+    together = multiply(projection.matrix, x_NI)
+    alone = torch.cat([multiply(projection.matrix, row[None]) for row in x_NI])
+    return not torch.equal(together, alone) or not close(alone, x_NI, weight_OI, None)
+
+
+WRONG_KERNELS = {
+    "every part of the groups has the first one's rows": (
+        "rounded_amx.h",
+        "int64_t at = start * rows.count + first",
+        "int64_t at = first",
+        few_bits_differ,
+    ),
+    "negative codes in 8 bits have another sign": (
+        "rounded_amx.h",
+        "_mm512_set1_epi8(0x7F)",
+        "_mm512_set1_epi8(char(0xFF))",
+        few_bits_differ,
+    ),
+    "sums are read before they are those of their group": (
+        "rounded_amx.h",
+        "add_group<R, OFFSETS>(wholes[of % SUMS_KEPT]",
+        "add_group<R, OFFSETS>(wholes[g % SUMS_KEPT]",
+        few_bits_differ,
+    ),
+    "inputs of a tile that is not whole are left out": (
+        "panels_amx.h",
+        "std::min<int64_t>(TILE_INPUTS, inputs - k * TILE_INPUTS)",
+        "(inputs - k * TILE_INPUTS) / TILE_INPUTS ? TILE_INPUTS : 0",
+        bfloat16_differs,
+    ),
+    "more inputs than are taken at once begin anew": (
+        "panels_amx.h",
+        "rows, steps, start == 0, to, y_panel);",
+        "rows, steps, true, to, y_panel);",
+        bfloat16_differs,
+    ),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", WRONG_KERNELS)
+def test_wrong_kernels_are_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, old, new, found = WRONG_KERNELS[name]
+    shutil.copytree(kernels.SOURCE, tmp_path / "source")
+    source = (tmp_path / "source" / file).read_text()
+    assert source.count(old) == 1
+    assert not found(library())
+    (tmp_path / "source" / file).write_text(source.replace(old, new))
+    monkeypatch.setattr(kernels, "SOURCE", tmp_path / "source")
+    compiler = next(path for path in kernels.compilers() if shutil.which(path))
+    kernels._compile(compiler, tmp_path / "wrong.so", kernels.openmp_runtimes()[0])
+    loaded = ctypes.CDLL(str(tmp_path / "wrong.so"))
+    kernels._declare(loaded)
+    for module in (products, side_by_side):
+        monkeypatch.setattr(module, "library", lambda: loaded)
+    assert found(loaded)
