@@ -9,7 +9,7 @@ LIBRARY = "plugins/backends/spec_sdk_backends/native/library.py"
 CROSSOVER = "plugins/backends/spec_sdk_backends/native/crossover.py"
 OF_AMX = "tests/native/test_amx.py"
 
-AMX = (
+AMX: tuple[Mutant, ...] = (
     Mutant(
         "amx: the variable turns nothing off",
         LIBRARY,

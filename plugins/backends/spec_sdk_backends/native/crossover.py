@@ -1,7 +1,7 @@
 """From how many rows on torch's own product is faster than the native kernel: measured once on a machine, and kept.
 
 Torch needs dense weights in rows, so that putting them there is part of its time. It is faster where its library has
-instructions that the native kernels lack, such as AMX.
+instructions that the native kernels lack.
 
 Legend: N rows, O outputs, I inputs.
 """
