@@ -69,7 +69,7 @@ def test_rounded_rows_get_the_same_bits(
     matrix, bias_O = quantized(*shape, bits, offsets), random(shape[0]).to(dtype)
     projection = NativeQuantizedProjection(matrix, bias_O, rounds=True)
     x_NI = random(MOST, shape[1]).to(dtype)
-    counts = range(1, MOST + 1) if threads == 2 else (1, 8, 9, 17, 40, 64, MOST)
+    counts = range(1, MOST + 1) if threads == 2 else (1, 8, 9, 11, 17, 40, 64, MOST)
     with without_amx():
         expected = [multiply(projection.matrix, x_NI[:rows]) for rows in counts]
     for rows, found in zip(counts, expected, strict=True):

@@ -7,11 +7,12 @@
 #include "amx.h"
 #include "quantized.h"
 
-constexpr int64_t FEWEST_BY_AMX = 9;  // that AMX multiplies faster than other instructions
+// rows that AMX multiplies faster with weights in so many bits than other instructions
+inline int64_t fewest_by_amx(int64_t bits) { return bits == 4 ? 11 : 9; }
 
 struct RoundedRows {
     int64_t count;               // N
-    bool by_amx;               // whether AMX multiplies them
+    bool by_amx;                 // whether AMX multiplies them
     std::vector<int8_t> codes;   // [G, N, 32], the inputs of a group in the order of a record's bytes
     std::vector<float> scales;   // [G, N]
     std::vector<float> sums;     // [G, N]: scale · Σ code
@@ -69,7 +70,7 @@ template <class T, int BITS> void round_group(const T* x, int8_t* codes, float& 
 template <class T> void round_rows(const T* x, int64_t stride, int64_t rows, const Records& records, RoundedRows& to) {
     int64_t groups = records.groups;
     to.count = rows;
-    to.by_amx = amx.load(std::memory_order_relaxed) && rows >= FEWEST_BY_AMX;
+    to.by_amx = amx.load(std::memory_order_relaxed) && rows >= fewest_by_amx(records.bits);
     // whole tiles are read
     to.codes.resize((rows * groups + RowTiles::MOST) * GROUP);
     to.scales.resize(rows * groups);
