@@ -267,6 +267,7 @@ def test_wrong_kernels_are_found(name: str, tmp_path: Path, monkeypatch: pytest.
     assert not found(library())
     (tmp_path / "source" / file).write_text(source.replace(old, new))
     monkeypatch.setattr(kernels, "SOURCE", tmp_path / "source")
+    monkeypatch.setattr(kernels, "FLAGS", [*kernels.FLAGS, "-O1"])
     compiler = next(path for path in kernels.compilers() if shutil.which(path))
     kernels._compile(compiler, tmp_path / "wrong.so", kernels.openmp_runtimes()[0])
     loaded = ctypes.CDLL(str(tmp_path / "wrong.so"))
