@@ -8,12 +8,11 @@
 
 #if WITH_AMX
 
-constexpr int GROUP_DEPTH = GROUP / 4;        // rows of a tile of a group's weights
-constexpr int MOST_GROUPS = 32;               // that are unpacked at once
-constexpr int UNPACKED = GROUP * BESIDE;      // bytes of a group
-constexpr int AHEAD_GROUPS = 2;               // whose sums are on their way
-constexpr int64_t UNPACKED_AHEAD = 3;
-constexpr int SUMS_KEPT = 4;                  // groups
+constexpr int MOST_GROUPS = 32;           // that are unpacked at once
+constexpr int UNPACKED = GROUP * BESIDE;  // bytes of a group
+constexpr int64_t UNPACKED_AHEAD = 3;     // groups, so that what was just written is not read at once
+constexpr int AHEAD_GROUPS = 2;           // whose sums are on their way
+constexpr int SUMS_KEPT = 4;              // of so many groups
 
 // a block's groups, unpacked for all row tiles
 struct alignas(64) Unpacked {
@@ -87,7 +86,7 @@ __attribute__((noinline)) void add_groups(const Unpacked& weights, const Rounded
     UNROLLED for (int r = 0; r < R; r++) store(y + r * y_stride, total[r]);
 }
 
-// the same as rounded_tiles of other instructions; TileShapes are made for ``rows`` and GROUP_DEPTH
+// the same as rounded_tiles of other instructions; TileShapes are made for ``rows`` and a group's depth
 template <int BITS>
 void rounded_tiles_by_amx(const Records& records, int64_t block, const RoundedRows& x, int64_t rows, float* y,
                           int64_t y_stride) {
@@ -99,7 +98,6 @@ void rounded_tiles_by_amx(const Records& records, int64_t block, const RoundedRo
         const char* record = records.at(block, start);
         for (int64_t tile = 0; tile < tiles.count; tile++) {
             int64_t first = tile * tiles.rows;
-            // what was just written is not read at once
             auto unpack = [&](int64_t g) {
                 const char* of_group = record + g * size;
                 for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(of_group + AHEAD_BYTES + i, 0, 2);
