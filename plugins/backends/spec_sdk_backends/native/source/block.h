@@ -133,9 +133,14 @@ template <class T>
 void attend(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const Cache& cache, int64_t layer,
             std::vector<Span>& spans, std::vector<float>& sums, Team& team, T* o) {
     Attention<T> attention(heads, sight, q, q_stride, (const T*)cache.keys + layer * cache.layer_stride,
-                           (const T*)cache.values + layer * cache.layer_stride, cache);
-    int64_t thread = omp_get_thread_num(), size = omp_get_num_threads();
-    for (int64_t item = thread; item < attention.items(); item += size) attention.run(item, spans.data(), sums.data());
+                           (const T*)cache.values + layer * cache.layer_stride, cache, omp_get_num_threads());
+#if WITH_TILES
+    if (tiles_wanted.load(std::memory_order_relaxed) && tiles_allowed()) {
+        Tiles tiles;
+        attention.run(TiledSpan<T>(heads.dim), spans.data(), sums.data());
+    } else
+#endif
+        attention.run(VectorSpan<T>(heads.dim), spans.data(), sums.data());
     team.meet();
     Team::Part part = Team::part_of(sight.pass.requests * sight.pass.width * heads.queries);
     for (int64_t i = part.first; i < part.end; i++)
