@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "attention_tiles.h"
 #include "attention_vectors.h"
@@ -14,11 +15,10 @@ template <class T> class Attention {
   public:
     // q: [rows, .., D], row after row so many elements apart, query heads side by side
     Attention(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const T* keys, const T* values,
-              const Cache& cache, int64_t threads)
+              const Cache& cache)
         : _heads(heads), _sight(sight), _q(q), _q_stride(q_stride), _keys(keys), _values(values), _cache(cache) {
         _group = heads.queries / heads.shared;
         _spans = spans_of(sight);
-        _blocks = blocks(threads);
     }
 
     // how many spans the row with the most keys has
@@ -31,12 +31,12 @@ template <class T> class Attention {
 
     // this thread's share: spans of the same rows and KV head follow one another
     template <class Kernel> void run(Kernel&& kernel, Span* spans, float* sums) const {
-        Team::Part part = Team::part_of(_sight.pass.requests * _heads.shared * _blocks * _spans);
-        int64_t before = -1;
+        int64_t blocks = blocks_of<std::decay_t<Kernel>>(omp_get_num_threads()), before = -1;
+        Team::Part part = Team::part_of(_sight.pass.requests * _heads.shared * blocks * _spans);
         for (int64_t item = part.first; item < part.end; item++) {
-            int64_t span = item % _spans, rows = item / _spans, block = rows % _blocks, head = rows / _blocks;
+            int64_t span = item % _spans, rows = item / _spans, block = rows % blocks, head = rows / blocks;
             int64_t g = head % _heads.shared, b = head / _heads.shared, live = _sight.pass.live[b];
-            int64_t first = live * block / _blocks, count = live * (block + 1) / _blocks - first;
+            int64_t first = live * block / blocks, count = live * (block + 1) / blocks - first;
             if (count == 0) continue;
             int64_t row = b * _sight.pass.width + first, at = _sight.pass.slot[b] * _cache.slot_stride + g * _cache.head_stride;
             Piece<T> piece{_heads, _sight, row, count, _group, g * _group, span * SPAN,
@@ -72,20 +72,18 @@ template <class T> class Attention {
 
   private:
     // into how many blocks rows are divided: as few as leave the threads about as much to do each
-    int64_t blocks(int64_t threads) const {
-        int64_t queries = _sight.pass.width * _group, least = (queries + MOST_QUERIES - 1) / MOST_QUERIES;
-        least = std::max(least, (_sight.pass.width + MOST_QUERIES / _group - 1) / (MOST_QUERIES / _group));
+    template <class Kernel> int64_t blocks_of(int64_t threads) const {
+        int64_t rows = _sight.pass.width, least = (rows * _group + MOST_QUERIES - 1) / MOST_QUERIES;
+        while ((rows + least - 1) / least * _group > MOST_QUERIES) least++;
         int64_t best = least, cheapest = INT64_MAX;
-        for (int64_t n = least; n <= std::min(4 * least, _sight.pass.width); n++) {
+        for (int64_t n = least; n <= std::min(4 * least, rows); n++) {
+            int64_t queries = (rows + n - 1) / n * _group, units = (queries + Kernel::UNIT - 1) / Kernel::UNIT;
             int64_t items = _sight.pass.requests * _heads.shared * n * _spans;
-            // a piece costs what reading and preparing its keys costs, and its queries
-            int64_t cost = (items + threads - 1) / threads * (PREPARING + (queries + n - 1) / n);
+            int64_t cost = (items + threads - 1) / threads * (Kernel::PREPARING + units * Kernel::UNIT);
             if (cost < cheapest) best = n, cheapest = cost;
         }
         return best;
     }
-
-    static constexpr int64_t PREPARING = 24;  // in queries
 
     const Heads& _heads;
     const Sight& _sight;
@@ -94,5 +92,5 @@ template <class T> class Attention {
     const T* _keys;
     const T* _values;
     const Cache& _cache;
-    int64_t _group, _blocks, _spans;
+    int64_t _group, _spans;
 };

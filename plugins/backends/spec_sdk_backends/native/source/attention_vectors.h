@@ -1,128 +1,124 @@
-// A span of keys for some rows by vectors: scores, their maximum, weights, the weighted sum of values, key after key.
+// A span of keys for some rows by vectors of float32. Keys are turned, so that a vector has 16 keys' scores; a value's
+// vector has 16 of its numbers. So every sum stays in a lane: of a score along the head, of an output along the keys.
 #pragma once
 
-#include <cmath>
+#include <vector>
 
-#include "lanes.h"
-#include "piece.h"
+#include "across.h"
+#include "attention_scores.h"
+
+#if WITH_AVX512
+constexpr int VECTORS_AT_ONCE = 4;
+#else
+constexpr int VECTORS_AT_ONCE = 2;
+#endif
+constexpr int QUERIES_AT_ONCE = 6;
+
+// c[r][0 … W vectors) += a[r][k] b(k)[...], for R rows: added one by one, or their sum if it is ``apart``
+template <bool APART, int R, int W, class Row>
+inline void add_columns(const float* a, int64_t a_stride, int64_t steps, Row b, float* c, int64_t c_stride) {
+    Lanes sum[R][W];
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < W; i++) sum[r][i] = APART ? zeros() : load(c + r * c_stride + i * LANES);
+    for (int64_t k = 0; k < steps; k++) {
+        auto* row = b(k);
+        Lanes part[W];
+        for (int i = 0; i < W; i++) part[i] = load(row + i * LANES);
+        for (int r = 0; r < R; r++) {
+            Lanes share = all(a[r * a_stride + k]);
+            for (int i = 0; i < W; i++) sum[r][i] = fused(share, part[i], sum[r][i]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < W; i++) {
+            float* to = c + r * c_stride + i * LANES;
+            store(to, APART ? load(to) + sum[r][i] : sum[r][i]);
+        }
+}
+
+// c [rows][columns] += a [rows][steps] b [steps][columns], where b(k) points at a row; columns fill whole vectors
+template <bool APART, class Row>
+void add_products(const float* a, int64_t a_stride, int64_t rows, int64_t steps, Row b, int64_t columns, float* c,
+                  int64_t c_stride) {
+    if (steps <= 0) return;
+    for (int64_t r = 0; r < rows; r += QUERIES_AT_ONCE)
+        with_count<QUERIES_AT_ONCE>(std::min<int64_t>(QUERIES_AT_ONCE, rows - r), [&](auto count) {
+            constexpr int R = decltype(count)::value, W = VECTORS_AT_ONCE;
+            const float* x = a + r * a_stride;
+            for (int64_t at = 0; at < columns; at += W * LANES)
+                with_count<W>(std::min<int64_t>(W, (columns - at) / LANES), [&](auto vectors) {
+                    add_columns<APART, R, decltype(vectors)::value>(
+                        x, a_stride, steps, [&](int64_t k) { return b(k) + at; }, c + r * c_stride + at, c_stride);
+                });
+        });
+}
 
 template <class T> class VectorSpan {
   public:
-    explicit VectorSpan(int64_t dim) : D(dim) {}
+    static constexpr int64_t PREPARING = 3;  // what reading and turning keys costs, in queries
+    static constexpr int64_t UNIT = 1;
 
-    // what the span gives each query of the piece; ``to(n, h)`` numbers the results
-    template <class To> void run(const Piece<T>& piece, bool, Span* spans, float* sums, To to) const {
-        int64_t queries = piece.queries(), group = piece.group, common = piece.common;
-        alignas(64) float weight[MOST_QUERIES * SPAN];
-        T query[MOST_QUERIES * MOST_DIM];
+    explicit VectorSpan(int64_t dim) : D(dim) {
+        int64_t sizes[] = {MOST_QUERIES * D, WIDTH * D, MOST_QUERIES * SPAN, MOST_QUERIES * WIDTH, SPAN * D, MOST_QUERIES * D};
+        float** parts[] = {&_q, &_turned, &_score, &_own, &_values, &_sum};
+        int64_t size = 16;
+        for (int64_t part : sizes) size += part;
+        thread_local std::vector<float> kept;
+        if (kept.size() < size_t(size)) kept.resize(size);
+        float* at = (float*)((uintptr_t(kept.data()) + 63) / 64 * 64);
+        for (int i = 0; i < 6; i++) *parts[i] = at, at += sizes[i];
+    }
+
+    // what the span gives each query of the piece; ``to(n, h)`` numbers the results. same: it has the queries of the
+    // piece before
+    template <class To> void run(const Piece<T>& piece, bool same, Span* spans, float* sums, To to) {
+        int64_t queries = piece.queries(), group = piece.group;
+        if (!same)
+            for (int64_t n = 0; n < piece.count; n++)
+                for (int64_t i = 0; i < group * D; i++) _q[n * group * D + i] = to_float(piece.q[n * piece.q_stride + i]);
+        all_scores(piece, *this, _score, _own);
         for (int64_t n = 0; n < piece.count; n++)
-            std::memcpy(query + n * group * D, piece.q + n * piece.q_stride, group * D * sizeof(T));
-
-        // scores: of the prefix for all rows together, of tree slots row by row
-        for (int64_t j = 0; j < common; j += TILE_OUTPUTS) {
-            const T* w[TILE_OUTPUTS];
-            for (int c = 0; c < TILE_OUTPUTS; c++)
-                w[c] = piece.keys + (piece.start + std::min<int64_t>(j + c, common - 1)) * D;
-            // values lie behind one another as keys do, and are read when all scores are there
-            const char* wanted = (const char*)(piece.values + (piece.start + j) * D);
-            for (int64_t i = 0; i < TILE_OUTPUTS * D * int64_t(sizeof(T)); i += 64) __builtin_prefetch(wanted + i, 0, 2);
-            scores(w, query, queries, weight + j, std::min<int64_t>(TILE_OUTPUTS, common - j));
+            for (int64_t h = 0; h < group; h++)
+                spans[to(n, h)] = weights(piece.heads, _score + (n * group + h) * SPAN, piece.hidden[n], piece.end[n]);
+        std::fill(_sum, _sum + queries * D, 0.0f);
+        const T* values = piece.values + piece.start * D;
+        if (sizeof(T) < sizeof(float) && queries > QUERIES_AT_ONCE) {
+            for (int64_t i = 0; i < piece.common * D; i += LANES) store(_values + i, load(values + i));
+            add_products<false>(_score, SPAN, queries, piece.common, [&](int64_t j) { return _values + j * D; }, D, _sum, D);
+        } else {
+            add_products<false>(_score, SPAN, queries, piece.common, [&](int64_t j) { return values + j * D; }, D, _sum, D);
+        }
+        for (int64_t n = 0; n < piece.count; n++) {
+            int64_t q = n * group;
+            add_products<false>(_score + q * SPAN + piece.common, SPAN, group, piece.end[n] - piece.common,
+                         [&](int64_t j) { return piece.values + piece.column(n, piece.common + j) * D; }, D, _sum + q * D, D);
         }
         for (int64_t n = 0; n < piece.count; n++)
-            for (int64_t j = common; j < piece.end[n]; j += TILE_OUTPUTS) {
-                const T* w[TILE_OUTPUTS];
-                for (int c = 0; c < TILE_OUTPUTS; c++)
-                    w[c] = piece.keys + piece.column(n, std::min<int64_t>(j + c, piece.end[n] - 1)) * D;
-                scores(w, query + n * group * D, group, weight + n * group * SPAN + j,
-                       std::min<int64_t>(TILE_OUTPUTS, piece.end[n] - j));
-            }
-
-        for (int64_t n = 0; n < piece.count; n++)
             for (int64_t h = 0; h < group; h++)
-                spans[to(n, h)] = weights(piece.heads, weight + (n * group + h) * SPAN, piece.hidden[n], piece.end[n]);
+                std::memcpy(sums + to(n, h) * D, _sum + (n * group + h) * D, D * sizeof(float));
+    }
 
-        // sums of values, in the order of the keys
-        float sum[MOST_QUERIES * MOST_DIM];
-        std::memset(sum, 0, queries * D * sizeof(float));
-        for (int64_t q = 0; q < queries && common > 0; q += TILE_ROWS)
-            add_values(std::min<int64_t>(TILE_ROWS, queries - q), weight + q * SPAN, sum + q * D, common,
-                       [&](int64_t j) { return piece.values + (piece.start + j) * D; });
-        for (int64_t n = 0; n < piece.count; n++)
-            for (int64_t h = 0; h < group && piece.end[n] > common; h += TILE_ROWS) {
-                int64_t q = n * group + h;
-                add_values(std::min<int64_t>(TILE_ROWS, group - h), weight + q * SPAN + common, sum + q * D,
-                           piece.end[n] - common,
-                           [&](int64_t j) { return piece.values + piece.column(n, common + j) * D; });
+    void scores(const Piece<T>& piece, const T* key, int64_t count, float* to, int64_t stride, const T* ahead) {
+        int64_t queries = piece.queries(), columns = (count + LANES - 1) / LANES * LANES;
+        for (int64_t c = 0; c < columns; c += LANES) {
+            if (c % 16 == 0) {
+                fetch(key + (WIDTH + c) * D, D);
+                fetch(ahead + c * D, D);
             }
-        for (int64_t n = 0; n < piece.count; n++)
-            for (int64_t h = 0; h < group; h++)
-                std::memcpy(sums + to(n, h) * D, sum + (n * group + h) * D, D * sizeof(float));
+            const T* of[LANES];
+            for (int k = 0; k < LANES; k++) of[k] = key + std::min(c + k, count - 1) * D;
+            turn(of, D, _turned + c, WIDTH);
+        }
+        for (int64_t q = 0; q < queries; q++) std::fill(to + q * stride, to + q * stride + columns, 0.0f);
+        // a sum of few products is rounded less
+        for (int64_t first = 0; first < D; first += FEW)
+            add_products<true>(_q + first, D, queries, std::min(FEW, D - first),
+                               [&](int64_t d) { return _turned + (first + d) * WIDTH; }, columns, to, stride);
     }
 
   private:
-    void scores(const T* const (&w)[TILE_OUTPUTS], const T* query, int64_t queries, float* to, int64_t count) const {
-        for (int64_t q = 0; q < queries; q += TILE_ROWS) {
-            int64_t rows = std::min<int64_t>(TILE_ROWS, queries - q);
-            float found[TILE_ROWS * TILE_OUTPUTS];
-            bool whole = count == TILE_OUTPUTS;
-            with_count(rows, [&](auto tile_rows) {
-                tile<T, decltype(tile_rows)::value>(w, query + q * D, D, D, whole ? to + q * SPAN : found,
-                                                    whole ? SPAN : TILE_OUTPUTS);
-            });
-            for (int64_t r = 0; r < rows && !whole; r++)
-                for (int64_t c = 0; c < count; c++) to[(q + r) * SPAN + c] = found[r * TILE_OUTPUTS + c];
-        }
-    }
-
-    // scores become exp(score - top), 0 where hidden: before ``hidden`` and from ``end`` on
-    Span weights(const Heads& heads, float* score, int64_t hidden, int64_t end) const {
-        if (heads.cap > 0)
-            for (int64_t j = hidden; j < end; j++) score[j] = capped(score[j] * heads.scale, heads.cap);
-        else
-            for (int64_t j = hidden; j < end; j++) score[j] *= heads.scale;
-        float top = largest_of(score, hidden, end);
-        if (end <= hidden) {
-            std::memset(score, 0, SPAN * sizeof(float));
-            return {top, 0};
-        }
-        for (int64_t j = 0; j < hidden; j++) score[j] = -INFINITY;
-        for (int64_t j = end; j < SPAN; j++) score[j] = -INFINITY;
-        for (int64_t j = 0; j < SPAN; j++) score[j] = exponential(score[j] - top);
-        Lanes total = zeros();
-        for (int64_t j = 0; j < SPAN; j += LANES) total = total + load(score + j);
-        return {top, sum_of(total)};
-    }
-
-    template <class Column>
-    void add_values(int64_t rows, const float* weight, float* sum, int64_t keys, Column column) const {
-        with_count(rows, [&](auto count) { add_rows<decltype(count)::value>(weight, sum, keys, column); });
-    }
-
-    template <int R, class Column>
-    void add_rows(const float* weight, float* sum, int64_t keys, Column column) const {
-        constexpr int WIDE = 4;
-        int64_t d = 0;
-        for (; d + WIDE * LANES <= D; d += WIDE * LANES) add_part<R, WIDE>(weight, sum, keys, column, d);
-        for (; d < D; d += LANES) add_part<R, 1>(weight, sum, keys, column, d);
-    }
-
-    template <int R, int W, class Column>
-    void add_part(const float* weight, float* sum, int64_t keys, Column column, int64_t d) const {
-        Lanes total[R][W];
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < W; i++) total[r][i] = load(sum + r * D + d + i * LANES);
-        for (int64_t j = 0; j < keys; j++) {
-            const T* value = column(j) + d;
-            Lanes part[W];
-            for (int i = 0; i < W; i++) part[i] = load(value + i * LANES);
-            for (int r = 0; r < R; r++) {
-                Lanes share = all(weight[r * SPAN + j]);
-                for (int i = 0; i < W; i++) total[r][i] = fused(share, part[i], total[r][i]);
-            }
-        }
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < W; i++) store(sum + r * D + d + i * LANES, total[r][i]);
-    }
+    static constexpr int64_t FEW = 32;
 
     int64_t D;
+    float *_q, *_turned, *_score, *_own, *_values, *_sum;
 };

@@ -128,19 +128,26 @@ template <class T> void write_cache(const Block& block, const Work<T>& work, con
     }
 }
 
+template <class T> void attend_spans(const Attention<T>& attention, int64_t dim, Span* spans, float* sums) {
+    attention.run(VectorSpan<T>(dim), spans, sums);
+}
+
+#if WITH_TILES
+template <> inline void attend_spans(const Attention<bf16>& attention, int64_t dim, Span* spans, float* sums) {
+    if (!tiles_wanted.load(std::memory_order_relaxed) || !tiles_allowed())
+        return attention.run(VectorSpan<bf16>(dim), spans, sums);
+    Tiles tiles;
+    attention.run(TiledSpan(dim), spans, sums);
+}
+#endif
+
 // q: [rows, H, D], rows so far apart; o: [rows, H, D]
 template <class T>
 void attend(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const Cache& cache, int64_t layer,
             std::vector<Span>& spans, std::vector<float>& sums, Team& team, T* o) {
     Attention<T> attention(heads, sight, q, q_stride, (const T*)cache.keys + layer * cache.layer_stride,
-                           (const T*)cache.values + layer * cache.layer_stride, cache, omp_get_num_threads());
-#if WITH_TILES
-    if (tiles_wanted.load(std::memory_order_relaxed) && tiles_allowed()) {
-        Tiles tiles;
-        attention.run(TiledSpan<T>(heads.dim), spans.data(), sums.data());
-    } else
-#endif
-        attention.run(VectorSpan<T>(heads.dim), spans.data(), sums.data());
+                           (const T*)cache.values + layer * cache.layer_stride, cache);
+    attend_spans(attention, heads.dim, spans.data(), sums.data());
     team.meet();
     Team::Part part = Team::part_of(sight.pass.requests * sight.pass.width * heads.queries);
     for (int64_t i = part.first; i < part.end; i++)
