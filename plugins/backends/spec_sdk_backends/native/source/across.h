@@ -69,20 +69,25 @@ inline Lanes second_of(Lanes pairs) { return (Lanes)((LaneBits)pairs & 0xFFFF000
 
 #endif
 
-// to [dim][LANES], rows of it ``stride`` apart: number d of LANES keys side by side
-inline void turn(const float* const (&key)[LANES], int64_t dim, float* to, int64_t stride) {
+// to [dim][LANES], rows of it ``stride`` apart: number d of LANES keys side by side. ``meanwhile(d)`` is called now and
+// then
+template <class F>
+inline void turn(const float* const (&key)[LANES], int64_t dim, float* to, int64_t stride, F meanwhile) {
     for (int64_t d = 0; d < dim; d += 4) {
         Lanes x[4];
+        meanwhile(d);
         four_across(key, d, x);
         for (int i = 0; i < 4; i++) store(to + (d + i) * stride, x[i]);
     }
 }
 
-inline void turn(const bf16* const (&key)[LANES], int64_t dim, float* to, int64_t stride) {
+template <class F>
+inline void turn(const bf16* const (&key)[LANES], int64_t dim, float* to, int64_t stride, F meanwhile) {
     const float* pairs[LANES];
     for (int k = 0; k < LANES; k++) pairs[k] = (const float*)key[k];
     for (int64_t d = 0; d < dim; d += 8) {
         Lanes x[4];
+        meanwhile(d);
         four_across(pairs, d / 2, x);
         for (int i = 0; i < 4; i++) {
             store(to + (d + 2 * i) * stride, first_of(x[i]));

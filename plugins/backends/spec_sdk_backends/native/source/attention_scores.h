@@ -3,15 +3,29 @@
 
 #include <cmath>
 
-#include "lanes.h"
+#include "across.h"
 #include "piece.h"
 
 constexpr int WIDTH = 64;  // columns that are scored at once
 
-// 16 rows of the cache, into the second level
-template <class T> inline void fetch(const T* x, int64_t dim) {
-    for (int64_t i = 0; i < 16 * dim * int64_t(sizeof(T)); i += 64) __builtin_prefetch((const char*)x + i, 0, 2);
-}
+// What is read next, fetched into the second level while keys are turned: as many keys behind those of a block, and its
+// values. A few lines at a time, since there are few that a core can wait for.
+template <class T> struct Fetching {
+    const char *keys, *values;
+    int64_t dim;
+
+    Fetching(const T* key, const T* values, int64_t dim)
+        : keys((const char*)(key + WIDTH * dim)), values((const char*)values), dim(dim) {}
+
+    // what belongs to keys c … c + LANES - 1 and to the 16 bytes of them from number d on
+    void operator()(int64_t c, int64_t d) const {
+        int64_t at = (c * dim + d * LANES) * sizeof(T);
+        for (int64_t i = 0; i < LANES * 16; i += 64) {
+            __builtin_prefetch(keys + at + i, 0, 2);
+            __builtin_prefetch(values + at + i, 0, 2);
+        }
+    }
+};
 
 // score [queries][SPAN] by key number. ``kernel.scores(piece, key, count, to, stride, ahead)``: scores of all queries with
 // ``count`` columns of the cache from the one at ``key`` on, and values that are fetched meanwhile
@@ -45,9 +59,34 @@ template <class T, class Kernel> void all_scores(const Piece<T>& piece, Kernel& 
 
 #if WITH_AVX512
 
+// x 2^n, 0 where e^at would be subnormal
+inline Lanes with_power(Lanes x, Lanes n, Lanes at) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(at, all(-87.0f), _CMP_NLT_UQ), x, n);
+}
+
+inline float largest(Lanes x) { return _mm512_reduce_max_ps(x); }
+inline float total(Lanes x) { return _mm512_reduce_add_ps(x); }
+
+#else
+
+inline Lanes with_power(Lanes x, Lanes n, Lanes at) {
+    LaneBits power = ((LaneBits)(n + all(12582912.0f)) + 127u) << 23;
+    return (Lanes)((LaneBits)(x * (Lanes)power) & ~(LaneBits)(at < all(-87.0f)));
+}
+
+inline float largest(Lanes x) {
+    float most = x[0];
+    for (int l = 1; l < LANES; l++) most = x[l] > most ? x[l] : most;
+    return most;
+}
+
+inline float total(Lanes x) { return sum_of(x); }
+
+#endif
+
 // e^x within 2 units in the last place; 0 below -87. For x <= 0, or NaN.
 inline Lanes exponential(Lanes x) {
-    __mmask16 seen = _mm512_cmp_ps_mask(x, all(-87.0f), _CMP_NLT_UQ);
+    // adding and subtracting 1.5 * 2^23 rounds to a whole number
     Lanes turns = fused(x, all(1.44269504f), all(12582912.0f)) - all(12582912.0f);
     Lanes rest = fused(turns, all(2.12194440e-4f), fused(turns, all(-0.693359375f), x));
     Lanes sum = all(1.9875691500e-4f);
@@ -57,26 +96,8 @@ inline Lanes exponential(Lanes x) {
     sum = fused(sum, rest, all(1.6666665459e-1f));
     sum = fused(sum, rest, all(5.0000001201e-1f));
     sum = fused(sum, rest * rest, rest + all(1.0f));
-    return _mm512_maskz_scalef_ps(seen, sum, turns);
+    return with_power(sum, turns, x);
 }
-
-inline float largest(Lanes x) { return _mm512_reduce_max_ps(x); }
-
-#else
-
-inline Lanes exponential(Lanes x) {
-    Lanes y;
-    for (int l = 0; l < LANES; l++) y[l] = exponential(x[l]);
-    return y;
-}
-
-inline float largest(Lanes x) {
-    float most = x[0];
-    for (int l = 1; l < LANES; l++) most = x[l] > most ? x[l] : most;
-    return most;
-}
-
-#endif
 
 // a query's scores become exp(score - top), 0 where hidden: before ``hidden`` and from ``end`` on
 inline Span weights(const Heads& heads, float* score, int64_t hidden, int64_t end) {
@@ -103,5 +124,5 @@ inline Span weights(const Heads& heads, float* score, int64_t hidden, int64_t en
         sum[i % 2] = sum[i % 2] + weight;
         store(score + i * LANES, weight);
     }
-    return {top, sum_of(sum[0] + sum[1])};
+    return {top, total(sum[0] + sum[1])};
 }

@@ -134,15 +134,17 @@ class TiledSpan {
 
     void scores(const Piece<bf16>& piece, const bf16* key, int64_t count, float* to, int64_t stride, const bf16* ahead) {
         int64_t columns = (count + 15) / 16, step = columns * TILE_BYTES;
+        Fetching<bf16> fetch(key, ahead, D);
         for (int64_t c = 0; c < columns; c++) {
-            fetch(key + (WIDTH + c * 16) * D, D);
-            fetch(ahead + c * 16 * D, D);
             const float* of[16];
             for (int k = 0; k < 16; k++) of[k] = (const float*)(key + std::min(c * 16 + k, count - 1) * D);
             for (int64_t d = 0; d < D; d += STEP)
                 for (int i = 0; i < 16; i += 4) {
                     Lanes pairs[4] = {zeros(), zeros(), zeros(), zeros()};
-                    if (d + 2 * i < D) four_across(of, d / 2 + i, pairs);
+                    if (d + 2 * i < D) {
+                        fetch(c * 16, d + 2 * i);
+                        four_across(of, d / 2 + i, pairs);
+                    }
                     for (int k = 0; k < 4; k++)
                         _mm512_store_ps(_k + d / STEP * step + c * TILE_BYTES + (i + k) * 64, pairs[k]);
                 }

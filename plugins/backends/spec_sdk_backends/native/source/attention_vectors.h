@@ -100,14 +100,11 @@ template <class T> class VectorSpan {
 
     void scores(const Piece<T>& piece, const T* key, int64_t count, float* to, int64_t stride, const T* ahead) {
         int64_t queries = piece.queries(), columns = (count + LANES - 1) / LANES * LANES;
+        Fetching<T> fetch(key, ahead, D);
         for (int64_t c = 0; c < columns; c += LANES) {
-            if (c % 16 == 0) {
-                fetch(key + (WIDTH + c) * D, D);
-                fetch(ahead + c * D, D);
-            }
             const T* of[LANES];
             for (int k = 0; k < LANES; k++) of[k] = key + std::min(c + k, count - 1) * D;
-            turn(of, D, _turned + c, WIDTH);
+            turn(of, D, _turned + c, WIDTH, [&](int64_t d) { fetch(c, d); });
         }
         for (int64_t q = 0; q < queries; q++) std::fill(to + q * stride, to + q * stride + columns, 0.0f);
         // a sum of few products is rounded less
