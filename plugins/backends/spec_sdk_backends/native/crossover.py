@@ -142,5 +142,5 @@ def _seconds(call: Product, x_NI: torch.Tensor, y_NO: torch.Tensor) -> float:
 
 
 def _place(dtype: torch.dtype, bits: int, rounds: bool) -> Path:
-    facts = f"{library()._name} {torch.__version__} {dtype} {bits} {rounds} {torch.get_num_threads()} {ROWS} {SIZE}"
+    facts = f"{library()._name} {library().spec_uses_amx()} {torch.__version__} {dtype} {bits} {rounds} {torch.get_num_threads()} {ROWS} {SIZE}"
     return cache_root() / "native" / f"rows-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"

@@ -30,6 +30,8 @@ SOURCE = Path(__file__).parent / "source"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-w")
 LONGEST = 300
 """Seconds that the compiler may take."""
+AMX = "SPEC_SDK_AMX"
+"""The environment variable that is 0 where AMX is not to be used."""
 RUNTIMES = ("libgomp", "libiomp5", "libomp")
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the kernels compute in, and their numbers there."""
@@ -91,6 +93,7 @@ def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
     if openmp_runtimes() != runtimes:
         raise NoNativeKernels(f"{path} brought a second OpenMP runtime along")
     _declare(loaded)
+    loaded.spec_amx(os.environ.get(AMX, "1") != "0")
     if not _works(loaded):
         raise NoNativeKernels(f"{path} was compiled and does not compute what it should")
     return loaded
@@ -171,6 +174,10 @@ def _declare(loaded: Any) -> None:
         function.restype = None
     loaded.spec_wait.argtypes = [short]
     loaded.spec_wait.restype = None
+    loaded.spec_amx.argtypes = [short]
+    loaded.spec_amx.restype = short
+    loaded.spec_uses_amx.argtypes = []
+    loaded.spec_uses_amx.restype = short
 
 
 def _works(loaded: Any) -> bool:

@@ -47,7 +47,7 @@ template <class T> struct Own {
     Rows<T> rows(const T* x, int64_t stride, int64_t count, const Matrix& matrix) {
         Rows<T> made{x, stride, count, &sums, &packed, &rounded};
         made.prepare(matrix);
-        y.resize(count * PANEL * MOST_PANELS);
+        y.resize((count + RowTiles::MOST) * PANEL * MOST_PANELS);
         return made;
     }
 };
@@ -178,6 +178,7 @@ template <class T> void activate(const Block& block, const Work<T>& work, Own<T>
     int64_t size = work.shape.mlp;
     Rows<T> rows = normalised(own, work, block.post_norm, block.gate_up);
     Team::Part part = Team::part_of((size + BLOCK - 1) / BLOCK);
+    TileShapes shapes = rows.shapes(block.gate_up);
     auto use = [&](int64_t first, const float* gate, const float* up, int64_t stride) {
         int64_t count = std::min<int64_t>(BLOCK, size - first);
         for (int64_t r = 0; r < rows.count; r++)
@@ -186,12 +187,12 @@ template <class T> void activate(const Block& block, const Work<T>& work, Own<T>
     };
     if (!block.gate_up.bits) {
         // gates and the numbers that they multiply by turns
+        int64_t lines = rows.packed.lines();
         auto panel = [&](int64_t i) { return part.first + i / 2 + i % 2 * (size / PANEL); };
         dense_outputs<T>(block.gate_up, rows.packed, 2 * (part.end - part.first), panel, own.y.data(),
                          [&](int64_t i, int64_t n, const float* y) {
                              for (int64_t b = 0; b < n; b += 2)
-                                 use(panel(i + b) * PANEL, y + b * rows.count * PANEL, y + (b + 1) * rows.count * PANEL,
-                                     PANEL);
+                                 use(panel(i + b) * PANEL, y + b * lines * PANEL, y + (b + 1) * lines * PANEL, PANEL);
                          });
         return;
     }

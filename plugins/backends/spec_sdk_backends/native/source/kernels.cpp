@@ -26,11 +26,13 @@ constexpr int64_t ROWS_ALONE = 96;    // of a thread that makes reading all weig
 template <class T>
 void dense_product(const Matrix& matrix, const T* x, int64_t stride, int64_t rows, T* y, int threads) {
     thread_local std::vector<typename Packed<T>::Input> kept;
-    kept.resize(Packed<T>::size(rows, matrix.inputs));
-    auto* packed = kept.data();
+    if (!rows) return;
     int64_t steps = steps_of<T>(matrix.inputs);
     bool apart = rows >= threads * ROWS_ALONE;  // a thread's own rows, or its own outputs
     int64_t unit = apart ? threads : 1, chunks = (rows + unit * PACKED_ROWS - 1) / (unit * PACKED_ROWS) * unit;
+    int64_t of_chunk = Packed<T>::size((rows + chunks - 1) / chunks, matrix.inputs);
+    kept.resize(chunks * of_chunk);
+    auto* packed = kept.data();
     Team team;
 #pragma omp parallel num_threads(threads)
     {
@@ -40,7 +42,7 @@ void dense_product(const Matrix& matrix, const T* x, int64_t stride, int64_t row
         auto rows_of = [&](int64_t chunk) {
             int64_t at = start(chunk);
             Rows<T> made{x + at * stride, stride, start(chunk + 1) - at};
-            made.packed = {packed + at * steps * DEPTH<T>, made.count, steps};
+            made.packed = {packed + chunk * of_chunk, made.count, steps};
             return made;
         };
         for (int64_t chunk = 0; chunk < chunks; chunk++) {
@@ -52,7 +54,7 @@ void dense_product(const Matrix& matrix, const T* x, int64_t stride, int64_t row
         Team::Part all{0, panels_of(matrix.outputs)}, share = apart ? all : Team::part_of(all.end);
         for (int64_t chunk = apart ? thread : 0; chunk < chunks; chunk += apart ? size : 1) {
             Rows<T> part = rows_of(chunk);
-            own.y.resize(part.count * PANEL * MOST_PANELS);
+            own.y.resize((part.count + RowTiles::MOST) * PANEL * MOST_PANELS);
             multiply<T>(matrix, part, share, own.y.data(), [&](int64_t first, int64_t width, const float* found, int64_t y_stride) {
                 T* to = y + start(chunk) * matrix.outputs + first;
                 for (int64_t r = 0; r < part.count; r++)
@@ -199,6 +201,16 @@ extern "C" {
 
 // how often a thread that waits for others looks for them before it sleeps
 void spec_wait(int turns) { spins.store(turns, std::memory_order_relaxed); }
+
+// whether products use AMX's tiles
+int spec_uses_amx() { return amx.load(std::memory_order_relaxed); }
+
+// Products use AMX's tiles from now on if they are ``wanted``, the compiler knew them and the system lends them; returns
+// whether they do.
+int spec_amx(int wanted) {
+    amx.store(wanted && ask_for_amx(), std::memory_order_relaxed);
+    return spec_uses_amx();
+}
 
 // y [rows, O] = x Wᵀ + b, rows of x ``stride`` elements apart
 void spec_product(int dtype, const Matrix* matrix, const void* x, int64_t stride, int64_t rows, void* y, int threads) {

@@ -13,6 +13,8 @@
 #include <immintrin.h>
 #endif
 
+#define UNROLLED _Pragma("GCC unroll 16")
+
 constexpr int TILE_OUTPUTS = 4;
 
 #if WITH_AVX512

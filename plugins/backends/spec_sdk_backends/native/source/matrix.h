@@ -44,6 +44,13 @@ template <class T> struct Rows {
         if (matrix.bits && matrix.rounds) round_rows<T>(x, stride, count, records_of(matrix), *rounded);
         if (matrix.bits && !matrix.rounds) sum_groups<T>(x, stride, count, matrix.inputs / GROUP, *sums);
     }
+
+    // of the tiles in which these rows are multiplied
+    TileShapes shapes(const Matrix& matrix) const {
+        int64_t of_tile = RowTiles(count).rows;
+        if (!matrix.bits) return {packed.by_amx, of_tile, TILE_STEPS};
+        return {matrix.rounds && rounded->by_amx, of_tile, GROUP / 4};
+    }
 };
 
 template <class T>
@@ -72,14 +79,14 @@ const float* outputs_of(const Matrix& m, const Rows<T>& rows, int64_t first, int
 }
 
 // ``use(i, n, y)`` for n panels of a dense matrix from number i on, of ``count`` whose numbers there are ``panel(i)``;
-// y[(b * rows + r) * PANEL + c] is output c of the b-th of them for row r
+// y[(b * lines + r) * PANEL + c] is output c of the b-th of them for row r
 template <class T, class Number, class Use>
 void dense_outputs(const Matrix& m, const Packed<T>& x, int64_t count, Number panel, float* y, Use use) {
     auto place = [&](int64_t i) { return (const char*)m.weights + panel(i) * x.steps * STEP_BYTES; };
     each_panel<T>(count, x, place, y, [&](int64_t i, int64_t n, float* found) {
         for (int64_t b = 0; b < n; b++) {
             int64_t first = panel(i + b) * PANEL;
-            add_bias<T>(m, first, std::min<int64_t>(PANEL, m.outputs - first), x.count, found + b * x.count * PANEL,
+            add_bias<T>(m, first, std::min<int64_t>(PANEL, m.outputs - first), x.count, found + b * x.lines() * PANEL,
                         PANEL);
         }
         use(i, n, found);
@@ -90,6 +97,7 @@ void dense_outputs(const Matrix& m, const Packed<T>& x, int64_t count, Number pa
 template <class T, class Use>
 void multiply(const Matrix& matrix, const Rows<T>& rows, Team::Part part, float* y, Use use) {
     auto width = [&](int64_t first) { return std::min<int64_t>(BLOCK, matrix.outputs - first); };
+    TileShapes shapes = rows.shapes(matrix);
     if (matrix.bits) {
         for (int64_t block = part.first; block < part.end; block++) {
             int64_t first = block * BLOCK;
@@ -101,7 +109,7 @@ void multiply(const Matrix& matrix, const Rows<T>& rows, Team::Part part, float*
     dense_outputs<T>(matrix, rows.packed, part.end - part.first, panel, y, [&](int64_t i, int64_t n, const float* found) {
         for (int64_t b = 0; b < n; b++) {
             int64_t first = (part.first + i + b) * PANEL;
-            use(first, width(first), found + b * rows.count * PANEL, int64_t(PANEL));
+            use(first, width(first), found + b * rows.packed.lines() * PANEL, int64_t(PANEL));
         }
     });
 }

@@ -1,25 +1,12 @@
 // Products of rows with dense weights in panels of 16 outputs.
 //
-// A panel lies step by step, [steps][16 outputs][DEPTH inputs]: 64 bytes a step, whose lanes are multiplied with one
-// value of a row each. So the sum of an output and a row stays in one lane, input after input, whatever the tile, the
-// number of rows and the number of threads. Inputs and outputs that fill up the last step and panel are zeros.
+// The lanes of a step are multiplied with one value of a row each. So the sum of an output and a row stays in one lane,
+// input after input, whatever the tile, the number of rows and the number of threads.
 #pragma once
 
 #include <vector>
 
-#include "lanes.h"
-
-#define UNROLLED _Pragma("GCC unroll 16")
-
-constexpr int PANEL = 16;
-constexpr int MOST_PANELS = 4;           // that are multiplied at once
-constexpr int STEP_BYTES = 64;
-constexpr int PARTS = PANEL / LANES;     // vectors of sums for a row and a panel
-constexpr int CHUNK = 512;               // steps of a panel that all rows go through before the next ones
-template <class T> constexpr int DEPTH = 4 / int(sizeof(T));
-
-inline int64_t panels_of(int64_t outputs) { return (outputs + PANEL - 1) / PANEL; }
-template <class T> int64_t steps_of(int64_t inputs) { return (inputs + DEPTH<T> - 1) / DEPTH<T>; }
+#include "panels_amx.h"
 
 // How a vector of a step's weights is multiplied with one row's inputs of that step, which are packed as Input.
 template <class T> struct Step;
@@ -75,20 +62,34 @@ inline float input_of(float x, float) { return x; }
 inline float input_of(bf16 x, float) { return to_float(x); }
 inline bf16 input_of(bf16 x, bf16) { return x; }
 
-// Rows [N, I] tile by tile, [steps][rows of the tile][DEPTH].
+// Rows [N, I] tile by tile, [steps][rows of the tile][DEPTH]; or for AMX.
 template <class T> struct Packed {
     using Input = typename Step<T>::Input;
     Input* data;
     int64_t count, steps;
+    bool by_amx = WITH_AMX && std::is_same<T, bf16>::value && amx.load(std::memory_order_relaxed);
 
-    static int64_t size(int64_t rows, int64_t inputs) { return rows * steps_of<T>(inputs) * DEPTH<T>; }
+    // the most elements that so many rows take
+    static int64_t size(int64_t rows, int64_t inputs) {
+        int64_t tiled = RowTiles(rows).all() * panel_tiles_of(steps_of<T>(inputs)) * TILE_INPUTS;
+        return std::max(rows * steps_of<T>(inputs) * DEPTH<T>, std::is_same<T, bf16>::value && WITH_AMX ? tiled : 0);
+    }
+
+    TiledRows tiled() const { return {(bf16*)data, count, steps}; }
+
+    // rows of a panel's sums: those behind the last are there, and mean nothing
+    int64_t lines() const { return by_amx ? RowTiles(count).all() : count; }
 
     // tiles are equally large, give or take a row
-    int64_t tiles() const { return (count + PANEL_ROWS - 1) / PANEL_ROWS; }
+    int64_t tiles() const {
+        return by_amx ? RowTiles(count).count : (count + PANEL_ROWS - 1) / PANEL_ROWS;
+    }
     int64_t first(int64_t tile) const { return count * tile / tiles(); }
     Input* tile(int64_t tile) const { return data + first(tile) * steps * DEPTH<T>; }
 
     void pack(int64_t tile, const T* x, int64_t stride, int64_t inputs) const {
+        if constexpr (std::is_same<T, bf16>::value)
+            if (by_amx) return tiled().pack(tile, x, stride, inputs);
         int64_t start = first(tile), rows = first(tile + 1) - start;
         for (int64_t r = 0; r < rows; r++) {
             const T* from = x + (start + r) * stride;
@@ -146,9 +147,13 @@ __attribute__((noinline)) void panel_tile(const char* const (&w)[P], const char*
             UNROLLED for (int i = 0; i < PARTS; i++) store(y + b * y_panel + r * PANEL + i * LANES, sum[b][r][i]);
 }
 
-// y[(b * rows + r) * PANEL + c] = output c of panel w[b] for row r; ``after``: the panels that come next
+// y[(b * lines + r) * PANEL + c] = output c of panel w[b] for row r; ``after``: the panels that come next
 template <class T, int P, int MOST>
 void multiply_panels(const char* const (&w)[P], const char* const (&after)[P], const Packed<T>& x, float* y) {
+#if WITH_AMX
+    if constexpr (std::is_same<T, bf16>::value)
+        if (x.by_amx) return multiply_panels_by_amx<P>(w, after, x.tiled(), y);
+#endif
     int64_t tiles = x.tiles();
     for (int64_t start = 0; start < x.steps; start += CHUNK) {
         int64_t steps = x.steps - start < CHUNK ? x.steps - start : CHUNK;
@@ -185,7 +190,7 @@ void each_panel(int64_t count, const Packed<T>& x, Place place, float* y, Use us
         use(i, int64_t(P), y);
     };
     int64_t i = 0;
-    if (x.count <= FEW_ROWS)
+    if (x.by_amx ? x.tiles() == 1 : x.count <= FEW_ROWS)
         for (; i + 4 <= count; i += 4) run(Count<4>(), Count<FEW_ROWS>(), i);
     for (; i + 2 <= count; i += 2) run(Count<2>(), Count<PANEL_ROWS>(), i);
     for (; i < count; i++) run(Count<1>(), Count<PANEL_ROWS>(), i);

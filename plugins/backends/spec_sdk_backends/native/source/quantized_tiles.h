@@ -13,6 +13,7 @@
 #endif
 #if WITH_ROUNDED_AVX512
 #include "rounded_avx512.h"
+#include "rounded_amx.h"
 #else
 #include "rounded_plain.h"
 #endif
@@ -40,6 +41,13 @@ void quantized_tiles(const Records& records, int64_t block, const T* x, int64_t 
 // the same with rounded rows
 inline void rounded_tiles(const Records& records, int64_t block, const RoundedRows& x, int64_t rows, float* y,
                           int64_t y_stride) {
+#if WITH_AMX
+    if (x.by_amx) {
+        auto tiles = records.bits == 4 ? rounded_tiles_by_amx<4> : rounded_tiles_by_amx<8>;
+        tiles(records, block, x, rows, y, y_stride);
+        return;
+    }
+#endif
     each_tile(rows, [&](int64_t r, auto count) {
         constexpr int R = decltype(count)::value;
         auto tile = records.bits == 4 ? rounded_tile<4, R> : rounded_tile<8, R>;

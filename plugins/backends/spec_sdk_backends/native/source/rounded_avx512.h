@@ -36,29 +36,30 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
     using B = Bytes<BITS>;
     // one sum of few rows would wait for itself
     constexpr int CHAINS = R < 4 ? 2 : 1;
-    int64_t groups = records.groups, size = records.size(), inputs = groups * GROUP;
+    int64_t groups = records.groups, size = records.size();
     const char* record = records.at(block, 0);
-    const int8_t* codes = rows.codes.data() + first * inputs;
-    const float *scales = rows.scales.data() + first * groups, *sums = rows.sums.data() + first * groups;
-    const int32_t* wholes = rows.wholes.data() + first * groups;
+    const int8_t* codes = rows.codes.data() + first * GROUP;
+    const float *scales = rows.scales.data() + first, *sums = rows.sums.data() + first;
+    const int32_t* wholes = rows.wholes.data() + first;
     Lanes total[R];
     for (int r = 0; r < R; r++) total[r] = zeros();
     for (int64_t g = 0; g < groups; g++, record += size) {
+        int64_t at = g * rows.count;
         if (fetch)
             for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(record + AHEAD_BYTES + i, 0, 2);
         __m512i part[R][CHAINS];
         for (int r = 0; r < R; r++) {
-            part[r][0] = B::ABOVE ? _mm512_set1_epi32(-B::ABOVE * wholes[r * groups + g]) : _mm512_setzero_si512();
+            part[r][0] = B::ABOVE ? _mm512_set1_epi32(-B::ABOVE * wholes[at + r]) : _mm512_setzero_si512();
             if (CHAINS > 1) part[r][CHAINS - 1] = _mm512_setzero_si512();
         }
         for (int line = 0; line < Codes<BITS>::LINES; line++) {
             __m512i bytes[B::VECTORS];
             B::unpack(record + line * 64, bytes);
             for (int v = 0; v < B::VECTORS; v++) {
-                const int8_t* four = codes + g * GROUP + (line * B::VECTORS + v) * 4;
+                const int8_t* four = codes + at * GROUP + (line * B::VECTORS + v) * 4;
                 for (int r = 0; r < R; r++) {
                     int32_t dword;
-                    std::memcpy(&dword, four + r * inputs, sizeof dword);
+                    std::memcpy(&dword, four + r * GROUP, sizeof dword);
                     __m512i& sum = part[r][(line * B::VECTORS + v) % CHAINS];
                     sum = _mm512_dpbusd_epi32(sum, bytes[v], _mm512_set1_epi32(dword));
                 }
@@ -68,11 +69,11 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
         Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors));
         for (int r = 0; r < R; r++) {
             __m512i whole = CHAINS > 1 ? _mm512_add_epi32(part[r][0], part[r][CHAINS - 1]) : part[r][0];
-            total[r] = fused(_mm512_mul_ps(scale, all(scales[r * groups + g])), _mm512_cvtepi32_ps(whole), total[r]);
+            total[r] = fused(_mm512_mul_ps(scale, all(scales[at + r])), _mm512_cvtepi32_ps(whole), total[r]);
         }
         if (records.offsets) {
             Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256(factors + 1));
-            for (int r = 0; r < R; r++) total[r] = fused(offset, all(sums[r * groups + g]), total[r]);
+            for (int r = 0; r < R; r++) total[r] = fused(offset, all(sums[at + r]), total[r]);
         }
     }
     for (int r = 0; r < R; r++) store(y + r * y_stride, total[r]);

@@ -4,13 +4,18 @@
 
 #include <cmath>
 
+#include "amx.h"
 #include "quantized.h"
 
+constexpr int64_t FEWEST_BY_AMX = 4;  // that AMX multiplies faster than other instructions
+
 struct RoundedRows {
-    std::vector<int8_t> codes;   // [N, I], the inputs of a group in the order of a record's bytes
-    std::vector<float> scales;   // [N, G]
-    std::vector<float> sums;     // [N, G]: scale · Σ code
-    std::vector<int32_t> wholes; // [N, G]: Σ code
+    int64_t count;               // N
+    bool by_amx;               // whether AMX multiplies them
+    std::vector<int8_t> codes;   // [G, N, 32], the inputs of a group in the order of a record's bytes
+    std::vector<float> scales;   // [G, N]
+    std::vector<float> sums;     // [G, N]: scale · Σ code
+    std::vector<int32_t> wholes; // [G, N]: Σ code
 };
 
 #if WITH_AVX512 && defined(__AVX512VBMI__) && defined(__AVX512VNNI__)
@@ -63,14 +68,17 @@ template <class T, int BITS> void round_group(const T* x, int8_t* codes, float& 
 
 template <class T> void round_rows(const T* x, int64_t stride, int64_t rows, const Records& records, RoundedRows& to) {
     int64_t groups = records.groups;
-    to.codes.resize(rows * groups * GROUP);
+    to.count = rows;
+    to.by_amx = amx.load(std::memory_order_relaxed) && rows >= FEWEST_BY_AMX;
+    // whole tiles are read
+    to.codes.resize((rows * groups + RowTiles::MOST) * GROUP);
     to.scales.resize(rows * groups);
     to.sums.resize(rows * groups);
     to.wholes.resize(rows * groups);
     auto round = records.bits == 4 ? round_group<T, 4> : round_group<T, 8>;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t g = 0; g < groups; g++) {
-            int64_t i = r * groups + g;
+            int64_t i = g * rows + r;
             round(x + r * stride + g * GROUP, to.codes.data() + i * GROUP, to.scales[i], to.wholes[i]);
             to.sums[i] = to.scales[i] * float(to.wholes[i]);
         }
