@@ -7,7 +7,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "attention_tiles.h"
+#include "attention_amx.h"
 #include "attention_vectors.h"
 #include "team.h"
 

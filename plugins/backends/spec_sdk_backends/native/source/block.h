@@ -132,12 +132,11 @@ template <class T> void attend_spans(const Attention<T>& attention, int64_t dim,
     attention.run(VectorSpan<T>(dim), spans, sums);
 }
 
-#if WITH_TILES
+#if WITH_AMX
 template <> inline void attend_spans(const Attention<bf16>& attention, int64_t dim, Span* spans, float* sums) {
-    if (!tiles_wanted.load(std::memory_order_relaxed) || !tiles_allowed())
-        return attention.run(VectorSpan<bf16>(dim), spans, sums);
-    Tiles tiles;
-    attention.run(TiledSpan(dim), spans, sums);
+    if (!amx.load(std::memory_order_relaxed)) return attention.run(VectorSpan<bf16>(dim), spans, sums);
+    TileShapes shapes(true, TILE_QUERIES, STEP / 2);
+    attention.run(AmxSpan(dim), spans, sums);
 }
 #endif
 

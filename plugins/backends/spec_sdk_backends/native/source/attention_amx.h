@@ -10,94 +10,64 @@
 
 #include <vector>
 
-#include "across.h"
+#include "amx.h"
 #include "attention_scores.h"
 
-#if WITH_AVX512 && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
-#define WITH_TILES 1
-#include <sys/syscall.h>
-#include <unistd.h>
+#if WITH_AMX
 
-#include <atomic>
-
-constexpr int64_t TILE_BYTES = 1024;
 constexpr int TILE_QUERIES = 16;
-constexpr int STEP = 32;         // inputs that a tile sums up
-constexpr int COLUMNS = 4;       // tiles of sums at once
-constexpr int WEIGHT_PARTS = 2;  // tiles of A that make one of weights
+constexpr int STEP = 32;                           // inputs that a tile sums up
+constexpr int COLUMNS = 4;                         // tiles of sums at once
+constexpr int WEIGHT_PARTS = 2;                    // tiles of A that make one of weights
+constexpr int64_t TILE = TILE_QUERIES * TILE_BYTES;  // bytes
 
-// compilers do not know that tile loads read what they point at
-inline void written() { asm volatile("" ::: "memory"); }
-
-// whether they are used where they may be
-inline std::atomic<bool> tiles_wanted{true};
-
-// Whether this process may use tiles, which Linux has to be asked for once.
-inline bool tiles_allowed() {
-    static const bool allowed = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
-    return allowed;
+// f(the number of each of N columns of tiles as a type)
+template <int N, class F> inline __attribute__((always_inline)) void for_columns(F f) {
+    f(Count<0>());
+    if constexpr (N > 1) f(Count<1>());
+    if constexpr (N > 2) f(Count<2>());
+    if constexpr (N > 3) f(Count<3>());
 }
-
-// The shapes of this thread's tiles while it lives: all 16 rows of 64 bytes.
-class Tiles {
-  public:
-    Tiles() {
-        alignas(64) uint8_t shape[64] = {1};
-        for (int i = 0; i < 8; i++) shape[16 + 2 * i] = 64, shape[48 + i] = 16;
-        asm volatile("ldtilecfg %0" ::"m"(shape));
-    }
-    ~Tiles() { _tile_release(); }
-    Tiles(const Tiles&) = delete;
-};
 
 // to [16][N tiles] = from + A B, step after step; from null: 0. A: [steps][PARTS] tiles, the smaller part first; B: [N]
 // tiles, steps so far apart.
 template <int PARTS, int N>
 inline void tile_products(const char* a, const char* b, int64_t b_step, int64_t steps, const float* from,
                           int64_t from_stride, float* to, int64_t stride) {
-#define FOR_COLUMNS(F) F(0) F(1) F(2) F(3)
-#define BEGIN(c)                                                                               \
-    if (c < N) {                                                                               \
-        if (from)                                                                              \
-            _tile_loadd(c, from + c * 16, from_stride * 4);                                    \
-        else                                                                                   \
-            _tile_zero(c);                                                                     \
+    auto begin = [&](auto c) {
+        constexpr int C = decltype(c)::value;
+        if (from)
+            load_tile<C>(from + C * 16, from_stride * 4);
+        else
+            zero_tile<C>();
+    };
+    auto add = [&](auto c) {
+        constexpr int C = decltype(c)::value;
+        load_tile<6>(b + C * TILE, TILE_BYTES);
+        if constexpr (PARTS > 1) add_bf16<C, 5, 6>();
+        add_bf16<C, 4, 6>();
+    };
+    for_columns<N>(begin);
+    for (int64_t s = 0; s < steps; s++, a += PARTS * TILE, b += b_step) {
+        load_tile<4>(a, TILE_BYTES);
+        if constexpr (PARTS > 1) load_tile<5>(a + TILE, TILE_BYTES);
+        for_columns<N>(add);
     }
-#define ADD(c)                                                                                 \
-    if (c < N) {                                                                               \
-        _tile_loadd(6, b + c * TILE_BYTES, 64);                                                \
-        if (PARTS > 1) _tile_dpbf16ps(c, 5, 6);                                                \
-        _tile_dpbf16ps(c, 4, 6);                                                               \
-    }
-#define END(c) \
-    if (c < N) _tile_stored(c, to + c * 16, stride * 4);
-    written();
-    FOR_COLUMNS(BEGIN)
-    for (int64_t s = 0; s < steps; s++, a += PARTS * TILE_BYTES, b += b_step) {
-        _tile_loadd(4, a, 64);
-        if (PARTS > 1) _tile_loadd(5, a + TILE_BYTES, 64);
-        FOR_COLUMNS(ADD)
-    }
-    FOR_COLUMNS(END)
-    written();
-#undef FOR_COLUMNS
-#undef BEGIN
-#undef ADD
-#undef END
+    for_columns<N>([&](auto c) { store_tile<decltype(c)::value>(to + decltype(c)::value * 16, stride * 4); });
 }
 
-class TiledSpan {
+class AmxSpan {
 
   public:
     static constexpr int64_t PREPARING = 20;  // what reading and packing keys and values costs, in queries
     static constexpr int64_t UNIT = TILE_QUERIES;
 
-    explicit TiledSpan(int64_t dim) : D(dim), _steps((dim + STEP - 1) / STEP), _columns(dim / 16) {
+    explicit AmxSpan(int64_t dim) : D(dim), _steps((dim + STEP - 1) / STEP), _columns(dim / 16) {
         constexpr int64_t QUERY_TILES = MOST_QUERIES / TILE_QUERIES;
-        int64_t sizes[] = {QUERY_TILES * _steps * TILE_BYTES,
-                           COLUMNS * _steps * TILE_BYTES,
-                           SPAN / STEP * _columns * TILE_BYTES,
-                           QUERY_TILES * SPAN / STEP * WEIGHT_PARTS * TILE_BYTES,
+        int64_t sizes[] = {QUERY_TILES * _steps * TILE,
+                           COLUMNS * _steps * TILE,
+                           SPAN / STEP * _columns * TILE,
+                           QUERY_TILES * SPAN / STEP * WEIGHT_PARTS * TILE,
                            MOST_QUERIES * SPAN * 4,
                            MOST_QUERIES * WIDTH * 4,
                            MOST_QUERIES * D * 4,
@@ -133,7 +103,7 @@ class TiledSpan {
     }
 
     void scores(const Piece<bf16>& piece, const bf16* key, int64_t count, float* to, int64_t stride, const bf16* ahead) {
-        int64_t columns = (count + 15) / 16, step = columns * TILE_BYTES;
+        int64_t columns = (count + 15) / 16, step = columns * TILE;
         Fetching<bf16> fetch(key, ahead, D);
         for (int64_t c = 0; c < columns; c++) {
             const float* of[16];
@@ -146,12 +116,12 @@ class TiledSpan {
                         four_across(of, d / 2 + i, pairs);
                     }
                     for (int k = 0; k < 4; k++)
-                        _mm512_store_ps(_k + d / STEP * step + c * TILE_BYTES + (i + k) * 64, pairs[k]);
+                        _mm512_store_ps(_k + d / STEP * step + c * TILE + (i + k) * TILE_BYTES, pairs[k]);
                 }
         }
         with_count<COLUMNS>(columns, [&](auto n) {
             for (int64_t t = 0; t < tiles(piece); t++)
-                tile_products<1, decltype(n)::value>(_q + t * _steps * TILE_BYTES, _k, step, _steps, nullptr, 0,
+                tile_products<1, decltype(n)::value>(_q + t * _steps * TILE, _k, step, _steps, nullptr, 0,
                                                      to + t * TILE_QUERIES * stride, stride);
         });
     }
@@ -176,44 +146,44 @@ class TiledSpan {
             for (int64_t h = 0; h < piece.group; h++) {
                 int64_t at = n * piece.group + h;
                 const bf16* q = piece.q + n * piece.q_stride + h * D;
-                char* to = _q + at / TILE_QUERIES * _steps * TILE_BYTES + at % TILE_QUERIES * 64;
+                char* to = _q + at / TILE_QUERIES * _steps * TILE + at % TILE_QUERIES * TILE_BYTES;
                 for (int64_t s = 0; s < _steps; s++)
-                    _mm512_store_si512(to + s * TILE_BYTES,
+                    _mm512_store_si512(to + s * TILE,
                                        _mm512_maskz_loadu_epi16(D - s * STEP > 16 ? 0xFFFFFFFF : 0xFFFF, q + s * STEP));
             }
     }
 
     // rows of A
     void pack_weights(int64_t q) {
-        char* to = _w + q / TILE_QUERIES * (SPAN / STEP) * WEIGHT_PARTS * TILE_BYTES + q % TILE_QUERIES * 64;
-        for (int64_t j = 0; j < SPAN; j += STEP, to += WEIGHT_PARTS * TILE_BYTES) {
+        char* to = _w + q / TILE_QUERIES * (SPAN / STEP) * WEIGHT_PARTS * TILE + q % TILE_QUERIES * TILE_BYTES;
+        for (int64_t j = 0; j < SPAN; j += STEP, to += WEIGHT_PARTS * TILE) {
             Lanes a = load(_score + q * SPAN + j), b = load(_score + q * SPAN + j + 16);
             _mm512_store_si512(to, upper_halves(a, b));
-            _mm512_store_si512(to + TILE_BYTES, upper_halves(a - second_of(a), b - second_of(b)));
+            _mm512_store_si512(to + TILE, upper_halves(a - second_of(a), b - second_of(b)));
         }
     }
 
     // the values of a step's first ``count`` keys as tiles of B, zeros for the others
     template <class Value> void pack_values(int64_t s, int64_t count, Value value) {
-        char* to = _v + s * _columns * TILE_BYTES;
+        char* to = _v + s * _columns * TILE;
         for (int64_t i = 0; i < STEP / 2; i++) {
             const bf16 *a = i < count ? value(i) : nullptr, *b = i + STEP / 2 < count ? value(i + STEP / 2) : nullptr;
             for (int64_t c = 0; c < _columns; c++)
-                _mm512_store_si512(to + c * TILE_BYTES + i * 64, upper_halves(a ? load(a + c * 16) : zeros(),
+                _mm512_store_si512(to + c * TILE + i * TILE_BYTES, upper_halves(a ? load(a + c * 16) : zeros(),
                                                                               b ? load(b + c * 16) : zeros()));
         }
     }
 
     // sums of tile t's queries first … end - 1 += the values of so many steps; not ``more``: the sums begin there
     void add_values(int64_t t, int64_t step, int64_t steps, bool more, int64_t first, int64_t end) {
-        const char* a = _w + (t * (SPAN / STEP) + step) * WEIGHT_PARTS * TILE_BYTES;
+        const char* a = _w + (t * (SPAN / STEP) + step) * WEIGHT_PARTS * TILE;
         bool whole = first == 0 && end == TILE_QUERIES;
         for (int64_t c = 0; c < _columns; c += COLUMNS) {
-            int64_t columns = std::min<int64_t>(COLUMNS, _columns - c), stride = _columns * TILE_BYTES;
+            int64_t columns = std::min<int64_t>(COLUMNS, _columns - c), stride = _columns * TILE;
             float* sum = _sum + t * TILE_QUERIES * D + c * 16;
             with_count<COLUMNS>(columns, [&](auto n) {
                 tile_products<WEIGHT_PARTS, decltype(n)::value>(
-                    a, _v + step * stride + c * TILE_BYTES, stride, steps, more ? sum : nullptr, D,
+                    a, _v + step * stride + c * TILE, stride, steps, more ? sum : nullptr, D,
                     whole ? sum : _part, whole ? D : WIDTH);
             });
             for (int64_t q = first; q < end && !whole; q++)
