@@ -16,9 +16,9 @@
 #if WITH_AMX
 
 constexpr int TILE_QUERIES = 16;
-constexpr int STEP = 32;                           // inputs that a tile sums up
-constexpr int COLUMNS = 4;                         // tiles of sums at once
-constexpr int WEIGHT_PARTS = 2;                    // tiles of A that make one of weights
+constexpr int STEP = 32;         // inputs that a tile sums up
+constexpr int COLUMNS = 4;       // tiles of sums at once
+constexpr int WEIGHT_PARTS = 2;  // tiles of A that make one of weights
 constexpr int64_t TILE = TILE_QUERIES * TILE_BYTES;  // bytes
 
 // f(the number of each of N columns of tiles as a type)
@@ -57,7 +57,6 @@ inline void tile_products(const char* a, const char* b, int64_t b_step, int64_t 
 }
 
 class AmxSpan {
-
   public:
     static constexpr int64_t PREPARING = 20;  // what reading and packing keys and values costs, in queries
     static constexpr int64_t UNIT = TILE_QUERIES;
@@ -102,7 +101,8 @@ class AmxSpan {
                 std::memcpy(sums + to(n, h) * D, _sum + (n * piece.group + h) * D, D * sizeof(float));
     }
 
-    void scores(const Piece<bf16>& piece, const bf16* key, int64_t count, float* to, int64_t stride, const bf16* ahead) {
+    void scores(const Piece<bf16>& piece, const bf16* key, int64_t count, float* to, int64_t stride,
+                const bf16* ahead) {
         int64_t columns = (count + 15) / 16, step = columns * TILE;
         Fetching<bf16> fetch(key, ahead, D);
         for (int64_t c = 0; c < columns; c++) {
