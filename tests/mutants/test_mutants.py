@@ -14,6 +14,7 @@ import pytest
 from tests.mutants.accuracy import ACCURACY
 from tests.mutants.adapting import ADAPTING
 from tests.mutants.advising import ADVISING
+from tests.mutants.amx import AMX
 from tests.mutants.api import API
 from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
@@ -88,6 +89,7 @@ LISTS = (
     TTNN_ATTENTION,
     EXPORTING,
     DETERMINISTIC,
+    AMX,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

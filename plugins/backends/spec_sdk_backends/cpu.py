@@ -22,7 +22,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
-from spec_sdk_backends.native.library import DTYPES, find
+from spec_sdk_backends.native.library import DTYPES, find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
@@ -208,7 +208,7 @@ class CpuBackend(Backend):
     def describe(self) -> str:
         machine = f"{processor_name()}, {self._waiting.describe()}"
         if not self._no_native_kernels:
-            return f"{machine}, native kernels"
+            return f"{machine}, native kernels{' with AMX' if uses_amx() else ''}"
         return f"{machine}, no native kernels: {self._no_native_kernels}" if self._kernels_missed else machine
 
 

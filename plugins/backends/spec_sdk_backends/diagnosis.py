@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from spec_sdk.contracts import Finding
+from spec_sdk.model.compiler import processor
 from spec_sdk.ranks import launched_processes
 from spec_sdk_backends.core_use import granted_cpus, read_core_times
 from spec_sdk_backends.native import library
@@ -60,13 +61,23 @@ def _native_kernels() -> Iterator[Finding]:
         advice = "passes are slower without them: see the compiler, or set SPEC_SDK_CACHE to a directory of yours"
         yield Finding("native kernels", f"none: {kernels}", advice)
         return
-    yield Finding("native kernels", _made_by(Path(kernels._name)))
+    yield Finding("native kernels", f"{_made_by(Path(kernels._name))}{_amx()}")
     most = {
         name: most_rows(dtype, bits)
         for name, dtype, bits in (("float32", torch.float32, 0), ("bfloat16", torch.bfloat16, 0))
     }
     words = [f"{name} {'of any number of' if rows >= ANY else f'up to {rows}'} rows" for name, rows in most.items()]
     yield Finding("native products", ", ".join(words))
+
+
+def _amx() -> str:
+    """Whether the kernels use AMX, on a processor that has it."""
+    if library.uses_amx():
+        return "; products by AMX"
+    if "amx_int8" not in processor().split():
+        return ""
+    turned_off = os.environ.get(library.AMX) == "0"
+    return f"; without AMX: {f'{library.AMX}=0' if turned_off else 'compiler or system do not have it'}"
 
 
 def _made_by(path: Path) -> str:

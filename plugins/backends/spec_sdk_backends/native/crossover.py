@@ -1,7 +1,7 @@
 """From how many rows on torch's own product is faster than the native kernel: measured once on a machine, and kept.
 
 Torch needs dense weights in rows, so that putting them there is part of its time. It is faster where its library has
-instructions that the native kernels lack, such as AMX.
+instructions that the native kernels lack.
 
 Legend: N rows, O outputs, I inputs.
 """
@@ -26,7 +26,7 @@ from spec_sdk.files import write_json
 from spec_sdk.model.source_cache import cache_root
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
-from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.library import DTYPES, library, uses_amx
 from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Matrix, address
@@ -142,5 +142,6 @@ def _seconds(call: Product, x_NI: torch.Tensor, y_NO: torch.Tensor) -> float:
 
 
 def _place(dtype: torch.dtype, bits: int, rounds: bool) -> Path:
-    facts = f"{library()._name} {library().spec_uses_amx()} {torch.__version__} {dtype} {bits} {rounds} {torch.get_num_threads()} {ROWS} {SIZE}"
+    kernels = f"{library()._name} {uses_amx()} {torch.__version__}"
+    facts = f"{kernels} {dtype} {bits} {rounds} {torch.get_num_threads()} {ROWS} {SIZE}"
     return cache_root() / "native" / f"rows-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"

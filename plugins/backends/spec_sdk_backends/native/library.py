@@ -31,7 +31,7 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-w")
 LONGEST = 300
 """Seconds that the compiler may take."""
 AMX = "SPEC_SDK_AMX"
-"""The environment variable that is 0 where AMX is not to be used."""
+"""The environment variable that is 0 where AMX's tiles are not to be used."""
 RUNTIMES = ("libgomp", "libiomp5", "libomp")
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the kernels compute in, and their numbers there."""
@@ -55,6 +55,17 @@ def library() -> Any:
     found = find()
     assert not isinstance(found, str), found
     return found
+
+
+def use_amx(kernels: Any, wanted: bool) -> bool:
+    """Whether products go by AMX from now on: if that is ``wanted`` and processor, compiler and system have it."""
+    return bool(kernels.spec_amx(wanted))
+
+
+def uses_amx() -> bool:
+    """Whether they do; False without native kernels."""
+    found: Any = find()
+    return not isinstance(found, str) and bool(found.spec_uses_amx())
 
 
 def openmp_runtimes() -> list[str]:
@@ -93,7 +104,7 @@ def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
     if openmp_runtimes() != runtimes:
         raise NoNativeKernels(f"{path} brought a second OpenMP runtime along")
     _declare(loaded)
-    loaded.spec_amx(os.environ.get(AMX, "1") != "0")
+    use_amx(loaded, os.environ.get(AMX) != "0")
     if not _works(loaded):
         raise NoNativeKernels(f"{path} was compiled and does not compute what it should")
     return loaded

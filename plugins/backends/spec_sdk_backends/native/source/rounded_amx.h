@@ -12,7 +12,7 @@ constexpr int GROUP_DEPTH = GROUP / 4;        // rows of a tile of a group's wei
 constexpr int MOST_GROUPS = 32;               // that are unpacked at once
 constexpr int UNPACKED = GROUP * BESIDE;      // bytes of a group
 constexpr int AHEAD_GROUPS = 2;               // whose sums are on their way
-constexpr int64_t UNPACKED_AHEAD = 2;
+constexpr int64_t UNPACKED_AHEAD = 3;
 constexpr int SUMS_KEPT = 4;                  // groups
 
 // a block's groups, unpacked for all row tiles
