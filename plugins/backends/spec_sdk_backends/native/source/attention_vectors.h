@@ -14,14 +14,15 @@ constexpr int VECTORS_AT_ONCE = 2;
 #endif
 constexpr int QUERIES_AT_ONCE = 6;
 
-// c[r][0 … W vectors) += a[r][k] b(k)[...], for R rows: added one by one, or their sum if it is ``apart``
-template <bool APART, int R, int W, class Row>
-inline void add_columns(const float* a, int64_t a_stride, int64_t steps, Row b, float* c, int64_t c_stride) {
+// c[r][0 … W vectors) += a[r][k] b[k][at …], for R rows: added one by one, or their sum if it is APART
+template <bool APART, int R, int W, class B>
+void add_columns(const float* a, int64_t a_stride, int64_t steps, const B* const* b, int64_t at, float* c,
+                 int64_t c_stride) {
     Lanes sum[R][W];
     for (int r = 0; r < R; r++)
         for (int i = 0; i < W; i++) sum[r][i] = APART ? zeros() : load(c + r * c_stride + i * LANES);
     for (int64_t k = 0; k < steps; k++) {
-        auto* row = b(k);
+        const B* row = b[k] + at;
         Lanes part[W];
         for (int i = 0; i < W; i++) part[i] = load(row + i * LANES);
         for (int r = 0; r < R; r++) {
@@ -36,10 +37,10 @@ inline void add_columns(const float* a, int64_t a_stride, int64_t steps, Row b, 
         }
 }
 
-// c [rows][columns] += a [rows][steps] b [steps][columns], where b(k) points at a row; columns fill whole vectors
-template <bool APART, class Row>
-void add_products(const float* a, int64_t a_stride, int64_t rows, int64_t steps, Row b, int64_t columns, float* c,
-                  int64_t c_stride) {
+// c [rows][columns] += a [rows][steps] b [steps][columns], where b[k] points at a row; columns fill whole vectors
+template <bool APART, class B>
+void add_products(const float* a, int64_t a_stride, int64_t rows, int64_t steps, const B* const* b, int64_t columns,
+                  float* c, int64_t c_stride) {
     if (steps <= 0) return;
     for (int64_t r = 0; r < rows; r += QUERIES_AT_ONCE)
         with_count<QUERIES_AT_ONCE>(std::min<int64_t>(QUERIES_AT_ONCE, rows - r), [&](auto count) {
@@ -47,8 +48,8 @@ void add_products(const float* a, int64_t a_stride, int64_t rows, int64_t steps,
             const float* x = a + r * a_stride;
             for (int64_t at = 0; at < columns; at += W * LANES)
                 with_count<W>(std::min<int64_t>(W, (columns - at) / LANES), [&](auto vectors) {
-                    add_columns<APART, R, decltype(vectors)::value>(
-                        x, a_stride, steps, [&](int64_t k) { return b(k) + at; }, c + r * c_stride + at, c_stride);
+                    add_columns<APART, R, decltype(vectors)::value>(x, a_stride, steps, b, at, c + r * c_stride + at,
+                                                                    c_stride);
                 });
         });
 }
@@ -81,17 +82,12 @@ template <class T> class VectorSpan {
             for (int64_t h = 0; h < group; h++)
                 spans[to(n, h)] = weights(piece.heads, _score + (n * group + h) * SPAN, piece.hidden[n], piece.end[n]);
         std::fill(_sum, _sum + queries * D, 0.0f);
-        const T* values = piece.values + piece.start * D;
-        if (sizeof(T) < sizeof(float) && queries > QUERIES_AT_ONCE) {
-            for (int64_t i = 0; i < piece.common * D; i += LANES) store(_values + i, load(values + i));
-            add_products<false>(_score, SPAN, queries, piece.common, [&](int64_t j) { return _values + j * D; }, D, _sum, D);
-        } else {
-            add_products<false>(_score, SPAN, queries, piece.common, [&](int64_t j) { return values + j * D; }, D, _sum, D);
-        }
+        add_prefix(piece);
         for (int64_t n = 0; n < piece.count; n++) {
-            int64_t q = n * group;
-            add_products<false>(_score + q * SPAN + piece.common, SPAN, group, piece.end[n] - piece.common,
-                         [&](int64_t j) { return piece.values + piece.column(n, piece.common + j) * D; }, D, _sum + q * D, D);
+            const T* of[SPAN];
+            int64_t q = n * group, own = piece.end[n] - piece.common;
+            for (int64_t j = 0; j < own; j++) of[j] = piece.values + piece.column(n, piece.common + j) * D;
+            add_products<false>(_score + q * SPAN + piece.common, SPAN, group, own, of, D, _sum + q * D, D);
         }
         for (int64_t n = 0; n < piece.count; n++)
             for (int64_t h = 0; h < group; h++)
@@ -108,13 +104,25 @@ template <class T> class VectorSpan {
         }
         for (int64_t q = 0; q < queries; q++) std::fill(to + q * stride, to + q * stride + columns, 0.0f);
         // a sum of few products is rounded less
-        for (int64_t first = 0; first < D; first += FEW)
-            add_products<true>(_q + first, D, queries, std::min(FEW, D - first),
-                               [&](int64_t d) { return _turned + (first + d) * WIDTH; }, columns, to, stride);
+        const float* of[MOST_DIM];
+        for (int64_t d = 0; d < D; d++) of[d] = _turned + d * WIDTH;
+        for (int64_t d = 0; d < D; d += FEW)
+            add_products<true>(_q + d, D, queries, std::min(FEW, D - d), of + d, columns, to, stride);
     }
 
   private:
     static constexpr int64_t FEW = 32;
+
+    void add_prefix(const Piece<T>& piece) {
+        const T *values = piece.values + piece.start * D, *of[SPAN];
+        const float* widened[SPAN];
+        int64_t queries = piece.queries();
+        for (int64_t j = 0; j < piece.common; j++) of[j] = values + j * D, widened[j] = _values + j * D;
+        if (sizeof(T) == sizeof(float) || queries <= QUERIES_AT_ONCE)
+            return add_products<false>(_score, SPAN, queries, piece.common, of, D, _sum, D);
+        for (int64_t i = 0; i < piece.common * D; i += LANES) store(_values + i, load(values + i));
+        add_products<false>(_score, SPAN, queries, piece.common, widened, D, _sum, D);
+    }
 
     int64_t D;
     float *_q, *_turned, *_score, *_own, *_values, *_sum;
