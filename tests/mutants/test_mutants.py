@@ -33,6 +33,7 @@ from tests.mutants.medusa import MEDUSA
 from tests.mutants.model import MODEL
 from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.native_attention import NATIVE_ATTENTION
 from tests.mutants.papers import PAPERS
 from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
@@ -90,6 +91,7 @@ LISTS = (
     EXPORTING,
     DETERMINISTIC,
     AMX,
+    NATIVE_ATTENTION,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

@@ -5,6 +5,8 @@ Legend: L layers, B requests, N rows, H query heads, G KV heads, R = H/G, D head
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native.attention import MOST_ROWS, attends, attention
+from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.thread_waiting import ThreadWaiting
 from tests.kernels.dense_attention import (
@@ -66,15 +69,33 @@ BATCHES: dict[str, tuple[PassKind, list[tuple[RequestRows, torch.Tensor]]]] = {
     ),
     "blocks": ("growing", [block(3, 70, 5), block(0, 0, 5), block(4, 2, 5)]),
     "one wide tree": ("tree", [tree(1, 250, random_tree(MOST_ROWS, seed=2))]),
+    "one wide chain": ("chain", [tree(2, 230, chain(MOST_ROWS))]),
 }
 SPECS = [PLAIN, AttentionSpec(window=3), AttentionSpec(scale=0.4, softcap=1.5, window=70)]
+
+
+@pytest.fixture(params=["found", "without AMX"])
+def _instructions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Once with all instructions that the processor has, and where AMX is among them once without."""
+    uses = library().spec_uses_amx()
+    if request.param == "without AMX":
+        if not uses:
+            pytest.skip("there is no AMX")
+        library().spec_amx(0)
+    yield
+    library().spec_amx(uses)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("R", "D"), [(3, 64), (1, 16), (5, 80), (9, 256)])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.usefixtures("_instructions")
 def test_dense_float64(name: str, spec: AttentionSpec, R: int, D: int, dtype: torch.dtype) -> None:
+    compare_with_float64(name, spec, R, D, dtype)
+
+
+def compare_with_float64(name: str, spec: AttentionSpec, R: int, D: int, dtype: torch.dtype) -> None:
     """Slots out of order, prefixes and trees of their own; columns that nobody may look at hold NaN."""
     kind, batch = BATCHES[name]
     requests = [rows for rows, _ in batch]
@@ -107,22 +128,56 @@ def test_dense_float64(name: str, spec: AttentionSpec, R: int, D: int, dtype: to
         assert (off <= limit + (1e-3 if dtype == torch.bfloat16 else 2e-6)).all()
 
 
+PATHS = {"random": random_tree(40, seed=5), "chain": chain(MOST_ROWS), "star": star(40)}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", PATHS)
 @pytest.mark.parametrize("prefix", [3, 100, 120, 128, 250])
-def test_a_path_gets_the_same_bits_as_tree_or_as_prefix(prefix: int, dtype: torch.dtype) -> None:
+@pytest.mark.usefixtures("_instructions")
+def test_a_path_gets_the_same_bits_as_tree_or_as_prefix(prefix: int, shape: str, dtype: torch.dtype) -> None:
+    compare_with_paths(prefix, PATHS[shape], dtype, PLAIN)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_path_gets_the_same_bits_within_a_window(dtype: torch.dtype) -> None:
+    compare_with_paths(100, PATHS["random"], dtype, AttentionSpec(window=50, softcap=2.0))
+
+
+def compare_with_paths(prefix: int, parents: list[int], dtype: torch.dtype, spec: AttentionSpec) -> None:
     """The last of a row's keys are nodes of a tree, in the middle of others; or all of them are committed."""
-    H, D, generator = 6, 64, torch.Generator().manual_seed(prefix)
-    parents = random_tree(40, seed=prefix)
+    N, H, D, generator = len(parents), 6, 64, torch.Generator().manual_seed(prefix)
     rows, visible_NS = tree(0, prefix, parents)
     inputs = PassInputs.of("tree", [rows], CPU)
-    k, v = (torch.randn(1, 1, G, prefix + 40, D, generator=generator).to(dtype) for _ in range(2))
-    q_1BNHD = torch.randn(1, 1, 40, H, D, generator=generator).to(dtype)
-    in_tree = attention(q_1BNHD, PassCache(k, v, inputs), 0, PLAIN)
-    for node in range(40):
+    k, v = (torch.randn(1, 1, G, prefix + N, D, generator=generator).to(dtype) for _ in range(2))
+    q_1BNHD = torch.randn(1, 1, N, H, D, generator=generator).to(dtype)
+    in_tree = attention(q_1BNHD, PassCache(k, v, inputs), 0, spec)
+    for node in range(N):
         column = visible_NS[node].nonzero()[:, 0]
         alone = PassInputs.of("chain", [RequestRows.chain(0, len(column) - 1, [1])], CPU)
         path = PassCache(k[:, :, :, column].contiguous(), v[:, :, :, column].contiguous(), alone)
-        assert torch.equal(attention(q_1BNHD[:, :, node : node + 1], path, 0, PLAIN)[0, 0, 0], in_tree[0, 0, node])
+        assert torch.equal(attention(q_1BNHD[:, :, node : node + 1], path, 0, spec)[0, 0, 0], in_tree[0, 0, node])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=str)
+@pytest.mark.usefixtures("_instructions")
+def test_what_a_row_does_not_see_need_not_be_a_number(bad: float, dtype: torch.dtype) -> None:
+    """Drafted tokens whose keys and values overflowed, in a chain and in a branch beside: rows before them stay."""
+    generator, prefix, N = torch.Generator().manual_seed(7), 40, 12
+    k, v = (torch.randn(1, 1, G, prefix + N, 32, generator=generator).to(dtype) for _ in range(2))
+    q_1BNHD = torch.randn(1, 1, N, 6, 32, generator=generator).to(dtype)
+    for parents, broken in ((chain(N), 5), ([-1, 0, 1, 2, 3, 3, 0, 6, 7, 8, 9, 10], 2)):
+        rows, visible_NS = tree(0, prefix, parents)
+        inputs = PassInputs.of("tree", [rows], CPU)
+        before = attention(q_1BNHD, PassCache(k, v, inputs), 0, PLAIN)
+        damaged = k.clone(), v.clone()
+        for storage in damaged:
+            storage[..., prefix + broken, :] = bad
+        found = attention(q_1BNHD, PassCache(*damaged, inputs), 0, PLAIN)
+        seen_N = visible_NS[:, prefix + broken]
+        assert torch.equal(found[:, :, ~seen_N], before[:, :, ~seen_N])
+        assert found[:, :, seen_N].isnan().all()
 
 
 def test_threads_that_sleep_at_once_are_woken() -> None:

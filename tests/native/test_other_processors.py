@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk_backends.native import library, products, side_by_side
+from spec_sdk.ops import PLAIN
+from spec_sdk_backends.native import attention, library, products, side_by_side
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
+from tests.native.test_attention import BATCHES, PATHS, SPECS, compare_with_float64, compare_with_paths
 from tests.native.test_products import DTYPES, quantized, random
 from tests.native.test_rounded_rows import exactly_rounded
 
@@ -31,7 +33,7 @@ def _kernels_for_haswell(tmp_path_factory: pytest.TempPathFactory) -> Any:
         loaded = ctypes.CDLL(str(path))
         library._declare(loaded)
         assert library._works(loaded)
-        for module in (products, side_by_side):
+        for module in (attention, products, side_by_side):
             patch.setattr(module, "library", lambda: loaded)
         yield
 
@@ -69,3 +71,18 @@ def test_rounded_rows(bits: int, dtype: torch.dtype) -> None:
     assert ((alone.double() - expected).abs() <= rounding * expected.abs() + 4e-6 * size).all()
     for rows in range(1, 10):
         assert torch.equal(multiply(for_kernel, x_NI[:rows]), alone[:rows]), rows
+
+
+@pytest.mark.usefixtures("_kernels_for_haswell")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", BATCHES)
+def test_attention(name: str, dtype: torch.dtype) -> None:
+    for spec in SPECS:
+        compare_with_float64(name, spec, 3, 80, dtype)
+
+
+@pytest.mark.usefixtures("_kernels_for_haswell")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", PATHS)
+def test_attention_along_paths(shape: str, dtype: torch.dtype) -> None:
+    compare_with_paths(100, PATHS[shape], dtype, PLAIN)

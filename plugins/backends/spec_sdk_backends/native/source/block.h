@@ -128,14 +128,25 @@ template <class T> void write_cache(const Block& block, const Work<T>& work, con
     }
 }
 
+template <class T> void attend_spans(const Attention<T>& attention, int64_t dim, Span* spans, float* sums) {
+    attention.run(VectorSpan<T>(dim), spans, sums);
+}
+
+#if WITH_AMX
+template <> inline void attend_spans(const Attention<bf16>& attention, int64_t dim, Span* spans, float* sums) {
+    if (!amx.load(std::memory_order_relaxed)) return attention.run(VectorSpan<bf16>(dim), spans, sums);
+    TileShapes shapes(true, TILE_QUERIES, STEP / 2);
+    attention.run(AmxSpan(dim), spans, sums);
+}
+#endif
+
 // q: [rows, H, D], rows so far apart; o: [rows, H, D]
 template <class T>
 void attend(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const Cache& cache, int64_t layer,
             std::vector<Span>& spans, std::vector<float>& sums, Team& team, T* o) {
     Attention<T> attention(heads, sight, q, q_stride, (const T*)cache.keys + layer * cache.layer_stride,
                            (const T*)cache.values + layer * cache.layer_stride, cache);
-    int64_t thread = omp_get_thread_num(), size = omp_get_num_threads();
-    for (int64_t item = thread; item < attention.items(); item += size) attention.run(item, spans.data(), sums.data());
+    attend_spans(attention, heads.dim, spans.data(), sums.data());
     team.meet();
     Team::Part part = Team::part_of(sight.pass.requests * sight.pass.width * heads.queries);
     for (int64_t i = part.first; i < part.end; i++)

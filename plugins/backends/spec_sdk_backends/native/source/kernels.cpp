@@ -87,19 +87,13 @@ Heads heads_of(const Shape& shape, const Block& block) {
     return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), 0.0f, block.window};
 }
 
-int64_t spans_of(const Sight& sight) {
-    int64_t most = 1;
-    for (int64_t row = 0; row < sight.pass.requests * sight.pass.width; row++) most = std::max(most, sight.keys(row));
-    return (most + SPAN - 1) / SPAN;
-}
-
 // room for what spans leave, kept from call to call
 struct Room {
     std::vector<Span> spans;
     std::vector<float> sums;
 
     void make(const Sight& sight, int64_t heads, int64_t dim) {
-        size_t parts = size_t(sight.pass.requests * sight.pass.width * heads * spans_of(sight));
+        size_t parts = size_t(sight.pass.requests * sight.pass.width * heads * Attention<float>::spans_of(sight));
         if (spans.size() < parts) spans.resize(parts);
         if (sums.size() < parts * dim) sums.resize(parts * dim);
     }

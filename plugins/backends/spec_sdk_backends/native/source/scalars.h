@@ -73,4 +73,7 @@ inline float exponential(float x) {
     return x < -87.0f ? 0.0f : result;
 }
 
+// c tanh(x / c), as 1 - 2 / (e^2x/c + 1)
+inline float capped(float x, float c) { return c * (1 - 2 / (exponential(2 * x / c) + 1)); }
+
 inline float silu(float x) { return x / (1.0f + exponential(-x)); }
