@@ -79,8 +79,8 @@ PIPELINES = {
 }
 CONSTRAINED = ["pipeline=easyspec_paper", "drafter.size=3", "constraint=tokens", "constraint.begin=[7,11]"]
 PIPELINES["constrained"] = [*CONSTRAINED, "constraint.allowed=[5,7,8,9,11,12,17,23]"]
-LATER = ("suffix", "prompt_lookup", "lookahead", "mixed", "layer_skip_chain", "layer_skip_merged", "mixed_eagle")
-LATER += ("medusa_tree", "hydra_tree", "peagle_tree", "mtp_chain")
+LATER: tuple[str, ...] = ("medusa_tree", "hydra_tree", "peagle_tree", "mtp_chain")
+LATER += ("suffix", "prompt_lookup", "lookahead", "mixed", "layer_skip_chain", "layer_skip_merged", "mixed_eagle")
 """Left to the full tier: what ranks do of them, they do of others."""
 HEADS = ("eagle_tree", "mixed_eagle", "medusa_tree", "hydra_tree", "block_tree", "peagle_tree", "mtp_chain")
 """Those with random heads, which hardly ever hit the one token of greedy decoding."""
