@@ -48,8 +48,6 @@ drafter:
   width: 3
 ```
 
-<!-- not run: the file is yours -->
-
 ```
 python -m spec_sdk --config-dir yaml pipeline=mine prompt='Why is the sky blue?'
 ```

@@ -20,7 +20,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import RULES, Ops
-from spec_sdk.testing.backends import check_rule
+from spec_sdk.testing.backends import check_rule, check_rule_in_pass
 from spec_sdk.testing.defaults import reference_sampler
 from spec_sdk.testing.executors import check_batches, check_closed_trees, random_tree, tree_rows
 from spec_sdk.testing.random_weights import TINY, RandomWeights
@@ -82,6 +82,10 @@ def backend_tests(backend: Backend) -> Iterator[SelfTest]:
         yield from (
             SelfTest(f"accept: {rule}", "choices", 0.0, functools.partial(_rule, backend, rule)) for rule in RULES
         )
+    if is_own(backend, "accept_in_pass"):
+        for rule in RULES:
+            run = functools.partial(_rule_in_pass, backend, rule)
+            yield SelfTest(f"accept in a pass: {rule}", "choices", 0.0, run)
     if overrides(ops, "head_block"):
         for dtype in dtypes:
             yield SelfTest("head_block", _name(dtype), PASS_LIMITS[dtype], functools.partial(_head, backend, dtype))
@@ -131,6 +135,12 @@ def largest_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def _rule(backend: Backend, rule: str) -> float:
     check_rule(backend, rule, reference_sampler)
+    return 0.0
+
+
+def _rule_in_pass(backend: Backend, rule: str) -> float:
+    if not check_rule_in_pass(backend, rule, reference_sampler):
+        raise UserError("decided after the pass")
     return 0.0
 
 

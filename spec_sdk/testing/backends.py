@@ -13,7 +13,7 @@ import torch
 
 from spec_sdk.contracts import Backend, Finding, SamplingParams
 from spec_sdk.errors import UserError
-from spec_sdk.ops import RULES, Ops, Rows, ScoredTree, read_decisions
+from spec_sdk.ops import RULES, LogitsToCome, Ops, Recipe, Rows, ScoredTree, UnscoredTree, read_decisions
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler
 from spec_sdk.testing.executors import CHECKS, check_executor
@@ -35,7 +35,8 @@ def check_backend(
     (:func:`spec_sdk.testing.check_executor`, random weights of ``seeds``) in every dtype of its ``tolerances``. Made
     deterministic, if it can be, its rows have the same bits in any pass (:func:`spec_sdk.testing.check_same_bits`). Its
     operations accept, by every rule and for several trees at once, what the reference ones accept with the same random
-    numbers. What it finds on the machine is told in lines, and its own self-tests pass.
+    numbers, after a pass and, where they do that, as its last operation. What it finds on the machine is told in lines,
+    and its own self-tests pass.
     """
     run_checks(backend_checks(backend, seeds=seeds, make_sampler=make_sampler))
 
@@ -99,6 +100,7 @@ def _check_facts(backend: Backend) -> str:
 def _check_rules(backend: Backend, make_sampler: MakeSampler) -> str:
     for rule in RULES:
         check_rule(backend, rule, make_sampler)
+        check_rule_in_pass(backend, rule, make_sampler)
     return f"{len(RULES)} rules, {TREES} trees at once"
 
 
@@ -127,6 +129,34 @@ def check_rule(backend: Backend, rule: str, make_sampler: MakeSampler) -> None:
                 f"rule {rule!r}, tree {number} of {TREES}, {words_of(params)}: it accepts the nodes {found}, "
                 f"the reference {expected} (path, next token)"
             )
+
+
+def check_rule_in_pass(backend: Backend, rule: str, make_sampler: MakeSampler) -> bool:
+    """Raise AssertionError unless what passes decide by ``rule`` (:meth:`~spec_sdk.ops.Ops.accept_in_pass`) is what the
+    reference decides after them. Returns whether they decide by it at all.
+    """
+    asked = False
+    for params in SAMPLINGS[:1] if rule == "greedy" else SAMPLINGS[1:]:
+        scored = _scored(rule, make_sampler, params, backend.device)
+        logits_BNV = torch.nn.utils.rnn.pad_sequence([one.rows.logits_NV.float() for one in scored], batch_first=True)
+        requests, rows, vocabulary = logits_BNV.shape
+        inside = backend.ops.accept_in_pass(
+            rule,
+            [UnscoredTree(one.tree, Recipe(params), one.uniforms) for one in scored],
+            LogitsToCome(requests, rows, vocabulary, logits_BNV.dtype, logits_BNV.device),
+        )
+        if inside is None:
+            continue
+        asked, made_BX = True, inside.epilogue(logits_BNV).cpu()
+        theirs = read_decisions(Ops().accept(rule, _scored(rule, make_sampler, params, torch.device("cpu"))))
+        for b, expected in enumerate(theirs):
+            assert not isinstance(expected, Exception), f"the reference fails: {expected!r}"
+            found = inside.decision(b, made_BX[b])
+            assert found == expected, (
+                f"rule {rule!r} in a pass, tree {b} of {TREES}, {words_of(params)}: it accepts the nodes {found}, "
+                f"the reference {expected} (path, next token)"
+            )
+    return asked
 
 
 def _scored(rule: str, make_sampler: MakeSampler, params: SamplingParams, device: torch.device) -> list[ScoredTree]:

@@ -82,6 +82,9 @@ def write_stand_ins(place: Path) -> None:
     _write_datastore(place)
     [table] = [block for block in blocks(DOCS / "latency_estimator.md") if block.language == "yaml"]
     (place / "mine.yaml").write_text(table.text, encoding="utf-8")
+    [pipeline] = [block for block in blocks(DOCS / "configuration.md") if block.language == "yaml"]
+    (place / "yaml" / "pipeline").mkdir(parents=True)
+    (place / "yaml" / "pipeline" / "mine.yaml").write_text(pipeline.text, encoding="utf-8")
     (place / "benchmarks").symlink_to(ROOT / "benchmarks")
     write_generate(place / "sky")
     for name in ("a", "b", "thresholds"):

@@ -17,14 +17,25 @@ from spec_sdk.diagnosis import self_tests
 from spec_sdk.diagnosis.op_cases import CASES, Inputs
 from spec_sdk.diagnosis.self_tests import Outcome, backend_tests, carried_out, of_all, ops_tests, reference_tests
 from spec_sdk.errors import UserError
-from spec_sdk.ops import Decision, Ops, PendingDecision, Rule, ScoredTree
+from spec_sdk.ops import (
+    Decision,
+    DecisionsInPass,
+    LogitsToCome,
+    Ops,
+    PendingDecision,
+    Rule,
+    ScoredTree,
+    UnscoredTree,
+)
+from spec_sdk.testing.backends import check_rule_in_pass
+from spec_sdk.testing.defaults import reference_sampler
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native.library import find
 from tests.doctor.wrong_ops import Wrong
 
 CPU = torch.device("cpu")
 COMPUTES_NOTHING = {"before_pass", "fast_in_bits"}
-OF_THEIR_OWN = {"accept", "head_block"}
+OF_THEIR_OWN = {"accept", "accept_in_pass", "head_block"}
 """Operations without tensors to compare in every case, tested in :mod:`spec_sdk.diagnosis.self_tests`."""
 
 
@@ -92,6 +103,29 @@ def test_a_wrong_rule_of_acceptance_is_found() -> None:
     found = [o for o in outcomes(backend_tests(OfOps(LastToken()))) if o.operation.startswith("accept")]
     assert len(found) > 3 and any(outcome.verdict == "wrong" for outcome in found)
     assert any("it accepts the nodes" in outcome.words for outcome in found)
+
+
+class LastTokenInPass(Ops):
+    """The same of rules that passes decide by."""
+
+    def accept_in_pass(
+        self, rule: str | Rule, unscored: Sequence[UnscoredTree], logits: LogitsToCome
+    ) -> DecisionsInPass | None:
+        inside = super().accept_in_pass(rule, unscored, logits)
+        return inside and DecisionsInPass(inside.epilogue, functools.partial(_off_in_pass, inside.decision))
+
+
+def _off_in_pass(decision: Callable[[int, torch.Tensor], Decision], b: int, made_X: torch.Tensor) -> Decision:
+    path, token = decision(b, made_X)
+    return path, token + (len(path) == 2)
+
+
+def test_a_wrong_rule_in_a_pass_is_found() -> None:
+    found = {o.operation: o for o in outcomes(backend_tests(OfOps(LastTokenInPass())))}
+    greedy, sampled = found["accept in a pass: greedy"], found["accept in a pass: multi_step"]
+    assert greedy.verdict == "wrong" and "it accepts the nodes" in greedy.words
+    assert (sampled.verdict, sampled.words) == ("not available", "decided after the pass")
+    assert check_rule_in_pass(OfOps(Ops()), "greedy", reference_sampler)
 
 
 def test_a_wrong_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,9 +238,9 @@ def test_drafters_without_a_head_tap_nothing(target: Path, monkeypatch: pytest.M
     asked: list[tuple[int, ...]] = []
     run = Session._run
 
-    def watched(session: Session, kind: Any, requests: Any, plan: Any, features: Any = None) -> Any:
+    def watched(session: Session, kind: Any, requests: Any, plan: Any, features: Any = None, **rest: Any) -> Any:
         asked.append((*plan.taps, *([-1] if features is not None else [])))
-        return run(session, kind, requests, plan, features)
+        return run(session, kind, requests, plan, features, **rest)
 
     monkeypatch.setattr(Session, "_run", watched)
     answers(pipeline_of(target, "pipeline=easyspec_paper"), 2, PROMPTS)

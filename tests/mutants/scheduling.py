@@ -185,7 +185,7 @@ SCHEDULING = (
         SCHEDULER,
         "for turn, tree in zip(asked, trees, strict=True):",
         "for turn, tree in zip(asked, reversed(trees), strict=True):",
-        (f"{BATCHES}[prompt_lookup-greedy]",),
+        (f"{BATCHES}[mixed-greedy]",),
     ),
     Mutant(
         "batch: the neighbour's scores",
@@ -290,7 +290,7 @@ SCHEDULING = (
         SCHEDULER,
         "[turn.rows for turn in turns])",
         "[turn.rows for turn in reversed(turns)])",
-        (f"{BATCHES}[prompt_lookup-greedy]",),
+        (f"{BATCHES}[mixed-greedy]",),
     ),
     Mutant(
         "prefill: into the slot of the first request",

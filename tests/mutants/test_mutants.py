@@ -7,6 +7,9 @@ to be made anew of the code that took its place.
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +99,11 @@ LISTS = (
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
 
+def uncommented(source: str) -> str:
+    """C++ without the comments of single lines."""
+    return re.sub(r"//.*", "", source)
+
+
 def test_there_are_forty_of_different_names() -> None:
     assert len(MUTANTS) == sum(map(len, LISTS)) >= 40
 
@@ -106,12 +114,26 @@ def test_the_mutant_can_be_made(name: str) -> None:
     mutant = MUTANTS[name]
     source = (ROOT / mutant.file).read_text()
     patched = mutant.patched(source)
-    assert ast.dump(ast.parse(patched)) != ast.dump(ast.parse(source))
-    compile(patched, mutant.file, "exec")
+    if mutant.file.endswith(".py"):
+        assert ast.dump(ast.parse(patched)) != ast.dump(ast.parse(source))
+        compile(patched, mutant.file, "exec")
+    else:
+        assert uncommented(patched) != uncommented(source)
     for killer in mutant.killers:
         assert (ROOT / killer.split("::")[0]).is_file(), killer
         # they are there to show that something else changed, not what is right
         assert not killer.startswith(("tests/golden", "tests/mutants"))
+
+
+def test_every_killer_is_in_the_first_tier() -> None:
+    """``make test`` runs it: a killer of the full tier alone would find nothing there."""
+    killers = sorted({killer for mutant in MUTANTS.values() for killer in mutant.killers})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not full", "-p", "no:xdist", *killers]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    collected = [line for line in told.stdout.splitlines() if "::" in line]
+    assert collected, told.stdout[-3000:] + told.stderr[-3000:]
+    begins = {line[: match.start()] for line in collected for match in re.finditer(r"$|\[|::", line)}
+    assert set(killers) - begins == set()
 
 
 @pytest.mark.full

@@ -177,11 +177,12 @@ def test_answers_of_one_constraint_beside_one_another(engine: Engine) -> None:
     """They differ in what they draw, and none follows another's tokens."""
     from spec_sdk import Request
 
-    node, pattern = {"name": "regex", "pattern": "(ab|cd){2,5}x|[e-h]{3}-y"}, "(ab|cd){2,5}x|[e-h]{3}-y"
+    pattern = "a[bc]{9}|d[ef]{9}|g[hi]{9}|j[kl]{9}"
+    node = {"name": "regex", "pattern": pattern}
     options: Any = {"constraint": node, "max_new_tokens": 40, "temperature": 1.0}
     together = engine.generate([Request("Say: ", seed=seed, **options) for seed in range(6)])
     assert all(answer.error is None and re.fullmatch(pattern, answer.text) for answer in together)
-    assert len({answer.text for answer in together}) > 1
+    assert len({answer.text[0] for answer in together}) > 1
 
 
 def test_bias_and_penalties_stand_beside_a_constraint(engine: Engine) -> None:

@@ -47,7 +47,8 @@ def vanilla() -> Pipeline:
 @pytest.fixture(scope="module")
 def expected(vanilla: Pipeline, scale: Scale) -> list[tuple[list[int], list[int]]]:
     """Prompts, and what plain decoding answers."""
-    prompts = bench_prompts(vanilla, scale(1, 40), longest=scale(600, 4000))
+    # the second repeats itself within a few tokens, and so a look-up hits
+    prompts = bench_prompts(vanilla, scale(2, 40), longest=scale(600, 4000))[scale(1, 0) :]
     return [(prompt, tokens_of(vanilla, prompt, scale(16, 32))) for prompt in prompts]
 
 
