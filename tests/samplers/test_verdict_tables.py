@@ -16,16 +16,19 @@ from spec_sdk.model.executor import PassPlan
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.sequential import SequentialRunner
-from spec_sdk.ops import LogitsToCome, Ops, Recipe, ScoredTree, UnscoredTree, read_decisions
+from spec_sdk.ops import RULES, LogitsToCome, Ops, Recipe, ScoredTree, UnscoredTree, read_decisions
 from spec_sdk.ops.in_pass import OnceDrawn
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.testing import StaticOps, no_waiting, repeated
+from spec_sdk.testing.backends import check_rule_in_pass
+from spec_sdk.testing.defaults import reference_sampler
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 
 pytest.importorskip("triton")
 
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.fused_rejection import decide, gather_trees
 from spec_sdk_backends.triton_ops import TritonOps
 from spec_sdk_backends.verdict_tables import TableSizes, VerdictTables
@@ -220,6 +223,28 @@ def test_decisions_of_a_pass_are_those_after_it(requests: int, device: torch.dev
             assert (path, token) == expected
             accepted.add(len(path))
     assert len(epilogues) <= 2 and len(accepted) > 1
+
+
+class OfKernels(CpuBackend):
+    """The CPU backend with the operations of CUDA."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(CpuConfig(native=False))
+        self._where = device
+
+    @property
+    def device(self) -> torch.device:
+        return self._where
+
+    @property
+    def ops(self) -> Ops:
+        return TritonOps(decides_in_pass=True)
+
+
+def test_the_kit_s_check_of_verdicts_in_passes(device: torch.device) -> None:
+    """What the doctor runs of them on a GPU."""
+    backend = OfKernels(device)
+    assert [check_rule_in_pass(backend, rule, reference_sampler) for rule in RULES].count(True) == 2
 
 
 def test_what_a_pass_cannot_decide_takes_no_numbers(device: torch.device) -> None:
