@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+KERNELS = "plugins/backends/spec_sdk_backends/native/library.py"
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Mutant:
     old: str
     new: str
     killers: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        """What Python imports of it: ``file``, or what compiles that."""
+        return self.file if self.file.endswith(".py") else KERNELS
 
     def patched(self, source: str) -> str:
         """Raises ValueError unless ``old`` occurs exactly once in ``source``."""

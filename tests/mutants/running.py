@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.mutants.mutant import ROOT, Mutant
 
@@ -62,14 +63,18 @@ def copy_tree(directory: Path) -> None:
 
 
 def run_tests(
-    directory: Path, tests: Sequence[str], mutated: str, limit_s: float = 2 * SECONDS
+    directory: Path,
+    tests: Sequence[str],
+    mutated: str,
+    limit_s: float = 2 * SECONDS,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``tests`` in the copy at ``directory`` up to the first failure; ``mutated`` is the file to be proven."""
+    """Run ``tests`` in the copy at ``directory`` up to the first failure; ``mutated`` is the module to be proven."""
     proof = PROOF.format(copy=str(directory), mutated=str(directory / mutated), status=NOT_PROVEN)
     (directory / "proof_of_the_copy.py").write_text(proof)
     rooms = [directory, *sorted(path for path in (directory / "plugins").iterdir() if path.is_dir())]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "SPEC_SDK_TEST"))}
-    environment |= {
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "SPEC_SDK_TEST"))}
+    inherited |= {
         "PYTHONPATH": os.pathsep.join(map(str, rooms)),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
@@ -78,7 +83,7 @@ def run_tests(
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--timeout={SECONDS}", *tests],
         cwd=directory,
-        env=environment,
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         timeout=limit_s,
@@ -88,6 +93,9 @@ def run_tests(
 def run_mutant(mutant: Mutant, directory: Path) -> subprocess.CompletedProcess[str]:
     """Copy the repository to ``directory``, make the mutant of it, and run its killers there."""
     copy_tree(directory)
-    file = directory / mutant.file
+    file, more = directory / mutant.file, dict[str, str]()
     file.write_text(mutant.patched(file.read_text()))
-    return run_tests(directory, mutant.killers, mutant.file)
+    if mutant.module != mutant.file:
+        # kernels of a mutant are not kept where others are looked for
+        more["SPEC_SDK_CACHE"] = str(directory / "cache")
+    return run_tests(directory, mutant.killers, mutant.module, environment=more)
