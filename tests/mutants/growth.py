@@ -23,45 +23,32 @@ PENALISED_DRAFTS = "tests/drafters/test_penalised_drafts.py"
 SHARED_PASSES = f"{PROPOSALS}::test_requests_of_one_step_share_the_draft_models_passes"
 TOGETHER = f"{PROPOSALS}::test_requests_of_one_step_get_the_trees_that_each_gets_alone"
 
-IF_ROOM = """            if fed.room:
-                fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", distribution, drafter)
+REPEATED_DRAW = """\
+            fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", distribution, drafter)
 """
 REMOVAL = "remaining_V = without(remaining_V, token)"
-DRAWS_LEFT = "range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1)"
 
 GROWTH = (
     Mutant(
-        "the node budget is checked after the draw",
-        STATIC,
-        IF_ROOM,
-        """            token = sampler.draw_from(distribution, rng)
-            if fed.room or token in [t for t, p in zip(fed.token, fed.parent) if p == node]:
-                fed.add(node, token, "with_replacement", distribution, drafter)
-""",
-        (f"{OUTCOMES}[drawn with replacement-2-temperature 1]",),
-    ),
-    Mutant(
         "a repeated draw is not recorded",
         STATIC,
-        IF_ROOM,
-        """            if fed.room:
-                token = sampler.draw_from(distribution, rng)
-                if token not in [t for t, p in zip(fed.token, fed.parent) if p == node]:
-                    fed.add(node, token, "with_replacement", distribution, drafter)
+        REPEATED_DRAW,
+        """            token = sampler.draw_from(distribution, rng)
+            if token not in [t for t, p in zip(fed.token, fed.parent) if p == node]:
+                fed.add(node, token, "with_replacement", distribution, drafter)
 """,
-        (f"{OUTCOMES}[drawn with replacement-3-temperature 1]",),
+        (f"{SIBLINGS}[drawn with replacement-temperature 1]",),
     ),
     Mutant(
         "a repeated draw is drawn anew",
         STATIC,
-        IF_ROOM,
-        """            if fed.room:
-                drawn = [t for t, p in zip(fed.token, fed.parent) if p == node]
-                token = sampler.draw_from(distribution, rng)
-                token = sampler.draw_from(distribution, rng) if token in drawn else token
-                fed.add(node, token, "with_replacement", distribution, drafter)
+        REPEATED_DRAW,
+        """            drawn = [t for t, p in zip(fed.token, fed.parent) if p == node]
+            token = sampler.draw_from(distribution, rng)
+            token = sampler.draw_from(distribution, rng) if token in drawn else token
+            fed.add(node, token, "with_replacement", distribution, drafter)
 """,
-        (f"{OUTCOMES}[drawn with replacement-3-temperature 1]",),
+        (f"{SIBLINGS}[drawn with replacement-temperature 1]",),
     ),
     Mutant(
         "a likely draw is left out when there is room for one more only",
@@ -95,10 +82,10 @@ GROWTH = (
         (f"{SIBLINGS}[drawn paths-temperature 1]",),
     ),
     Mutant(
-        "draws without replacement pass over the node budget",
-        STATIC,
-        DRAWS_LEFT,
-        "range(min(count, int((remaining_V > 0).sum())), 0, -1)",
+        "widths are not made to fit the node budget",
+        "plugins/growth/spec_sdk_growth/options.py",
+        "if _fits(kept, max_nodes):",
+        "if True:",
         (f"{PROPOSALS}::test_a_tree_has_no_more_nodes_than_its_budget",),
     ),
     Mutant(
@@ -118,10 +105,9 @@ GROWTH = (
     Mutant(
         "a draw at another temperature is recorded with the distribution of temperature 1",
         STATIC,
-        IF_ROOM,
-        """            if fed.room:
-                untempered = sampler.distribution(distribution.logits_V * 0.4)
-                fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", untempered, drafter)
+        REPEATED_DRAW,
+        """            untempered = sampler.distribution(distribution.logits_V * 0.4)
+            fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", untempered, drafter)
 """,
         (f"{OUTCOMES}[sharpened chain-2-temperature 1]",),
     ),

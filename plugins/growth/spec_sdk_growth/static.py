@@ -97,7 +97,7 @@ def grow_static(
             # without what a constraint rules out
             left_KW = (logprob_KW > float("-inf")).tolist()
             for node, tokens, left_W in zip(frontier, token_KW.tolist(), left_KW, strict=True):
-                for token in [token for token, left in zip(tokens, left_W, strict=True) if left][: fed.room]:
+                for token in [token for token, left in zip(tokens, left_W, strict=True) if left]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
             if logits.drawn_K is None:
@@ -124,12 +124,10 @@ def _draw_children(
     sampler, rng = request.sampler, request.rng
     if children == "with_replacement":
         for _ in range(count):
-            # before the draw: whether it counts must not depend on what it gives
-            if fed.room:
-                fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", distribution, drafter)
+            fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", distribution, drafter)
         return
     remaining_V = distribution.q_V
-    for left in range(min(count, fed.room, int((remaining_V > 0).sum())), 0, -1):
+    for left in range(min(count, int((remaining_V > 0).sum())), 0, -1):
         token = sampler.draw(remaining_V, rng)
         fed.add(node, token, "without_replacement", distribution, drafter)
         if left > 1:
