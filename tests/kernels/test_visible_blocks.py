@@ -151,19 +151,20 @@ def test_a_pass_makes_one_list_and_the_next_pass_its_own(device: torch.device, m
     """Also where its inputs lie in the same memory, as those of a captured pass do; short trees make none."""
     counting = Counting(kernels.visible_blocks_kernel)
     monkeypatch.setattr(launcher, "visible_blocks_kernel", counting)
-    found = {}
+    found, nodes = {}, 150
     for name, ops in (("triton", TritonOps()), ("own", TritonOps(shares_lists=False)), ("reference", Ops())):
         executor = TorchExecutor(load_decoder(RandomWeights(TINY, 0), device, torch.float32), ops)
         cache = executor.new_cache()
-        cache.reserve(1, 128)
+        cache.reserve(1, 256)
         flat: torch.Tensor | None = None
         outputs = []
-        for parents in (random_tree(90, seed=1), star(90), chain(90)):
-            rows = RequestRows.tree(0, 0, [1] * 90, depths(parents), ends(parents))
+        # a star's rows see two blocks of three, a chain's all
+        for parents in (star(nodes), random_tree(nodes, seed=1), chain(nodes)):
+            rows = RequestRows.tree(0, 0, [1] * nodes, depths(parents), ends(parents))
             inputs = PassInputs.of("tree", [rows], device)
             assert inputs.flat is not None
             flat = inputs.flat.clone() if flat is None else flat.copy_(inputs.flat)
-            again = PassInputs.over(flat, "tree", 1, 90, 90, known=inputs._known)
+            again = PassInputs.over(flat, "tree", 1, nodes, nodes, known=inputs._known)
             outputs.append(executor.forward(again, cache, PassPlan(SequentialRunner())).logits_BNV)
         assert counting.launches == (3 if name == "triton" else 0)
         short = RequestRows.tree(0, 90, [1] * 9, depths(star(9)), ends(star(9)))
