@@ -69,13 +69,6 @@ RETRIEVAL = (
         (f"{OF_DRAFTERS}::test_a_match_that_goes_on_like_another_is_no_second_path",),
     ),
     Mutant(
-        "prompt lookup: a match before the root",
-        LOOKUP,
-        "for end in range(self._indexed + 1, len(tokens)):",
-        "for end in range(self._indexed + 1, len(tokens) + 1):",
-        (MATCHES,),
-    ),
-    Mutant(
         "suffix: a run reaches from one kept answer into the next",
         SUFFIX,
         "self.automata[-1].extend([*answer, -1])",
