@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,14 @@ class Plugin:
     Config: ClassVar[type] = NoOptions
     parts: ClassVar[Mapping[str, str]] = {}
     """Options that choose plugins of other kinds, option → kind; the options of those stand beside this one's own."""
+
+
+def not_inherited(cls: type, name: str, default: object, describes: Collection[str]) -> None:
+    """Of a class that changes one of the methods that ``name`` describes, and does not say ``name`` itself: it has the
+    ``default``, for what its base says of them is no longer true. For ``__init_subclass__``.
+    """
+    if name not in vars(cls) and not vars(cls).keys().isdisjoint(describes):
+        setattr(cls, name, default)
 
 
 def declared(plugin: Plugin) -> dict[str, Any]:

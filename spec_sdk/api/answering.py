@@ -14,6 +14,7 @@ from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.policy.forced_tokens import ForcedTokens
 
 
 @dataclass(eq=False)
@@ -80,8 +81,8 @@ class Answering:
         if event["event"] == "cycle":
             texts = self._take(event["tokens"])
             kept = len(texts)
-            forced = event.get("constraint", {}).get("taken", 0)
-            accepted = min(event["accepted"], max(0, kept - forced))
+            # before the tree's tokens; what else is forced comes after them
+            accepted = min(event["accepted"], max(0, kept - ForcedTokens.of(event).taken))
             event = {**event, "tokens": event["tokens"][:kept], "accepted": accepted}
             if "logprobs" in event:
                 event["logprobs"] = event["logprobs"][:kept]

@@ -12,7 +12,7 @@ from typing import Any
 from spec_sdk.contracts.request import Request
 from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.ops import DraftLogits
-from spec_sdk.plugin import Plugin
+from spec_sdk.plugin import Plugin, not_inherited
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 Growing = Generator[int, DraftLogits, TokenTree]
@@ -29,8 +29,7 @@ class Growth(Plugin, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "grow" in vars(cls) and "fixed_shape" not in vars(cls):
-            cls.fixed_shape = Growth.fixed_shape  # type: ignore[method-assign]
+        not_inherited(cls, "fixed_shape", Growth.fixed_shape, ["grow"])
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -13,7 +13,7 @@ import torch
 
 from spec_sdk.ops import AttentionMask, Ends, Ops
 from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
-from spec_sdk.plugin import Plugin
+from spec_sdk.plugin import Plugin, not_inherited
 
 
 class Predictor(Plugin, ABC):
@@ -29,13 +29,18 @@ class Predictor(Plugin, ABC):
     kind = "predictor"
     chunk: int = 0
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        not_inherited(cls, "ends", Predictor.ends, ["predict", "speculate", "always_exact"])
+
     def __init__(self, config: Any) -> None:
         self.config = config
 
     @property
     def ends(self) -> Ends | None:
         """The two ends of the prefix, where attention over these keys and a query's own tree ancestors is all that it
-        predicts, and it keeps nothing: kernels may then predict in its place. None, the default: it does otherwise.
+        predicts, and it keeps nothing: kernels may then predict in its place. None, the default: it does otherwise. A
+        class that changes how it predicts does not inherit it.
         """
         return None
 

@@ -261,7 +261,8 @@ class Request:
 
     def forced(self, path: Sequence[int]) -> list[int]:
         """Tokens that its constraint leaves no choice about after the request's tokens and then ``path``, drafted
-        tokens. Behind the request's own tokens there are none when a drafter is asked, but for the last of an answer.
+        tokens. Where they are taken at once (``forced_tokens``), there are none behind the request's own tokens when a
+        drafter is asked, but for the last of an answer.
         """
         constraint = self._state.constraint
         return [] if constraint is None else constraint.forced(self.tokens[self.prompt_length :], path)

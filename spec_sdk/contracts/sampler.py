@@ -16,7 +16,7 @@ from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import DrawnTree, Ops, Recipe, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
 from spec_sdk.ops.inversion import draw, next_uniform
-from spec_sdk.plugin import Plugin, Random
+from spec_sdk.plugin import Plugin, Random, not_inherited
 from spec_sdk.sampling_params import SamplingParams
 
 
@@ -36,6 +36,11 @@ class Sampler(Plugin, ABC):
     its own, say. Target and drafts are then both judged by them, so that what a pipeline guarantees is the distribution
     of plain decoding with this sampler.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        changed = ("greedy", "probabilities", "choices", "distribution", "draw_from", "draw", "rows")
+        not_inherited(cls, "recipe", Sampler.recipe, changed)
 
     def __init__(self, config: Any, params: SamplingParams) -> None:
         self.config = config
@@ -106,7 +111,7 @@ class Sampler(Plugin, ABC):
     @property
     def recipe(self) -> Recipe | None:
         """How a kernel may make its rows of logits that are yet to come, and so decide as a part of the pass; None,
-        the default: it may not.
+        the default: it may not. A class that changes how it chooses, draws or makes rows does not inherit it.
         """
         return None
 

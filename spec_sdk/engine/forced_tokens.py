@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_sdk.contracts.request import Request
+from spec_sdk.errors import ConstraintLimit
 from spec_sdk.ops.draws import Draw
 from spec_sdk.tree import TokenTree
 
@@ -23,7 +24,14 @@ def forced_run(request: Request, room: int) -> tuple[list[int], bool]:
     a stop token, or the ``room`` is filled.
     """
     run: list[int] = []
-    while len(run) < room and (following := request.forced(run)):
+    while len(run) < room:
+        try:
+            following = request.forced(run)
+        except ConstraintLimit:
+            # the step that needs the mask ends the answer, once what it has so far is emitted
+            break
+        if not following:
+            break
         for token in following[: room - len(run)]:
             run.append(token)
             if token in request.stop_ids:

@@ -417,6 +417,10 @@ class Scheduler:
         began = time.perf_counter()
         room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens))
         run, at_end = forced_run(request, room)
+        if active.asks_for_logits and len(run) > WIDEST:
+            # each of its rows is asked for logits: the next steps take the rest
+            del run[WIDEST:]
+            at_end = False
         if at_end and not ends:
             run.pop()
         state.constraint_s += time.perf_counter() - began

@@ -22,11 +22,17 @@ class AttentionSpec:
     ``scale``: what q·k is multiplied by; None is 1/sqrt(D). ``softcap`` c: a scaled score s becomes c·tanh(s/c) (Gemma
     2, arXiv:2408.00118, §2). ``window``: a key is hidden from queries that stand so many positions after it, or more.
     Positions count along a path of the tree.
+
+    Raises ValueError for a scale that is not above 0.
     """
 
     scale: float | None = None
     softcap: float | None = None
     window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not self.scale > 0:
+            raise ValueError(f"attention's scale must be more than 0, not {self.scale}")
 
     def scale_for(self, head_dim: int) -> float:
         """What q·k is multiplied by, for heads of this size D."""

@@ -159,7 +159,7 @@ class AdaptivePolicy(Policy):
 
     def _observe_plain(self, event: Mapping[str, Any]) -> None:
         learned, rows, forced = self.learned, event["tree_nodes"], ForcedTokens.of(event)
-        learned.times.add_verify(rows, event["verify_s"] + event["recover_s"])
+        learned.times.add_verify(forced.timed_rows(rows, learned.times), event["verify_s"] + event["recover_s"])
         learned.waited += 1
         self._since_plain = 0
         self._unfed = (self._unfed or 0) + len(event["tokens"])

@@ -103,7 +103,7 @@ class BreakEvenPolicy(Policy):
         nodes, new = rows - forced.taken, len(event["tokens"]) - forced.emitted
         times.behind(event["prefix"])
         verify_s = event["verify_s"] + event["recover_s"]
-        times.add_verify(rows, verify_s)
+        times.add_verify(forced.timed_rows(rows, times) if nodes == 1 else rows, verify_s)
         self._since_plain = self._since_plain + 1 if nodes > 1 else 0
         self._wider_passes += rows > 1
         self._untried += event["budget"] > 0 and nodes == 1

@@ -12,6 +12,8 @@ import torch
 from spec_sdk.contracts import Budget, Drafter, Hidden, Matcher, Policy, Request, RequestState, SamplingParams, Verifier
 from spec_sdk.engine.forced_tokens import FORCED, WIDEST, behind, forced_run
 from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.engine.turn import Progress
+from spec_sdk.errors import ConstraintLimit
 from spec_sdk.policy.forced_tokens import ForcedTokens
 from spec_sdk.testing import (
     SIGNIFICANCE,
@@ -25,6 +27,7 @@ from spec_sdk.testing import (
 )
 from spec_sdk.testing.enumeration import cycle_distribution, difference
 from spec_sdk.testing.statistics import DeepestPolicy, cell_of
+from spec_sdk.testing.tables import PlannedDraw
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_constraints.regex import RegexConfig, RegexConstraint
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -290,6 +293,37 @@ def test_a_run_goes_as_far_as_there_is_no_choice() -> None:
     assert run("abab", 2) == ([AB, AB], True)
     assert run("a|b", 9) == ([], False)
     assert run("bba", 9) == ([B, B, A, END], True)
+
+
+class GivesUp(Matcher):
+    """Forces nothing, allows everything, and cannot be followed beyond six tokens."""
+
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        for path in paths:
+            self._follow(answer, path)
+
+    def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
+        self._follow(answer, path)
+        return []
+
+    def _follow(self, answer: Sequence[int], path: Sequence[int]) -> None:
+        if len(answer) + len(path) >= 6:
+            raise ConstraintLimit("constraint: it goes no further")
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_limit_takes_back_nothing_that_was_accepted(forced: bool) -> None:
+    target, *drafts = tables()
+    state = request_for(PROMPT, ReferenceSampler(None, GREEDY), 0, 40)
+    state.constraint = GivesUp()
+    drafter = TableDrafter([target], [[PlannedDraw("chosen")]] * 2)
+    scheduler = Scheduler(target, drafter, MultiStep(None), DeepestPolicy(None), takes_forced=forced)
+    told: list[Progress] = []
+    scheduler.add(state)
+    while scheduler.busy:
+        told += scheduler.step()
+    assert isinstance(told[-1].error, ConstraintLimit)
+    assert sum(len(progress.tokens) for progress in told) == len(state.tokens) - len(PROMPT) >= 6
 
 
 class OnlyPlain(Policy):

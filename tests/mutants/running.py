@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tests.mutants.mutant import ROOT, Mutant
 
-COPIED = ("spec_sdk", "plugins", "conf", "benchmarks", "tests", "pyproject.toml")
+COPIED = ("spec_sdk", "plugins", "conf", "benchmarks", "tests", "docs/serving_plugin", "pyproject.toml")
 SECONDS = 300
 KILLED, SURVIVED, NOT_PROVEN = 1, 0, 90
 """Exit statuses: a test failed; all passed; other code ran than was to run, or no test got as far as failing."""

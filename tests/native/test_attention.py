@@ -213,3 +213,17 @@ def test_what_it_leaves_to_torch() -> None:
     assert not attends(q, k.to(torch.int8)) and not attends(q.bfloat16(), k)
     assert not attends(q.half(), k.half()) and not attends(q.double(), k.double())
     assert not attends(q[..., :40], k[..., :40].contiguous())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_pass_of_no_rows(dtype: torch.dtype) -> None:
+    inputs = PassInputs.of("chain", [RequestRows.chain(0, 8, [])], torch.device("cpu"))
+    k, v = torch.randn((2, 1, 1, 1, 10, 16), dtype=dtype)
+    q = torch.empty((1, 1, inputs.width, 2, 16), dtype=dtype)
+    assert attention(q, PassCache(k, v, inputs), 0, AttentionSpec()).shape == (1, 1, 0, 2, 16)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5, float("nan")])
+def test_a_scale_that_would_show_hidden_keys_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match="scale must be more than 0"):
+        AttentionSpec(scale=scale)

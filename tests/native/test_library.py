@@ -142,6 +142,23 @@ def test_another_compiler_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not isinstance(found, str) and found._name.startswith(str(tmp_path / "cache"))
 
 
+def test_an_assembler_that_knows_no_amx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
+    """The kernels are compiled without it then."""
+    compiler = Path(stand_in(tmp_path / "cxx"))
+    knows_less = 'case "$*" in *-mno-amx-tile*|*-shared*) ;; *) echo "error: ldtilecfg" >&2; exit 1;; esac'
+    compiler.write_text(compiler.read_text().replace("\n", f"\n{knows_less}\n", 1))
+    find.cache_clear()
+    monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "compilers", lambda: [str(compiler)])
+    found = find()
+    assert not isinstance(found, str) and found._name.startswith(str(tmp_path / "cache"))
+
+
+def test_amx_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
+    monkeypatch.setattr(library, "_works", lambda loaded: not loaded.spec_uses_amx())
+    assert not isinstance(find(), str) and not library.uses_amx()
+
+
 def test_a_cache_that_is_out_of_reach_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "file" / "cache"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -37,11 +38,11 @@ def cycle(budget: int, forced: int, accepted: int) -> dict[str, Any]:
     }
 
 
-def granted(policy: Policy, forced: int, accepted: int, cycles: int = 120) -> int:
+def granted(policy: Policy, forced: int, accepted: int, cycles: int = 120, first: Sequence[int] | None = None) -> int:
     """Cycles that were granted a draft."""
     request = request_for([1, 2, 3], ReferenceSampler(None, SamplingParams()), 0, 10_000).view
     policy.observe({"event": "prefill", "seconds": 1.0, "drafter_s": None, "tokens": 2, "draft": None})
-    for beginning in (forced, forced, 0, 0, 0):
+    for beginning in (forced, forced, 0, 0, 0) if first is None else first:
         policy.observe(cycle(0, beginning, 0))
     drafted = 0
     for _ in range(cycles):
@@ -68,3 +69,10 @@ def test_what_an_event_tells_of_them() -> None:
     event["constraint"] |= {"added": 2, "added_accepted": 1}
     event["tree_nodes"] += 2
     assert ForcedTokens.of(event) == ForcedTokens(4, 5)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: BreakEvenPolicy(BreakEvenConfig()), lambda: AdaptivePolicy(AdaptiveConfig()).for_request()]
+)
+def test_drafting_begins_where_no_step_is_without_them(make: Any) -> None:
+    assert granted(make(), forced=3, accepted=9, first=()) > 40

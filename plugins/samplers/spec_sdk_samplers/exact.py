@@ -14,15 +14,16 @@ import importlib.util
 import threading
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.contracts import Random, SamplingParams, option
+from spec_sdk.contracts import Random, Sampler, SamplingParams, option
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.ops import DrawnTree, FromLogits, Ops, Recipe, Rows
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.ops.pieces import largest, pieces
+from spec_sdk.plugin import not_inherited
 from spec_sdk.tree import DraftDistribution, Draw
 from spec_sdk_samplers.candidates import nucleus, top_k_candidates, top_p_candidates
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -45,6 +46,10 @@ class ExactSampler(ReferenceSampler):
     name = "exact"
     aliases: ClassVar[tuple[str, ...]] = ("fused",)
     Config: ClassVar[type] = ExactConfig
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        not_inherited(cls, "recipe", Sampler.recipe, ["row_distribution"])
 
     def __init__(self, config: ExactConfig | None, params: SamplingParams) -> None:
         config = config or self.Config()

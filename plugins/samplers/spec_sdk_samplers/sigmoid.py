@@ -50,6 +50,8 @@ class SigmoidSampler(ExactSampler):
     guarantee: ClassVar[Guarantee] = "relaxed"
     Config = SigmoidConfig
     config: SigmoidConfig
+    # its rows differ by the scales, which that tells
+    recipe = ExactSampler.recipe
 
     def cautions(self, dtype: torch.dtype) -> list[str]:
         where = f"sampler.alpha={self.config.alpha:g}, sampler.beta={self.config.beta:g}"

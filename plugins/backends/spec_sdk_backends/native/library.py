@@ -28,6 +28,7 @@ from spec_sdk_backends.native.structures import Matrix, address
 
 SOURCE = Path(__file__).parent / "source"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-w")
+WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
 LONGEST = 300
 """Seconds that the compiler may take."""
 AMX = "SPEC_SDK_AMX"
@@ -106,6 +107,8 @@ def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
     _declare(loaded)
     use_amx(loaded, os.environ.get(AMX) != "0")
     if not _works(loaded):
+        use_amx(loaded, False)
+    if not _works(loaded):
         raise NoNativeKernels(f"{path} was compiled and does not compute what it should")
     return loaded
 
@@ -145,7 +148,15 @@ def _name(runtime: str) -> str:
 def _compile(compiler: str, path: Path, runtime: str) -> None:
     # in two steps: a compiler that links with -fopenmp adds a runtime of its own
     part = path.with_suffix(".o")
-    _run([compiler, *FLAGS, "-c", str(SOURCE / "kernels.cpp"), "-o", str(part)])
+    sources = ["-c", str(SOURCE / "kernels.cpp"), "-o", str(part)]
+    try:
+        _run([compiler, *FLAGS, *sources])
+    except NoNativeKernels as first:
+        # an assembler may know less than its compiler
+        try:
+            _run([compiler, *FLAGS, *WITHOUT_AMX, *sources])
+        except NoNativeKernels:
+            raise first from None
     _run([compiler, "-shared", str(part), runtime, "-o", str(path)])
 
 

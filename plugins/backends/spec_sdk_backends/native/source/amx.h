@@ -42,8 +42,8 @@ inline bool ask_for_amx() {
 // 6 and 7 weights. Other libraries shape them for themselves, so nothing may be left from one product to the next.
 class TileShapes {
   public:
-    TileShapes(bool used, int64_t rows, int depth) : _used(used) {
-        if (!used) return;
+    TileShapes(bool used, int64_t rows, int depth) : _used(used && rows > 0) {
+        if (!_used) return;
         struct {
             uint8_t palette = 1, unused[15] = {};
             uint16_t bytes[16] = {};

@@ -73,7 +73,7 @@ template <class T> class Attention {
   private:
     // into how many blocks rows are divided: as few as leave the threads about as much to do each
     template <class Kernel> int64_t blocks_of(int64_t threads) const {
-        int64_t rows = _sight.pass.width, least = (rows * _group + MOST_QUERIES - 1) / MOST_QUERIES;
+        int64_t rows = std::max<int64_t>(1, _sight.pass.width), least = (rows * _group + MOST_QUERIES - 1) / MOST_QUERIES;
         while ((rows + least - 1) / least * _group > MOST_QUERIES) least++;
         int64_t best = least, cheapest = INT64_MAX;
         for (int64_t n = least; n <= std::min(4 * least, rows); n++) {

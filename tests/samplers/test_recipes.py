@@ -1,0 +1,67 @@
+"""What is told of a class is not told of those that do otherwise: kernels would decide in their place."""
+
+from __future__ import annotations
+
+import torch
+
+from spec_sdk.contracts import SamplingParams
+from spec_sdk.ops import AttentionMask, Ops, Recipe
+from spec_sdk.ops.types import PartialAttention
+from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
+from spec_sdk_samplers.exact import ExactSampler
+from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_samplers.sigmoid import SigmoidSampler
+
+GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
+
+
+class SecondBest(ReferenceSampler):
+    def choices(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        return logits_NV.topk(2).indices[:, 1]
+
+
+class Sharper(ExactSampler):
+    def row_distribution(self, logits_V: torch.Tensor, row: int, use: str) -> torch.Tensor:
+        p_V = super().row_distribution(logits_V, row, use).pow_(4)
+        return p_V.div_(p_V.sum())
+
+
+class Named(ExactSampler):
+    """Draws as its base does."""
+
+    name = "named"
+
+
+class Told(Sharper):
+    """Says itself how a kernel makes its rows."""
+
+    recipe = ExactSampler.recipe
+
+    def draw(self, p_V: torch.Tensor, random: object) -> int:
+        return 0
+
+
+class Elsewhere(AttentionSink):
+    def predict(
+        self,
+        layer: int,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        ops: Ops,
+    ) -> PartialAttention:
+        return super().predict(layer, q_BNHD.flip(-1), k_BGSD, v_BGSD, mask, ops)
+
+
+def test_samplers() -> None:
+    assert SecondBest(None, GREEDY).recipe is Sharper(None, SAMPLED).recipe is None
+    assert ReferenceSampler(None, GREEDY).recipe == Named(None, GREEDY).recipe == Recipe(GREEDY)
+    assert Told(None, SAMPLED).recipe == Named(None, SAMPLED).recipe == Recipe(SAMPLED)
+    scaled = SigmoidSampler(None, SAMPLED).recipe
+    assert scaled is not None and scaled.sigmoid == (-1e4, 1e4)
+
+
+def test_predictors() -> None:
+    config = AttentionSinkConfig(size=4)
+    assert AttentionSink(config).ends == config.ends and Elsewhere(config).ends is None
