@@ -12,6 +12,8 @@ import pytest
 
 # on a busy machine threads that spin at every barrier take turns with those they wait for: ten times slower
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# torch's inductor compiles a program for each of the processor's instruction sets, to see whether g++ knows it
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 import torch  # reads the variable when it is loaded
 
