@@ -26,7 +26,12 @@ from spec_sdk.testing.wording import words_of
 from spec_sdk.tree import TokenTree
 
 BUDGETS = (Budget(1), Budget(2, 4), Budget(5))
-SAMPLINGS = (SamplingParams(), SamplingParams(temperature=1.0), SamplingParams(temperature=0.7, top_p=0.9))
+SAMPLINGS = {
+    SamplingParams(): False,
+    SamplingParams(temperature=1.0): False,
+    SamplingParams(temperature=0.7, top_p=0.9): True,
+}
+"""Each, and whether a constraint forces tokens between the trees."""
 DRAWS = 500
 MOST_OFF = 1e-2
 """Of a probability, between a tree drafted alone and beside others: sums of float32 in another order, a thousand times
@@ -54,15 +59,16 @@ def check_drafter(
 ) -> None:
     """Raise AssertionError unless the drafters that ``make_drafter`` makes, a new one per call, behave.
 
-    Over several cycles on ``prompts`` (random token ids below ``vocabulary`` by default), greedy and sampled: trees are
-    well-formed, begin with the pending token, stay within the budget and the vocabulary, a fixed seed gives the same
-    tree, and nothing in the request is changed. A drafter that serves two requests at once proposes for each of them
-    what it proposes for it alone, whether they begin together or one after the other, and whichever requests had their
-    slots before. Over ``draws`` seeds: drawn tokens follow the ``q_V`` that their draws declare, draw by draw, whatever
-    was offered before them at their node, at its parent and in the tree before, and leave the random numbers that the
-    verifier is to take as they are (:mod:`spec_sdk.testing.independence`); a tree of chosen tokens alone depends on no
-    seed. In a vocabulary of at most 8 every outcome of a cycle with the rule ``multi_step`` is tried besides: what it
-    emits has the target's distribution.
+    Over several cycles on ``prompts`` (random token ids below ``vocabulary`` by default), greedy, sampled, and as if
+    a constraint forced tokens between the trees: trees are well-formed, begin with the pending token, stay within the
+    budget and the vocabulary, a fixed seed gives the same tree, and nothing in the request is changed. A drafter that
+    serves two requests at once proposes for each of them what it proposes for it alone, whether they begin together
+    or one after the other, and whichever requests had their slots before. Over ``draws`` seeds: drawn tokens follow
+    the ``q_V`` that their draws declare, draw by draw, whatever was offered before them at their node, at its parent
+    and in the tree before, and leave the random numbers that the verifier is to take as they are
+    (:mod:`spec_sdk.testing.independence`); a tree of chosen tokens alone depends on no seed. In a vocabulary of at
+    most 8 every outcome of a cycle with the rule ``multi_step`` is tried besides: what it emits has the target's
+    distribution.
 
     ``target`` is needed for a drafter that wants the target's hidden states or most probable tokens, or drafts with the
     target: all are taken from it. Raises ValueError if a drafter with ``taps`` or ``target_top_k`` is given none.
@@ -93,17 +99,17 @@ def drafter_checks(
     """The checks of :func:`check_drafter`, one by one."""
     subject = _Subject(make_drafter, vocabulary, prompts or _random_prompts(vocabulary, seed), target, seed)
 
-    def alone(params: SamplingParams) -> Callable[[], None]:
-        return lambda: subject.check_trees(make_sampler(params))
+    def alone(params: SamplingParams, forces: bool) -> Callable[[], None]:
+        return lambda: subject.check_trees(make_sampler(params), forces)
 
     return [
         *(
             Check(
-                f"trees within their budgets, the same again and beside other requests ({words_of(params)})",
-                run,
+                f"trees within their budgets, the same again and beside other requests ({words_of(params)}"
+                f"{', behind forced tokens' if forces else ''})",
+                alone(params, forces),
             )
-            for params in SAMPLINGS
-            for run in [alone(params)]
+            for params, forces in SAMPLINGS.items()
         ),
         Check(
             "drawn tokens follow the distributions that they declare, independently of what came before",
@@ -137,20 +143,20 @@ class _Subject:
         self.make_drafter, self.vocabulary, self.prompts = make_drafter, vocabulary, prompts
         self.target, self.seed = target, seed
 
-    def service(self) -> Service:
-        return Service(self.make_drafter(), self.vocabulary, self.target)
+    def service(self, forces: bool = False) -> Service:
+        return Service(self.make_drafter(), self.vocabulary, self.target, forces)
 
-    def check_trees(self, sampler: Any) -> None:
+    def check_trees(self, sampler: Any, forces: bool) -> None:
         prompts, seed = self.prompts, self.seed
         for number, budget in enumerate(BUDGETS):
             alone = []
             for i, prompt in enumerate(prompts):
                 trees, again = (
-                    self.service().serve([request_for(prompt, sampler, seed + i)], budget)[0] for _ in range(2)
+                    self.service(forces).serve([request_for(prompt, sampler, seed + i)], budget)[0] for _ in range(2)
                 )
                 _check_equal(trees, again, f"prompt {i}, {budget}", "the same seed gave two different trees")
                 alone.append(trees)
-            service = self.service()
+            service = self.service(forces)
             for first in range(0, len(prompts), 2):
                 pair = (first, (first + 1) % len(prompts))
                 turn = number + first // 2

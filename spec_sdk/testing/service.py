@@ -13,28 +13,34 @@ from dataclasses import fields
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState
+from spec_sdk.engine.forced_tokens import behind
 from spec_sdk.engine.target import Target
 from spec_sdk.ops import Ops, TopTokens, read_tops
 from spec_sdk.testing.trees import check_tree
 from spec_sdk.tree import TokenTree
 
 CYCLES = 4
+MOST_FORCED = 3
 
 
 class Service:
     """Serves requests with a drafter, and accepts some path of each of its trees. Hidden states and most probable
     tokens are the ``target``'s, which commits what was accepted.
 
-    Raises ValueError for a drafter that wants them of no target.
+    With ``forces`` some tokens follow most of the paths as if a constraint forced them. Raises ValueError for a drafter
+    that wants hidden states or most probable tokens of no target.
     """
 
-    def __init__(self, drafter: Drafter, vocabulary: int, target: Target | None) -> None:
+    def __init__(self, drafter: Drafter, vocabulary: int, target: Target | None, forces: bool = False) -> None:
         for wanted, what in ((drafter.taps, "hidden states"), (drafter.target_top_k, "most probable tokens")):
             if wanted and target is None:
                 raise ValueError(f"drafter {drafter.name!r} wants the target's {what}: give check_drafter a target")
         self.drafter = drafter
         self._vocabulary = vocabulary
         self._target = target
+        self._forces = forces
+        # by slot: what the target has made no K and V of, before the pending token
+        self._above: dict[int, list[int]] = {}
         self._accept: dict[int, random.Random] = {}
         self._served: dict[int, RequestState] = {}
 
@@ -60,6 +66,7 @@ class Service:
         for state in states:
             # what is accepted must be the same alone and in company
             self._accept[state.slot] = random.Random(f"{state.tokens}")
+            self._above[state.slot] = []
             self._served[state.slot] = state
             if self._target is not None:
                 state.target, prompt = self._target, state.tokens[:-1]
@@ -70,6 +77,8 @@ class Service:
 
     def propose(self, states: Sequence[RequestState], budget: Budget) -> list[TokenTree]:
         """A tree for each, looked at."""
+        if not states:
+            return []
         with self._unchanged("propose"):
             trees = self.drafter.propose([state.view for state in states], [budget] * len(states))
         assert len(trees) == len(states), f"propose returned {len(trees)} trees for {len(states)} requests"
@@ -78,9 +87,16 @@ class Service:
         return trees
 
     def cycle(self, states: Sequence[RequestState], budget: Budget) -> list[TokenTree]:
-        """One cycle, in which some path of every tree is accepted and some other token follows it."""
-        trees = self.propose(states, budget)
+        """One cycle, in which some path of every tree is accepted and some other token follows it.
+
+        Behind forced tokens a drafter that needs their hidden states, or K and V, waits for a plain step.
+        """
+        waits = bool(self.drafter.taps) or not self.drafter.drafts_ahead
+        asked = [state for state in states if not (waits and self._above[state.slot])]
+        proposed = {state.slot: tree for state, tree in zip(asked, self.propose(asked, budget), strict=True)}
+        trees = [proposed.get(state.slot) or TokenTree.root_only(state.view.pending_token) for state in states]
         self.accept(states, trees)
+        self._force(states)
         return trees
 
     def accept(self, states: Sequence[RequestState], trees: Sequence[TokenTree]) -> None:
@@ -91,14 +107,25 @@ class Service:
         tops: list[TopTokens] = []
         if self._target is not None:
             slots = [state.slot for state in states]
-            scores = self._target.score(slots, trees, self.drafter.taps)
+            above = [self._above[slot] for slot in slots]
+            scored_trees = [behind(lead, tree) for lead, tree in zip(above, trees, strict=True)]
+            rows = [
+                [*range(len(lead)), *(len(lead) + node for node in path)]
+                for lead, path in zip(above, paths, strict=True)
+            ]
+            scores = self._target.score(slots, scored_trees, self.drafter.taps)
             hidden = [
-                {layer: h_NM[path] for layer, h_NM in scored.hidden.items()}
-                for scored, path in zip(scores, paths, strict=True)
+                {layer: h_NM[of] for layer, h_NM in scored.hidden.items()}
+                for scored, of in zip(scores, rows, strict=True)
             ]
             if count := self.drafter.target_top_k:
-                tops = read_tops([Ops().top_log_probabilities(scored.logits_NV, count) for scored in scores])
-            self._target.commit(slots, paths)
+                tops = read_tops(
+                    [
+                        Ops().top_log_probabilities(scored.logits_NV[len(lead) :], count)
+                        for scored, lead in zip(scores, above, strict=True)
+                    ]
+                )
+            self._target.commit(slots, rows)
         committed = []
         for state, tree, path, choose in zip(states, trees, paths, accept, strict=True):
             committed.append([*(tree.token_N[node] for node in path[1:]), choose.randrange(self._vocabulary)])
@@ -109,6 +136,19 @@ class Service:
                 self.drafter.observe_scores([state.view for state in states], trees, tops)
         with self._unchanged("observe"):
             self.drafter.observe([state.view for state in states], committed, hidden)
+        for state in states:
+            self._above[state.slot] = []
+
+    def _force(self, states: Sequence[RequestState]) -> None:
+        """Let texts go on with tokens that nobody drafted."""
+        for state in states if self._forces else ():
+            choose = self._accept[state.slot]
+            run = [choose.randrange(self._vocabulary) for _ in range(choose.randrange(MOST_FORCED + 1))]
+            if run:
+                self._above[state.slot] = [state.tokens[-1], *run[:-1]]
+                state.tokens.extend(run)
+                with self._unchanged("observe_forced"):
+                    self.drafter.observe_forced([state.view], [run])
 
     def finish(self, states: Sequence[RequestState]) -> None:
         """These requests have ended."""

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, NoOptions, Request, SamplingParams, SuppressedTokens
+from spec_sdk.contracts import Budget, Drafter, Hidden, NoOptions, Request, SamplingParams, SuppressedTokens
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
 from spec_sdk.ops.inversion import draw
 from spec_sdk.ops.logit_offsets import LogitOffsets
 from spec_sdk.testing import PlannedDraw, TableDrafter, TableModel, check_drafter, reference_sampler, request_for
 from spec_sdk.testing.drafters import drafter_checks
 from spec_sdk.testing.service import contents
 from spec_sdk.tree import TokenTree, TreeBuilder
+from tests.support.tiny_decoder import tiny_decoder
 
 VOCABULARY, LARGE = 6, 96
 PROMPTS = [[5], [1, 3, 3, 2, 4, 1, 3]]
@@ -257,6 +261,78 @@ def test_a_drafter_that_changes_any_part_of_its_request_is_found_out(part: str) 
 
     with pytest.raises(AssertionError, match=f"drafter 'drawing': its propose changed the request's .*{part}"):
         drafter_checks(Meddling, VOCABULARY, prompts=PROMPTS)[1].run()
+
+
+def test_a_drafter_that_misses_forced_tokens_is_found_out() -> None:
+    """It keeps a text of its own, of what it was told is committed."""
+
+    class OwnText(Sound):
+        def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
+            self.texts = getattr(self, "texts", {}) | {request.slot: [*request.tokens] for request in requests}
+
+        def observe(
+            self,
+            requests: Sequence[Request],
+            committed: Sequence[Sequence[int]],
+            path_hidden: Sequence[Hidden] | None = None,
+        ) -> None:
+            for request, tokens in zip(requests, committed, strict=True):
+                self.texts[request.slot] += tokens
+
+        def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+            return TokenTree.root_only(self.texts[request.slot][-1])
+
+    class Deaf(OwnText):
+        def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+            pass
+
+    check_drafter(OwnText, VOCABULARY, prompts=PROMPTS)
+    greedy, sampled, forced = drafter_checks(Deaf, VOCABULARY, prompts=PROMPTS)[:3]
+    greedy.run()
+    sampled.run()
+    with pytest.raises(AssertionError, match=r"the tree begins with token \d, the pending token is \d"):
+        forced.run()
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_states_of_forced_tokens_come_with_those_of_the_next_pass(ahead: bool) -> None:
+    """As the engine hands them out: of the last committed token and all forced ones, in a plain step."""
+
+    class Counting(Sound):
+        taps = (0,)
+        drafts_ahead = ahead
+
+        def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
+            assert prompt_hidden is not None
+            known = {r.slot: len(h[0]) if h else 0 for r, h in zip(requests, prompt_hidden, strict=True)}
+            self.known = getattr(self, "known", {}) | known
+
+        def observe(
+            self,
+            requests: Sequence[Request],
+            committed: Sequence[Sequence[int]],
+            path_hidden: Sequence[Hidden] | None = None,
+        ) -> None:
+            assert path_hidden is not None
+            for request, hidden in zip(requests, path_hidden, strict=True):
+                self.known[request.slot] += len(hidden[0])
+
+        def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
+            self.forced = True
+
+        def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+            assert self.known[request.slot] == len(request.tokens) - 1
+            return super().propose_one(request, budget)
+
+    class Silent(Counting):
+        """Has forced tokens observed as others are, which come without states."""
+
+        observe_forced = Drafter.observe_forced
+
+    target = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops()))
+    drafter_checks(Counting, VOCABULARY, prompts=PROMPTS, target=target)[2].run()
+    with pytest.raises(AssertionError):
+        drafter_checks(Silent, VOCABULARY, prompts=PROMPTS, target=target)[2].run()
 
 
 def test_every_field_of_a_request_is_among_those_changes() -> None:
