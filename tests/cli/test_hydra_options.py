@@ -160,6 +160,12 @@ def evil_package(own_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(own_directory))
 
 
+@pytest.fixture(autouse=True)
+def handlers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra's logging closes all handlers that there are; absl's, once imported, then closes what pytest writes to."""
+    monkeypatch.setattr("logging.config._clearExistingHandlers", lambda: None)
+
+
 @pytest.fixture
 def way(request: pytest.FixtureRequest, own_directory: Path) -> Way:
     """One of :data:`WAYS`, its files written."""
