@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.files import alone_in
 from spec_sdk.ops.linear import Projection
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk_backends import cpu
@@ -32,7 +33,8 @@ print(found if isinstance(found, str) else "native", before == openmp_runtimes()
 
 def process(cache: Path, **environment: str) -> subprocess.Popen[str]:
     variables = {**os.environ, "SPEC_SDK_CACHE": str(cache), "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.Popen([sys.executable, "-c", CODE], env=variables, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", CODE], env=variables, stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.fixture
@@ -68,10 +70,13 @@ def stand_in(path: Path) -> str:
 def test_two_processes_compile_at_once_and_a_third_needs_no_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None
 ) -> None:
-    """Each finds a whole library; nothing else stays in the directory. This process, with no compiler, does too."""
+    """One compiles for both; nothing else stays in the directory. This process, with no compiler, finds it too."""
     cache, compiler = tmp_path / "cache", stand_in(tmp_path / "compiler")
     both = [process(cache, CXX=compiler) for _ in range(2)]
-    assert [run.communicate()[0] for run in both] == ["native True 1\n"] * 2
+    said = [run.communicate() for run in both]
+    assert [out for out, _ in said] == ["native True 1\n"] * 2
+    lines = [line for _, err in said for line in err.splitlines()]
+    assert sum(line.startswith("compiling the native kernels") for line in lines) == 1, lines
     files = list((cache / "native").iterdir())
     assert len(files) == 1 and files[0].suffix == ".so"
     monkeypatch.setenv("SPEC_SDK_CACHE", str(cache))
@@ -79,6 +84,19 @@ def test_two_processes_compile_at_once_and_a_third_needs_no_compiler(
     find.cache_clear()
     kept = find()
     assert not isinstance(kept, str) and kept._name == str(files[0])
+
+
+def test_a_process_that_holds_on_is_not_waited_for_longer_than_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", stand_in(tmp_path / "compiler"))
+    monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "LONGEST", 2.0)
+    find.cache_clear()
+    (tmp_path / "cache" / "native").mkdir(parents=True)
+    with alone_in(tmp_path / "cache" / "native", 0.0):
+        assert not isinstance(find(), str)
+    assert capsys.readouterr().err.startswith("waiting for another process, which compiles the native kernels\ncompil")
 
 
 def test_without_a_compiler_packed_weights_stay_and_the_machine_says_so(

@@ -9,20 +9,18 @@ Legend: N rows, O outputs, I inputs.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.files import write_json
+from spec_sdk.files import alone_in, write_json
 from spec_sdk.model.source_cache import cache_root
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
@@ -38,6 +36,8 @@ ANY = 1 << 40
 SIZE = (1536, 768)
 MATRICES = 4
 TIMES = 5
+LONGEST_S = 120.0
+"""How long another process is waited for that measures."""
 MARGIN = 1.1
 """torch's product must be so many times faster: the native one keeps a row's result free of those beside it."""
 
@@ -57,26 +57,24 @@ def _most_rows(dtype: torch.dtype, bits: int, rounds: bool) -> int:
     kept = _kept(path)
     if kept is not None:
         return kept
-    weights = f"{bits}-bit" if bits else "dense"
-    print(f"timing products with {weights} weights in {str(dtype)[6:]}, once on this machine", file=sys.stderr)
-    found = measure(dtype, bits, rounds)
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent):
-            kept = _kept(path)
-            if kept is None:
-                write_json(path, found)
-    return found if kept is None else kept
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    with contextlib.ExitStack() as alone:
+        # what is timed beside another process that does the same would say little; and ranks are to multiply alike
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            alone.enter_context(alone_in(path.parent, LONGEST_S))
+        kept = _kept(path)
+        if kept is not None:
+            return kept
+        weights = f"{bits}-bit" if bits else "dense"
+        print(f"timing products with {weights} weights in {str(dtype)[6:]}, once on this machine", file=sys.stderr)
+        found = measure(dtype, bits, rounds)
+        # of one that was not waited for any longer
+        kept = _kept(path)
+        if kept is not None:
+            return kept
+        with contextlib.suppress(OSError):
+            write_json(path, found)
+        return found
 
 
 def _kept(path: Path) -> int | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.files import scratch_directory
+from spec_sdk.files import alone_in, scratch_directory
 from spec_sdk.model.compiler import processor
 from spec_sdk.model.source_cache import cache_root
 from spec_sdk_backends.native.panels import to_panels
@@ -89,12 +89,19 @@ def _obtain() -> ctypes.CDLL:
         path = directory / f"{_name(runtimes[0])}.so"
         if not path.is_file():
             directory.mkdir(parents=True, exist_ok=True)
-            with scratch_directory(directory, ".compiling-") as work:
-                os.replace(_compiled(work, runtimes), path)
+            # ranks, or workers of a sweep, begin together: one compiles for all
+            with alone_in(directory, LONGEST, _say_it_waits):
+                if not path.is_file():
+                    with scratch_directory(directory, ".compiling-") as work:
+                        os.replace(_compiled(work, runtimes), path)
     except (OSError, RuntimeError) as error:
         # a directory that may not be read or written, or no home
         raise NoNativeKernels(f"where they would be kept: {error}") from error
     return _load(path, runtimes)
+
+
+def _say_it_waits() -> None:
+    print("waiting for another process, which compiles the native kernels", file=sys.stderr)
 
 
 def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
