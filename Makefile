@@ -8,13 +8,14 @@ SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
-# a process per core, up to four: most tests use one thread, and each process may hold the default model; what fails
-# runs once more, for a machine that stalls in between, and is listed as rerun if it then passes
-PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --no-loadscope-reorder --durations=15 --reruns 1 -rR --disable-warnings
+# a process per core, up to four: most tests use one thread, and each process may hold the default model
+PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --no-loadscope-reorder --durations=15 --disable-warnings
 
-# mypy takes one core for a minute, and pytest waits for its processes meanwhile; fails if either of them does
+# mypy takes one core for a minute, and pytest waits for its processes meanwhile; fails if either of them does. Tests that
+# fail run once more, for a machine that stalls in between
 beside_types = { $(BIN)/mypy >.venv/mypy.txt 2>&1 & types=$$!; \
-	$(1); tests=$$?; wait $$types; types=$$?; echo "==> mypy"; cat .venv/mypy.txt; exit $$((tests + types != 0)); }
+	$(1); tests=$$?; test $$tests != 1 || { echo "==> pytest, once more what failed"; \
+	$(1) --last-failed --last-failed-no-failures none; tests=$$?; }; wait $$types; types=$$?; echo "==> mypy"; cat .venv/mypy.txt; exit $$((tests + types != 0)); }
 
 # a process that starts in the tests would compile every module anew
 export PYTHONDONTWRITEBYTECODE :=

@@ -43,10 +43,3 @@ torch.set_num_threads(1)
 def scale() -> Callable[[int, int], int]:
     """``scale(small, full)``: the count to use, ``full`` under ``make test-full``."""
     return lambda small, full: full if FULL else small
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why a test failed that passed when it was run again."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"first failure of {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
