@@ -74,6 +74,25 @@ def test_the_others_end_too(
         assert (tmp_path / "run" / "metrics.json").is_file()
 
 
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_a_process_that_stands_still_ends_the_others(victim: int, command: list[str], tmp_path: Path) -> None:
+    """It answers nothing and closes nothing, also where it holds the store that all met at."""
+    processes = start(2, [*command, "backend.timeout=3"], tmp_path)
+    other = processes[1 - victim]
+    try:
+        assert processes[0].stdout is not None and processes[0].stdout.read(3)
+        began = time.monotonic()
+        processes[victim].send_signal(signal.SIGSTOP)
+        assert other.wait(SOON_S) == LOST
+        assert time.monotonic() - began < SOON_S
+    finally:
+        processes[victim].send_signal(signal.SIGCONT)
+        ended = end(processes)
+    told = [line for line in ended[1 - victim][2].splitlines() if "another process" in line]
+    assert len(told) == 1 and "stands still" in told[0]
+    assert [status for status, _, _ in ended] == [LOST, LOST]
+
+
 @pytest.mark.full
 def test_bad_input_is_told_once_and_is_every_rank_s_status(command: list[str], tmp_path: Path) -> None:
     for arguments in (["prompt="], ["drafter.widht=3"], ["backend=cpu"], ["model.target=nowhere"], ["--multirun"]):
