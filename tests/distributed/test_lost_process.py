@@ -97,7 +97,7 @@ def test_a_process_that_stands_still_ends_the_others(victim: int, command: list[
 def test_bad_input_is_told_once_and_is_every_rank_s_status(command: list[str], tmp_path: Path) -> None:
     for arguments in (["prompt="], ["drafter.widht=3"], ["backend=cpu"], ["model.target=nowhere"], ["--multirun"]):
         ended = end(start(2, [*command, *arguments, "max_new_tokens=4"], tmp_path))
-        lines = [line for _, _, err in ended for line in err.splitlines()]
+        lines = [line for _, _, err in ended for line in err.splitlines() if not line.startswith("spec-sdk ")]
         assert [line.partition(":")[0] for line in lines] == ["error"], (arguments, lines)
         assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT], arguments
 
@@ -121,3 +121,14 @@ def test_a_process_with_other_options_ends_the_run_in_one_line(case: str, comman
     assert len(lines) == 1 and "process 1 of 2 was started with other options than the leader: " + message in lines[0]
     assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT]
     assert all("Traceback" not in err for _, _, err in ended)
+
+
+def test_a_process_that_fails_before_it_met_the_others_says_why(command: list[str], tmp_path: Path) -> None:
+    """The leader knows only that it did not come."""
+    began = time.monotonic()
+    ended = end(start(2, [*command, "max_new_tokens=4", "backend.timeout=15"], tmp_path, ["drafter.widht=3"]))
+    assert time.monotonic() - began < SOON_S
+    assert [status for status, _, _ in ended] == [LOST, BAD_INPUT]
+    assert "did not find each other" in ended[0][2]
+    assert ended[1][2].startswith("process 1 of 2: error: ") and "widht" in ended[1][2]
+    assert len(ended[1][2].splitlines()) == 1
