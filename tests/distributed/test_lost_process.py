@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -132,3 +136,21 @@ def test_a_process_that_fails_before_it_met_the_others_says_why(command: list[st
     assert "did not find each other" in ended[0][2]
     assert ended[1][2].startswith("process 1 of 2: error: ") and "widht" in ended[1][2]
     assert len(ended[1][2].splitlines()) == 1
+
+
+def test_a_stranger_at_the_leader_s_port_keeps_nobody_waiting(command: list[str], tmp_path: Path) -> None:
+    """It takes the connection and says nothing, for which torch has no timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(stranger.getsockname()[1])}
+        ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(
+            [sys.executable, *command, "backend.timeout=1"],
+            cwd=tmp_path,
+            env={**os.environ, **where, **ranks},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SOON_S,
+        )
+    assert run.returncode == LOST
+    assert run.stderr.startswith("process 1 of 2: error: the processes of this run did not find each other")

@@ -65,8 +65,8 @@ class TtnnBackend(Backend):
             )
         if not self.simulates and not has_device:
             raise UserError(
-                "backend.simulate=false: ttnn is not installed: on a machine with a Tenstorrent device pip install ttnn "
-                "(Python 3.10 or 3.12), or use backend.simulate=auto"
+                "backend.simulate=false: ttnn is not installed: on a machine with a Tenstorrent device pip install "
+                "ttnn (Python 3.10 or 3.12), or use backend.simulate=auto"
             )
 
     @property
