@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from benchmarks.support.bench_run import run_bench
 from benchmarks.support.task_rows import TaskRow, task_rows
 from spec_sdk.bench import plots
 from spec_sdk.bench.answers import Prompt, answer, events_of, spread_prompts
+from spec_sdk.bench.chosen import own_overrides
 from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.records import VANILLA
 from spec_sdk.bench.reports import write_report
@@ -83,11 +85,14 @@ def methods_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 def task_tables(arguments: argparse.Namespace) -> dict[str, Any]:
     """Tables 2, 3 and 4: ``task=bench`` of their methods, all in turn on each prompt, and their columns by task."""
-    methods = methods_of(arguments)
+    # what chooses plugins belongs to each of those that are compared
+    own = own_overrides(arguments.common)
+    shared = [override for override in arguments.common if override not in own]
+    methods = {name: " ".join([text, *map(shlex.quote, own)]) for name, text in methods_of(arguments).items()}
     temperatures = TEMPERATURES if arguments.table == "table2" else TEMPERATURES[:1]
     prompt_file = SPEC_BENCH_SAMPLE if arguments.prompts == PROMPTS else arguments.prompts
     options = [f"prompt_file={prompt_file}", f"prompt_limit={arguments.count}"]
-    options += [f"max_new_tokens={arguments.new_tokens}", *arguments.common]
+    options += [f"max_new_tokens={arguments.new_tokens}", *shared]
     run = run_bench(list(methods.values()), temperatures, options, arguments.directory)
     labels = {pipeline: name for name, pipeline in methods.items()}
     rows = [dataclasses.replace(row, candidate=labels.get(row.candidate, row.candidate)) for row in task_rows(run)]

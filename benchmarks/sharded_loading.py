@@ -2,9 +2,10 @@
 
     python -m benchmarks.sharded_loading --processes 1 2 4
 
-Writes a checkpoint of random weights in several files (1.2 GB in bfloat16), loads it as the target of 1, 2 and 4
-processes, and says of each process: the bytes of its weights, the most that it had resident meanwhile and after,
-beyond what it had before. Pages of files that are mapped count as resident. Writes results/sharded_loading.json.
+Writes two checkpoints of random weights in several files, a target (1.2 GB in bfloat16) and a draft model of half its
+layers, loads them on 1, 2 and 4 processes that all hold a part of both, and says of each process and model: the bytes
+of its weights, the most that it had resident meanwhile and after, beyond what it had before. Pages of files that are
+mapped count as resident. Writes results/sharded_loading.json.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -41,7 +43,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.pipeline import joined_backend
 from spec_sdk.registry import Registry
 
-GIGABYTE = {
+GIGABYTE: dict[str, Any] = {
     **COMMON,
     "hidden_size": 2048,
     "intermediate_size": 5632,
@@ -54,10 +56,13 @@ GIGABYTE = {
 FILE_BYTES = 200_000_000
 """Of a file of the checkpoint, about."""
 BYTES = torch.bfloat16.itemsize
+KEYS = ("linear_layers", "embedding", "peak", "resident")
+T = TypeVar("T")
 
 
 def write_sharded(directory: Path, fields: dict[str, Any]) -> int:
     """A checkpoint of random bfloat16 weights in several files; its bytes. Its tokenizer knows one word."""
+    directory.mkdir()
     (directory / "config.json").write_text(json.dumps(fields))
     noise = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)).mul(0.02).bfloat16()
     files: list[dict[str, tuple[int, ...]]] = [{}]
@@ -69,7 +74,7 @@ def write_sharded(directory: Path, fields: dict[str, Any]) -> int:
             held = 0
         files[-1][name] = shape
         held, total = held + size, total + size
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i, shapes in enumerate(files):
         file = f"model-{i + 1:05d}-of-{len(files):05d}.safetensors"
         tensors = {
@@ -83,29 +88,43 @@ def write_sharded(directory: Path, fields: dict[str, Any]) -> int:
     return total
 
 
-def load(directory: str) -> dict[str, Any]:
-    """This rank's part of the checkpoint, and what loading it took. Raises UserError where the kernel cannot tell."""
+def load(directory: Path) -> dict[str, Any]:
+    """This rank's part of both models, and what loading them took. Raises UserError where the kernel cannot tell."""
     settings = settings_for(["backend=accelerate", "backend.device=cpu", "backend.threads=1"])
     backend = joined_backend(settings, Registry.discover())
+    ranks = backend.ranks
     # what a process has before it knows of a model is not what is asked about
     torch.ones(8, 8) @ torch.ones(8, 8)
-    ops = backend.ops
+    ops, target, draft = backend.ops, str(directory / "target"), str(directory / "draft")
+    start = time.perf_counter()
+
+    def load_target() -> Models:
+        return Models(target, draft, "auto", backend.load, ops, backend.device, torch.bfloat16, ranks)
+
+    models, held_of_target = measured(load_target)
+    model, held_of_draft = measured(lambda: models.draft(among=ranks))
+    seconds = time.perf_counter() - start
+    found: dict[str, Any] = {"seconds_of_leader": seconds}
+    for name, executor, held in (
+        ("target", models.target.executor, held_of_target),
+        ("draft", model.executor, held_of_draft),
+    ):
+        assert isinstance(executor, TorchExecutor)
+        weights = sum(projection.nbytes for projection in executor.decoder.projections)
+        everyone = ranks.all_gather(torch.tensor([weights, executor.decoder.embedding.nbytes, *held]))
+        found[name] = [dict(zip(KEYS, row, strict=True)) for row in everyone.tolist()]
+    ranks.close()
+    return {**found, "machine": machine_facts(backend.hardware)}
+
+
+def measured(make: Callable[[], T]) -> tuple[T, tuple[int, int]]:
+    """What is made, and the bytes resident at most meanwhile and after, beyond those before."""
     before = forget_resident_peak()
     if before is None:
         raise UserError("this system does not let a process set its high-water mark of memory back (clear_refs)")
-    start = time.perf_counter()
-    models = Models(directory, "cut", "auto", backend.load, ops, backend.device, torch.bfloat16, backend.ranks)
-    seconds = time.perf_counter() - start
+    made = make()
     peak = resident_peak() - before
-    resident = (forget_resident_peak() or 0) - before
-    executor = models.target.executor
-    assert isinstance(executor, TorchExecutor)
-    weights = sum(projection.nbytes for projection in executor.decoder.projections)
-    everyone = backend.ranks.all_gather(torch.tensor([weights, executor.decoder.embedding.nbytes, peak, resident]))
-    keys = ("linear_layers", "embedding", "peak", "resident")
-    ranks = [dict(zip(keys, row, strict=True)) for row in everyone.tolist()]
-    backend.ranks.close()
-    return {"seconds_of_leader": seconds, "ranks": ranks, "machine": machine_facts(backend.hardware)}
+    return made, (peak, (forget_resident_peak() or 0) - before)
 
 
 def main() -> int:
@@ -118,27 +137,36 @@ def main() -> int:
     if arguments.load:
         program = ("-m", "benchmarks.sharded_loading")
         others = [] if "RANK" in os.environ else start_others(arguments.processes[0], program)
-        found = load(arguments.load)
+        found = load(Path(arguments.load))
         if os.environ.get("RANK", "0") == "0":
             print(json.dumps(found))
         return max((other.wait() for other in others), default=0)
     report: dict[str, Any] = {"shape": arguments.shape, "dtype": "bfloat16", "loads": {}}
     with tempfile.TemporaryDirectory(prefix="spec-sdk-shards-") as name:
         fields = GIGABYTE if arguments.shape == "gigabyte" else hf_fields(arguments.shape)
-        report["checkpoint_bytes"] = write_sharded(Path(name), fields)
-        print(f"checkpoint: {report['checkpoint_bytes'] / 2**20:,.0f} MiB in bfloat16; MiB of each process:")
-        print(f"{'processes':>9}{'rank':>6}{'weights':>10}{'embedding':>11}{'peak':>8}{'after':>8}{'seconds':>9}")
+        half = {**fields, "num_hidden_layers": max(1, fields["num_hidden_layers"] // 2)}
+        report["checkpoint_bytes"] = {
+            model: write_sharded(Path(name, model), shape) for model, shape in (("target", fields), ("draft", half))
+        }
+        for model, stored in report["checkpoint_bytes"].items():
+            print(f"{model}: {stored / 2**20:,.0f} MiB in bfloat16")
+        print("MiB of each process:")
+        print(
+            f"{'processes':>9}{'model':>8}{'rank':>6}{'weights':>10}{'embedding':>11}{'peak':>8}{'after':>8}{'seconds':>9}"
+        )
         for size in arguments.processes:
             command = [sys.executable, "-m", "benchmarks.sharded_loading", "--load", name, "--processes", str(size)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             found = json.loads(done.stdout.splitlines()[-1])
             report["machine"] = found.pop("machine")
             report["loads"][size] = found
-            for rank, held in enumerate(found["ranks"]):
-                columns = [held[key] / 2**20 for key in ("linear_layers", "embedding", "peak", "resident")]
-                widths = zip(columns, (10, 11, 8, 8), strict=True)
-                seconds = f"{found['seconds_of_leader']:9.1f}" if rank == 0 else ""
-                print(f"{size:>9}{rank:>6}" + "".join(f"{c:>{w},.0f}" for c, w in widths) + seconds, flush=True)
+            for model in ("target", "draft"):
+                for rank, held in enumerate(found[model]):
+                    columns = [held[key] / 2**20 for key in KEYS]
+                    widths = zip(columns, (10, 11, 8, 8), strict=True)
+                    seconds = f"{found['seconds_of_leader']:9.1f}" if (model, rank) == ("target", 0) else ""
+                    row = f"{size:>9}{model:>8}{rank:>6}" + "".join(f"{c:>{w},.0f}" for c, w in widths)
+                    print(row + seconds, flush=True)
     write_report(arguments.output, report)
     return 0
 

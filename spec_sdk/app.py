@@ -32,7 +32,14 @@ from spec_sdk.config.chosen_backend import is_auto, with_chosen_backend
 from spec_sdk.config.composing import compose_config, explained, reach_unlisted
 from spec_sdk.config.overrides import parse, quote_texts, search_path_of, search_path_override
 from spec_sdk.errors import UserError, did_you_mean
-from spec_sdk.ranks import joined, launched_processes, launched_rank, only_the_leader_speaks, under_launcher
+from spec_sdk.ranks import (
+    joined,
+    launched_processes,
+    launched_rank,
+    leader_waits,
+    only_the_leader_speaks,
+    under_launcher,
+)
 from spec_sdk.version import __version__
 
 SHELLS = ("bash", "fish", "zsh")
@@ -69,11 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def settle(error: BaseException) -> int:
     """Tell of ``error``, unless another process of the run does; return the exit status."""
     ranks, status = joined(), status_of(error)
-    tells = launched_rank() == 0
-    if ranks is not None and ranks.size > 1:
+    has_met = ranks is not None and ranks.size > 1
+    if ranks is not None and has_met:
         tells, status = ranks.settle(error, status)
+    else:
+        tells = launched_rank() == 0 or leader_waits()
     if tells:
-        if launched_rank() and status not in (EXIT_OK, EXIT_USER_ERROR):
+        if launched_rank() and not (has_met and status in (EXIT_OK, EXIT_USER_ERROR)):
             print(f"process {launched_rank()} of {launched_processes()}:", end=" ", file=sys.stderr, flush=True)
         report(error)
     return status

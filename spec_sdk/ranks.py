@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -28,6 +30,8 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SI
 _LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
 _ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 """What ``accelerate launch`` always sets."""
+_PATIENCE_S, _LONGEST_START_S, _POLL_S = 3.0, 20.0, 0.2
+"""How long a launcher may take to end a process whose leader failed as it did, and a leader to listen for others."""
 
 
 class Ranks:
@@ -158,6 +162,24 @@ def launched_here() -> tuple[int, int]:
 def under_launcher() -> bool:
     """Whether a launcher started this process, be it as the only one."""
     return launched_processes() > 1 or _ACCELERATE in os.environ
+
+
+def leader_waits() -> bool:
+    """Whether the leader listens for this process, which failed before they met: then nobody else tells of it.
+
+    A leader that failed too, as with a wrong option that all were given, has told of it, and never listens. Torchrun
+    listens for it, but ends this process as soon as the leader has ended.
+    """
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not address or not port.isdecimal():
+        return False
+    time.sleep(_PATIENCE_S)
+    until = time.monotonic() + _LONGEST_START_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection((address, int(port)), timeout=1):
+            return True
+        time.sleep(_POLL_S)
+    return False
 
 
 @contextlib.contextmanager

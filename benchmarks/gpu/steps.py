@@ -153,6 +153,22 @@ STEPS = ordered(
             on_cpu=("--device=cpu", "--shape=tiny", "--tokens=8"),
         ),
         Step(
+            "headline_1b",
+            (
+                "-m",
+                "benchmarks.gpu.headline",
+                "--shape=1b",
+                "--seconds={seconds}",
+                "--output={results}/headline_1b.json",
+            ),
+            value=130,
+            expected_s=60,
+            least_s=30,
+            limit_s=150,
+            needs=("pluggy", "structlog", "omegaconf"),
+            on_cpu=("--device=cpu", "--shape=tiny", "--tokens=8"),
+        ),
+        Step(
             "graph_steps",
             ("-m", "benchmarks.gpu.graph_steps", "--seconds={seconds}", "--output={results}/graph_steps.json"),
             value=90,

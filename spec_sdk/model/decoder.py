@@ -251,6 +251,12 @@ class Decoder:
         """The rotations of rows at ``position_BN``, all less than ``positions``: one for each of ``ropes``."""
         return [table.at(position_BN, positions) for table in self._rotary]
 
+    def reserve_rotations(self, positions: int) -> tuple[int, ...]:
+        """Have the rotations of so many positions; how many there are of each kind, by which a table that took the
+        place of a smaller one is known.
+        """
+        return tuple(table.reserve(positions) for table in self._rotary)
+
     def of_pass(self, work: ForwardPass) -> Decoder:
         """The decoder whose stages a runner calls in one pass.
 

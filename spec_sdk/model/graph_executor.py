@@ -71,7 +71,7 @@ class GraphExecutor(TorchExecutor):
         self.one_launch = not (self.config.encoder or decoder.data_dependent)
         self._capture = capture
         self._captured: dict[Hashable, Any] = {}
-        self._largest_capacity = 0
+        self._rotations: tuple[int, ...] = ()
         self.captures = 0
         """Passes that were captured so far."""
 
@@ -132,10 +132,11 @@ class GraphExecutor(TorchExecutor):
 
     def _found(self, key: Hashable, cache: KVCache, capture: Callable[[], CapturedPass]) -> Any:
         """What was captured under this key, now if it was not."""
-        if cache.capacity > self._largest_capacity:
-            # a larger table of rotations takes the place of the one that graphs read
+        rotations = self.decoder.reserve_rotations(cache.capacity)
+        if rotations != self._rotations:
+            # a larger table took the place of the one that graphs read, perhaps in a pass that was not captured
             self._captured.clear()
-            self._largest_capacity = cache.capacity
+            self._rotations = rotations
         found = self._captured.pop(key, None)
         if found is None:
             found = capture()

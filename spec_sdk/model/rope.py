@@ -93,13 +93,18 @@ class RotaryTable:
         self._cos_CD = torch.empty(0)
         self._sin_CD = torch.empty(0)
 
-    def at(self, position_BN: torch.Tensor, positions: int) -> Rotation:
-        """Cosines and sines [B, N, 1, D] at ``position_BN``, all less than ``positions``."""
+    def reserve(self, positions: int) -> int:
+        """Have so many positions, or more; how many there are. Where they were fewer, the table is another one now."""
         if positions > self._cos_CD.shape[0]:
             position_C = torch.arange(positions, device=self._frequency.device, dtype=torch.float32)
             angle_CD = torch.outer(position_C, self._frequency).repeat(1, 2)
             self._cos_CD = (angle_CD.cos() * self._attention_factor).to(self._dtype)
             self._sin_CD = (angle_CD.sin() * self._attention_factor).to(self._dtype)
+        return self._cos_CD.shape[0]
+
+    def at(self, position_BN: torch.Tensor, positions: int) -> Rotation:
+        """Cosines and sines [B, N, 1, D] at ``position_BN``, all less than ``positions``."""
+        self.reserve(positions)
         return self._cos_CD[position_BN][:, :, None], self._sin_CD[position_BN][:, :, None]
 
 

@@ -47,6 +47,13 @@ def test_table_2_has_every_method_at_two_temperatures_by_task(report_of: Any) ->
     assert {row["alpha"] for row in rows if (row["candidate"], row["temperature"]) == ("+sd", 0.0)} == {1.0}
 
 
+def test_a_sampler_is_each_method_s(report_of: Any) -> None:
+    """As the GPU suite asks for one: task=bench takes none beside what it compares."""
+    report = report_of("table2", "--width=2", "--size=2", "sampler=exact")
+    assert all(pipeline.endswith(" sampler=exact") for pipeline in report["methods"].values())
+    assert {row["candidate"] for row in report["rows"]} == {"vanilla", "+sd", "+tree", "EasySpec"}
+
+
 def test_table_3_tells_the_difference(report_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
     rows = report_of("table3", "--width=2", "--size=2")["rows"]
     assert [row["candidate"] for row in rows if row["task"] == "all"] == ["vanilla", "+tree", "EasySpec"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import json
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import headline
+from spec_sdk.model.session import Session
 
 WAYS = {"ways": "passes are captured on a GPU"}
 TINY = ["--device=cpu", "--shape=tiny", "--prefix=20", "--tokens=6"]
@@ -94,26 +96,40 @@ def test_passes_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured ones are run in place here; a way that raises is named, and the others keep their figures."""
     monkeypatch.setattr("spec_sdk_backends.cuda_graphs.GraphCapture", lambda device: lambda run: (run, run()))
     model, cpu = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
-    made = dict(headline.sessions_each_way(model, cpu))
-    assert list(made) == ["fused", "captured", "fused and captured"]
+    ways = headline.sessions_each_way(model, cpu)
+    assert list(ways) == ["fused", "captured", "fused and captured"]
+    made = {name: make() for name, make in ways.items()}
     expected = headline.plain_pass(model)()
     for session in made.values():
         found = headline.plain_pass(dataclasses.replace(model, session=session))()
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    # what was decoded before is no part of the comparison
+    headline.of_cycles(model, 1, cpu, 1)
 
-    def broken(way: headline.Model, *arguments: object) -> dict[str, Any]:
+    def broken() -> Session:
+        raise RuntimeError("no kernel here")
+
+    def uncaptured(way: headline.Model, *arguments: object) -> dict[str, Any]:
         if way.session is made["captured"]:
             raise RuntimeError("no graph here")
         return {"wall_ms": {"plain": 2.0, "tree": 3.0}, "tree_over_plain_wall": 1.5}
 
-    monkeypatch.setattr(headline, "of_passes", broken)
-    monkeypatch.setattr(headline, "sessions_each_way", lambda *arguments: iter(made.items()))
-    ways = headline.of_ways(model, cpu, 1, 1e-3)
-    assert ways["captured"] == {"error": "RuntimeError: no graph here"}
-    assert ways["fused"]["share_of_bound"] == 0.5 and ways["fused"]["off_by"] < 1e-4
-    told = headline.lines({**FACTS, "ways": ways})
+    def cycle(way: headline.Model, nodes: int, *arguments: object) -> dict[str, Any]:
+        return {"nodes": nodes, "wall_ms": 4.0, "overhead_ms": None}
+
+    monkeypatch.setattr(headline, "of_passes", uncaptured)
+    monkeypatch.setattr(headline, "of_cycles", cycle)
+    each = {"broken": broken, **{name: functools.partial(made.__getitem__, name) for name in made}}
+    monkeypatch.setattr(headline, "sessions_each_way", lambda *arguments: each)
+    figures = headline.of_ways(model, cpu, 1, 1e-3)
+    assert figures["broken"] == {"error": "RuntimeError: no kernel here"}
+    assert figures["captured"] == {"error": "RuntimeError: no graph here"}
+    assert figures["fused"]["share_of_bound"] == 0.5 and figures["fused"]["off_by"] < 1e-4
+    assert figures["fused"]["plain_decoding"]["share_of_bound"] == 0.25
+    told = headline.lines({**FACTS, "ways": figures})
     assert "passes captured: RuntimeError: no graph here" in told
-    assert any(line.startswith("passes fused: plain 2.000 ms, 50.0% of the bound's speed") for line in told)
+    fused = next(line for line in told if line.startswith("passes fused: plain 2.000 ms, 50.0% of the bound's speed"))
+    assert "plain decoding 4.000 ms a token, 25.0%" in fused
 
 
 FACTS = {

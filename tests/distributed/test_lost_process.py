@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -74,11 +78,30 @@ def test_the_others_end_too(
         assert (tmp_path / "run" / "metrics.json").is_file()
 
 
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_a_process_that_stands_still_ends_the_others(victim: int, command: list[str], tmp_path: Path) -> None:
+    """It answers nothing and closes nothing, also where it holds the store that all met at."""
+    processes = start(2, [*command, "backend.timeout=3"], tmp_path)
+    other = processes[1 - victim]
+    try:
+        assert processes[0].stdout is not None and processes[0].stdout.read(3)
+        began = time.monotonic()
+        processes[victim].send_signal(signal.SIGSTOP)
+        assert other.wait(SOON_S) == LOST
+        assert time.monotonic() - began < SOON_S
+    finally:
+        processes[victim].send_signal(signal.SIGCONT)
+        ended = end(processes)
+    told = [line for line in ended[1 - victim][2].splitlines() if "another process" in line]
+    assert len(told) == 1 and "stands still" in told[0]
+    assert [status for status, _, _ in ended] == [LOST, LOST]
+
+
 @pytest.mark.full
 def test_bad_input_is_told_once_and_is_every_rank_s_status(command: list[str], tmp_path: Path) -> None:
     for arguments in (["prompt="], ["drafter.widht=3"], ["backend=cpu"], ["model.target=nowhere"], ["--multirun"]):
         ended = end(start(2, [*command, *arguments, "max_new_tokens=4"], tmp_path))
-        lines = [line for _, _, err in ended for line in err.splitlines()]
+        lines = [line for _, _, err in ended for line in err.splitlines() if not line.startswith("spec-sdk ")]
         assert [line.partition(":")[0] for line in lines] == ["error"], (arguments, lines)
         assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT], arguments
 
@@ -102,3 +125,32 @@ def test_a_process_with_other_options_ends_the_run_in_one_line(case: str, comman
     assert len(lines) == 1 and "process 1 of 2 was started with other options than the leader: " + message in lines[0]
     assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT]
     assert all("Traceback" not in err for _, _, err in ended)
+
+
+def test_a_process_that_fails_before_it_met_the_others_says_why(command: list[str], tmp_path: Path) -> None:
+    """The leader knows only that it did not come."""
+    began = time.monotonic()
+    ended = end(start(2, [*command, "max_new_tokens=4", "backend.timeout=15"], tmp_path, ["drafter.widht=3"]))
+    assert time.monotonic() - began < SOON_S
+    assert [status for status, _, _ in ended] == [LOST, BAD_INPUT]
+    assert "did not find each other" in ended[0][2]
+    assert ended[1][2].startswith("process 1 of 2: error: ") and "widht" in ended[1][2]
+    assert len(ended[1][2].splitlines()) == 1
+
+
+def test_a_stranger_at_the_leader_s_port_keeps_nobody_waiting(command: list[str], tmp_path: Path) -> None:
+    """It takes the connection and says nothing, for which torch has no timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(stranger.getsockname()[1])}
+        ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(
+            [sys.executable, *command, "backend.timeout=1"],
+            cwd=tmp_path,
+            env={**os.environ, **where, **ranks},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SOON_S,
+        )
+    assert run.returncode == LOST
+    assert run.stderr.startswith("process 1 of 2: error: the processes of this run did not find each other")

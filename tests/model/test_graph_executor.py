@@ -90,6 +90,23 @@ def test_a_larger_cache_is_captured_anew() -> None:
     assert made.captures == 2
 
 
+@pytest.mark.parametrize("elsewhere", ["the same executor", "an executor of the same decoder"])
+def test_a_long_pass_over_another_cache_leaves_no_graph_with_a_table_that_is_gone(elsewhere: str) -> None:
+    """It is not captured itself, but a larger table of rotations takes the place of the one that graphs read."""
+    made, plan = executor(), PassPlan(SequentialRunner())
+    small, large = made.new_cache(), made.new_cache()
+    small.reserve(1, 64)
+    large.reserve(1, 512)
+    made.forward(chain(made, 0, 2), small, plan)
+    other = made if elsewhere == "the same executor" else TorchExecutor(made.decoder, StaticOps())
+    other.forward(chain(other, 0, MOST_ROWS + 1), large, plan)
+    assert made.captures == 1
+    made.forward(chain(made, 2, 2), small, plan)
+    assert made.captures == 2
+    made.forward(chain(made, 4, 2), small, plan)
+    assert made.captures == 2
+
+
 def test_a_runner_says_itself_that_it_is_capturable() -> None:
     """A subclass may look at lengths: it is run as it is until it says that it does not."""
 

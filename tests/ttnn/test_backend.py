@@ -30,7 +30,11 @@ def install(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
     [
         ((), "auto", "backend=ttnn: neither ttnn nor tt-lang-sim is installed: pip install 'spec-sdk[ttnn-sim]' for"),
         (("ttnn",), True, "backend.simulate=true: tt-lang-sim is not installed: pip install 'spec-sdk[ttnn-sim]'"),
-        (("tt-lang-sim",), False, "backend.simulate=false: ttnn is not installed here; use backend.simulate=auto"),
+        (
+            ("tt-lang-sim",),
+            False,
+            "backend.simulate=false: ttnn is not installed: on a machine with a Tenstorrent device pip install ",
+        ),
         (("tt-lang-sim",), "yes", "backend.simulate: 'yes' must be auto, true or false"),
     ],
 )

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from spec_sdk.cli.jobs import EXIT_LOST
 from spec_sdk.contracts import Backend, Finding, Suitability, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
-from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes
+from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes, launched_rank
 from spec_sdk.usable_cores import usable_cores
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
 from spec_sdk_backends.cpu import ACTIVATIONS, AUTO, CpuBackend, CpuConfig, check_threads
@@ -25,6 +29,8 @@ from spec_sdk_backends.thread_waiting import CHOICES
 
 LONGEST_TIMEOUT = 1_000_000
 """Seconds, eleven days: torch.distributed counts in nanoseconds and would overflow."""
+MEETING_GRACE_S = 10.0
+"""Beyond torch's timeouts, for the store and for the connections of all to all."""
 
 
 @dataclass
@@ -154,10 +160,33 @@ class AccelerateBackend(Backend):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
+                with _at_most(2 * self.config.timeout + MEETING_GRACE_S):
+                    PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
             except RuntimeError as error:
                 raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
         join(ProcessRanks(timedelta(seconds=self.config.timeout)))
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """End this process if what is done meanwhile takes longer.
+
+    Torch's timeout does not hold for who meets a stranger at the leader's port, which never says what a leader would.
+    """
+    timer = threading.Timer(seconds, _give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up() -> None:
+    line = "error: the processes of this run did not find each other (nothing answers at the leader's port)"
+    # on other ranks than the leader sys.stderr leads nowhere meanwhile
+    print(f"process {launched_rank()} of {launched_processes()}: {line}", file=sys.__stderr__, flush=True)
+    os._exit(EXIT_LOST)
 
 
 def _on_gpus(config: AccelerateConfig, processes: int) -> bool:

@@ -38,6 +38,9 @@ with the cause before those that only lost it."""
 LINGER_S = 2.0
 POLL_S = 0.05
 """How long the leader waits at most, after a failure, for the others to see that it was told of."""
+AGREEMENT_S = 6.0
+"""How long a rank that failed asks the store who tells of it. A leader that stands still never answers, and
+torch.distributed's store has no timeout for an answer."""
 LOOK = timedelta(seconds=0.5)
 """How often a rank that waits looks whether the other processes are still there."""
 
@@ -154,6 +157,16 @@ class ProcessRanks(Ranks):
 
     def _agree_on_end(self, error: BaseException, status: int) -> tuple[bool, int]:
         time.sleep(PATIENCE_S * (2 * isinstance(error, RankLost) + (not self.is_leader)))
+        answers: list[tuple[bool, int]] = []
+        asking = threading.Thread(target=lambda: answers.append(self._ask_who_tells(status)), daemon=True)
+        asking.start()
+        asking.join(AGREEMENT_S)
+        if not answers:
+            self._is_stuck = True
+            return True, status
+        return answers[0]
+
+    def _ask_who_tells(self, status: int) -> tuple[bool, int]:
         try:
             tells = self._store.add(_TOLD, 1) == 1
             if tells:

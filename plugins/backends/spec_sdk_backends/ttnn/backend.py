@@ -64,7 +64,10 @@ class TtnnBackend(Backend):
                 "backend.devices: a mesh is had on the simulator only; use backend.simulate=true, or devices=1"
             )
         if not self.simulates and not has_device:
-            raise UserError("backend.simulate=false: ttnn is not installed here; use backend.simulate=auto")
+            raise UserError(
+                "backend.simulate=false: ttnn is not installed: on a machine with a Tenstorrent device pip install "
+                "ttnn (Python 3.10 or 3.12), or use backend.simulate=auto"
+            )
 
     @property
     def device(self) -> torch.device:
