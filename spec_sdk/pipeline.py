@@ -28,7 +28,7 @@ from spec_sdk.contracts import (
     weakest,
 )
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
-from spec_sdk.errors import UserError
+from spec_sdk.errors import PluginFault, UserError
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.lipschitz import EstimateOfRun
@@ -345,6 +345,7 @@ def build_pipeline(
     )
     pipeline.prepare()
     check_chains(verifier, pipeline.engine.drafter)
+    check_wishes(pipeline.engine.drafter, models.target.executor.layers)
     if settings.deterministic and pipeline.guarantee == "relaxed":
         relaxed = (
             f"verifier '{verifier.name}'" if attention is None else f"predictor '{settings.predictor.get('name')}'"
@@ -370,6 +371,17 @@ def check_chains(verifier: Verifier, drafter: Drafter) -> None:
         f"verifier: '{verifier.name}' takes chains, and drafter '{drafter.name}' drafts trees; use "
         f"verifier=multi_step, {advice}"
     )
+
+
+def check_wishes(drafter: Drafter, layers: int) -> None:
+    """Raise PluginFault for a drafter that wants of a target of so many ``layers`` what it cannot give."""
+    for layer in drafter.taps:
+        if not isinstance(layer, int) or not 0 <= layer <= layers:
+            raise PluginFault(f"drafter {drafter.name!r}: its taps have layer {layer!r}; the target's are 0 … {layers}")
+    if not isinstance(drafter.target_top_k, int) or drafter.target_top_k < 0:
+        raise PluginFault(
+            f"drafter {drafter.name!r}: target_top_k is a whole number of 0 or more, not {drafter.target_top_k!r}"
+        )
 
 
 def check_alike(settings: Settings, ranks: Ranks) -> None:

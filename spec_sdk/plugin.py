@@ -18,7 +18,9 @@ class NoOptions:
 
 
 class Plugin:
-    """What all kinds share. ``kind`` is set by the base class of each kind, ``name`` by the plugin."""
+    """What all kinds share. ``kind`` is set by the base class of each kind, ``name`` by the plugin. A plugin made of
+    another one has the ``aliases`` that it says, and none of the other's.
+    """
 
     kind: ClassVar[str]
     name: ClassVar[str]
@@ -26,6 +28,10 @@ class Plugin:
     Config: ClassVar[type] = NoOptions
     parts: ClassVar[Mapping[str, str]] = {}
     """Options that choose plugins of other kinds, option → kind; the options of those stand beside this one's own."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        not_inherited(cls, "aliases", Plugin.aliases, ["name"])
 
 
 def not_inherited(cls: type, name: str, default: object, describes: Collection[str]) -> None:

@@ -9,6 +9,7 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+import operator
 import sys
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -34,8 +35,8 @@ class TokenTree:
 
     ``draws_N[i]`` lists the draws made at node ``i`` in draw order, duplicates kept: a child drawn twice appears twice.
 
-    Raises ValueError, naming the node, for arrays that are no tree in pre-order: a negative token, a parent that is
-    unknown, comes later or closes a cycle, a wrong depth or end.
+    Raises ValueError, naming the node, for arrays that are no tree in pre-order: a token that is negative or no int, a
+    parent that is unknown, comes later or closes a cycle, a wrong depth or end.
     """
 
     token_N: tuple[int, ...]
@@ -125,6 +126,7 @@ class TreeBuilder:
     draws: list[list[Draw]] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.root = _whole(self.root, 0)
         self.token, self.parent, self.depth, self.draws = [self.root], [-1], [0], [[]]
         self._child: list[dict[int, int]] = [{}]
         self._sequences: dict[int, dict[int, _Sequence]] = {}
@@ -156,9 +158,11 @@ class TreeBuilder:
         number, so that a drafter that gives copies of its distribution is refused and not misread. ``probability``:
         what the drafter of a chosen token takes to be its chance after ``parent``.
 
-        Raises ValueError, naming the node, for an unknown parent, a negative token, a drawn token without its ``q_V``
-        or outside it, a draw that cannot belong to its sequence, and a node more than ``max_nodes``.
+        Raises ValueError, naming the node, for an unknown parent, a token that is negative or no whole number, a drawn
+        token without its ``q_V`` or outside it, a draw that cannot belong to its sequence, and a node more than
+        ``max_nodes``.
         """
+        token = _whole(token, self.size)
         if not 0 <= parent < self.size:
             raise ValueError(
                 f"tree node {self.size}: parent {parent} does not exist yet (the tree has {self.size} nodes)"
@@ -262,6 +266,14 @@ def _memory(q_V: torch.Tensor) -> tuple[object, ...]:
     return q_V.device, q_V.data_ptr(), q_V.dtype, q_V.shape, q_V.stride()
 
 
+def _whole(token: int, node: int) -> int:
+    """``token`` as an int, also of one of NumPy or in a tensor: answers are compared and written as JSON."""
+    try:
+        return int(operator.index(token))
+    except TypeError as error:
+        raise ValueError(f"tree node {node}: token id {token!r} is no whole number") from error
+
+
 def _misfit(
     sequence: _Sequence, token: int, source: torch.Tensor | DraftDistribution | None, drafter: str
 ) -> str | None:
@@ -292,6 +304,8 @@ def _check_arrays(tree: TokenTree) -> None:
             f"tree node 0 is the root: its parent is {parent_N[0]}, not -1, or its depth {depth_N[0]}, not 0"
         )
     for node, token in enumerate(tree.token_N):
+        if type(token) is not int:
+            raise ValueError(f"tree node {node}: token id {token!r} is no int")
         if token < 0:
             raise ValueError(f"tree node {node}: token id {token} is negative")
     for node in range(1, size):

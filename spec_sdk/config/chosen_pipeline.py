@@ -16,6 +16,7 @@ from spec_sdk.config.hydra_loader import CONFIG_NAME, CheckedLoader, config_load
 from spec_sdk.config.nested import leaves, value_at
 from spec_sdk.config.overrides import SEARCH_PATH, parse
 from spec_sdk.config.own_yaml import own_yaml, plain
+from spec_sdk.config.parts_defaults import drop_defaults_of_other_parts
 from spec_sdk.config.unlisted import options_of_plugin
 from spec_sdk.installed import conf_packages
 from spec_sdk.settings import PIPELINE_NODES, PLUGIN_NODES
@@ -24,7 +25,8 @@ from spec_sdk.settings import PIPELINE_NODES, PLUGIN_NODES
 def settle(config: DictConfig, hydra: DictConfig) -> None:
     """Drop the pipeline's options that are stale, and note in ``pipeline.overridden`` which of its values were changed.
 
-    Then choose the dtype and the sampler that suit the backend, where nobody did.
+    Then drop values of our YAML that were not meant for another package's parts, and choose the dtype and the sampler
+    that suit the backend, where nobody did.
 
     ``hydra`` is Hydra's own part of the config.
     """
@@ -35,6 +37,7 @@ def settle(config: DictConfig, hydra: DictConfig) -> None:
         _drop_stale_options(config, hydra, loader)
         if isinstance(config.get("pipeline"), DictConfig):
             config.pipeline.overridden = _overridden(config, hydra, loader, may_change=bool(places))
+        drop_defaults_of_other_parts(config, hydra.runtime.choices, _typed(hydra), loader)
         settle_suited(config, _typed(hydra), hydra.runtime.choices.get("pipeline"), loader)
 
 

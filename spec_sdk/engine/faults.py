@@ -1,15 +1,21 @@
 """What a plugin may not hand to the scheduler, and whose request an error is.
 
-Legend: N tree nodes.
+Legend: N tree nodes, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
+
+import torch
 
 from spec_sdk.contracts.request import Budget, Verdict
 from spec_sdk.model.session import token_fault
+from spec_sdk.ops.draws import DraftDistribution, Draw, DrawKind
 from spec_sdk.tree import TokenTree
+
+KINDS = get_args(DrawKind)
 
 
 def budget_fault(budget: object) -> str | None:
@@ -33,7 +39,35 @@ def tree_fault(tree: object, pending_token: int, budget: Budget, vocabulary: int
         return f"tree node {node} has depth {tree.depth_N[node]}, the budget is a depth of {budget.depth}"
     if tree.size > budget.nodes:
         return f"tree node {budget.nodes}: the tree has {tree.size} nodes, the budget is {budget.nodes} with the root"
+    for node, draws in enumerate(tree.draws_N):
+        for draw in draws:
+            if not 0 < draw.node < tree.size or tree.parent_N[draw.node] != node:
+                return f"tree node {node}: a draw made there is of node {draw.node}, which is no child of it"
     return token_fault(tree, vocabulary)
+
+
+def draws_fault(tree: TokenTree, vocabulary: int) -> str | None:
+    """What makes a proposed tree's draws unusable beside logits of ``vocabulary`` tokens, naming the node; None if
+    nothing does. No distribution is read: that it sums to 1 and is the one drawn from, the drafter answers for.
+    """
+    faults = ((draw, _draw_fault(draw, vocabulary)) for draws in tree.draws_N for draw in draws)
+    return next((f"tree node {draw.node}: {fault}" for draw, fault in faults if fault), None)
+
+
+def _draw_fault(draw: Draw, vocabulary: int) -> str | None:
+    source = draw.source
+    if draw.kind not in KINDS:
+        return f"its draw is {draw.kind!r}, which is none of {', '.join(KINDS)}"
+    if (source is None) != (draw.kind == "chosen"):
+        return f"a drawn token needs its q_V, a chosen one has none (kind {draw.kind!r})"
+    if source is None:
+        return None
+    held = source.stored if isinstance(source, DraftDistribution) else source
+    if not isinstance(held, torch.Tensor):
+        return f"its q_V is of type {type(held).__name__}, and no tensor"
+    if held.shape != (vocabulary,) or not held.is_floating_point():
+        return f"its q_V is {held.dtype} of shape {list(held.shape)}, it must be floating-point of [{vocabulary}]"
+    return "its q_V requires a gradient; draft under torch.no_grad()" if held.requires_grad else None
 
 
 def verdict_fault(verdict: object, tree: TokenTree, vocabulary: int) -> str | None:
@@ -49,7 +83,9 @@ def verdict_fault(verdict: object, tree: TokenTree, vocabulary: int) -> str | No
             return f"the accepted path has node {node}, the tree has {tree.size} nodes"
         if tree.parent_N[node] != parent:
             return f"tree node {node} follows node {parent} in the accepted path, its parent is {tree.parent_N[node]}"
-    if not isinstance(verdict.next_token, int) or not 0 <= verdict.next_token < vocabulary:
+    if not isinstance(verdict.next_token, int):
+        return f"the next token {verdict.next_token!r} is no int"
+    if not 0 <= verdict.next_token < vocabulary:
         return f"the next token {verdict.next_token!r} lies outside the vocabulary of {vocabulary}"
     return None
 

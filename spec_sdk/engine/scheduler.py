@@ -20,7 +20,7 @@ from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.verifier import Ahead, Verifier
 from spec_sdk.engine.constrained_tree import constrained_tree
-from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, tree_fault, verdict_fault
+from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, draws_fault, tree_fault, verdict_fault
 from spec_sdk.engine.forced_tokens import WIDEST, forced_run
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
@@ -305,6 +305,8 @@ class Scheduler:
         logits: dict[int, torch.Tensor] = {}
         for turn in turns:
             with self._ending([turn.active]):
+                if fault := draws_fault(turn.tree, turn.logits_NV.shape[-1]):
+                    raise PluginFault(f"drafter {self.drafter.name!r}: {fault}")
                 logits[turn.active.slot] = penalised(turn.logits_NV, turn.tree, turn.active.view)
         turns = self._going_on(turns)
         if not turns:

@@ -185,6 +185,21 @@ def test_the_first_of_two_packages_keeps_a_name(one: Registry) -> None:
     assert len(one.problems) == 1
 
 
+def test_a_plugin_made_of_another_does_not_claim_its_aliases(one: Registry) -> None:
+    class Steadier(Steady):
+        name = "steadier"
+
+    class Renamed(Steady):
+        name = "renamed"
+        aliases = ("fixed",)
+
+    one.register(Steadier, "theirs")
+    one.register(Renamed, "theirs")
+    assert problems(one) == []
+    assert one.names("policy") == ["constant", "fixed", "renamed", "steadier", "steady"]
+    assert one.get("policy", "constant") is Steady
+
+
 @dataclass
 class Demanding:
     depth: int

@@ -288,6 +288,7 @@ def test_plugins_see_a_request_and_cannot_change_it() -> None:
         ([1, 2], 0, "the accepted path [1, 2] does not begin with the root, node 0"),
         ([0], 5, "the next token 5 lies outside the vocabulary of 5"),
         ([0], -1, "the next token -1 lies outside the vocabulary of 5"),
+        ([0], 2.0, "the next token 2.0 is no int"),
     ],
 )
 def test_the_least_that_makes_a_verdict_unusable(path: list[int], next_token: int, fault: str | None) -> None:

@@ -98,6 +98,26 @@ def test_without_it_bits_depend_on_how_a_prompt_was_fed(dtype: torch.dtype) -> N
         check_same_bits(executor_of("smollm", dtype, deterministic=False), 0)
 
 
+@pytest.mark.parametrize("weights", ["int8, rows in 8 bits", "int4, rows in 8 bits"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_in_8_bits_need_no_option(dtype: torch.dtype, weights: str) -> None:
+    """Where rows are rounded, a last bit is not a last bit any more: lossless pipelines would not be."""
+    executor = executor_of("smollm", dtype, weights, deterministic=False)
+    check_same_bits(executor, 0)
+    check_same_bits(executor, 1, most_nodes=180, rounds=2)
+
+
+@pytest.mark.parametrize("weights", ["dense", "int4, rows in 8 bits"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_narrow_passes_over_a_cache_in_8_bits(dtype: torch.dtype, weights: str) -> None:
+    """A last bit that differs would be rounded to another code, and be seen by all tokens that follow."""
+    executor = executor_of("qwen3", dtype, weights, deterministic=False)
+    assert isinstance(executor, TorchExecutor)
+    executor.keep_cache_in_int8()
+    for seed in range(4):
+        check_same_bits(executor, seed, most_requests=2, most_nodes=30, longest_prompt=30)
+
+
 def test_some_of_the_blocks() -> None:
     """What a draft model is that is cut out of the target."""
     cut = executor_of("smollm", torch.bfloat16).cut([0, 2])

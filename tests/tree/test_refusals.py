@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.errors import PluginFault
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.pipeline import check_wishes
 from spec_sdk.testing import TableModel
 from spec_sdk.testing.defaults import reference_sampler, request_for
-from spec_sdk.tree import Draw, TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree, TreeBuilder
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.support.tiny_decoder import tiny_decoder
 
@@ -45,6 +49,8 @@ SOUND: dict[str, Any] = {
         ({"end_N": (5, 3, 3, 4)}, "tree node 0 has 3 descendants, so its end is 4, not 5"),
         ({"end_N": (4, 3, 3)}, "tree node 3: end_N has 3 entries, token_N has 4"),
         ({"token_N": (1, 0, -3, 2)}, "tree node 2: token id -3 is negative"),
+        ({"token_N": (1, 0, 3.0, 2)}, "tree node 2: token id 3.0 is no int"),
+        ({"token_N": (1, True, 3, 2)}, "tree node 1: token id True is no int"),
         # breadth first: every parent comes before its children, but subtrees are torn apart
         (
             {"parent_N": (-1, 0, 0, 1), "depth_N": (0, 1, 1, 2), "end_N": (4, 3, 3, 4)},
@@ -146,3 +152,64 @@ def test_a_token_that_the_model_does_not_have() -> None:
     with pytest.raises(ValueError, match=refusal):
         first_tokens(Fixed(TokenTree.chain(1, [3, outside, 4])), Budget(3), target)
     assert first_tokens(Fixed(TokenTree.chain(1, [3, outside - 1, 4])), Budget(3), target)
+
+
+@pytest.mark.parametrize("number", [np.int64, torch.tensor, np.uint8])
+def test_tokens_of_other_libraries_become_ints(number: Any) -> None:
+    tree = TokenTree.chain(number(1), [number(0), number(3)])
+    assert tree.token_N == (1, 0, 3) and {type(token) for token in tree.token_N} == {int}
+
+
+@pytest.mark.parametrize("token", [2.0, "2", None, torch.tensor([1, 2]), np.float32(2)])
+def test_what_is_no_token(token: Any) -> None:
+    with pytest.raises(ValueError, match="^tree node 1: token id .* is no whole number$"):
+        TokenTree.chain(1, [token])
+
+
+@pytest.mark.parametrize(
+    ("draw", "fault"),
+    [
+        (Draw(2, "chosen"), "tree node 0: a draw made there is of node 2, which is no child of it"),
+        (Draw(7, "chosen"), "tree node 0: a draw made there is of node 7, which is no child of it"),
+        (Draw(0, "chosen"), "tree node 0: a draw made there is of node 0, which is no child of it"),
+        (Draw(1, "with_replacement"), "tree node 1: a drawn token needs its q_V, a chosen one has none"),
+        (Draw(1, "chosen", torch.ones(4) / 4), "tree node 1: a drawn token needs its q_V, a chosen one has none"),
+        (Draw(1, "guessed", torch.ones(4) / 4), "tree node 1: its draw is 'guessed', which is none of chosen, "),  # type: ignore[arg-type]
+        (Draw(1, "with_replacement", [0.25] * 4), "tree node 1: its q_V is of type list, and no tensor"),  # type: ignore[arg-type]
+        (Draw(1, "with_replacement", torch.ones(3) / 3), "tree node 1: its q_V is torch.float32 of shape [3], it must"),
+        (Draw(1, "with_replacement", torch.ones(5) / 5), "tree node 1: its q_V is torch.float32 of shape [5], it must"),
+        (Draw(1, "with_replacement", torch.ones(1, 4) / 4), "tree node 1: its q_V is torch.float32 of shape [1, 4], "),
+        (
+            Draw(1, "with_replacement", torch.ones(4).long()),
+            "tree node 1: its q_V is torch.int64 of shape [4], it must",
+        ),
+        (
+            Draw(1, "with_replacement", (torch.ones(4) / 4).requires_grad_()),
+            "tree node 1: its q_V requires a gradient; draft under torch.no_grad()",
+        ),
+        (
+            Draw(1, "with_replacement", DraftDistribution(torch.zeros(6), lambda logits_V: logits_V.softmax(-1))),
+            "tree node 1: its q_V is torch.float32 of shape [6], it must",
+        ),
+    ],
+)
+def test_draws_that_no_rule_can_judge(draw: Draw, fault: str) -> None:
+    tree = TokenTree(**SOUND | {"draws_N": ((draw, Draw(3, "chosen")), (Draw(2, "chosen"),), (), ())})
+    with pytest.raises(PluginFault, match="^" + re.escape(f"drafter 'stubborn': {fault}")):
+        first_tokens(Fixed(tree), Budget(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("wish", "fault"),
+    [
+        ({"taps": (0, 3)}, None),
+        ({"taps": (4,)}, "drafter 'stubborn': its taps have layer 4; the target's are 0 … 3"),
+        ({"taps": (-1,)}, "drafter 'stubborn': its taps have layer -1; the target's are 0 … 3"),
+        ({"target_top_k": -1}, "drafter 'stubborn': target_top_k is a whole number of 0 or more, not -1"),
+    ],
+)
+def test_what_a_drafter_may_want_of_the_target(wish: dict[str, Any], fault: str | None) -> None:
+    drafter = Fixed(TokenTree(**SOUND))
+    vars(drafter).update(wish)
+    with pytest.raises(PluginFault, match=f"^{re.escape(fault)}$") if fault else contextlib.nullcontext():
+        check_wishes(drafter, 3)

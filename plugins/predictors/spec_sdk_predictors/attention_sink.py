@@ -6,6 +6,7 @@ Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from spec_sdk.contracts import Announce, PartialAttention, Predictor, Speculativ
 from spec_sdk.errors import UserError
 from spec_sdk.ops import Ends, Ops
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.plugin import not_inherited
 
 SIZE = 128
 
@@ -48,6 +50,11 @@ class AttentionSink(Predictor):
     aliases = ("sink",)
     Config = AttentionSinkConfig
     config: AttentionSinkConfig
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # it would go on predicting by both ends
+        not_inherited(cls, "speculate", Predictor.speculate, ["predict"])
 
     @property
     def ends(self) -> Ends:

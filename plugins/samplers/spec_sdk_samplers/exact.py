@@ -50,6 +50,10 @@ class ExactSampler(ReferenceSampler):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         not_inherited(cls, "recipe", Sampler.recipe, ["row_distribution"])
+        if "row_distribution" not in vars(cls):
+            # rows of its own way would pass by what such a class makes of logits
+            for name in ("rows", "draw_from"):
+                not_inherited(cls, name, getattr(Sampler, name), ["probabilities"])
 
     def __init__(self, config: ExactConfig | None, params: SamplingParams) -> None:
         config = config or self.Config()

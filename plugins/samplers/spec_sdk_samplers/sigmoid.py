@@ -46,7 +46,6 @@ class SigmoidSampler(ExactSampler):
     """
 
     name = "sigmoid"
-    aliases = ()
     guarantee: ClassVar[Guarantee] = "relaxed"
     Config = SigmoidConfig
     config: SigmoidConfig

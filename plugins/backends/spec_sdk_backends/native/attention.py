@@ -64,6 +64,20 @@ def attention(q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: Attenti
     return o_gBNHD
 
 
+def expanded(cache: PassCache, first: int, end: int) -> PassCache:
+    """What a pass sees of layers ``first`` … ``end - 1`` of a cache that does not lie as kernels read it: their layers
+    0 … in a cache that does.
+    """
+    parts = cache.inputs.parts
+    seen = [cache.keys_values(part.index, first, end) for part in parts]
+    (g, G, _, D), slots = seen[0][0].shape, max(part.slot for part in parts) + 1
+    k_gSGCD, v_gSGCD = seen[0][0].new_empty((2, g, slots, G, max(k.shape[2] for k, _ in seen), D))
+    for part, (k_gGKD, v_gGKD) in zip(parts, seen, strict=True):
+        k_gSGCD[:, part.slot, :, : k_gGKD.shape[2]] = k_gGKD
+        v_gSGCD[:, part.slot, :, : v_gGKD.shape[2]] = v_gGKD
+    return PassCache(k_gSGCD, v_gSGCD, cache.inputs)
+
+
 def _in_rows(q_gBNHD: torch.Tensor) -> torch.Tensor:
     """The same with a row's heads side by side, and rows one distance apart."""
     _, B, N, _, D = q_gBNHD.shape

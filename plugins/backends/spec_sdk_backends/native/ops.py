@@ -15,7 +15,7 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.types import PLAIN, AttentionSpec
-from spec_sdk_backends.native.attention import attends, attention
+from spec_sdk_backends.native.attention import MOST_ROWS, attends, attention, expanded
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import DTYPES, library
@@ -93,6 +93,10 @@ class NativeOps(Ops):
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
     ) -> torch.Tensor:
+        if not cache.in_place and q_gBNHD.shape[1] * q_gBNHD.shape[2] <= MOST_ROWS:
+            # the kernel adds up a row's keys in one order whatever is beside it; what differs by a last bit would be
+            # rounded to another code in the next layer
+            cache, first = expanded(cache, first, first + q_gBNHD.shape[0]), 0
         if not cache.in_place or not attends(q_gBNHD, cache.layers(first, first + 1)[0]):
             return super().cached_attention(q_gBNHD, cache, first, spec)
         return attention(q_gBNHD, cache, first, spec)
