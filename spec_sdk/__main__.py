@@ -3,11 +3,12 @@
 import os
 import sys
 
-from spec_sdk.cli.starting import end_at_once
+from spec_sdk.cli.starting import end_at_once, open_closed_streams
 
 
 def main() -> int:
     """Run the command line; an interrupt is status 130 even while modules are still being imported."""
+    open_closed_streams()
     if "WORLD_SIZE" in os.environ:
         # of a process that ends torch's stores say so with a C++ stack; we say it in a line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

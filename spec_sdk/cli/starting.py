@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 WORDS = {signal.SIGINT: b"interrupted\n", signal.SIGTERM: b"terminated\n"}
@@ -21,6 +22,30 @@ def end_at_once() -> None:
     for number in WORDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
+
+
+def open_closed_streams() -> None:
+    """Where stdout or stderr were closed by whoever started the command (``>&-``), what is written there is lost.
+
+    Python has None for them, and the next file that is opened gets their descriptor: what C code tells would be in it.
+    """
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_WRONLY)
+            if not _is_open(descriptor):
+                os.dup2(null, descriptor)
+                os.close(null)
+                null = descriptor
+            os.set_inheritable(null, True)
+            setattr(sys, name, os.fdopen(null, "w", encoding="utf-8", closefd=False))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def starting() -> bool:

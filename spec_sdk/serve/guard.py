@@ -70,7 +70,8 @@ class Guard:
             await refuse(refusal)
         except ClientLeft:
             self._counts.cancelled.inc()
-            status = status or 499
+            # starlette answers 500 to whoever has left, before the exception comes here
+            status = status if status == 200 else 499
         except Exception as error:
             tell_of(error)
             await refuse(unsound())

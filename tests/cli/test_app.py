@@ -201,3 +201,14 @@ def test_a_closed_stdout_is_no_crash(own_directory: Path) -> None:
     while not (own_directory / "out" / "metrics.json").exists():
         assert time.monotonic() < deadline
     assert json.loads((own_directory / "out" / "metrics.json").read_text())["prompts"][0]["new_tokens"] < 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "status"),
+    [("--version", ">&-", 0), ("max_new_tokens=abc", "2>&-", 2), ("--version", "<&- >&- 2>&-", 0)],
+)
+def test_streams_that_were_never_open(arguments: str, closed: str, status: int) -> None:
+    """What would be written there goes nowhere: no traceback, and nothing of stderr on stdout."""
+    command = f"exec {sys.executable} -m spec_sdk {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")

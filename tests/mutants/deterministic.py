@@ -65,7 +65,7 @@ DETERMINISTIC = (
     Mutant(
         "deterministic: promised of every model that runs natively",
         "plugins/backends/spec_sdk_backends/cpu.py",
-        'bits_vary = None if self.deterministic else "wide passes are torch\'s"',
+        'bits_vary = None if in_parts else "wide passes are torch\'s"',
         "bits_vary = None",
         (f"{OF_BITS}::test_without_it_bits_depend_on_how_a_prompt_was_fed",),
     ),

@@ -20,12 +20,10 @@ from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
-from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
+from spec_sdk_backends.native.decoder import NativeDecoder, rounds_rows, unknown_block
 from spec_sdk_backends.native.library import DTYPES, find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
-from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
@@ -177,9 +175,9 @@ class CpuBackend(Backend):
         not_native = self._not_native(decoder)
         if not_native is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
-            bits_vary = None if self.deterministic else "wide passes are torch's"
-            # a last bit of torch's can tip a row's rounding, which moves logits by far more than that bit
-            in_parts = self.deterministic or _rounds_rows(decoder)
+            # beside rounded rows, torch's other last bits tip codes, and a prompt's hang on what it is fed with
+            in_parts = self.deterministic or rounds_rows(decoder)
+            bits_vary = None if in_parts else "wide passes are torch's"
             return TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
         return TorchExecutor(self._compilation.of(decoder), self.ops, not_native)
 
@@ -214,16 +212,6 @@ class CpuBackend(Backend):
         if not self._no_native_kernels:
             return f"{machine}, native kernels{' with AMX' if uses_amx() else ''}"
         return f"{machine}, no native kernels: {self._no_native_kernels}" if self._kernels_missed else machine
-
-
-def _rounds_rows(decoder: Decoder) -> bool:
-    """Whether rows are rounded to 8 bits somewhere in its blocks."""
-    for block in decoder.blocks:
-        mlp = block.mlp
-        linear = (block.qkv, block.output, *((mlp.gate_up, mlp.down) if isinstance(mlp, GatedMLP) else ()))
-        if any(isinstance(part, NativeQuantizedProjection) and part.rounds for part in linear):
-            return True
-    return False
 
 
 def check_threads(threads: int) -> None:

@@ -64,6 +64,16 @@ def unknown_stages(decoder: Decoder) -> str | None:
     return None if len(widths) == 1 else "layers have MLPs of different sizes"
 
 
+def rounds_rows(decoder: Decoder) -> bool:
+    """Whether a linear layer of its blocks rounds the rows that it multiplies."""
+    for block in decoder.blocks:
+        assert isinstance(block.mlp, GatedMLP)
+        linear = (block.qkv, block.output, block.mlp.gate_up, block.mlp.down)
+        if any(isinstance(part, NativeQuantizedProjection) and part.rounds for part in linear):
+            return True
+    return False
+
+
 class NativeDecoder(RestagedDecoder):
     """A decoder of blocks that :func:`unknown_block` has nothing against.
 
