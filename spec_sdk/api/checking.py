@@ -126,7 +126,10 @@ def _encoded(prompt: Prompt, chat: bool | None, tokenizer: Tokenizer) -> list[in
     if isinstance(prompt, str):
         check_text(prompt)
         return encode(tokenizer, prompt, chat)
-    if not isinstance(prompt, Iterable):
+    if isinstance(prompt, Mapping):
+        raise UserError("prompt: it is one message; a chat is a list of messages, [{'role': 'user', 'content': …}]")
+    # bytes would be taken for token ids
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
         raise UserError(f"prompt: {prompt!r} is no text, chat or list of token ids")
     items: list[Any] = list(prompt)
     if items and isinstance(items[0], Mapping):
@@ -136,6 +139,8 @@ def _encoded(prompt: Prompt, chat: bool | None, tokenizer: Tokenizer) -> list[in
 
 def _token_ids(values: Iterable[Any], name: str) -> list[int]:
     """Whole numbers of any kind as ints. Whether the model has such tokens is the token engine's business."""
+    if not isinstance(values, Iterable):
+        raise UserError(f"{name}: {values!r} is no list of token ids")
     ids = []
     for value in values:
         try:

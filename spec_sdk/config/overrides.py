@@ -113,7 +113,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     parsed = []
     for override in overrides:
         reading = _parse(override)
-        if reading is None:
+        # Hydra reads an option without a name, which it then stumbles over
+        if reading is None or not reading.key_or_group:
             text = shortened(override)
             hint = f"values with special characters need quotes inside the shell's: {INNER_QUOTES}"
             if "=" not in override and " " in override.strip():

@@ -261,6 +261,8 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
         (["pipeline.name=''"], "pipeline.name: '' must be"),
         (["drafter=a,b"], "drafter=a,b: several values; --multirun runs each of them"),
         (["prompt"], "'prompt' cannot be read as option=value"),
+        (["=3"], "'=3' cannot be read as option=value"),
+        (["=suffix"], "'=suffix' cannot be read as option=value"),
         (["max_new_tokens=ten"], "max_new_tokens: 'ten' is not a whole number"),
         (["max_new_tokens=1.5"], "max_new_tokens: 1.5 is not a whole number"),
         (["max_new_tokens=0"], "max_new_tokens: 0 must be 1 or more"),
