@@ -96,7 +96,7 @@ def test_a_process_that_holds_on_is_not_waited_for_longer_than_a_compiler(
     (tmp_path / "cache" / "native").mkdir(parents=True)
     with alone_in(tmp_path / "cache" / "native", 0.0):
         assert not isinstance(find(), str)
-    assert capsys.readouterr().err.startswith("waiting for another process, which compiles the native kernels\ncompil")
+    assert capsys.readouterr().err.startswith("waiting for the native kernels, which a process beside this one compiles\ncompil")
 
 
 def test_without_a_compiler_packed_weights_stay_and_the_machine_says_so(

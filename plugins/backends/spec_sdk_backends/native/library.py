@@ -101,7 +101,7 @@ def _obtain() -> ctypes.CDLL:
 
 
 def _say_it_waits() -> None:
-    print("waiting for another process, which compiles the native kernels", file=sys.stderr)
+    print("waiting for the native kernels, which a process beside this one compiles", file=sys.stderr)
 
 
 def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
