@@ -526,7 +526,12 @@ class Scheduler:
             self._active.remove(active)
             self._free.append(active.slot)
             if active.drafting:
-                self.drafter.finish([active.view])
+                try:
+                    self.drafter.finish([active.view])
+                except Exception as fault:
+                    # of two errors the first says more
+                    if error is None:
+                        reason, error = "error", fault
         else:
             return
         if error is not None:

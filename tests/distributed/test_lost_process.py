@@ -69,7 +69,7 @@ def test_the_others_end_too(
     assert time.monotonic() - began < SOON_S
     assert [status for status, _, _ in ended] == statuses
     told = [line for _, _, err in ended for line in err.splitlines() if "another process" in line]
-    assert len(told) == (LOST in statuses)
+    assert len(told) == (LOST in statuses), ended
     for _, _, err in ended:
         assert "Traceback" not in err
     survivor = ended[0 if victim else 1]

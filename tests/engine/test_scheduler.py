@@ -131,6 +131,24 @@ def test_a_batched_call_that_raises_ends_its_requests_and_those_that_wait_go_on(
     assert [tokens(events[number]) for number in (2, 3)] == [expected[2], expected[3]]
 
 
+def test_a_finish_that_raises_ends_its_own_request_alone(expected: dict[int, list[int]]) -> None:
+    class Forgetful(Lookup):
+        def finish(self, requests: Sequence[Request]) -> None:
+            super().finish(requests)
+            if any(request.id == 1 for request in requests):
+                raise KeyError("no such slot")
+
+    events, errors = serve(engine_of(slots=2, drafter=Forgetful()))
+    assert list(errors) == [1] and "no such slot" in str(errors[1])
+    assert [reason(events[number]) for number in range(4)] == ["length", "error", "length", "length"]
+    assert [tokens(events[number]) for number in range(4)] == [expected[number] for number in range(4)]
+
+    # where a request failed before, that is what is told
+    both = Forgetful(raising(RequestError(1, ValueError("no luck"))), of=1)
+    _, errors = serve(engine_of(slots=2, drafter=both))
+    assert list(errors) == [1] and "no luck" in str(errors[1])
+
+
 class Spoiling(MultiStep):
     """Gives one request a verdict that is none, in its third step."""
 
