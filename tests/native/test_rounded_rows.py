@@ -12,12 +12,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.model.chosen_weights import ChosenWeights
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.rounded_rows import rounded_rows
+from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from tests.native.test_deterministic import Checkpoint
 from tests.native.test_products import DTYPES, ROUNDING, ROWS, quantized, random
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
@@ -107,6 +111,34 @@ def test_the_option_reaches_the_products(activations: str, native: bool) -> None
     projection = backend.ops.quantized_projection(quantized(16, 32, 4))
     assert isinstance(projection, NativeQuantizedProjection if native else QuantizedProjection)
     assert projection.rounds == (activations == "int8" or (activations == "auto" and native))
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "rounds"),
+    [
+        ("smollm", torch.float32, True),
+        ("smollm", torch.float16, False),
+        ("gemma2", torch.float32, False),
+        ("mixtral", torch.float32, False),
+    ],
+    ids=str,
+)
+def test_auto_rounds_where_whole_blocks_run_natively(family: str, dtype: torch.dtype, rounds: bool) -> None:
+    """Elsewhere a row's last bits hang on the rows beside it, and would tip its codes."""
+    for activations in ("auto", "int8", "exact"):
+        backend = CpuBackend(CpuConfig(native=True, activations=activations))
+        executor = backend.load(ChosenWeights(Checkpoint(family), "int4", lambda bits: True), dtype)
+        assert isinstance(executor, TorchExecutor)
+        stacks = [stack for layer in range(3) for stack in executor.decoder.stacks(layer, layer + 1)]
+        parts = [*executor.decoder.projections, *(stack.qkv_projections[0] for stack in stacks)]
+        found = {part.rounds for part in parts if isinstance(part, QuantizedProjection)}
+        assert found == {rounds if activations == "auto" else activations == "int8"}, activations
+
+
+def test_auto_rounds_nothing_where_sums_go_over_ranks() -> None:
+    for activations, rounds in (("auto", False), ("exact", False), ("int8", True)):
+        backend = AccelerateBackend(AccelerateConfig(device="cpu", threads=1, activations=activations))
+        assert backend.ops.rounds_rows is rounds
 
 
 @functools.cache

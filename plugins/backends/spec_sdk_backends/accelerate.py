@@ -23,7 +23,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes, launched_rank
 from spec_sdk.usable_cores import usable_cores
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
-from spec_sdk_backends.cpu import ACTIVATIONS, AUTO, CpuBackend, CpuConfig, check_threads
+from spec_sdk_backends.cpu import ACTIVATIONS, AUTO, EXACT, CpuBackend, CpuConfig, check_threads
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
 from spec_sdk_backends.thread_waiting import CHOICES
 
@@ -49,7 +49,9 @@ class AccelerateConfig:
         True, "on the CPU: native kernels, or linear layers in oneDNN's layout; false: plain torch"
     )
     activations: str = option(
-        AUTO, "on the CPU: the rows of a pass, where they are multiplied with weights in few bits", choices=ACTIVATIONS
+        AUTO,
+        "on the CPU: the rows of a pass, where they are multiplied with weights in few bits",
+        choices={**ACTIVATIONS, AUTO: "exact: a last bit of a sum over ranks would tip codes"},
     )
     wait: str = option("auto", "on the CPU: how threads wait for one another", choices=CHOICES)
     pin: bool = option(False, "keep each process on as many CPU cores of its own as it has threads")
@@ -86,7 +88,7 @@ class AccelerateBackend(Backend):
                 CpuConfig(
                     threads=self._threads,
                     pack_weights=config.pack_weights,
-                    activations=config.activations,
+                    activations=EXACT if config.activations == AUTO else config.activations,
                     wait=config.wait,
                 )
             )

@@ -21,7 +21,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
-from spec_sdk_backends.native.decoder import NativeDecoder, rounds_rows, unknown_block
+from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, rounds_rows, unknown_block
 from spec_sdk_backends.native.library import DTYPES, find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
@@ -30,7 +30,7 @@ from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 MOST_THREADS_PER_CORE = 4
 AUTO, EXACT, IN_8_BITS = "auto", "exact", "int8"
 ACTIVATIONS = {
-    AUTO: "int8 with native kernels, where no row changes the result of another, else exact",
+    AUTO: "int8 where native kernels run whole blocks, so that no row changes the result of another, else exact",
     EXACT: "as they are",
     IN_8_BITS: "rounded to 8 bits in groups of 32, as llama.cpp does; faster, above all in passes of many nodes",
 }
@@ -173,6 +173,9 @@ class CpuBackend(Backend):
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
         not_native = self._not_native(decoder)
+        if not_native is not None and self.config.activations == AUTO:
+            # a row of torch's hangs on those beside it, by last bits that tip codes
+            leave_rows_exact(decoder)
         if not_native is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
             # beside rounded rows, torch's other last bits tip codes, and a prompt's hang on what it is fed with

@@ -18,6 +18,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import DTYPES, library
@@ -72,6 +73,16 @@ def rounds_rows(decoder: Decoder) -> bool:
         if any(isinstance(part, NativeQuantizedProjection) and part.rounds for part in linear):
             return True
     return False
+
+
+def leave_rows_exact(decoder: Decoder) -> None:
+    """Multiply rows as they are from now on, everywhere in ``decoder``."""
+    for part in decoder.projections:
+        if isinstance(part, QuantizedProjection):
+            part.rounds = False
+        if isinstance(part, NativeQuantizedProjection) and decoder.dtype in DTYPES:
+            # now, so that no run waits for it
+            most_rows(decoder.dtype, part.quantized.bits)
 
 
 class NativeDecoder(RestagedDecoder):
