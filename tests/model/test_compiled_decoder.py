@@ -162,7 +162,8 @@ def cache() -> dict[str, str]:
 
 
 def real(name: str, compiled: bool) -> Pipeline:
-    settings = settings_of(f"pipeline={name}", f"backend.compile={str(compiled).lower()}")
+    # what is compiled leaves rows as they are
+    settings = settings_of(f"pipeline={name}", f"backend.compile={str(compiled).lower()}", "backend.activations=exact")
     return build_pipeline(settings, Registry.discover())
 
 
