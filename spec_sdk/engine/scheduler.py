@@ -91,11 +91,15 @@ class Scheduler:
     def cancel(self, request: int, reason: str = "interrupted") -> None:
         """End a request between steps; what was emitted stands. Does nothing if it has ended.
 
-        ``reason``: the ``finish_reason`` of its last event.
+        ``reason``: the ``finish_reason`` of its last event. Raises what the drafter's ``finish`` fails with.
         """
         for active in [*self._waiting, *self._active]:
             if active.state.id == request:
                 self._end(active, reason)
+                for told in self._progress:
+                    if told.request == request and told.error is not None:
+                        self._progress.remove(told)
+                        raise told.error
 
     def run(self, state: RequestState, emit: Emit = lambda event: None) -> Iterator[list[int]]:
         """Serve one request to its end, with the others that were added; yield its new tokens step by step.
