@@ -11,8 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -157,23 +156,6 @@ def _opened(path: Path) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def alone_in(directory: Path, longest_s: float, wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold ``directory``, which one process at a time does. ``wait`` is called once if another one has it.
-
-    After ``longest_s`` seconds this process goes on without. Raises OSError if there is no such directory.
-    """
-    with _opened(directory) as handle:
-        end = time.monotonic() + longest_s
-        told = False
-        while not _is_held(handle) and time.monotonic() < end:
-            if not told:
-                wait()
-                told = True
-            time.sleep(0.05)
-        yield
 
 
 def _is_held(handle: int) -> bool:

@@ -64,6 +64,22 @@ def ordered(steps: Iterable[Step]) -> list[Step]:
     return sorted(steps, key=lambda step: -step.value / step.expected_s)
 
 
+def _headline(
+    name: str, options: Sequence[str], value: float, expected_s: float, least_s: float, limit_s: float
+) -> Step:
+    """A step of benchmarks.gpu.headline, on one shape."""
+    return Step(
+        name,
+        ("-m", "benchmarks.gpu.headline", *options, "--seconds={seconds}", f"--output={{results}}/{name}.json"),
+        value=value,
+        expected_s=expected_s,
+        least_s=least_s,
+        limit_s=limit_s,
+        needs=("pluggy", "structlog", "omegaconf"),
+        on_cpu=("--device=cpu", "--shape=tiny", "--tokens=8"),
+    )
+
+
 def _bit_equal(
     name: str, part: str, count: str, pipelines: Sequence[str], value: float, last: Sequence[str] = ()
 ) -> Step:
@@ -142,32 +158,8 @@ STEPS = ordered(
             least_s=10,
             limit_s=60,
         ),
-        Step(
-            "headline",
-            ("-m", "benchmarks.gpu.headline", "--seconds={seconds}", "--output={results}/headline.json"),
-            value=240,
-            expected_s=100,
-            least_s=45,
-            limit_s=240,
-            needs=("pluggy", "structlog", "omegaconf"),
-            on_cpu=("--device=cpu", "--shape=tiny", "--tokens=8"),
-        ),
-        Step(
-            "headline_1b",
-            (
-                "-m",
-                "benchmarks.gpu.headline",
-                "--shape=1b",
-                "--seconds={seconds}",
-                "--output={results}/headline_1b.json",
-            ),
-            value=130,
-            expected_s=60,
-            least_s=30,
-            limit_s=150,
-            needs=("pluggy", "structlog", "omegaconf"),
-            on_cpu=("--device=cpu", "--shape=tiny", "--tokens=8"),
-        ),
+        _headline("headline", (), value=240, expected_s=100, least_s=45, limit_s=240),
+        _headline("headline_1b", ("--shape=1b",), value=130, expected_s=60, least_s=30, limit_s=150),
         Step(
             "graph_steps",
             ("-m", "benchmarks.gpu.graph_steps", "--seconds={seconds}", "--output={results}/graph_steps.json"),

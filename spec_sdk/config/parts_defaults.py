@@ -35,13 +35,14 @@ def drop_defaults_of_other_parts(
         name = str(node.get("name")) if isinstance(node, DictConfig) else ""
         if not _is_ours(kind, name):
             continue
-        options = _options_of_others(kind, plain(node))
+        values = plain(node)
+        options = _options_of_others(kind, values)
         said = {*from_pipeline.get(kind, {}), *(key.removeprefix(f"{kind}.") for key in typed)}
         if not _is_ours(kind, str(chosen.get(kind))):
             said |= {*own_yaml(loader, f"{kind}/{chosen.get(kind)}")}
         ours = own_yaml(loader, f"{kind}/{name}") if options - said else {}
         for option in options - said:
-            if option in node and option in ours and plain(node)[option] == ours[option]:
+            if option in values and option in ours and values[option] == ours[option]:
                 node.pop(option)
 
 

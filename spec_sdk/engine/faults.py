@@ -50,8 +50,14 @@ def draws_fault(tree: TokenTree, vocabulary: int) -> str | None:
     """What makes a proposed tree's draws unusable beside logits of ``vocabulary`` tokens, naming the node; None if
     nothing does. No distribution is read: that it sums to 1 and is the one drawn from, the drafter answers for.
     """
-    faults = ((draw, _draw_fault(draw, vocabulary)) for draws in tree.draws_N for draw in draws)
-    return next((f"tree node {draw.node}: {fault}" for draw, fault in faults if fault), None)
+    for draws in tree.draws_N:
+        for draw in draws:
+            # most are such, and a step may have dozens
+            if draw.kind == "chosen" and draw.source is None:
+                continue
+            if fault := _draw_fault(draw, vocabulary):
+                return f"tree node {draw.node}: {fault}"
+    return None
 
 
 def _draw_fault(draw: Draw, vocabulary: int) -> str | None:

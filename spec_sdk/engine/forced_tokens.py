@@ -59,6 +59,11 @@ def behind(lead: Sequence[int], tree: TokenTree) -> TokenTree:
     )
 
 
+def path_behind(lead: Sequence[int], path: Sequence[int]) -> list[int]:
+    """A path of a tree as one of :func:`behind`'s, which begins with all of ``lead``."""
+    return [*range(len(lead)), *(len(lead) + node for node in path)]
+
+
 def _at(draw: Draw, node: int) -> Draw:
     # dataclasses.replace would work out the distribution
     return Draw(node, draw.kind, draw.source, draw.drafter, draw.sequence, draw.probability)

@@ -95,11 +95,10 @@ class Scheduler:
         """
         for active in [*self._waiting, *self._active]:
             if active.state.id == request:
-                self._end(active, reason)
-                for told in self._progress:
-                    if told.request == request and told.error is not None:
-                        self._progress.remove(told)
-                        raise told.error
+                fault = self._leave(active)
+                self._tell_of_end(active, reason if fault is None else "error")
+                if fault is not None:
+                    raise fault
 
     def run(self, state: RequestState, emit: Emit = lambda event: None) -> Iterator[list[int]]:
         """Serve one request to its end, with the others that were added; yield its new tokens step by step.
@@ -524,22 +523,31 @@ class Scheduler:
         return [turn for turn in turns if turn.active in self._active]
 
     def _end(self, active: Active, reason: str, error: Exception | None = None) -> None:
-        if active in self._waiting:
-            self._waiting.remove(active)
-        elif active in self._active:
-            self._active.remove(active)
-            self._free.append(active.slot)
-            if active.drafting:
-                try:
-                    self.drafter.finish([active.view])
-                except Exception as fault:
-                    # of two errors the first says more
-                    if error is None:
-                        reason, error = "error", fault
-        else:
+        if active not in self._waiting and active not in self._active:
             return
+        fault = self._leave(active)
+        # of two errors the first says more
+        if fault is not None and error is None:
+            reason, error = "error", fault
         if error is not None:
             self._progress.append(Progress(active.state.id, [], reason, error))
+        self._tell_of_end(active, reason)
+
+    def _leave(self, active: Active) -> Exception | None:
+        """Give up its place, and say so to the drafter; what that fails with."""
+        if active in self._waiting:
+            self._waiting.remove(active)
+            return None
+        self._active.remove(active)
+        self._free.append(active.slot)
+        try:
+            if active.drafting:
+                self.drafter.finish([active.view])
+        except Exception as fault:
+            return fault
+        return None
+
+    def _tell_of_end(self, active: Active, reason: str) -> None:
         active.emit({"event": "request_end", "request": active.state.id, "finish_reason": reason})
 
 

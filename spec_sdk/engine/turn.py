@@ -13,7 +13,7 @@ from spec_sdk.contracts.drafter import Hidden
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.engine.constrained_tree import ConstrainedTree
-from spec_sdk.engine.forced_tokens import behind
+from spec_sdk.engine.forced_tokens import behind, path_behind
 from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.model.block_runner import AttentionReport
@@ -107,14 +107,12 @@ class Turn:
     @property
     def scored_verdict(self) -> Verdict:
         """The verdict as one on :attr:`scored`."""
-        above = len(self.above)
-        path = [*range(above), *(above + node for node in self.verdict.path)]
-        return Verdict(path, self.verdict.next_token, self.scored)
+        return Verdict(path_behind(self.above, self.verdict.path), self.verdict.next_token, self.scored)
 
     @property
     def rows(self) -> list[int]:
         """The committed rows of the pass."""
-        return [*range(len(self.above)), *(len(self.above) + node for node in self.path)]
+        return path_behind(self.above, self.path)
 
     @property
     def emitted(self) -> list[int]:

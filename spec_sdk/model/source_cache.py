@@ -66,7 +66,7 @@ class CacheEntry:
             return found
         try:
             self.directory.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock():
+            with one_process(_lock_file(self.directory.parent, self.name), self._say_it_waits):
                 self._remove_leftovers()
                 fault = self._fault()
                 if fault is not None:
@@ -77,18 +77,8 @@ class CacheEntry:
             raise _explain(error, self.label) from error
         return self.directory
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        lock = _lock_of(self.directory.parent, self.name)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            notice(f"another process is preparing {self.label}: waiting for it")
-            lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
+    def _say_it_waits(self) -> None:
+        notice(f"another process is preparing {self.label}: waiting for it")
 
     def _build(self, build: Callable[[Path], None]) -> None:
         temporary = self._temporary()
@@ -117,7 +107,7 @@ class CacheEntry:
             if name == self.name:
                 shutil.rmtree(path)
                 continue
-            with contextlib.suppress(Timeout), _lock_of(path.parent, name).acquire(timeout=0):
+            with contextlib.suppress(Timeout), FileLock(_lock_file(path.parent, name)).acquire(timeout=0):
                 shutil.rmtree(path)
 
     def _fault(self) -> str | None:
@@ -148,9 +138,28 @@ class CacheEntry:
         return None
 
 
-def _lock_of(models: Path, name: str) -> FileLock:
+@contextlib.contextmanager
+def one_process(lock_file: Path, wait: Callable[[], None] = lambda: None, longest_s: float = -1.0) -> Iterator[None]:
+    """Hold ``lock_file``, which one process at a time does; ``wait`` is called once if another one has it.
+
+    After ``longest_s`` seconds (-1: never), and where there can be no lock, this process goes on without it.
+    """
+    lock = FileLock(lock_file)
+    with contextlib.suppress(OSError):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            wait()
+            lock.acquire(timeout=longest_s)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock_file(models: Path, name: str) -> Path:
     """Held by the process that makes the entry ``name``."""
-    return FileLock(models / f".{name}.lock")
+    return models / f".{name}.lock"
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from dataclasses import fields
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState
-from spec_sdk.engine.forced_tokens import behind
+from spec_sdk.engine.forced_tokens import behind, path_behind
 from spec_sdk.engine.target import Target
 from spec_sdk.ops import Ops, TopTokens, read_tops
 from spec_sdk.testing.trees import check_tree
@@ -109,10 +109,7 @@ class Service:
             slots = [state.slot for state in states]
             above = [self._above[slot] for slot in slots]
             scored_trees = [behind(lead, tree) for lead, tree in zip(above, trees, strict=True)]
-            rows = [
-                [*range(len(lead)), *(len(lead) + node for node in path)]
-                for lead, path in zip(above, paths, strict=True)
-            ]
+            rows = [path_behind(lead, path) for lead, path in zip(above, paths, strict=True)]
             scores = self._target.score(slots, scored_trees, self.drafter.taps)
             hidden = [
                 {layer: h_NM[of] for layer, h_NM in scored.hidden.items()}

@@ -18,6 +18,7 @@ from spec_sdk.testing import PlannedDraw, TableDrafter, TableModel, check_drafte
 from spec_sdk.testing.drafters import drafter_checks
 from spec_sdk.testing.service import contents
 from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_drafters.noting_drafter import NotingDrafter
 from tests.support.tiny_decoder import tiny_decoder
 
 VOCABULARY, LARGE = 6, 96
@@ -298,7 +299,7 @@ def test_a_drafter_that_misses_forced_tokens_is_found_out() -> None:
 def test_states_of_forced_tokens_come_with_those_of_the_next_pass(ahead: bool) -> None:
     """As the engine hands them out: of the last committed token and all forced ones, in a plain step."""
 
-    class Counting(Sound):
+    class Counting(NotingDrafter, Sound):
         taps = (0,)
         drafts_ahead = ahead
 
@@ -307,18 +308,8 @@ def test_states_of_forced_tokens_come_with_those_of_the_next_pass(ahead: bool) -
             known = {r.slot: len(h[0]) if h else 0 for r, h in zip(requests, prompt_hidden, strict=True)}
             self.known = getattr(self, "known", {}) | known
 
-        def observe(
-            self,
-            requests: Sequence[Request],
-            committed: Sequence[Sequence[int]],
-            path_hidden: Sequence[Hidden] | None = None,
-        ) -> None:
-            assert path_hidden is not None
-            for request, hidden in zip(requests, path_hidden, strict=True):
-                self.known[request.slot] += len(hidden[0])
-
-        def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
-            self.forced = True
+        def _note(self, request: Request, hidden: Hidden) -> None:
+            self.known[request.slot] += len(hidden[0])
 
         def propose_one(self, request: Request, budget: Budget) -> TokenTree:
             assert self.known[request.slot] == len(request.tokens) - 1

@@ -73,7 +73,7 @@ CONSTRAINING = (
     Mutant(
         "the rows of forced tokens are not committed where the tree's are",
         TURN,
-        "return [*range(len(self.above)), *(len(self.above) + node for node in self.path)]",
+        "return path_behind(self.above, self.path)",
         "return [*range(len(self.above)), *self.path]",
         (f"{OF_FORCED}::test_greedy_answers_are_those_without",),
     ),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from spec_sdk.errors import UserError
-from spec_sdk.files import alone_in
 from spec_sdk.ops.linear import Projection
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk_backends import cpu
@@ -94,7 +94,7 @@ def test_a_process_that_holds_on_is_not_waited_for_longer_than_a_compiler(
     monkeypatch.setattr(library, "LONGEST", 2.0)
     find.cache_clear()
     (tmp_path / "cache" / "native").mkdir(parents=True)
-    with alone_in(tmp_path / "cache" / "native", 0.0):
+    with FileLock(tmp_path / "cache" / library.LOCK_FILE):
         assert not isinstance(find(), str)
     waits, compiles = capsys.readouterr().err.splitlines()[:2]
     assert waits == "waiting for the native kernels, which a process beside this one compiles"

@@ -81,19 +81,6 @@ class Thirds(AttentionSink):
         return ops.selected_attention(q_BNHD, k_BGSD[:, :, seen_S], v_BGSD[:, :, seen_S], mask)
 
 
-class Elsewhere(AttentionSink):
-    def predict(
-        self,
-        layer: int,
-        q_BNHD: torch.Tensor,
-        k_BGSD: torch.Tensor,
-        v_BGSD: torch.Tensor,
-        mask: AttentionMask,
-        ops: Ops,
-    ) -> PartialAttention:
-        return super().predict(layer, q_BNHD.flip(-1), k_BGSD, v_BGSD, mask, ops)
-
-
 def test_samplers() -> None:
     assert SecondBest(None, GREEDY).recipe is Sharper(None, SAMPLED).recipe is None
     assert ReferenceSampler(None, GREEDY).recipe == Named(None, GREEDY).recipe == Recipe(GREEDY)
@@ -110,5 +97,5 @@ def test_rows_of_a_samplers_own_probabilities() -> None:
 
 def test_predictors() -> None:
     config = AttentionSinkConfig(size=4)
-    assert AttentionSink(config).ends == config.ends and Elsewhere(config).ends is None
+    assert AttentionSink(config).ends == config.ends and Thirds(config).ends is None
     check_predictor(Thirds(config), prefixes=(1, 7, 20))

@@ -173,15 +173,15 @@ class CpuBackend(Backend):
         decoder = load_decoder(checkpoint, self.device, dtype, self.ops)
         self._waiting.loaded()
         not_native = self._not_native(decoder)
-        if not_native is not None and self.config.activations == AUTO:
-            # a row of torch's hangs on those beside it, by last bits that tip codes
-            leave_rows_exact(decoder)
         if not_native is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
             # beside rounded rows, torch's other last bits tip codes, and a prompt's hang on what it is fed with
             in_parts = self.deterministic or rounds_rows(decoder)
             bits_vary = None if in_parts else "wide passes are torch's"
             return TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
+        if self.config.activations == AUTO:
+            # a row of torch's hangs on those beside it, by last bits that tip codes
+            leave_rows_exact(decoder)
         return TorchExecutor(self._compilation.of(decoder), self.ops, not_native)
 
     def _not_native(self, decoder: Decoder) -> str | None:

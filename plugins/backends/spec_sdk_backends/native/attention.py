@@ -21,15 +21,19 @@ VECTOR = 16
 
 def attends(q_gBNHD: torch.Tensor, k_gSGCD: torch.Tensor) -> bool:
     """Whether the kernel computes this attention."""
-    _, B, N, H, D = q_gBNHD.shape
+    H, D = q_gBNHD.shape[3:]
     return (
-        B * N <= MOST_ROWS
-        and q_gBNHD.dtype in DTYPES
+        takes(q_gBNHD)
         and q_gBNHD.dtype == k_gSGCD.dtype
         and knows_heads(H, k_gSGCD.shape[2], D)
         and k_gSGCD[0, 0, 0].is_contiguous()
-        and not q_gBNHD.requires_grad
     )
+
+
+def takes(q_gBNHD: torch.Tensor) -> bool:
+    """Whether the kernel takes these queries, over keys that lie as it reads them."""
+    _, B, N, H, D = q_gBNHD.shape
+    return B * N <= MOST_ROWS and q_gBNHD.dtype in DTYPES and knows_heads(H, H, D) and not q_gBNHD.requires_grad
 
 
 def knows_heads(heads: int, shared: int, dim: int) -> bool:

@@ -20,11 +20,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.files import alone_in, write_json
-from spec_sdk.model.source_cache import cache_root
+from spec_sdk.files import write_json
+from spec_sdk.model.source_cache import cache_root, one_process
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
-from spec_sdk_backends.native.library import DTYPES, library, uses_amx
+from spec_sdk_backends.native.library import DTYPES, LOCK_FILE, library, uses_amx
 from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Matrix, address
@@ -54,25 +54,20 @@ def most_rows(dtype: torch.dtype, bits: int = 0, rounds: bool = False) -> int:
 @functools.cache
 def _most_rows(dtype: torch.dtype, bits: int, rounds: bool) -> int:
     path = _place(dtype, bits, rounds)
-    kept = _kept(path)
-    if kept is not None:
+    if kept := _kept(path):
         return kept
-    with contextlib.ExitStack() as alone:
-        # what is timed beside another process that does the same would say little; and ranks are to multiply alike
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            alone.enter_context(alone_in(path.parent, LONGEST_S))
-        kept = _kept(path)
-        if kept is not None:
+    # what is timed beside another process that does the same would say little; and ranks are to multiply alike
+    with one_process(cache_root() / LOCK_FILE, longest_s=LONGEST_S):
+        if kept := _kept(path):
             return kept
         weights = f"{bits}-bit" if bits else "dense"
         print(f"timing products with {weights} weights in {str(dtype)[6:]}, once on this machine", file=sys.stderr)
         found = measure(dtype, bits, rounds)
         # of one that was not waited for any longer
-        kept = _kept(path)
-        if kept is not None:
+        if kept := _kept(path):
             return kept
         with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, found)
         return found
 

@@ -67,12 +67,8 @@ def unknown_stages(decoder: Decoder) -> str | None:
 
 def rounds_rows(decoder: Decoder) -> bool:
     """Whether a linear layer of its blocks rounds the rows that it multiplies."""
-    for block in decoder.blocks:
-        assert isinstance(block.mlp, GatedMLP)
-        linear = (block.qkv, block.output, block.mlp.gate_up, block.mlp.down)
-        if any(isinstance(part, NativeQuantizedProjection) and part.rounds for part in linear):
-            return True
-    return False
+    *of_blocks, _ = decoder.projections
+    return any(isinstance(part, QuantizedProjection) and part.rounds for part in of_blocks)
 
 
 def leave_rows_exact(decoder: Decoder) -> None:

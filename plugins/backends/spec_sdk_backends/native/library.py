@@ -20,15 +20,17 @@ from typing import Any
 
 import torch
 
-from spec_sdk.files import alone_in, scratch_directory
+from spec_sdk.files import scratch_directory
 from spec_sdk.model.compiler import processor
-from spec_sdk.model.source_cache import cache_root
+from spec_sdk.model.source_cache import cache_root, one_process
 from spec_sdk_backends.native.panels import to_panels
 from spec_sdk_backends.native.structures import Matrix, address
 
 SOURCE = Path(__file__).parent / "source"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-w")
 WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
+LOCK_FILE = ".native.lock"
+"""In the cache; held by the process that compiles or times the kernels."""
 LONGEST = 300
 """Seconds that the compiler may take."""
 AMX = "SPEC_SDK_AMX"
@@ -90,7 +92,7 @@ def _obtain() -> ctypes.CDLL:
         if not path.is_file():
             directory.mkdir(parents=True, exist_ok=True)
             # ranks, or workers of a sweep, begin together: one compiles for all
-            with alone_in(directory, LONGEST, _say_it_waits):
+            with one_process(cache_root() / LOCK_FILE, _say_it_waits, LONGEST):
                 if not path.is_file():
                     with scratch_directory(directory, ".compiling-") as work:
                         os.replace(_compiled(work, runtimes), path)
@@ -115,8 +117,8 @@ def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
     use_amx(loaded, os.environ.get(AMX) != "0")
     if not _works(loaded):
         use_amx(loaded, False)
-    if not _works(loaded):
-        raise NoNativeKernels(f"{path} was compiled and does not compute what it should")
+        if not _works(loaded):
+            raise NoNativeKernels(f"{path} was compiled and does not compute what it should")
     return loaded
 
 

@@ -15,7 +15,7 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.types import PLAIN, AttentionSpec
-from spec_sdk_backends.native.attention import MOST_ROWS, attends, attention, expanded
+from spec_sdk_backends.native.attention import attends, attention, expanded, takes
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import DTYPES, library
@@ -93,7 +93,7 @@ class NativeOps(Ops):
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
     ) -> torch.Tensor:
-        if not cache.in_place and q_gBNHD.shape[1] * q_gBNHD.shape[2] <= MOST_ROWS:
+        if not cache.in_place and takes(q_gBNHD):
             # the kernel adds up a row's keys in one order whatever is beside it; what differs by a last bit would be
             # rounded to another code in the next layer
             cache, first = expanded(cache, first, first + q_gBNHD.shape[0]), 0
