@@ -90,12 +90,13 @@ def _obtain() -> ctypes.CDLL:
         directory = cache_root() / "native"
         path = directory / f"{_name(runtimes[0])}.so"
         if not path.is_file():
+            installed = _installed_compilers()
             directory.mkdir(parents=True, exist_ok=True)
             # ranks, or workers of a sweep, begin together: one compiles for all
             with one_process(cache_root() / LOCK_FILE, _say_it_waits, LONGEST):
                 if not path.is_file():
                     with scratch_directory(directory, ".compiling-") as work:
-                        os.replace(_compiled(work, runtimes), path)
+                        os.replace(_compiled(installed, work, runtimes), path)
     except (OSError, RuntimeError) as error:
         # a directory that may not be read or written, or no home
         raise NoNativeKernels(f"where they would be kept: {error}") from error
@@ -122,11 +123,8 @@ def _load(path: Path, runtimes: list[str]) -> ctypes.CDLL:
     return loaded
 
 
-def _compiled(work: Path, runtimes: list[str]) -> Path:
+def _compiled(installed: list[str], work: Path, runtimes: list[str]) -> Path:
     """What the first compiler made that makes a library that works."""
-    installed = [path for path in map(shutil.which, compilers()) if path]
-    if not installed:
-        raise NoNativeKernels("there is no C++ compiler (g++ or clang++, or what CXX names)")
     failed = []
     for i, compiler in enumerate(installed):
         made, start = work / f"{i}.so", time.perf_counter()
@@ -140,6 +138,13 @@ def _compiled(work: Path, runtimes: list[str]) -> Path:
             print(f"compiled in {time.perf_counter() - start:.0f} s, kept in {work.parent}", file=sys.stderr)
             return made
     raise NoNativeKernels("; ".join(failed))
+
+
+def _installed_compilers() -> list[str]:
+    installed = [path for path in map(shutil.which, compilers()) if path]
+    if not installed:
+        raise NoNativeKernels("there is no C++ compiler (g++ or clang++, or what CXX names)")
+    return installed
 
 
 def compilers() -> list[str]:
