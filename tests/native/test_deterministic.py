@@ -186,14 +186,15 @@ OF_TREE = """        for (int64_t n = 0; n < piece.count; n++) {
             const T* of[SPAN];
             int64_t q = n * group, own = piece.end[n] - piece.common;
             for (int64_t j = 0; j < own; j++) of[j] = piece.values + piece.column(n, piece.common + j) * D;
-            add_products<false>(_score + q * SPAN + piece.common, SPAN, group, own, of, D, _sum + q * D, D);
+            EvenFetching none = EvenFetching::none(_score);
+            add_products<false>(_score + q * SPAN + piece.common, SPAN, group, own, of, D, _sum + q * D, D, none);
         }
 """
-ALL_KEYS = "return add_products<false>(_score, SPAN, queries, piece.common, of, D, _sum, D);"
+ALL_KEYS = "return add_products<false>(_score, SPAN, queries, piece.common, of, D, _sum, D, keys);"
 OF_HALVES = """{
             int64_t half = piece.common / 2;
-            add_products<false>(_score + half, SPAN, queries, piece.common - half, of + half, D, _sum, D);
-            return add_products<false>(_score, SPAN, queries, half, of, D, _sum, D);
+            add_products<false>(_score + half, SPAN, queries, piece.common - half, of + half, D, _sum, D, keys);
+            return add_products<false>(_score, SPAN, queries, half, of, D, _sum, D, keys);
         }
 """
 WRONG_KERNELS = {

@@ -93,7 +93,10 @@ def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torc
     weight_OI = exact_OGK.view(shape)
     expected = F.linear(x_NI.double(), weight_OI, bias_O.double())
     # scale · Σ code·x and offset · Σ x are rounded each by itself, and may be larger than their sum
-    size = F.linear(x_NI.double().abs(), matrix.scale_OG.double().abs().repeat_interleave(32, 1) * 128)
+    largest_OG = matrix.scale_OG.double().abs() * 128
+    if matrix.offset_OG is not None:
+        largest_OG += matrix.offset_OG.double().abs()
+    size = F.linear(x_NI.double().abs(), largest_OG.repeat_interleave(32, 1))
     off = (alone.double() - expected).abs()
     assert (off <= ROUNDING[dtype] * expected.abs() + 2e-6 * size).all()
     for rows in ROWS:

@@ -107,23 +107,22 @@ inline Span weights(const Heads& heads, float* score, int64_t hidden, int64_t en
         for (int64_t j = hidden; j < end; j++) score[j] = capped(score[j] * scale, heads.cap);
         scale = 1;
     }
-    if (hidden > 0) std::fill(score, score + std::min<int64_t>(hidden, SPAN), -INFINITY);
-    if (end < SPAN) std::fill(score + end, score + SPAN, -INFINITY);
     if (end <= hidden) {
         std::fill(score, score + SPAN, 0.0f);
         return {-INFINITY, 0};
     }
-    constexpr int VECTORS = SPAN / LANES;
-    Lanes x[VECTORS], most = all(-INFINITY), sum[2] = {zeros(), zeros()};
-    for (int i = 0; i < VECTORS; i++) {
-        x[i] = load(score + i * LANES) * all(scale);
-        most = larger(x[i], most);
-    }
+    int64_t seen = (end + LANES - 1) / LANES * LANES;
+    if (hidden > 0) std::fill(score, score + hidden, -INFINITY);
+    std::fill(score + end, score + seen, -INFINITY);
+    std::fill(score + seen, score + SPAN, 0.0f);
+    Lanes most = all(-INFINITY), sum[2] = {zeros(), zeros()};
+    for (int64_t j = 0; j < seen; j += LANES) most = larger(load(score + j) * all(scale), most);
     float top = largest(most);  // passing over what is not a number
-    for (int i = 0; i < VECTORS; i++) {
-        Lanes weight = exponential(x[i] - all(top));
-        sum[i % 2] = sum[i % 2] + weight;
-        store(score + i * LANES, weight);
+    for (int64_t j = 0; j < seen; j += LANES) {
+        Lanes weight = exponential(load(score + j) * all(scale) - all(top));
+        Lanes& part = sum[j / LANES % 2];
+        part = part + weight;
+        store(score + j, weight);
     }
     return {top, total(sum[0] + sum[1])};
 }

@@ -79,7 +79,7 @@ Rows<T> normalised(Own<T>& own, const Work<T>& work, const void* gain, const Mat
 }
 
 // this thread's part of the outputs, block by block: ``use(first, count, y, stride)``
-template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* y, Use use) {
+template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* y, const Use& use) {
     multiply<T>(matrix, rows, Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK), y, use);
 }
 

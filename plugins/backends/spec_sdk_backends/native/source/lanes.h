@@ -186,7 +186,7 @@ inline void tile(const T* const (&w)[TILE_OUTPUTS], const T* x, int64_t x_stride
 template <int R> struct Count {
     static constexpr int value = R;
 };
-template <int MOST = TILE_ROWS, class F> inline void with_count(int64_t rows, F f) {
+template <int MOST = TILE_ROWS, class F> inline void with_count(int64_t rows, const F& f) {
     if (rows == MOST)
         f(Count<MOST>());
     else if constexpr (MOST > 1)

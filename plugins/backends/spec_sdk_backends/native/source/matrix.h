@@ -81,7 +81,8 @@ const float* outputs_of(const Matrix& m, const Rows<T>& rows, int64_t first, int
 // ``use(i, n, y)`` for n panels of a dense matrix from number i on, of ``count`` whose numbers there are ``panel(i)``;
 // y[(b * lines + r) * PANEL + c] is output c of the b-th of them for row r
 template <class T, class Number, class Use>
-void dense_outputs(const Matrix& m, const Packed<T>& x, int64_t count, Number panel, float* y, Use use) {
+void dense_outputs(const Matrix& m, const Packed<T>& x, int64_t count, const Number& panel, float* y,
+                   const Use& use) {
     auto place = [&](int64_t i) { return (const char*)m.weights + panel(i) * x.steps * STEP_BYTES; };
     each_panel<T>(count, x, place, y, [&](int64_t i, int64_t n, float* found) {
         for (int64_t b = 0; b < n; b++) {
@@ -95,7 +96,7 @@ void dense_outputs(const Matrix& m, const Packed<T>& x, int64_t count, Number pa
 
 // the outputs of blocks ``part`` of BLOCK: ``use(first, count, y, stride)``, y[r * stride + c] as above
 template <class T, class Use>
-void multiply(const Matrix& matrix, const Rows<T>& rows, Team::Part part, float* y, Use use) {
+void multiply(const Matrix& matrix, const Rows<T>& rows, Team::Part part, float* y, const Use& use) {
     auto width = [&](int64_t first) { return std::min<int64_t>(BLOCK, matrix.outputs - first); };
     TileShapes shapes = rows.shapes(matrix);
     if (matrix.bits) {

@@ -178,7 +178,7 @@ void multiply_panels(const char* const (&w)[P], const char* const (&after)[P], c
 
 // ``use(i, n, y)`` for n panels from number i on, of ``count`` that lie at ``place(i)``; n is odd for the last one only
 template <class T, class Place, class Use>
-void each_panel(int64_t count, const Packed<T>& x, Place place, float* y, Use use) {
+void each_panel(int64_t count, const Packed<T>& x, const Place& place, float* y, const Use& use) {
     auto run = [&](auto panels, auto most, int64_t i) {
         constexpr int P = decltype(panels)::value;
         const char *w[P], *after[P];

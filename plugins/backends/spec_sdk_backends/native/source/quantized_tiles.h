@@ -19,7 +19,7 @@
 #endif
 
 // ``use(r, count)`` for tiles of rows: the first row's number, and how many rows as a type
-template <class Use> void each_tile(int64_t rows, Use use) {
+template <class Use> void each_tile(int64_t rows, const Use& use) {
     for (int64_t r = 0; r < rows; r += QUANTIZED_ROWS) {
         int64_t left = rows - r < QUANTIZED_ROWS ? rows - r : QUANTIZED_ROWS;
         with_count<QUANTIZED_ROWS>(left, [&](auto count) { use(r, count); });
