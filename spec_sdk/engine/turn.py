@@ -36,7 +36,7 @@ class Progress:
     error: Exception | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Active:
     """A request from when it is added until it ends."""
 

@@ -70,6 +70,20 @@ DETERMINISTIC = (
         (f"{OF_BITS}::test_without_it_bits_depend_on_how_a_prompt_was_fed",),
     ),
     Mutant(
+        "deterministic: promised of weights in few bits beside exact rows",
+        DECODER,
+        "dense = all(isinstance(part, NativeProjection) for part in of_blocks)",
+        "dense = True",
+        (f"{OF_BITS}::test_exact_rows_beside_weights_in_few_bits_must_ask_for_it",),
+    ),
+    Mutant(
+        "parts: dense bfloat16 with AMX runs wide passes in torch",
+        DECODER,
+        "return rounds_rows(decoder) or (dense and decoder.dtype is torch.bfloat16 and uses_amx())",
+        "return rounds_rows(decoder)",
+        (f"{OF_BITS}::test_dense_bfloat16_with_amx_need_not_ask_for_it",),
+    ),
+    Mutant(
         "deterministic: promised over a cache in 8 bits",
         "spec_sdk/model/torch_executor.py",
         'self.bits_vary = "attention over a cache in 8 bits is torch\'s; use model.kv_cache=auto"',

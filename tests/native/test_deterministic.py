@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ class Checkpoint(ModelTensors):
         raise NotImplementedError
 
 
+@contextmanager
+def amx(wanted: bool) -> Iterator[None]:
+    """Products use AMX, or do not; skips where they cannot."""
+    before = library.uses_amx()
+    if library.use_amx(library.library(), wanted) != wanted:
+        pytest.skip("no AMX here: of the processor, of the compiler, or lent by the system")
+    try:
+        yield
+    finally:
+        library.use_amx(library.library(), before)
+
+
 def executor_of(family: str, dtype: torch.dtype, weights: str = "dense", deterministic: bool = True) -> Executor:
     bits, _, rows = weights.partition(", ")
     backend = CpuBackend(CpuConfig(native=True, activations="int8" if rows else "exact"))
@@ -62,7 +75,8 @@ def executor_of(family: str, dtype: torch.dtype, weights: str = "dense", determi
         backend.be_deterministic()
     executor = backend.load(ChosenWeights(Checkpoint(family), bits, lambda bits: True), dtype)
     assert isinstance(executor, TorchExecutor) and type(executor.decoder) is NativeDecoder
-    assert (executor.bits_vary is None) == (deterministic or bool(rows))
+    in_tiles = weights == "dense" and dtype is torch.bfloat16 and library.uses_amx()
+    assert (executor.bits_vary is None) == (deterministic or bool(rows) or in_tiles)
     return executor
 
 
@@ -94,8 +108,22 @@ def test_trees_wider_than_one_native_call(dtype: torch.dtype, scale: Callable[[i
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_without_it_bits_depend_on_how_a_prompt_was_fed(dtype: torch.dtype) -> None:
     """What the checks above would find."""
-    with pytest.raises(AssertionError, match="are not plain decoding's"):
+    with amx(False), pytest.raises(AssertionError, match="are not plain decoding's"):
         check_same_bits(executor_of("smollm", dtype, deterministic=False), 0)
+
+
+def test_dense_bfloat16_with_amx_need_not_ask_for_it() -> None:
+    with amx(True):
+        executor = executor_of("smollm", torch.bfloat16, deterministic=False)
+        check_same_bits(executor, 0)
+        check_same_bits(executor, 1, most_nodes=180, rounds=2)
+
+
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+def test_exact_rows_beside_weights_in_few_bits_must_ask_for_it(bits: str) -> None:
+    """torch expands them once for all rows of a wide pass, which the kernels do for every part."""
+    with amx(True):
+        executor_of("smollm", torch.bfloat16, bits, deterministic=False)
 
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])

@@ -21,7 +21,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
-from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, rounds_rows, unknown_block
+from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, runs_in_parts, unknown_block
 from spec_sdk_backends.native.library import DTYPES, find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
@@ -175,8 +175,7 @@ class CpuBackend(Backend):
         not_native = self._not_native(decoder)
         if not_native is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
-            # beside rounded rows, torch's other last bits tip codes, and a prompt's hang on what it is fed with
-            in_parts = self.deterministic or rounds_rows(decoder)
+            in_parts = self.deterministic or runs_in_parts(decoder)
             bits_vary = None if in_parts else "wide passes are torch's"
             return TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
         if self.config.activations == AUTO:
