@@ -38,7 +38,7 @@ class Progress:
 
 @dataclass(eq=False)
 class Active:
-    """A request from when it is added until it ends."""
+    """A request from when it is added until it ends. It equals itself alone: which go on is asked all the time."""
 
     state: RequestState
     emit: Emit

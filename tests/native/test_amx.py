@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ import torch.nn.functional as F
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native import crossover, products, side_by_side
 from spec_sdk_backends.native import library as kernels
-from spec_sdk_backends.native.library import AMX, library, use_amx, uses_amx
+from spec_sdk_backends.native.library import AMX, library, use_amx
 from spec_sdk_backends.native.products import NativeProjection, multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from tests.native.test_products import DTYPES, close, quantized, random
 from tests.native.test_rounded_rows import exactly_rounded
+from tests.support.amx import amx
 
 MOST = 70
 """Rows: more than one native call takes of those in few bits."""
@@ -36,18 +36,8 @@ MOST = 70
 
 @pytest.fixture(autouse=True)
 def _amx() -> Iterator[None]:
-    before = uses_amx()
-    if not use_amx(library(), True):
-        pytest.skip("no AMX here: of the processor, of the compiler, or lent by the system")
-    yield
-    use_amx(library(), before)
-
-
-@contextmanager
-def without_amx() -> Iterator[None]:
-    assert not use_amx(library(), False)
-    yield
-    assert use_amx(library(), True)
+    with amx(True):
+        yield
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -70,7 +60,7 @@ def test_rounded_rows_get_the_same_bits(
     projection = NativeQuantizedProjection(matrix, bias_O, rounds=True)
     x_NI = random(MOST, shape[1]).to(dtype)
     counts = range(1, MOST + 1) if threads == 2 else (1, 8, 9, 11, 17, 40, 64, MOST)
-    with without_amx():
+    with amx(False):
         expected = [multiply(projection.matrix, x_NI[:rows]) for rows in counts]
     for rows, found in zip(counts, expected, strict=True):
         assert torch.equal(multiply(projection.matrix, x_NI[:rows]), found), rows
@@ -90,7 +80,7 @@ def test_the_largest_sums_of_whole_numbers(bits: int) -> None:
     x_NI = torch.ones(20, 128)
     x_NI[1::2] = -1
     found = multiply(projection.matrix, x_NI)
-    with without_amx():
+    with amx(False):
         assert torch.equal(multiply(projection.matrix, x_NI), found)
     code = 15 if bits == 4 else -128
     expected = code * 32 * matrix.scale_OG.double().sum(1)
@@ -122,7 +112,7 @@ def test_bfloat16_is_multiplied_by_amx() -> None:
     # ones that are lost beside a large number, unless a tile's products are added up before
     x_NI[0, 0], x_NI[0, 32:64:2], x_NI[0, 64] = 2.0**24, 1.0, -(2.0**24)
     assert (multiply(projection.matrix, x_NI) == 16).all()
-    with without_amx():
+    with amx(False):
         assert (multiply(projection.matrix, x_NI) == 0).all()
 
 
@@ -167,14 +157,14 @@ def test_torchs_own_tiles_do_not_disturb() -> None:
 
 def test_what_torch_is_faster_at_is_measured_for_both() -> None:
     by_amx = crossover._place(torch.bfloat16, 0, False)
-    with without_amx():
+    with amx(False):
         assert crossover._place(torch.bfloat16, 0, False) != by_amx
 
 
 def test_it_is_told() -> None:
     backend = CpuBackend(CpuConfig(native=True))
     assert backend.describe().endswith("native kernels with AMX")
-    with without_amx():
+    with amx(False):
         assert backend.describe().endswith("native kernels")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native import library
 from spec_sdk_backends.native.decoder import NativeDecoder
+from tests.support.amx import amx
 from tests.support.tiny_decoder import ModelTensors
 
 KNOWN = {
@@ -54,18 +54,6 @@ class Checkpoint(ModelTensors):
 
     def within(self, context: int) -> Checkpoint:
         raise NotImplementedError
-
-
-@contextmanager
-def amx(wanted: bool) -> Iterator[None]:
-    """Products use AMX, or do not; skips where they cannot."""
-    before = library.uses_amx()
-    if library.use_amx(library.library(), wanted) != wanted:
-        pytest.skip("no AMX here: of the processor, of the compiler, or lent by the system")
-    try:
-        yield
-    finally:
-        library.use_amx(library.library(), before)
 
 
 def executor_of(family: str, dtype: torch.dtype, weights: str = "dense", deterministic: bool = True) -> Executor:

@@ -70,3 +70,11 @@ def test_too_few_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     with pytest.raises(SystemExit) as ended:
         longer_prompts.main()
     assert ended.value.code == 2 and "too few" in capsys.readouterr().err
+
+
+def test_damaged_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "shard-00000.safetensors").write_bytes(b"no tensors")
+    monkeypatch.setattr(sys, "argv", ["longer_prompts", str(tmp_path), str(tmp_path), str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        longer_prompts.main()
+    assert ended.value.code == 2 and "is damaged" in capsys.readouterr().err

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from spec_sdk.errors import UserError, message_of
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.training.sample_shards import read_shard, shard_files
@@ -88,21 +89,30 @@ def prompts(own: Sequence[str], pages: Sequence[str], questions: Sequence[str], 
             yield text
 
 
+def prompts_of(answers: Path, pages: Path) -> Iterator[str]:
+    """:func:`prompts` from what is in these directories. Raises UserError if that is too little, or damaged."""
+    tokenizer = open_checkpoint(TARGET).tokenizer
+    samples = [sample for path in shard_files(answers) for sample in read_shard(path)]
+    own = [text for sample in samples if (text := passage(sample, tokenizer))]
+    questions = [text for sample in samples if (text := question(sample, tokenizer))]
+    found = [text for path in sorted(pages.glob("*.md")) for text in paragraphs(path.read_text("utf-8"))]
+    if min(len(own), len(found)) < max(TOGETHER) or not questions:
+        raise UserError(
+            f"{answers} has {len(own)} texts and {len(questions)} questions, {pages} has {len(found)} texts: too few"
+        )
+    return prompts(own, found, questions, tokenizer)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("answers", "pages", "output"):
         parser.add_argument(name, type=Path)
     options = parser.parse_args()
-    tokenizer = open_checkpoint(TARGET).tokenizer
-    samples = [sample for path in shard_files(options.answers) for sample in read_shard(path)]
-    own = [text for sample in samples if (text := passage(sample, tokenizer))]
-    questions = [text for sample in samples if (text := question(sample, tokenizer))]
-    pages = [text for path in sorted(options.pages.glob("*.md")) for text in paragraphs(path.read_text("utf-8"))]
-    least = max(TOGETHER)
-    if len(own) < least or len(pages) < least or not questions:
-        parser.error(f"{options.answers} and {options.pages} have {len(own)} and {len(pages)} texts: too few")
-    found = list(prompts(own, pages, questions, tokenizer))
-    options.output.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in found), "utf-8")
+    try:
+        found = list(prompts_of(options.answers, options.pages))
+        options.output.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in found), "utf-8")
+    except (UserError, OSError) as error:
+        parser.error(message_of(error))
     print(f"{options.output}: {len(found)} prompts")
 
 

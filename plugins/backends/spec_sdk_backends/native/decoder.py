@@ -65,12 +65,6 @@ def unknown_stages(decoder: Decoder) -> str | None:
     return None if len(widths) == 1 else "layers have MLPs of different sizes"
 
 
-def rounds_rows(decoder: Decoder) -> bool:
-    """Whether a linear layer of its blocks rounds the rows that it multiplies."""
-    *of_blocks, _ = decoder.projections
-    return any(isinstance(part, QuantizedProjection) and part.rounds for part in of_blocks)
-
-
 def runs_in_parts(decoder: Decoder) -> bool:
     """Whether its wide passes run natively, part by part, though nobody asked for the same bits in every pass.
 
@@ -78,8 +72,10 @@ def runs_in_parts(decoder: Decoder) -> bool:
     weights in bfloat16 are multiplied as fast so where there is AMX.
     """
     *of_blocks, _ = decoder.projections
+    if any(isinstance(part, QuantizedProjection) and part.rounds for part in of_blocks):
+        return True
     dense = all(isinstance(part, NativeProjection) for part in of_blocks)
-    return rounds_rows(decoder) or (dense and decoder.dtype is torch.bfloat16 and uses_amx())
+    return dense and decoder.dtype is torch.bfloat16 and uses_amx()
 
 
 def leave_rows_exact(decoder: Decoder) -> None:
