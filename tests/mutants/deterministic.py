@@ -77,11 +77,18 @@ DETERMINISTIC = (
         (f"{OF_BITS}::test_exact_rows_beside_weights_in_few_bits_must_ask_for_it",),
     ),
     Mutant(
-        "parts: dense bfloat16 with AMX runs wide passes in torch",
+        "parts: dense weights run wide passes in torch",
         DECODER,
-        "return dense and decoder.dtype is torch.bfloat16 and uses_amx()",
+        "return dense and most_rows(decoder.dtype) == ANY",
         "return False",
-        (f"{OF_BITS}::test_dense_bfloat16_with_amx_need_not_ask_for_it",),
+        (f"{OF_BITS}::test_dense_weights_need_not_ask_for_it_where_torch_is_never_faster",),
+    ),
+    Mutant(
+        "parts: dense weights run wide passes natively where torch is faster",
+        DECODER,
+        "return dense and most_rows(decoder.dtype) == ANY",
+        "return dense",
+        (f"{OF_BITS}::test_without_it_bits_depend_on_how_a_prompt_was_fed",),
     ),
     Mutant(
         "deterministic: promised over a cache in 8 bits",

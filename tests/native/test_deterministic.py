@@ -20,9 +20,8 @@ from spec_sdk.testing import check_same_bits
 from spec_sdk.testing.same_bits import random_tree, same_bits
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
-from spec_sdk_backends.native import library
+from spec_sdk_backends.native import crossover, decoder, library, products
 from spec_sdk_backends.native.decoder import NativeDecoder
-from tests.support.amx import amx
 from tests.support.tiny_decoder import ModelTensors
 
 KNOWN = {
@@ -63,9 +62,15 @@ def executor_of(family: str, dtype: torch.dtype, weights: str = "dense", determi
         backend.be_deterministic()
     executor = backend.load(ChosenWeights(Checkpoint(family), bits, lambda bits: True), dtype)
     assert isinstance(executor, TorchExecutor) and type(executor.decoder) is NativeDecoder
-    in_tiles = weights == "dense" and dtype is torch.bfloat16 and library.uses_amx()
-    assert (executor.bits_vary is None) == (deterministic or bool(rows) or in_tiles)
+    as_fast = weights == "dense" and crossover.most_rows(dtype) == crossover.ANY
+    assert (executor.bits_vary is None) == (deterministic or bool(rows) or as_fast)
     return executor
+
+
+def torch_is_faster(monkeypatch: pytest.MonkeyPatch, from_rows: int) -> None:
+    """What is measured on this machine would be this."""
+    for module in (crossover, decoder, products):
+        monkeypatch.setattr(module, "most_rows", lambda *_: from_rows)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -94,24 +99,28 @@ def test_trees_wider_than_one_native_call(dtype: torch.dtype, scale: Callable[[i
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_without_it_bits_depend_on_how_a_prompt_was_fed(dtype: torch.dtype) -> None:
+def test_without_it_bits_depend_on_how_a_prompt_was_fed(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the checks above would find."""
-    with amx(False), pytest.raises(AssertionError, match="are not plain decoding's"):
+    torch_is_faster(monkeypatch, 512)
+    with pytest.raises(AssertionError, match="are not plain decoding's"):
         check_same_bits(executor_of("smollm", dtype, deterministic=False), 0)
 
 
-def test_dense_bfloat16_with_amx_need_not_ask_for_it() -> None:
-    with amx(True):
-        executor = executor_of("smollm", torch.bfloat16, deterministic=False)
-        check_same_bits(executor, 0)
-        check_same_bits(executor, 1, most_nodes=180, rounds=2)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dense_weights_need_not_ask_for_it_where_torch_is_never_faster(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_is_faster(monkeypatch, crossover.ANY)
+    executor = executor_of("smollm", dtype, deterministic=False)
+    check_same_bits(executor, 0)
+    check_same_bits(executor, 1, most_nodes=180, rounds=2)
 
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
-def test_exact_rows_beside_weights_in_few_bits_must_ask_for_it(bits: str) -> None:
+def test_exact_rows_beside_weights_in_few_bits_must_ask_for_it(bits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch expands them once for all rows of a wide pass, which the kernels do for every part."""
-    with amx(True):
-        executor_of("smollm", torch.bfloat16, bits, deterministic=False)
+    torch_is_faster(monkeypatch, crossover.ANY)
+    executor_of("smollm", torch.bfloat16, bits, deterministic=False)
 
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])

@@ -16,7 +16,7 @@ from spec_sdk_backends.native import attention, library, products, side_by_side
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
 from tests.native.test_attention import BATCHES, PATHS, SPECS, compare_with_float64, compare_with_paths
-from tests.native.test_products import DTYPES, quantized, random
+from tests.native.test_products import DTYPES, quantized, random, sizes
 from tests.native.test_rounded_rows import exactly_rounded
 
 
@@ -48,8 +48,7 @@ def test_quantized(bits: int, dtype: torch.dtype) -> None:
     for_kernel = held.matrix(None)
     alone = torch.cat([multiply(for_kernel, row[None]) for row in x_NI])
     expected = x_NI.double() @ matrix.dequantized(torch.float64).T
-    # scale · Σ code·x and offset · Σ x are rounded each by itself, and may be larger than their sum
-    size = x_NI.double().abs() @ (matrix.scale_OG.double().abs() * 128).repeat_interleave(32, 1).T
+    size = sizes(matrix, x_NI)
     rounding = 2**-8 if dtype == torch.bfloat16 else 1e-6
     assert ((alone.double() - expected).abs() <= rounding * expected.abs() + 2e-6 * size).all()
     for rows in range(1, 10):
@@ -66,7 +65,7 @@ def test_rounded_rows(bits: int, dtype: torch.dtype) -> None:
     alone = torch.cat([multiply(for_kernel, row[None]) for row in x_NI])
     rounded_NI = exactly_rounded(x_NI)
     expected = rounded_NI @ matrix.dequantized(torch.float32).double().T
-    size = rounded_NI.abs() @ (matrix.scale_OG.double().abs() * 128).repeat_interleave(32, 1).T
+    size = sizes(matrix, rounded_NI)
     rounding = 2**-8 if dtype == torch.bfloat16 else 1e-6
     assert ((alone.double() - expected).abs() <= rounding * expected.abs() + 4e-6 * size).all()
     for rows in range(1, 10):

@@ -55,6 +55,17 @@ def quantized(outputs: int, inputs: int, bits: int, offsets: bool = True) -> Qua
     return QuantizedMatrix(codes, random(outputs, groups).half(), offset_OG)
 
 
+def sizes(matrix: QuantizedMatrix, x_NI: torch.Tensor) -> torch.Tensor:
+    """What a product's rounding is in proportion to [N, O].
+
+    scale · Σ code·x and offset · Σ x are rounded each by itself, and may be larger than their sum.
+    """
+    largest_OG = matrix.scale_OG.double().abs() * 128
+    if matrix.offset_OG is not None:
+        largest_OG += matrix.offset_OG.double().abs()
+    return F.linear(x_NI.double().abs(), largest_OG.repeat_interleave(32, 1))
+
+
 def close(found: torch.Tensor, x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> bool:
     """Whether ``found`` is x Wᵀ + b in float64, up to one rounding to its dtype and float32 sums."""
     expected = F.linear(x.double(), weight_OI.double(), None if bias_O is None else bias_O.double())
@@ -92,11 +103,7 @@ def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torc
         exact_OGK += matrix.offset_OG.double()[..., None]
     weight_OI = exact_OGK.view(shape)
     expected = F.linear(x_NI.double(), weight_OI, bias_O.double())
-    # scale · Σ code·x and offset · Σ x are rounded each by itself, and may be larger than their sum
-    largest_OG = matrix.scale_OG.double().abs() * 128
-    if matrix.offset_OG is not None:
-        largest_OG += matrix.offset_OG.double().abs()
-    size = F.linear(x_NI.double().abs(), largest_OG.repeat_interleave(32, 1))
+    size = sizes(matrix, x_NI)
     off = (alone.double() - expected).abs()
     assert (off <= ROUNDING[dtype] * expected.abs() + 2e-6 * size).all()
     for rows in ROWS:

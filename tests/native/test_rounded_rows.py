@@ -22,7 +22,7 @@ from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from tests.native.test_deterministic import Checkpoint
-from tests.native.test_products import DTYPES, ROUNDING, ROWS, quantized, random
+from tests.native.test_products import DTYPES, ROUNDING, ROWS, quantized, random, sizes
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
 NEW_TOKENS = 32
@@ -70,7 +70,7 @@ def test_a_product_is_that_of_the_rounded_rows(
     alone = torch.cat([multiply(projection.matrix, row[None]) for row in x_NI])
     rounded_NI = exactly_rounded(x_NI)
     expected = F.linear(rounded_NI, matrix.dequantized(torch.float32).double(), bias_O.double())
-    size = F.linear(rounded_NI.abs(), (matrix.scale_OG.double().abs() * 128).repeat_interleave(32, 1))
+    size = sizes(matrix, rounded_NI)
     assert ((alone.double() - expected).abs() <= ROUNDING[dtype] * expected.abs() + 4e-6 * size).all()
     for rows in ROWS:
         assert torch.equal(multiply(projection.matrix, x_NI[:rows]), alone[:rows]), rows

@@ -20,8 +20,8 @@ from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
-from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.library import DTYPES, library, uses_amx
+from spec_sdk_backends.native.crossover import ANY, most_rows
+from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.panels import OUTPUTS
 from spec_sdk_backends.native.products import NativeProjection
@@ -69,13 +69,13 @@ def runs_in_parts(decoder: Decoder) -> bool:
     """Whether its wide passes run natively, part by part, though nobody asked for the same bits in every pass.
 
     Beside rounded rows torch's other last bits would tip codes, and a prompt's would hang on what it is fed with. Dense
-    weights in bfloat16 are multiplied as fast so where there is AMX.
+    weights do where torch multiplies no number of rows faster.
     """
     *of_blocks, _ = decoder.projections
     if any(isinstance(part, QuantizedProjection) and part.rounds for part in of_blocks):
         return True
     dense = all(isinstance(part, NativeProjection) for part in of_blocks)
-    return dense and decoder.dtype is torch.bfloat16 and uses_amx()
+    return dense and most_rows(decoder.dtype) == ANY
 
 
 def leave_rows_exact(decoder: Decoder) -> None:
