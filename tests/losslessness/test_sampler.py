@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from spec_sdk.contracts import SamplingParams
-from spec_sdk.ops import residual, without
+from spec_sdk.ops import in_pass, residual, without
 from spec_sdk.testing import check_sampler
 from spec_sdk_samplers.reference import ReferenceSampler
 
@@ -91,6 +91,23 @@ def test_useless_logits_are_refused_by_row(temperature: float, bad: list[float])
     logits_NV = torch.tensor([[0.0, 1.0], [2.0, 1.0], bad])
     with pytest.raises(ValueError, match="row 2 of the logits"):
         sampler(temperature=temperature).probabilities(logits_NV)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_choices_are_those_made_in_a_pass(dtype: torch.dtype) -> None:
+    """Over rows of every width, with ties and with what is not usable at any place; the logits stay as they are."""
+    rng = torch.Generator().manual_seed(2)
+    for columns in (1, 7, 64, 129, 1000):
+        logits_NV = torch.randint(-3, 4, (40, columns), generator=rng).to(dtype)
+        for row, wrong in enumerate((float("nan"), float("inf"), float("-inf")) * 8):
+            logits_NV[row, int(torch.randint(columns, (), generator=rng))] = wrong
+        logits_NV[30] = float("-inf")
+        before_NV, some = logits_NV.clone(), logits_NV[::2, : columns // 2 + 1]
+        for given in (logits_NV, some):
+            found = sampler(temperature=0).choices(given)
+            assert found.dtype == torch.int64 and torch.equal(found, in_pass.choices(given))
+        assert torch.equal(logits_NV.nan_to_num(9), before_NV.nan_to_num(9))
+    assert sampler(temperature=0).choices(torch.zeros((0, 5))).tolist() == []
 
 
 def test_low_precision_logits_give_float32_probabilities() -> None:

@@ -35,6 +35,13 @@ SAMPLERS = (
         (OF_REFERENCE,),
     ),
     Mutant(
+        "greedy choices of unusable logits",
+        REFERENCE,
+        "np.where(np.isfinite(top_N), token_N, -1)",
+        "token_N",
+        (f"{OF_REFERENCE}::test_choices_are_those_made_in_a_pass",),
+    ),
+    Mutant(
         "top-p loses the token at its border",
         REFERENCE,
         "before_NK >= top_p",
