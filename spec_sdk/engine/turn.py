@@ -38,7 +38,7 @@ class Progress:
 
 @dataclass(eq=False)
 class Active:
-    """A request from when it is added until it ends. It equals itself alone: which go on is asked all the time."""
+    """A request from when it is added until it ends. It equals itself alone: every step looks for some."""
 
     state: RequestState
     emit: Emit

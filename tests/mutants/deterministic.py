@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 DECODER = "plugins/backends/spec_sdk_backends/native/decoder.py"
+PARTS = "plugins/backends/spec_sdk_backends/native/prompts_in_parts.py"
+OF_PARTS = "tests/native/test_prompts_in_parts.py"
 PASS = "spec_sdk/ops/pass_inputs.py"
 PIPELINE = "spec_sdk/pipeline.py"
 OF_BITS = "tests/native/test_deterministic.py"
@@ -70,25 +72,39 @@ DETERMINISTIC = (
         (f"{OF_BITS}::test_without_it_bits_depend_on_how_a_prompt_was_fed",),
     ),
     Mutant(
-        "deterministic: promised of weights in few bits beside exact rows",
-        DECODER,
-        "dense = all(isinstance(part, NativeProjection) for part in of_blocks)",
-        "dense = True",
-        (f"{OF_BITS}::test_exact_rows_beside_weights_in_few_bits_must_ask_for_it",),
+        "parts: wide passes run in torch where parts are as fast",
+        PARTS,
+        "return rounds or parts_are_as_fast(decoder, ops)",
+        "return rounds",
+        (f"{OF_BITS}::test_nobody_need_ask_for_it_where_parts_are_as_fast",),
     ),
     Mutant(
-        "parts: dense weights run wide passes in torch",
-        DECODER,
-        "return dense and most_rows(decoder.dtype) == ANY",
-        "return False",
-        (f"{OF_BITS}::test_dense_weights_need_not_ask_for_it_where_torch_is_never_faster",),
-    ),
-    Mutant(
-        "parts: dense weights run wide passes natively where torch is faster",
-        DECODER,
-        "return dense and most_rows(decoder.dtype) == ANY",
-        "return dense",
+        "parts: wide passes run natively where torch is faster",
+        PARTS,
+        "return rounds or parts_are_as_fast(decoder, ops)",
+        "return True",
         (f"{OF_BITS}::test_without_it_bits_depend_on_how_a_prompt_was_fed",),
+    ),
+    Mutant(
+        "parts: measured the wrong way round",
+        PARTS,
+        "return min(taken[True][1:]) <= MARGIN * min(taken[False][1:])",
+        "return min(taken[False][1:]) <= MARGIN * min(taken[True][1:])",
+        (OF_PARTS,),
+    ),
+    Mutant(
+        "parts: both ways are timed in whole passes",
+        PARTS,
+        "decoder.in_parts = in_parts",
+        "decoder.in_parts = False",
+        (OF_PARTS,),
+    ),
+    Mutant(
+        "parts: a model's shape is not asked for",
+        PARTS,
+        "{blocks} of {of_block} {heads}",
+        "{blocks}",
+        (OF_PARTS,),
     ),
     Mutant(
         "deterministic: promised over a cache in 8 bits",

@@ -20,7 +20,7 @@ from spec_sdk.testing import check_same_bits
 from spec_sdk.testing.same_bits import random_tree, same_bits
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
-from spec_sdk_backends.native import crossover, decoder, library, products
+from spec_sdk_backends.native import crossover, decoder, library, products, prompts_in_parts
 from spec_sdk_backends.native.decoder import NativeDecoder
 from tests.support.tiny_decoder import ModelTensors
 
@@ -62,15 +62,16 @@ def executor_of(family: str, dtype: torch.dtype, weights: str = "dense", determi
         backend.be_deterministic()
     executor = backend.load(ChosenWeights(Checkpoint(family), bits, lambda bits: True), dtype)
     assert isinstance(executor, TorchExecutor) and type(executor.decoder) is NativeDecoder
-    as_fast = weights == "dense" and crossover.most_rows(dtype) == crossover.ANY
+    as_fast = not rows and prompts_in_parts.parts_are_as_fast(executor.decoder, executor.ops)
     assert (executor.bits_vary is None) == (deterministic or bool(rows) or as_fast)
     return executor
 
 
-def torch_is_faster(monkeypatch: pytest.MonkeyPatch, from_rows: int) -> None:
+def torch_is_faster(monkeypatch: pytest.MonkeyPatch, faster: bool) -> None:
     """What is measured on this machine would be this."""
-    for module in (crossover, decoder, products):
-        monkeypatch.setattr(module, "most_rows", lambda *_: from_rows)
+    for module in (decoder, products):
+        monkeypatch.setattr(module, "most_rows", lambda *_: 64 if faster else crossover.ANY)
+    monkeypatch.setattr(prompts_in_parts, "parts_are_as_fast", lambda *_: not faster)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -101,26 +102,20 @@ def test_trees_wider_than_one_native_call(dtype: torch.dtype, scale: Callable[[i
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_without_it_bits_depend_on_how_a_prompt_was_fed(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the checks above would find."""
-    torch_is_faster(monkeypatch, 512)
+    torch_is_faster(monkeypatch, True)
     with pytest.raises(AssertionError, match="are not plain decoding's"):
         check_same_bits(executor_of("smollm", dtype, deterministic=False), 0)
 
 
+@pytest.mark.parametrize("weights", ["dense", "int8", "int4"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_dense_weights_need_not_ask_for_it_where_torch_is_never_faster(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+def test_nobody_need_ask_for_it_where_parts_are_as_fast(
+    dtype: torch.dtype, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch_is_faster(monkeypatch, crossover.ANY)
-    executor = executor_of("smollm", dtype, deterministic=False)
+    torch_is_faster(monkeypatch, False)
+    executor = executor_of("smollm", dtype, weights, deterministic=False)
     check_same_bits(executor, 0)
     check_same_bits(executor, 1, most_nodes=180, rounds=2)
-
-
-@pytest.mark.parametrize("bits", ["int8", "int4"])
-def test_exact_rows_beside_weights_in_few_bits_must_ask_for_it(bits: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch expands them once for all rows of a wide pass, which the kernels do for every part."""
-    torch_is_faster(monkeypatch, crossover.ANY)
-    executor_of("smollm", torch.bfloat16, bits, deterministic=False)
 
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
@@ -158,8 +153,9 @@ def test_bits_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
-def test_logits_of_the_last_rows_of_many_requests(dtype: torch.dtype) -> None:
-    """More requests than one native call takes, each with a row of logits. With AMX torch takes none in bfloat16."""
+def test_logits_of_the_last_rows_of_many_requests(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More requests than one native call takes, each with a row of logits, where torch would multiply them."""
+    torch_is_faster(monkeypatch, True)
     executor, slots = executor_of("smollm", dtype), list(range(70))
     session, alone = Session(executor), Session(executor)
     texts = [[3 + slot % 7, 5 + slot, 9] for slot in slots]

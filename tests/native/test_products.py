@@ -17,7 +17,7 @@ from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
-from spec_sdk_backends.native import crossover, decoder, ops, products
+from spec_sdk_backends.native import crossover, decoder, measured_once, ops, products
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.panels import to_panels
@@ -258,7 +258,7 @@ def test_rows_that_torch_multiplies_faster_are_torchs(monkeypatch: pytest.Monkey
 
 def test_what_was_measured_first_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Another process keeps its figure while this one measures: both go by the same, whoever asks in which words."""
-    monkeypatch.setattr(crossover, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(measured_once, "cache_root", lambda: tmp_path)
     dtype = torch.float32
 
     def measured(*of: object) -> int:

@@ -78,3 +78,14 @@ def test_damaged_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(SystemExit) as ended:
         longer_prompts.main()
     assert ended.value.code == 2 and "is damaged" in capsys.readouterr().err
+
+
+def test_a_page_in_another_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "page.md").write_bytes("Äpfel".encode("latin-1"))
+    monkeypatch.setattr(sys, "argv", ["longer_prompts", str(tmp_path), str(tmp_path), str(tmp_path / "out")])
+    monkeypatch.setattr(longer_prompts, "shard_files", lambda answers: [])
+    with pytest.raises(SystemExit) as ended:
+        longer_prompts.main()
+    assert ended.value.code == 2 and "page.md: no UTF-8" in capsys.readouterr().err

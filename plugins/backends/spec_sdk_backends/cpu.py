@@ -21,9 +21,10 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
-from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, runs_in_parts, unknown_block
+from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, unknown_block
 from spec_sdk_backends.native.library import DTYPES, find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_backends.native.prompts_in_parts import runs_in_parts
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
@@ -175,7 +176,7 @@ class CpuBackend(Backend):
         not_native = self._not_native(decoder)
         if not_native is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
-            in_parts = self.deterministic or runs_in_parts(decoder)
+            in_parts = self.deterministic or runs_in_parts(decoder, self.ops)
             bits_vary = None if in_parts else "wide passes are torch's"
             return TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
         if self.config.activations == AUTO:

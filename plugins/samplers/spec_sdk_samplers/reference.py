@@ -55,8 +55,8 @@ class ReferenceSampler(Sampler):
         return p_NV / p_NV.sum(-1, keepdim=True)
 
     def choices(self, logits_NV: torch.Tensor) -> torch.Tensor:
-        known = logits_NV.device.type == "cpu" and logits_NV.dtype == torch.float32
-        return _choices_on_host(logits_NV) if known else choices(logits_NV)
+        on_host = logits_NV.device.type == "cpu" and logits_NV.dtype == torch.float32
+        return _choices_on_host(logits_NV) if on_host else choices(logits_NV)
 
     @property
     def recipe(self) -> Recipe | None:
@@ -85,7 +85,7 @@ class ReferenceSampler(Sampler):
 
 
 def _choices_on_host(logits_NV: torch.Tensor) -> torch.Tensor:
-    """As ``choices``, sooner: NumPy looks for a row's largest number in vectors, torch one number after the other."""
+    """As ``choices``: NumPy looks for a row's largest number in vectors, torch for it and its place one by one."""
     rows_NV = logits_NV.detach().numpy()
     token_N = rows_NV.argmax(-1)
     top_N = rows_NV[np.arange(len(rows_NV)), token_N]

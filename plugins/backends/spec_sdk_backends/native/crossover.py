@@ -8,11 +8,7 @@ Legend: N rows, O outputs, I inputs.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
-import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +16,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.files import write_json
-from spec_sdk.model.source_cache import cache_root, one_process
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
-from spec_sdk_backends.native.library import DTYPES, LOCK_FILE, library, uses_amx
+from spec_sdk_backends.native.library import DTYPES, library, uses_amx
+from spec_sdk_backends.native.measured_once import measured_once, place_of
 from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Matrix, address
@@ -36,8 +31,6 @@ ANY = 1 << 40
 SIZE = (1536, 768)
 MATRICES = 4
 TIMES = 5
-LONGEST_S = 120.0
-"""How long another process is waited for that measures."""
 MARGIN = 1.1
 """torch's product must be so many times faster: the native one keeps a row's result free of those beside it."""
 
@@ -45,38 +38,15 @@ MARGIN = 1.1
 def most_rows(dtype: torch.dtype, bits: int = 0, rounds: bool = False) -> int:
     """The most rows that the native kernel multiplies with dense weights, or with those of so many bits.
 
-    ``rounds``: it rounds rows to 8 bits first. The same for all processes that share a cache directory: what is kept
-    first counts, so that ranks that measure at once multiply alike.
+    ``rounds``: it rounds rows to 8 bits first. The same for all processes that share a cache directory.
     """
     return _most_rows(dtype, bits, rounds)
 
 
 @functools.cache
 def _most_rows(dtype: torch.dtype, bits: int, rounds: bool) -> int:
-    path = _place(dtype, bits, rounds)
-    if kept := _kept(path):
-        return kept
-    # what is timed beside another process that does the same would say little; and ranks are to multiply alike
-    with one_process(cache_root() / LOCK_FILE, longest_s=LONGEST_S):
-        if kept := _kept(path):
-            return kept
-        weights = f"{bits}-bit" if bits else "dense"
-        print(f"timing products with {weights} weights in {str(dtype)[6:]}, once on this machine", file=sys.stderr)
-        found = measure(dtype, bits, rounds)
-        # of one that was not waited for any longer
-        if kept := _kept(path):
-            return kept
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, found)
-        return found
-
-
-def _kept(path: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        kept = int(json.loads(path.read_text(encoding="utf-8")))
-        return kept if kept in (*ROWS, ANY) else None
-    return None
+    telling = f"timing products with {f'{bits}-bit' if bits else 'dense'} weights in {str(dtype)[6:]}"
+    return measured_once(_place(dtype, bits, rounds), (*ROWS, ANY), lambda: measure(dtype, bits, rounds), telling)
 
 
 def measure(dtype: torch.dtype, bits: int = 0, rounds: bool = False) -> int:
@@ -137,4 +107,4 @@ def _seconds(call: Product, x_NI: torch.Tensor, y_NO: torch.Tensor) -> float:
 def _place(dtype: torch.dtype, bits: int, rounds: bool) -> Path:
     kernels = f"{library()._name} {uses_amx()} {torch.__version__}"
     facts = f"{kernels} {dtype} {bits} {rounds} {torch.get_num_threads()} {ROWS} {SIZE}"
-    return cache_root() / "native" / f"rows-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"
+    return place_of("rows", facts)

@@ -1,7 +1,7 @@
 """A decoder whose blocks run natively in narrow passes: consecutive blocks in one call, one stage at a time for runners
 that need the stages.
 
-Both compute the same to the bit. Wide passes, and what takes derivatives, run in torch.
+Both compute the same to the bit. Wide passes run natively in parts, or in torch, as does what takes derivatives.
 
 Legend: B requests, N rows of a request, M model dim, H query heads, G KV heads, D head dim, X heads of Q, K and V.
 """
@@ -20,7 +20,7 @@ from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
-from spec_sdk_backends.native.crossover import ANY, most_rows
+from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.panels import OUTPUTS
@@ -63,19 +63,6 @@ def unknown_stages(decoder: Decoder) -> str | None:
             return f"layer {layer} has an MLP of {mlp.down.inputs} dims, which are not whole panels of {OUTPUTS}"
         widths.add(mlp.down.inputs)
     return None if len(widths) == 1 else "layers have MLPs of different sizes"
-
-
-def runs_in_parts(decoder: Decoder) -> bool:
-    """Whether its wide passes run natively, part by part, though nobody asked for the same bits in every pass.
-
-    Beside rounded rows torch's other last bits would tip codes, and a prompt's would hang on what it is fed with. Dense
-    weights do where torch multiplies no number of rows faster.
-    """
-    *of_blocks, _ = decoder.projections
-    if any(isinstance(part, QuantizedProjection) and part.rounds for part in of_blocks):
-        return True
-    dense = all(isinstance(part, NativeProjection) for part in of_blocks)
-    return dense and most_rows(decoder.dtype) == ANY
 
 
 def leave_rows_exact(decoder: Decoder) -> None:
