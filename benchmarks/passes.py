@@ -28,7 +28,6 @@ from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, run_script, script_parser
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
@@ -110,18 +109,9 @@ def executor_of(pipeline: Pipeline) -> TorchExecutor:
     return executor
 
 
-def linear_layers(executor: TorchExecutor) -> list[Projection]:
-    """Every linear layer in the order in which a pass comes to it, the output head last."""
-    decoder = executor.decoder
-    return [
-        *(part for block in decoder.blocks for part in (block.qkv, block.output, *block.mlp.projections)),
-        decoder.output_head,
-    ]
-
-
 def summing(executor: TorchExecutor) -> Callable[[], object]:
     """A sum over the memory of every linear layer."""
-    memory = [layer.weight_OI.view(torch.int64) for layer in linear_layers(executor)]
+    memory = [layer.weight_OI.view(torch.int64) for layer in executor.decoder.projections]
 
     def call() -> None:
         for weights in memory:
@@ -142,7 +132,7 @@ def scoring(session: Session, tree: TokenTree) -> Callable[[], object]:
 
 def products(executor: TorchExecutor, nodes: int) -> Callable[[], object]:
     """All linear layers on ``nodes`` rows each."""
-    layers = linear_layers(executor)
+    layers = executor.decoder.projections
     rows = {size: torch.randn(nodes, size).to(executor.dtype) for size in {layer.inputs for layer in layers}}
 
     def call() -> None:

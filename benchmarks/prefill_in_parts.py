@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from benchmarks.passes import prefilling
 from benchmarks.places import RESULTS
 from spec_sdk.bench import timing
 from spec_sdk.bench.reports import write_report
@@ -63,17 +64,6 @@ def figures_of(pipeline: Pipeline, form: str, arguments: argparse.Namespace) -> 
         }
         print(f"{form}, {length} tokens: {found[str(length)]}", flush=True)
     return {"in_parts_unasked": unasked, "tokens": found}
-
-
-def prefilling(pipeline: Pipeline, prompt: Sequence[int]) -> Callable[[], object]:
-    session = pipeline.models.session(pipeline.models.target)
-    session.reserve(1, len(prompt))
-
-    def call() -> None:
-        session.truncate(0, 0)
-        session.prefill(0, prompt)
-
-    return call
 
 
 def of_way(decoder: NativeDecoder, in_parts: bool, call: Callable[[], object]) -> Callable[[], object]:

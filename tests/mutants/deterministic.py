@@ -102,8 +102,8 @@ DETERMINISTIC = (
     Mutant(
         "parts: a model's shape is not asked for",
         PARTS,
-        "{blocks} of {of_block} {heads}",
-        "{blocks}",
+        "{blocks} of {of_block} {c.num_heads}",
+        "{blocks} {c.num_heads}",
         (OF_PARTS,),
     ),
     Mutant(

@@ -88,4 +88,4 @@ def test_a_page_in_another_encoding(
     monkeypatch.setattr(longer_prompts, "shard_files", lambda answers: [])
     with pytest.raises(SystemExit) as ended:
         longer_prompts.main()
-    assert ended.value.code == 2 and "page.md: no UTF-8" in capsys.readouterr().err
+    assert ended.value.code == 2 and "page.md is no UTF-8 text (byte 0)" in capsys.readouterr().err

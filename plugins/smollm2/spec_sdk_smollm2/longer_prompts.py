@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from spec_sdk.errors import UserError, message_of
+from spec_sdk.files import read_text
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.training.sample_shards import read_shard, shard_files
@@ -89,20 +90,13 @@ def prompts(own: Sequence[str], pages: Sequence[str], questions: Sequence[str], 
             yield text
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: no UTF-8: {error}") from error
-
-
 def prompts_of(answers: Path, pages: Path) -> Iterator[str]:
     """:func:`prompts` from what is in these directories. Raises UserError if that is too little, or damaged."""
     tokenizer = open_checkpoint(TARGET).tokenizer
     samples = [sample for path in shard_files(answers) for sample in read_shard(path)]
     own = [text for sample in samples if (text := passage(sample, tokenizer))]
     questions = [text for sample in samples if (text := question(sample, tokenizer))]
-    found = [text for path in sorted(pages.glob("*.md")) for text in paragraphs(_text_of(path))]
+    found = [text for path in sorted(pages.glob("*.md")) for text in paragraphs(read_text(path, str(path)))]
     if min(len(own), len(found)) < max(TOGETHER) or not questions:
         raise UserError(
             f"{answers} has {len(own)} texts and {len(questions)} questions, {pages} has {len(found)} texts: too few"

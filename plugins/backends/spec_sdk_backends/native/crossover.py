@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
-from spec_sdk_backends.native.library import DTYPES, library, uses_amx
+from spec_sdk_backends.native.library import DTYPES, library
 from spec_sdk_backends.native.measured_once import measured_once, place_of
 from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
@@ -105,6 +105,4 @@ def _seconds(call: Product, x_NI: torch.Tensor, y_NO: torch.Tensor) -> float:
 
 
 def _place(dtype: torch.dtype, bits: int, rounds: bool) -> Path:
-    kernels = f"{library()._name} {uses_amx()} {torch.__version__}"
-    facts = f"{kernels} {dtype} {bits} {rounds} {torch.get_num_threads()} {ROWS} {SIZE}"
-    return place_of("rows", facts)
+    return place_of("rows", f"{dtype} {bits} {rounds} {ROWS} {SIZE}")

@@ -7,18 +7,15 @@ row's bits hang on those beside it. Which counts for more hangs on the model, it
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
-import torch
-
-from spec_sdk.model.decoder import BlockWeights, Decoder
+from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.crossover import MARGIN
 from spec_sdk_backends.native.decoder import NativeDecoder
-from spec_sdk_backends.native.library import library, uses_amx
 from spec_sdk_backends.native.measured_once import measured_once, place_of
 
 ROWS = 512
@@ -43,25 +40,28 @@ def runs_in_parts(decoder: Decoder, ops: Ops) -> bool:
 
 def parts_are_as_fast(decoder: Decoder, ops: Ops) -> bool:
     """Whether a prompt is no more than :data:`MARGIN` times as dear in parts: measured once for a shape of blocks."""
-    of_block = [(part.outputs, part.inputs, part.nbytes) for part in _linear(decoder.blocks[0])]
-    nbytes = sum(part[-1] for part in of_block)
-    blocks = min(decoder.layers, max(1, -(-LEAST_BYTES // nbytes)))
-    c, kernels = decoder.config, f"{library()._name} {uses_amx()} {torch.__version__}"
-    heads = f"{c.num_heads} {c.num_kv_heads} {c.head_dim}"
-    facts = f"{kernels} {decoder.dtype} {torch.get_num_threads()} {ROWS} {blocks} of {of_block} {heads}"
-    if facts not in _found:
+    *linear, _ = decoder.subset([0]).projections
+    of_block = [(part.outputs, part.inputs, part.nbytes) for part in linear]
+    nbytes = sum(part.nbytes for part in linear)
+    blocks = min(decoder.layers, -(-LEAST_BYTES // nbytes))
+    c = decoder.config
+    place = place_of(
+        "parts", f"{decoder.dtype} {ROWS} {blocks} of {of_block} {c.num_heads} {c.num_kv_heads} {c.head_dim}"
+    )
+    if place not in _found:
         telling = "" if blocks * nbytes < QUICK_BYTES else f"timing prompts in {str(decoder.dtype)[6:]}"
-        some = NativeDecoder(decoder.subset(range(blocks)))
-        _found[facts] = bool(measured_once(place_of("parts", facts), (0, 1), lambda: measure(some, ops), telling))
-    return _found[facts]
+        some = decoder.subset(range(blocks))
+        _found[place] = bool(measured_once(place, (0, 1), lambda: measure(some, ops), telling))
+    return _found[place]
 
 
-_found: dict[str, bool] = {}
+_found: dict[Path, bool] = {}
 """A process never changes its mind."""
 
 
-def measure(decoder: NativeDecoder, ops: Ops) -> bool:
-    """The same, measured now. The first of both ways is not counted."""
+def measure(blocks: Decoder, ops: Ops) -> bool:
+    """The same for all blocks of this decoder, measured now. The first of both ways is not counted."""
+    decoder = NativeDecoder(blocks)
     session = Session(TorchExecutor(decoder, ops))
     tokens, taken = [0] * min(ROWS, session.context), dict[bool, list[float]]({False: [], True: []})
     for _ in range(1 + TIMES):
@@ -72,7 +72,3 @@ def measure(decoder: NativeDecoder, ops: Ops) -> bool:
             session.prefill(0, tokens)
             seconds.append(time.perf_counter() - start)
     return min(taken[True][1:]) <= MARGIN * min(taken[False][1:])
-
-
-def _linear(block: BlockWeights) -> list[Projection]:
-    return [block.qkv, block.output, *block.mlp.projections]
