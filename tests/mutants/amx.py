@@ -6,7 +6,7 @@ from spec_sdk.model.compiler import processor
 from tests.mutants.mutant import Mutant
 
 LIBRARY = "plugins/backends/spec_sdk_backends/native/library.py"
-CROSSOVER = "plugins/backends/spec_sdk_backends/native/crossover.py"
+MEASURED = "plugins/backends/spec_sdk_backends/native/measured_once.py"
 OF_AMX = "tests/native/test_amx.py"
 
 AMX: tuple[Mutant, ...] = (
@@ -19,9 +19,9 @@ AMX: tuple[Mutant, ...] = (
     ),
     Mutant(
         "amx: figures of products without it count with it",
-        CROSSOVER,
-        'f"{library()._name} {uses_amx()} {torch.__version__}"',
-        'f"{library()._name} {torch.__version__}"',
+        MEASURED,
+        "{library()._name} {uses_amx()} {torch.__version__}",
+        "{library()._name} {torch.__version__}",
         (f"{OF_AMX}::test_what_torch_is_faster_at_is_measured_for_both",),
     ),
 )

@@ -18,7 +18,7 @@ from spec_sdk.ops.in_pass import choices
 
 
 class ReferenceSampler(Sampler):
-    """Plain torch, on whatever device the logits are; greedy choices of float32 in host memory by NumPy.
+    """Plain torch, on whatever device the logits are.
 
     The filters keep what transformers' logits processors keep. Where the border of top-p falls between tokens of equal
     probability, the lower ids stay; top-k keeps every token that ties with the k-th.
