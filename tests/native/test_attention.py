@@ -80,7 +80,7 @@ def _instructions(request: pytest.FixtureRequest) -> Iterator[None]:
     uses = library().spec_uses_amx()
     if request.param == "without AMX":
         if not uses:
-            pytest.skip("there is no AMX")
+            pytest.skip("no AMX here")
         library().spec_amx(0)
     yield
     library().spec_amx(uses)
@@ -124,8 +124,12 @@ def compare_with_float64(name: str, spec: AttentionSpec, R: int, D: int, dtype: 
         k, v = (storage[:, rows.slot, :, :keys] for storage in stored)
         expected = dense_attention(q_LBNHD[:, b, :live], k, v, near_NS, spec)
         off = (found[0][:, b, :live].double() - expected).abs()
-        limit = 2**-8 * expected.abs() if dtype == torch.bfloat16 else 1e-5 * expected.abs()
-        assert (off <= limit + (1e-3 if dtype == torch.bfloat16 else 2e-6)).all()
+        if dtype == torch.float32:
+            assert (off <= 1e-5 * expected.abs() + 2e-6).all()
+        else:
+            # the result is rounded; where weights are, each moves it by a part of its value's distance to it
+            weighted = dense_attention(q_LBNHD[:, b, :live], k, v.abs(), near_NS, spec) + expected.abs()
+            assert (off <= 2**-8 * (expected.abs() + weighted) + 2e-4).all()
 
 
 PATHS = {"random": random_tree(40, seed=5), "chain": chain(MOST_ROWS), "star": star(40)}

@@ -22,9 +22,10 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, unknown_block
-from spec_sdk_backends.native.library import DTYPES, find, uses_amx
+from spec_sdk_backends.native.library import find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.prompts_in_parts import runs_in_parts
+from spec_sdk_backends.native.structures import DTYPES
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 

@@ -9,8 +9,8 @@ import torch
 
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.types import AttentionSpec
-from spec_sdk_backends.native.library import DTYPES, library
-from spec_sdk_backends.native.structures import Cache, Pass, address
+from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.structures import DTYPES, Cache, Pass, address
 
 MOST_ROWS = 64
 LONGEST_HEAD = 256

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
-from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.measured_once import measured_once, place_of
 from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
-from spec_sdk_backends.native.structures import Matrix, address
+from spec_sdk_backends.native.structures import DTYPES, Matrix, address
 
 ROWS = (64, 128, 256, 512, 1024)
 """Sizes of passes that are compared. Up to the first the native kernel is used without asking, since trees are such."""

@@ -21,12 +21,12 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
 from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.panels import OUTPUTS
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
-from spec_sdk_backends.native.structures import Block, Cache, Pass, Shape, address
+from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Pass, Shape, address
 
 
 def unknown_block(decoder: Decoder) -> str | None:

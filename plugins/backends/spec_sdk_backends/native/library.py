@@ -24,7 +24,7 @@ from spec_sdk.files import scratch_directory
 from spec_sdk.model.compiler import processor
 from spec_sdk.model.source_cache import cache_root, one_process
 from spec_sdk_backends.native.panels import to_panels
-from spec_sdk_backends.native.structures import Matrix, address
+from spec_sdk_backends.native.structures import DTYPES, Matrix, address
 
 SOURCE = Path(__file__).parent / "source"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-w")
@@ -36,8 +36,6 @@ LONGEST = 300
 AMX = "SPEC_SDK_AMX"
 """The environment variable that is 0 where AMX's tiles are not to be used."""
 RUNTIMES = ("libgomp", "libiomp5", "libomp")
-DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""What the kernels compute in, and their numbers there."""
 
 
 class NoNativeKernels(Exception):

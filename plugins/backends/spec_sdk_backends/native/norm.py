@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.structures import DTYPES
 
 MOST_ROWS = 64
 """Torch shares the work of more rows among its threads."""

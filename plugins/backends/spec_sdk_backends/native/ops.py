@@ -18,10 +18,11 @@ from spec_sdk.ops.types import PLAIN, AttentionSpec
 from spec_sdk_backends.native.attention import attends, attention, expanded, takes
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
-from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.native.structures import DTYPES
 from spec_sdk_backends.native.top import top_log_probabilities
 from spec_sdk_backends.thread_waiting import ThreadWaiting
 

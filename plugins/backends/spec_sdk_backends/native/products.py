@@ -16,9 +16,9 @@ import torch.nn.functional as F
 
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.panels import from_panels, rows_of_panels, to_panels
-from spec_sdk_backends.native.structures import Matrix, address
+from spec_sdk_backends.native.structures import DTYPES, Matrix, address
 
 
 def multiply(matrix: Matrix, x: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, QuantizedWeights
-from spec_sdk_backends.native.library import DTYPES, library
-from spec_sdk_backends.native.structures import Matrix, address
+from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.structures import DTYPES, Matrix, address
 
 BESIDE = 16
 """Outputs of a block."""

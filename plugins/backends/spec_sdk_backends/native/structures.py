@@ -13,6 +13,9 @@ import torch
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 
+DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+"""What the kernels compute in, and their numbers there."""
+
 _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
@@ -87,6 +90,7 @@ class Pass(ctypes.Structure):
 
 class Cache(ctypes.Structure):
     _fields_ = [
+        ("dtype", _WHOLE),
         ("keys", _POINTER),
         ("values", _POINTER),
         ("layer_stride", _WHOLE),
@@ -96,7 +100,7 @@ class Cache(ctypes.Structure):
 
     @classmethod
     def of(cls, k_LSGCD: torch.Tensor, v_LSGCD: torch.Tensor) -> Self:
-        return cls(k_LSGCD.data_ptr(), v_LSGCD.data_ptr(), *k_LSGCD.stride()[:3])
+        return cls(DTYPES[k_LSGCD.dtype], k_LSGCD.data_ptr(), v_LSGCD.data_ptr(), *k_LSGCD.stride()[:3])
 
     @classmethod
     def of_pass(cls, cache: PassCache, layers: int) -> Self:

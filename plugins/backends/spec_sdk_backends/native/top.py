@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk_backends.native.library import DTYPES, library
+from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.structures import DTYPES
 
 MOST_KEPT = 64
 """``TOP_STEP`` of ``source/top.h``."""

@@ -8,13 +8,14 @@
 #include <type_traits>
 
 #include "attention_amx.h"
+#include "attention_pairs.h"
 #include "attention_vectors.h"
 #include "team.h"
 
-template <class T> class Attention {
+template <class T, class C> class Attention {
   public:
     // q: [rows, .., D], row after row so many elements apart, query heads side by side
-    Attention(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const T* keys, const T* values,
+    Attention(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const C* keys, const C* values,
               const Cache& cache)
         : _heads(heads), _sight(sight), _q(q), _q_stride(q_stride), _keys(keys), _values(values), _cache(cache) {
         _group = heads.queries / heads.shared;
@@ -39,7 +40,7 @@ template <class T> class Attention {
             int64_t first = live * block / blocks, count = live * (block + 1) / blocks - first;
             if (count == 0) continue;
             int64_t row = b * _sight.pass.width + first, at = _sight.pass.slot[b] * _cache.slot_stride + g * _cache.head_stride;
-            Piece<T> piece{_heads, _sight, row, count, _group, g * _group, span * SPAN,
+            Piece<T, C> piece{_heads, _sight, row, count, _group, g * _group, span * SPAN,
                            _q + row * _q_stride + g * _group * _heads.dim, _q_stride, _keys + at, _values + at};
             auto to = [&](int64_t n, int64_t h) {
                 return ((row + n) * _heads.queries + g * _group + h) * _spans + span;
@@ -89,8 +90,8 @@ template <class T> class Attention {
     const Sight& _sight;
     const T* _q;
     int64_t _q_stride;
-    const T* _keys;
-    const T* _values;
+    const C* _keys;
+    const C* _values;
     const Cache& _cache;
     int64_t _group, _spans;
 };

@@ -56,7 +56,7 @@ inline void tile_products(const char* a, const char* b, int64_t b_step, int64_t 
     for_columns<N>([&](auto c) { store_tile<decltype(c)::value>(to + decltype(c)::value * 16, stride * 4); });
 }
 
-class AmxSpan {
+template <class T> class AmxSpan {
   public:
     static constexpr int64_t PREPARING = 20;  // what reading and packing keys and values costs, in queries
     static constexpr int64_t UNIT = TILE_QUERIES;
@@ -82,7 +82,7 @@ class AmxSpan {
 
     // what the span gives each query of the piece; ``to(n, h)`` numbers the results. same: it has the queries of the
     // piece before
-    template <class To> void run(const Piece<bf16>& piece, bool same, Span* spans, float* sums, To to) {
+    template <class To> void run(const Piece<T, bf16>& piece, bool same, Span* spans, float* sums, To to) {
         if (!same) pack_queries(piece);
         all_scores(piece, *this, _score, _own);
         int64_t last = 0, joint = piece.common / STEP;
@@ -101,7 +101,7 @@ class AmxSpan {
                 std::memcpy(sums + to(n, h) * D, _sum + (n * piece.group + h) * D, D * sizeof(float));
     }
 
-    void scores(const Piece<bf16>& piece, const bf16* key, int64_t count, float* to, int64_t stride,
+    void scores(const Piece<T, bf16>& piece, const bf16* key, int64_t count, float* to, int64_t stride,
                 const bf16* ahead) {
         int64_t columns = (count + 15) / 16, step = columns * TILE;
         Fetching<bf16> fetch(key, ahead, D);
@@ -135,21 +135,22 @@ class AmxSpan {
         return _mm512_or_si512(low, _mm512_castps_si512(second_of(b)));
     }
 
-    static int64_t tiles(const Piece<bf16>& piece) { return (piece.queries() + TILE_QUERIES - 1) / TILE_QUERIES; }
+    static int64_t tiles(const Piece<T, bf16>& piece) { return (piece.queries() + TILE_QUERIES - 1) / TILE_QUERIES; }
 
-    const bf16* prefix_value(const Piece<bf16>& piece, int64_t s, int64_t i) const {
+    const bf16* prefix_value(const Piece<T, bf16>& piece, int64_t s, int64_t i) const {
         return piece.values + (piece.start + s * STEP + i) * D;
     }
 
-    void pack_queries(const Piece<bf16>& piece) {
+    void pack_queries(const Piece<T, bf16>& piece) {
         for (int64_t n = 0; n < piece.count; n++)
             for (int64_t h = 0; h < piece.group; h++) {
                 int64_t at = n * piece.group + h;
-                const bf16* q = piece.q + n * piece.q_stride + h * D;
+                const T* q = piece.q + n * piece.q_stride + h * D;
                 char* to = _q + at / TILE_QUERIES * _steps * TILE + at % TILE_QUERIES * TILE_BYTES;
-                for (int64_t s = 0; s < _steps; s++)
-                    _mm512_store_si512(to + s * TILE,
-                                       _mm512_maskz_loadu_epi16(D - s * STEP > 16 ? 0xFFFFFFFF : 0xFFFF, q + s * STEP));
+                for (int64_t s = 0; s < _steps; s++) {
+                    Lanes first = load(q + s * STEP), second = D - s * STEP > 16 ? load(q + s * STEP + 16) : zeros();
+                    _mm512_store_si512(to + s * TILE, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+                }
             }
     }
 
@@ -192,17 +193,17 @@ class AmxSpan {
     }
 
     // a step that has keys behind the prefix: rows whose keys are the same, as far as they go, take it together
-    void add_paths(const Piece<bf16>& piece, int64_t s) {
+    void add_paths(const Piece<T, bf16>& piece, int64_t s) {
         int64_t from = s * STEP;
         for (int64_t n = 0, next; n < piece.count; n = next) {
             int64_t longest = n;
-            for (next = n + 1; next < piece.count && alike(piece, longest, next, from); next++)
+            for (next = n + 1; next < piece.count && piece.alike(longest, next, from, from + STEP); next++)
                 if (piece.end[next] > piece.end[longest]) longest = next;
             auto value = [&](int64_t i) { return piece.values + piece.column(longest, from + i) * D; };
             int64_t count = std::min<int64_t>(STEP, piece.end[longest] - from);
             // a hidden value counts 0 times, which is 0 of a number only
             for (int64_t i = 0; i < count && next > n + 1; i++)
-                if (!finite(value(i))) next = n + 1, longest = n;
+                if (!finite(value(i), D)) next = n + 1, longest = n;
             count = std::min<int64_t>(STEP, piece.end[longest] - from);
             if (count <= 0) continue;
             pack_values(s, count, value);
@@ -211,20 +212,6 @@ class AmxSpan {
                 add_values(t, s, 1, true, std::max<int64_t>(0, q - t * TILE_QUERIES),
                            end == piece.queries() ? TILE_QUERIES : std::min<int64_t>(TILE_QUERIES, end - t * TILE_QUERIES));
         }
-    }
-
-    // whether rows a and b have the same keys from ``from`` on, as far as the step goes and both have any
-    static bool alike(const Piece<bf16>& piece, int64_t a, int64_t b, int64_t from) {
-        int64_t end = std::min({piece.end[a], piece.end[b], from + STEP});
-        for (int64_t j = std::max(piece.common, from); j < end; j++)
-            if (piece.column(a, j) != piece.column(b, j)) return false;
-        return true;
-    }
-
-    bool finite(const bf16* x) const {
-        __mmask16 bad = 0;
-        for (int64_t d = 0; d < D; d += 16) bad |= _mm512_fpclass_ps_mask(load(x + d), 0x99);
-        return bad == 0;
     }
 
     int64_t D, _steps, _columns;

@@ -17,20 +17,23 @@ template <class T> struct Fetching {
     Fetching(const T* key, const T* values, int64_t dim)
         : keys((const char*)(key + WIDTH * dim)), values((const char*)values), dim(dim) {}
 
-    // What belongs to keys c … c + LANES - 1 and to the 16 bytes of them from number d on. Always inlined: to g++ a call
-    // that does nothing but fetch does nothing
+    // What belongs to keys c … c + LANES - 1 and to the 16 bytes of them from number d on.
     __attribute__((always_inline)) void operator()(int64_t c, int64_t d) const {
+        lines(keys, c, d);
+        lines(values, c, d);
+    }
+
+    // Always inlined: to g++ a call that does nothing but fetch does nothing
+    __attribute__((always_inline)) void lines(const char* from, int64_t c, int64_t d) const {
         int64_t at = (c * dim + d * LANES) * sizeof(T);
-        for (int64_t i = 0; i < LANES * 16; i += 64) {
-            __builtin_prefetch(keys + at + i, 0, 2);
-            __builtin_prefetch(values + at + i, 0, 2);
-        }
+        for (int64_t i = 0; i < LANES * 16; i += 64) __builtin_prefetch(from + at + i, 0, 2);
     }
 };
 
 // score [queries][SPAN] by key number. ``kernel.scores(piece, key, count, to, stride, ahead)``: scores of all queries with
 // ``count`` columns of the cache from the one at ``key`` on, and values that are fetched meanwhile
-template <class T, class Kernel> void all_scores(const Piece<T>& piece, Kernel& kernel, float* score, float* own) {
+template <class T, class C, class Kernel>
+void all_scores(const Piece<T, C>& piece, Kernel& kernel, float* score, float* own) {
     int64_t D = piece.heads.dim;
     for (int64_t j = 0; j < piece.common; j += WIDTH) {
         int64_t at = (piece.start + j) * D;
@@ -59,6 +62,13 @@ template <class T, class Kernel> void all_scores(const Piece<T>& piece, Kernel& 
 }
 
 #if WITH_AVX512
+
+// whether all numbers of a value [D] are
+inline bool finite(const bf16* x, int64_t dim) {
+    __mmask16 bad = 0;
+    for (int64_t d = 0; d < dim; d += LANES) bad |= _mm512_fpclass_ps_mask(load(x + d), 0x99);
+    return bad == 0;
+}
 
 // x 2^n, 0 where e^at would be subnormal
 inline Lanes with_power(Lanes x, Lanes n, Lanes at) {

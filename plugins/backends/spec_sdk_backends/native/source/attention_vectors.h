@@ -78,7 +78,7 @@ inline int64_t tiles_of(int64_t rows, int64_t columns) {
     return (rows + QUERIES_AT_ONCE - 1) / QUERIES_AT_ONCE * ((columns + WIDE - 1) / WIDE);
 }
 
-template <class T> class VectorSpan {
+template <class T, class C> class VectorSpan {
   public:
     static constexpr int64_t PREPARING = 3;  // what reading and turning keys costs, in queries
     static constexpr int64_t UNIT = 1;
@@ -96,7 +96,7 @@ template <class T> class VectorSpan {
 
     // what the span gives each query of the piece; ``to(n, h)`` numbers the results. same: it has the queries of the
     // piece before
-    template <class To> void run(const Piece<T>& piece, bool same, Span* spans, float* sums, To to) {
+    template <class To> void run(const Piece<T, C>& piece, bool same, Span* spans, float* sums, To to) {
         int64_t queries = piece.queries(), group = piece.group;
         _fetched = same && fetches_evenly(queries);
         if (!same)
@@ -109,7 +109,7 @@ template <class T> class VectorSpan {
         std::fill(_sum, _sum + queries * D, 0.0f);
         add_prefix(piece);
         for (int64_t n = 0; n < piece.count; n++) {
-            const T* of[SPAN];
+            const C* of[SPAN];
             int64_t q = n * group, own = piece.end[n] - piece.common;
             for (int64_t j = 0; j < own; j++) of[j] = piece.values + piece.column(n, piece.common + j) * D;
             EvenFetching none = EvenFetching::none(_score);
@@ -120,11 +120,11 @@ template <class T> class VectorSpan {
                 std::memcpy(sums + to(n, h) * D, _sum + (n * group + h) * D, D * sizeof(float));
     }
 
-    void scores(const Piece<T>& piece, const T* key, int64_t count, float* to, int64_t stride, const T* ahead) {
+    void scores(const Piece<T, C>& piece, const C* key, int64_t count, float* to, int64_t stride, const C* ahead) {
         int64_t queries = piece.queries(), columns = (count + LANES - 1) / LANES * LANES;
-        Fetching<T> fetch(key, ahead, D);
+        Fetching<C> fetch(key, ahead, D);
         for (int64_t c = 0; c < columns; c += LANES) {
-            const T* of[LANES];
+            const C* of[LANES];
             for (int k = 0; k < LANES; k++) of[k] = key + std::min(c + k, count - 1) * D;
             if (_fetched)
                 turn(of, D, _turned + c, WIDTH, [](int64_t) {});
@@ -136,7 +136,7 @@ template <class T> class VectorSpan {
         const float* of[MOST_DIM];
         for (int64_t d = 0; d < D; d++) of[d] = _turned + d * WIDTH;
         EvenFetching values = EvenFetching::none(_score);
-        if (_fetched) values = {(const char*)ahead, count * int64_t(sizeof(T)) / tiles_of(queries, columns)};
+        if (_fetched) values = {(const char*)ahead, count * int64_t(sizeof(C)) / tiles_of(queries, columns)};
         for (int64_t d = 0; d < D; d += FEW)
             add_products<true>(_q + d, D, queries, std::min(FEW, D - d), of + d, columns, to, stride, values);
     }
@@ -146,20 +146,20 @@ template <class T> class VectorSpan {
 
     // whether there are enough steps to fetch all keys and values with them
     bool fetches_evenly(int64_t queries) const {
-        return tiles_of(queries, WIDTH) * EvenFetching::MOST >= WIDTH * int64_t(sizeof(T)) &&
-               tiles_of(queries, D) * EvenFetching::MOST >= D * int64_t(sizeof(T));
+        return tiles_of(queries, WIDTH) * EvenFetching::MOST >= WIDTH * int64_t(sizeof(C)) &&
+               tiles_of(queries, D) * EvenFetching::MOST >= D * int64_t(sizeof(C));
     }
 
-    void add_prefix(const Piece<T>& piece) {
-        const T *values = piece.values + piece.start * D, *of[SPAN];
+    void add_prefix(const Piece<T, C>& piece) {
+        const C *values = piece.values + piece.start * D, *of[SPAN];
         const float* widened[SPAN];
         int64_t queries = piece.queries(), next = piece.start + SPAN;
         for (int64_t j = 0; j < piece.common; j++) of[j] = values + j * D, widened[j] = _values + j * D;
         EvenFetching keys = EvenFetching::none(_score);
         int64_t more = std::min<int64_t>(SPAN, piece.sight.prefix(piece.row) + piece.count - next);
         if (more > 0 && fetches_evenly(queries))
-            keys = {(const char*)(piece.keys + next * D), more * D * int64_t(sizeof(T)) / (SPAN * tiles_of(queries, D))};
-        if (sizeof(T) == sizeof(float) || queries <= QUERIES_AT_ONCE)
+            keys = {(const char*)(piece.keys + next * D), more * D * int64_t(sizeof(C)) / (SPAN * tiles_of(queries, D))};
+        if (sizeof(C) == sizeof(float) || queries <= QUERIES_AT_ONCE)
             return add_products<false>(_score, SPAN, queries, piece.common, of, D, _sum, D, keys);
         for (int64_t i = 0; i < piece.common * D; i += LANES) store(_values + i, load(values + i));
         add_products<false>(_score, SPAN, queries, piece.common, widened, D, _sum, D, keys);

@@ -112,6 +112,11 @@ template <class T> void rotate_heads(const Block& block, const Work<T>& work) {
     }
 }
 
+// a key and its value into the cache
+template <class T, class C> void put(const T* key, const T* value, int64_t dim, C* keys, C* values) {
+    for (int64_t d = 0; d < dim; d++) keys[d] = rounded<C>(to_float(key[d])), values[d] = rounded<C>(to_float(value[d]));
+}
+
 template <class T> void write_cache(const Block& block, const Work<T>& work, const Cache& cache, int64_t layer,
                                     const Pass& pass) {
     const Shape& s = work.shape;
@@ -123,34 +128,50 @@ template <class T> void write_cache(const Block& block, const Work<T>& work, con
         int64_t to = layer * cache.layer_stride + pass.slot[b] * cache.slot_stride + g * cache.head_stride +
                      (pass.write_at[b] + n) * D;
         const T* k = work.qkv + r * width + (s.heads + g) * D;
-        std::memcpy((T*)cache.keys + to, k, D * sizeof(T));
-        std::memcpy((T*)cache.values + to, k + s.kv_heads * D, D * sizeof(T));
+        if (cache.dtype)
+            put(k, k + s.kv_heads * D, D, (bf16*)cache.keys + to, (bf16*)cache.values + to);
+        else
+            put(k, k + s.kv_heads * D, D, (float*)cache.keys + to, (float*)cache.values + to);
     }
 }
 
-template <class T> void attend_spans(const Attention<T>& attention, int64_t dim, Span* spans, float* sums) {
-    attention.run(VectorSpan<T>(dim), spans, sums);
+template <class T> void attend_spans(const Attention<T, float>& attention, int64_t dim, Span* spans, float* sums) {
+    attention.run(VectorSpan<T, float>(dim), spans, sums);
 }
 
+template <class T> void attend_spans(const Attention<T, bf16>& attention, int64_t dim, Span* spans, float* sums) {
 #if WITH_AMX
-template <> inline void attend_spans(const Attention<bf16>& attention, int64_t dim, Span* spans, float* sums) {
-    if (!amx.load(std::memory_order_relaxed)) return attention.run(VectorSpan<bf16>(dim), spans, sums);
-    TileShapes shapes(true, TILE_QUERIES, STEP / 2);
-    attention.run(AmxSpan(dim), spans, sums);
-}
+    if (amx.load(std::memory_order_relaxed)) {
+        TileShapes shapes(true, TILE_QUERIES, STEP / 2);
+        return attention.run(AmxSpan<T>(dim), spans, sums);
+    }
 #endif
+#if WITH_PAIRS
+    attention.run(PairSpan<T>(dim), spans, sums);
+#else
+    attention.run(VectorSpan<T, bf16>(dim), spans, sums);
+#endif
+}
 
-// q: [rows, H, D], rows so far apart; o: [rows, H, D]
-template <class T>
-void attend(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const Cache& cache, int64_t layer,
-            std::vector<Span>& spans, std::vector<float>& sums, Team& team, T* o) {
-    Attention<T> attention(heads, sight, q, q_stride, (const T*)cache.keys + layer * cache.layer_stride,
-                           (const T*)cache.values + layer * cache.layer_stride, cache);
+// q: [rows, H, D], rows so far apart; o: [rows, H, D]; the cache's numbers are C
+template <class T, class C>
+void attend_to(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const Cache& cache, int64_t layer,
+               std::vector<Span>& spans, std::vector<float>& sums, Team& team, T* o) {
+    Attention<T, C> attention(heads, sight, q, q_stride, (const C*)cache.keys + layer * cache.layer_stride,
+                              (const C*)cache.values + layer * cache.layer_stride, cache);
     attend_spans(attention, heads.dim, spans.data(), sums.data());
     team.meet();
     Team::Part part = Team::part_of(sight.pass.requests * sight.pass.width * heads.queries);
     for (int64_t i = part.first; i < part.end; i++)
         attention.join(i / heads.queries, i % heads.queries, spans.data(), sums.data(), o + i * heads.dim);
+}
+
+template <class T>
+void attend(const Heads& heads, const Sight& sight, const T* q, int64_t q_stride, const Cache& cache, int64_t layer,
+            std::vector<Span>& spans, std::vector<float>& sums, Team& team, T* o) {
+    if constexpr (sizeof(T) == sizeof(float))
+        if (!cache.dtype) return attend_to<T, float>(heads, sight, q, q_stride, cache, layer, spans, sums, team, o);
+    attend_to<T, bf16>(heads, sight, q, q_stride, cache, layer, spans, sums, team, o);
 }
 
 // h += y, each rounded, as separate operations would

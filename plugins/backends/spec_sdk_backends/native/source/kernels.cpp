@@ -93,7 +93,7 @@ struct Room {
     std::vector<float> sums;
 
     void make(const Sight& sight, int64_t heads, int64_t dim) {
-        size_t parts = size_t(sight.pass.requests * sight.pass.width * heads * Attention<float>::spans_of(sight));
+        size_t parts = size_t(sight.pass.requests * sight.pass.width * heads * Attention<float, float>::spans_of(sight));
         if (spans.size() < parts) spans.resize(parts);
         if (sums.size() < parts * dim) sums.resize(parts * dim);
     }

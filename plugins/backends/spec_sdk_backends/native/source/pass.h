@@ -23,6 +23,7 @@ extern "C" struct Pass {
 };
 
 extern "C" struct Cache {
+    int64_t dtype;  // 0 float32, 1 bfloat16: that of the rows, or bfloat16 beside rows in float32
     void* keys;    // [layers, cache slots, KV heads, capacity, D], as values
     void* values;
     int64_t layer_stride;

@@ -1,4 +1,5 @@
-// What one item of a pass's attention is: some rows of a request, one KV head, and a span of key numbers.
+// What one item of a pass's attention is: some rows of a request, one KV head, and a span of key numbers. T: what rows are
+// computed in, C: what keys and values are kept in.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ struct Span {
 
 // Keys are counted from the span's first one on: hidden[n] … end[n] - 1 are in the sight of row n, the first ``common``
 // of them are committed, at ``keys`` and ``values`` and behind them.
-template <class T> struct Piece {
+template <class T, class C> struct Piece {
     const Heads& heads;
     const Sight& sight;
     int64_t row, count;  // rows of the pass
@@ -31,7 +32,7 @@ template <class T> struct Piece {
     int64_t start;
     const T* q;  // of the first row's first head
     int64_t q_stride;
-    const T *keys, *values;  // of the request's first column
+    const C *keys, *values;  // of the request's first column
     int64_t common;
     int64_t hidden[MOST_QUERIES], end[MOST_QUERIES];
 
@@ -51,4 +52,12 @@ template <class T> struct Piece {
 
     // where key j of row n lies
     int64_t column(int64_t n, int64_t j) const { return sight.column(row + n, start + j); }
+
+    // whether rows a and b have the same keys from ``from`` up to ``to``, as far as both have any
+    bool alike(int64_t a, int64_t b, int64_t from, int64_t to) const {
+        int64_t last = std::min({end[a], end[b], to});
+        for (int64_t j = std::max(common, from); j < last; j++)
+            if (column(a, j) != column(b, j)) return false;
+        return true;
+    }
 };
