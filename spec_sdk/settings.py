@@ -100,7 +100,12 @@ class ModelSettings:
     kv_cache: str = option(
         "auto",
         "K and V of tokens, of the target and of draft models",
-        choices={"auto": "in model.dtype", "int8": "8 bits, with a scale for every head and token"},
+        choices={
+            "auto": "bfloat16 where backend=cpu rounds rows to 8 bits before products, else exact",
+            "exact": "in model.dtype",
+            "bfloat16": "16 bits",
+            "int8": "8 bits, with a scale for every head and token",
+        },
     )
     context: int | None = option(
         None, "longest text in tokens, prompt and answer", minimum=2, means={None: "as much as the model says it can"}

@@ -72,7 +72,7 @@ class Passes:
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.device, self.prefix = device, prefix
         self.decoder = FusedDecoder(random_decoder(shape, device, dtype, Ops()))
-        self.cache = self.decoder.new_cache(False)
+        self.cache = self.decoder.new_cache()
         self.cache.reserve(1, prefix + 128)
         for storage in (self.cache.k_LSGCD, self.cache.v_LSGCD):
             storage.normal_(generator=torch.Generator(device).manual_seed(0))

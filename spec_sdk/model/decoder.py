@@ -25,6 +25,7 @@ from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk.model.rope import RotaryTable, Rotation, rotate
+from spec_sdk.model.rounded_kv_cache import RoundedKVCache
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import FeedForward
@@ -222,13 +223,16 @@ class Decoder:
             self._stacks[first, end] = found
         return found
 
-    def new_cache(self, in_int8: bool = False) -> KVCache:
-        """An empty cache of this decoder's shape, in its dtype or in 8 bits.
+    def new_cache(self, form: str = "exact") -> KVCache:
+        """An empty cache of this decoder's shape: ``exact``, in its dtype; ``bfloat16``; or ``int8``.
 
-        Raises UserError for a decoder whose cache cannot be in 8 bits.
+        Raises UserError for a decoder whose cache cannot be in that form.
         """
-        c, kind = self.config, QuantizedKVCache if in_int8 else KVCache
-        return kind(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+        c = self.config
+        if form == "bfloat16" and self.dtype == torch.bfloat16:
+            form = "exact"
+        kinds: dict[str, type[KVCache]] = {"exact": KVCache, "bfloat16": RoundedKVCache, "int8": QuantizedKVCache}
+        return kinds[form](self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
     def encode(self, encoder_input: EncoderInput, cache: KVCache, slot: int) -> None:
         """Run the encoder of an encoder–decoder, and store what its blocks see of it in the request's slot.

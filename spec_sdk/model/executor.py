@@ -133,12 +133,13 @@ class Executor(ABC):
     def new_cache(self) -> Cache:
         """An empty cache of this model's shape."""
 
-    def keep_cache_in_int8(self) -> None:
-        """Make this model's caches in 8 bits from now on.
+    def keep_cache_in(self, form: str) -> None:
+        """Make this model's caches in ``form`` from now on: ``exact``, in the model's dtype; ``bfloat16``; or ``int8``.
 
         Raises UserError for an executor that cannot.
         """
-        raise UserError(f"model.kv_cache: {type(self).__name__} has caches of one kind only; use kv_cache=auto")
+        if form != "exact":
+            raise UserError(f"model.kv_cache: {type(self).__name__} has caches of one kind only; use kv_cache=auto")
 
     @abstractmethod
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:

@@ -75,8 +75,11 @@ class GraphExecutor(TorchExecutor):
         self.captures = 0
         """Passes that were captured so far."""
 
-    def keep_cache_in_int8(self) -> None:
-        raise UserError("model.kv_cache: captured passes read the cache in place; use backend.compile=false, or auto")
+    def keep_cache_in(self, form: str) -> None:
+        if form != "exact":
+            raise UserError(
+                "model.kv_cache: captured passes read the cache in place; use backend.compile=false, or auto"
+            )
 
     def rows_of(self, rows: int) -> int:
         return power_of_two(rows) if rows <= MOST_ROWS else rows

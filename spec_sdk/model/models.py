@@ -74,8 +74,8 @@ class Models:
     Over several ``ranks`` the target is spread over this rank's device ``group`` (all of them, if left out), a shard on
     each, with the kernels ``ops`` on ``device``. ``draft_ranks``: those that hold the draft model
     (:meth:`draft_ranks`). ``context``: the longest text that will be served; a draft model whose own is shorter keeps
-    that. ``weights``: the bits of the target's matrices, ``draft_weights`` those of a draft model's; ``kv_cache`` those
-    of their caches.
+    that. ``weights``: the bits of the target's matrices, ``draft_weights`` those of a draft model's; ``kv_cache``: the
+    form of their caches, or ``auto``: that in which ``load`` makes them.
     """
 
     ranks: Ranks = ALONE
@@ -201,8 +201,8 @@ class Models:
         if key not in self._heads:
             published = self._own_module() if reference is None else open_draft_head(reference)
             head = load_head(published, kind, self._ends, choices, self.device, self.dtype, self.ops)
-            if self._kv_cache == "int8":
-                head.keep_cache_in_int8()
+            if self._kv_cache != "auto":
+                head.keep_cache_in(self._kv_cache)
             self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} {kind.noun}", head)
         found: DraftHeadModel[LoadedHead] = self._heads[key]
         return found
@@ -301,8 +301,8 @@ class Models:
         return TorchExecutor(shard, self.ops)
 
     def _with_cache(self, executor: AnyExecutor) -> AnyExecutor:
-        if self._kv_cache == "int8":
-            executor.keep_cache_in_int8()
+        if self._kv_cache != "auto":
+            executor.keep_cache_in(self._kv_cache)
         return executor
 
     def _cut(self, draft_layers: str | Sequence[int], among: Ranks) -> Model:

@@ -35,7 +35,7 @@ class TorchExecutor(Executor):
         self.device = decoder.device
         self.dtype = decoder.dtype
         self.head_is_collective = decoder.head_is_collective
-        self._cache_in_int8 = False
+        self._cache_form = "exact"
 
     @property
     def layers(self) -> int:
@@ -49,19 +49,19 @@ class TorchExecutor(Executor):
     def form(self) -> str:
         decoder = self.decoder
         parts = (form_of(decoder.blocks[0]), form_of(decoder.output_head))
-        cache = "int8 cache" if self._cache_in_int8 else "plain cache"
-        return ", ".join((super().form, type(decoder).__qualname__, cache, *parts))
+        return ", ".join((super().form, type(decoder).__qualname__, f"{self._cache_form} cache", *parts))
 
     @property
     def weight_bytes(self) -> int:
         return self.decoder.nbytes
 
     def new_cache(self) -> KVCache:
-        return self.decoder.new_cache(self._cache_in_int8)
+        return self.decoder.new_cache(self._cache_form)
 
-    def keep_cache_in_int8(self) -> None:
-        self._cache_in_int8 = True
-        self.bits_vary = "attention over a cache in 8 bits is torch's; use model.kv_cache=auto"
+    def keep_cache_in(self, form: str) -> None:
+        self._cache_form = form
+        if form not in self.ops.cache_forms:
+            self.bits_vary = f"attention over a cache in {form} is torch's; use model.kv_cache=exact"
 
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
@@ -85,12 +85,14 @@ class TorchExecutor(Executor):
         self.decoder.encode(encoder_input, cache, slot)
 
     def cut(self, layers: Sequence[int]) -> TorchExecutor:
-        return TorchExecutor(self.decoder.subset(layers), self.ops, self.bits_vary)
+        made = TorchExecutor(self.decoder.subset(layers), self.ops, self.bits_vary)
+        made._cache_form = self._cache_form
+        return made
 
     def of_decoder(self, decoder: Decoder) -> TorchExecutor:
         """What runs another decoder, of this one's kind, as this one is run, with caches as its are."""
         made = self._running(decoder)
-        made._cache_in_int8 = self._cache_in_int8
+        made._cache_form = self._cache_form
         return made
 
     def _running(self, decoder: Decoder) -> TorchExecutor:

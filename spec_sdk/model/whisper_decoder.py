@@ -100,8 +100,8 @@ class WhisperDecoder(Decoder):
             self.encoder,
         )
 
-    def new_cache(self, in_int8: bool = False) -> CrossCache:
-        if in_int8:
+    def new_cache(self, form: str = "exact") -> CrossCache:
+        if form != "exact":
             raise UserError("model.kv_cache: the cache of an encoder-decoder model is in model.dtype; use auto")
         c = self.config
         assert c.encoder is not None

@@ -9,7 +9,7 @@ K keys that a request sees; g layers of a group, V vocabulary, M model dim.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,8 @@ class Ops:
     """Reference implementations. Every method is pure: inputs are never written to."""
 
     rounds_rows: bool = False
+    cache_forms: ClassVar[frozenset[str]] = frozenset({"exact"})
+    """The forms of a KV cache (``model.kv_cache``) that :meth:`cached_attention` reads where they lie."""
     """Whether rows are rounded to 8 bits before they are multiplied with weights in few bits (:func:`rounded_rows`)."""
 
     def before_pass(self) -> None:

@@ -28,7 +28,8 @@ class PassCache:
     in_place: ClassVar[bool] = True
     """Whether K and V lie in memory as attention takes them: a kernel may then read and write :meth:`layers`.
 
-    If not, :meth:`write` stores them, :meth:`keys_values` makes copies, and there are no :meth:`layers`.
+    If not, :meth:`write` stores them, :meth:`keys_values` makes copies, and there are no :meth:`layers`, or they are in
+    another dtype than the pass.
     """
 
     def __init__(self, k_LSGCD: torch.Tensor, v_LSGCD: torch.Tensor, inputs: PassInputs) -> None:

@@ -55,7 +55,7 @@ GROWTHS: dict[str, dict[str, Any]] = {
 def target_session(ops: Ops | None = None, int8: bool = False) -> Session:
     executor = TorchExecutor(tiny_decoder("smollm", 0), ops or Ops())
     if int8:
-        executor.keep_cache_in_int8()
+        executor.keep_cache_in("int8")
     return Session(executor)
 
 

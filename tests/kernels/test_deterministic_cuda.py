@@ -157,8 +157,8 @@ def test_what_is_not_promised(interpreted_gpu: None, monkeypatch: pytest.MonkeyP
     assert loaded("gemma2").bits_vary == "the fused kernels do not run its blocks: layer 0 has norms of its outputs"
     assert loaded("mixtral").bits_vary == "the fused kernels do not run its blocks: layer 0 has no gated MLP"
     executor = loaded()
-    executor.keep_cache_in_int8()
-    assert executor.bits_vary == "attention over a cache in 8 bits is torch's; use model.kv_cache=auto"
+    executor.keep_cache_in("int8")
+    assert executor.bits_vary == "attention over a cache in int8 is torch's; use model.kv_cache=exact"
     # a GPU tries each model
     monkeypatch.setattr(deterministic_ops, "tried", lambda executor: "of a trial")
     made = SimpleNamespace(device=torch.device("cuda"), decoder=SimpleNamespace(kinds=()))

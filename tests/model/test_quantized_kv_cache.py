@@ -91,7 +91,7 @@ def logits(executor: Executor, chunk: int) -> torch.Tensor:
 def executor(ops: Ops | None = None, in_int8: bool = True) -> TorchExecutor:
     made = TorchExecutor(tiny_decoder("smollm"), ops or Ops())
     if in_int8:
-        made.keep_cache_in_int8()
+        made.keep_cache_in("int8")
     return made
 
 
@@ -127,10 +127,10 @@ def test_caches_that_cannot_be_in_8_bits(tmp_path: Path) -> None:
         Engine.from_pipeline("vanilla", target=tmp_path, overrides=["model.kv_cache=int8"])
 
     class Foreign(TorchExecutor):
-        keep_cache_in_int8 = Executor.keep_cache_in_int8
+        keep_cache_in = Executor.keep_cache_in
 
     capturing = GraphExecutor(tiny_decoder("smollm"), Ops(), lambda run: (run, run()))
     with pytest.raises(UserError, match="model.kv_cache: captured passes read the cache in place"):
-        capturing.keep_cache_in_int8()
+        capturing.keep_cache_in("int8")
     with pytest.raises(UserError, match="model.kv_cache: Foreign has caches of one kind only; use kv_cache=auto"):
-        Foreign(tiny_decoder("smollm"), Ops()).keep_cache_in_int8()
+        Foreign(tiny_decoder("smollm"), Ops()).keep_cache_in("int8")

@@ -109,7 +109,7 @@ DETERMINISTIC = (
     Mutant(
         "deterministic: promised over a cache in 8 bits",
         "spec_sdk/model/torch_executor.py",
-        'self.bits_vary = "attention over a cache in 8 bits is torch\'s; use model.kv_cache=auto"',
+        'self.bits_vary = f"attention over a cache in {form} is torch\'s; use model.kv_cache=exact"',
         "pass",
         REFUSED,
     ),

@@ -24,19 +24,50 @@ NATIVE_ATTENTION: tuple[Mutant, ...] = (
         (f"{TESTS}::test_dense_float64",),
     ),
 )
-if "amx_bf16" in processor().split():
+if "avx512_bf16" in processor().split():
     NATIVE_ATTENTION += (
         Mutant(
-            "native attention: AMX gives every row the values of the longest path",
-            SOURCE + "attention_amx.h",
-            "if (piece.column(a, j) != piece.column(b, j)) return false;",
+            "native attention: every row gets the values of the longest path",
+            SOURCE + "piece.h",
+            "if (column(a, j) != column(b, j)) return false;",
             "",
             (f"{TESTS}::test_dense_float64",),
         ),
         Mutant(
+            "native attention: a committed key and a node are no pair",
+            SOURCE + "attention_pairs.h",
+            "(end + 1) / 2 - joint",
+            "end / 2 - joint",
+            (f"{TESTS}::test_a_path_gets_the_same_bits_as_tree_or_as_prefix",),
+        ),
+        Mutant(
+            "native attention: pairs of committed keys end behind the prefix",
+            SOURCE + "attention_pairs.h",
+            "int64_t joint = piece.common / 2;",
+            "int64_t joint = (piece.common + 1) / 2;",
+            (f"{TESTS}::test_dense_float64",),
+        ),
+        Mutant(
+            "native attention: a window hides no key of a pair",
+            SOURCE + "attention_pairs.h",
+            "std::fill(score, score + hidden, HIDDEN);",
+            "",
+            (f"{TESTS}::test_dense_float64",),
+        ),
+        Mutant(
+            "native attention: pairs multiply hidden values that are no numbers by 0",
+            SOURCE + "attention_pairs.h",
+            "if (!finite(value(j), D))",
+            "if (false)",
+            (f"{TESTS}::test_what_a_row_does_not_see_need_not_be_a_number",),
+        ),
+    )
+if "amx_bf16" in processor().split():
+    NATIVE_ATTENTION += (
+        Mutant(
             "native attention: AMX multiplies hidden values that are no numbers by 0",
             SOURCE + "attention_amx.h",
-            "if (!finite(value(i)))",
+            "if (!finite(value(i), D))",
             "if (false)",
             (f"{TESTS}::test_what_a_row_does_not_see_need_not_be_a_number",),
         ),

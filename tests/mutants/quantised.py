@@ -20,7 +20,40 @@ LINEAR = "spec_sdk/ops/quantized_linear.py"
 OPS = "spec_sdk/ops/attention.py"
 OF_ROUNDING = "tests/native/test_rounded_rows.py"
 
+ROUNDED_CACHE = "spec_sdk/ops/rounded_pass_cache.py"
+EXECUTOR = "spec_sdk/model/torch_executor.py"
+CPU = "plugins/backends/spec_sdk_backends/cpu.py"
+OF_ROUNDED_CACHE = "tests/model/test_rounded_kv_cache.py"
+
 QUANTISED = (
+    Mutant(
+        "rounded cache: it says that it lies as a pass takes it",
+        ROUNDED_CACHE,
+        "in_place = False",
+        "in_place = True",
+        (OF_ROUNDED_CACHE,),
+    ),
+    Mutant(
+        "rounded cache: whatever is loaded has one",
+        CPU,
+        "            if rounds_rows(decoder):",
+        "            if True:",
+        (f"{OF_ROUNDED_CACHE}::test_auto_rounds_where_rows_are_rounded",),
+    ),
+    Mutant(
+        "rounded cache: nothing that is loaded has one",
+        CPU,
+        "            if rounds_rows(decoder):",
+        "            if False:",
+        (f"{OF_ROUNDED_CACHE}::test_auto_rounds_where_rows_are_rounded",),
+    ),
+    Mutant(
+        "rounded cache: a cut draft's is exact",
+        EXECUTOR,
+        "self.ops, self.bits_vary)\n        made._cache_form = self._cache_form\n",
+        "self.ops, self.bits_vary)\n",
+        (f"{OF_ROUNDED_CACHE}::test_auto_rounds_where_rows_are_rounded",),
+    ),
     Mutant("rounded rows: codes go to 128", ROUNDED, "MOST_CODE = 127", "MOST_CODE = 128", (OF_ROUNDING,)),
     Mutant(
         "rounded rows: wide passes do not round", LINEAR, "        if self.rounds:", "        if False:", (OF_ROUNDING,)

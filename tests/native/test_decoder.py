@@ -43,6 +43,16 @@ def native(name: str, dtype: torch.dtype) -> NativeDecoder:
     return NativeDecoder(decoder)
 
 
+FORMS = [(torch.float32, "exact"), (torch.bfloat16, "exact"), (torch.float32, "bfloat16")]
+"""Of rows, and of their cache."""
+
+
+def executor_of(decoder: Decoder, cache_form: str) -> TorchExecutor:
+    made = TorchExecutor(decoder, NativeOps(CpuOps()))
+    made.keep_cache_in(cache_form)
+    return made
+
+
 def session(decoder: Decoder, runner: SequentialRunner | None = None) -> Session:
     return Session(TorchExecutor(decoder, NativeOps(CpuOps())), runner)
 
@@ -106,11 +116,10 @@ def test_blocks_in_few_bits(dtype: torch.dtype, bits: int, size: int, tmp_path: 
     assert (scored.float() - logits_NV.float()).abs().max() <= limit * logits_NV.float().abs().max()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_branches_agree_to_the_bit(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "cache_form"), FORMS)
+def test_branches_agree_to_the_bit(dtype: torch.dtype, cache_form: str) -> None:
     """A node's ancestors lie among other branches in the cache; committed, they lie together."""
-    decoder = native("smollm", dtype)
-    executor, plan = TorchExecutor(decoder, NativeOps(CpuOps())), PassPlan(SequentialRunner())
+    executor, plan = executor_of(native("smollm", dtype), cache_form), PassPlan(SequentialRunner())
     end_N, depth_N, path = [7, 4, 3, 4, 7, 6, 7], [0, 1, 2, 2, 1, 2, 2], [0, 4, 6]
     results = []
     for rows in (
@@ -125,16 +134,17 @@ def test_branches_agree_to_the_bit(dtype: torch.dtype) -> None:
     assert torch.equal(results[0][path], results[1])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_stages_agree_with_whole_blocks_to_the_bit(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "cache_form"), FORMS)
+def test_stages_agree_with_whole_blocks_to_the_bit(dtype: torch.dtype, cache_form: str) -> None:
     """Runners that call the stages one by one get what one call for all blocks gives; so do hidden states."""
     whole, staged = native("qwen3", dtype), native("qwen3", dtype)
     staged.blocks_at_once = types.MethodType(Decoder.blocks_at_once, staged)  # type: ignore[method-assign]
     requests = [RequestRows.chain(1, 0, TOKENS[:5]), RequestRows.chain(0, 0, TOKENS[5:12])]
     outputs = []
     for decoder in (whole, staged):
-        executor = TorchExecutor(decoder, NativeOps(CpuOps()))
+        executor = executor_of(decoder, cache_form)
         cache = executor.new_cache()
+        assert cache.k_LSGCD.dtype == (dtype if cache_form == "exact" else torch.bfloat16)
         cache.reserve(2, 64)
         inputs = PassInputs.of("chain", requests, CPU)
         outputs.append(executor.forward(inputs, cache, PassPlan(SequentialRunner(), taps=(0, 2, 4))))

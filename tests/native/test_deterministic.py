@@ -133,7 +133,7 @@ def test_narrow_passes_over_a_cache_in_8_bits(dtype: torch.dtype, weights: str) 
     """A last bit that differs would be rounded to another code, and be seen by all tokens that follow."""
     executor = executor_of("qwen3", dtype, weights, deterministic=False)
     assert isinstance(executor, TorchExecutor)
-    executor.keep_cache_in_int8()
+    executor.keep_cache_in("int8")
     for seed in range(4):
         check_same_bits(executor, seed, most_requests=2, most_nodes=30, longest_prompt=30)
 

@@ -140,7 +140,7 @@ def test_sampled_answers_do_not_depend_on_neighbours(checkpoint: Path) -> None:
     ("overrides", "message"),
     [
         (["model.dtype=float16"], "the native kernels do not compute in float16; use model.dtype=float32 or bfloat16"),
-        (["model.kv_cache=int8"], "attention over a cache in 8 bits is torch's; use model.kv_cache=auto"),
+        (["model.kv_cache=int8"], "attention over a cache in int8 is torch's; use model.kv_cache=exact"),
         (["backend.native=false"], "it takes the native kernels: they are turned off"),
         (["backend.compile=true"], "compiled graphs round in other places; leave out backend.compile=true"),
         (["verifier=typical"], "with verifier 'typical' an answer is not plain decoding's; use verifier=multi_step"),

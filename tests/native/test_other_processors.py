@@ -1,31 +1,38 @@
-"""What the sources become for a processor without AVX-512 computes the same weights, row by row alone."""
+"""What the sources become for processors without AVX-512, or without its newer parts, computes the same weights, row by
+row alone.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import platform
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from spec_sdk.model.compiler import processor
 from spec_sdk.ops import PLAIN
 from spec_sdk_backends.native import attention, library, products, side_by_side
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
-from tests.native.test_attention import BATCHES, PATHS, SPECS, compare_with_float64, compare_with_paths
+from tests.native.test_attention import BATCHES, KEPT, PATHS, SPECS, Kept, compare_with_float64, compare_with_paths
 from tests.native.test_products import DTYPES, quantized, random, sizes
 from tests.native.test_rounded_rows import exactly_rounded
 
+PROCESSORS = {"haswell": "avx2", "skylake-avx512": "avx512dq"}
+"""By g++'s name, and what a processor has that runs programs for it."""
 
-@pytest.fixture(scope="module")
-def _kernels_for_haswell(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if platform.machine() != "x86_64" or "avx2" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
-        pytest.skip("this processor does not run programs for Haswell")
-    path = tmp_path_factory.mktemp("kernels") / "haswell.so"
-    flags = [flag for flag in library.FLAGS if flag != "-march=native"] + ["-march=haswell"]
+
+@pytest.fixture(scope="module", params=PROCESSORS)
+def _kernels_for_others(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    name = request.param
+    there = processor().split() if platform.machine() == "x86_64" else []
+    if PROCESSORS[name] not in there:
+        pytest.skip(f"this processor does not run programs for {name}")
+    path = tmp_path_factory.mktemp("kernels") / f"{name}.so"
+    flags = [flag for flag in library.FLAGS if flag != "-march=native"] + [f"-march={name}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "FLAGS", flags)
         compiler = next(name for name in library.compilers() if shutil.which(name))
@@ -38,7 +45,7 @@ def _kernels_for_haswell(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield
 
 
-@pytest.mark.usefixtures("_kernels_for_haswell")
+@pytest.mark.usefixtures("_kernels_for_others")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bits", [4, 8])
 def test_quantized(bits: int, dtype: torch.dtype) -> None:
@@ -55,7 +62,7 @@ def test_quantized(bits: int, dtype: torch.dtype) -> None:
         assert torch.equal(multiply(for_kernel, x_NI[:rows]), alone[:rows]), rows
 
 
-@pytest.mark.usefixtures("_kernels_for_haswell")
+@pytest.mark.usefixtures("_kernels_for_others")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rounded_rows(bits: int, dtype: torch.dtype) -> None:
@@ -72,16 +79,16 @@ def test_rounded_rows(bits: int, dtype: torch.dtype) -> None:
         assert torch.equal(multiply(for_kernel, x_NI[:rows]), alone[:rows]), rows
 
 
-@pytest.mark.usefixtures("_kernels_for_haswell")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.usefixtures("_kernels_for_others")
+@pytest.mark.parametrize("kept", KEPT, ids=str)
 @pytest.mark.parametrize("name", BATCHES)
-def test_attention(name: str, dtype: torch.dtype) -> None:
+def test_attention(name: str, kept: Kept) -> None:
     for spec in SPECS:
-        compare_with_float64(name, spec, 3, 80, dtype)
+        compare_with_float64(name, spec, 3, 80, kept)
 
 
-@pytest.mark.usefixtures("_kernels_for_haswell")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.usefixtures("_kernels_for_others")
+@pytest.mark.parametrize("kept", KEPT, ids=str)
 @pytest.mark.parametrize("shape", PATHS)
-def test_attention_along_paths(shape: str, dtype: torch.dtype) -> None:
-    compare_with_paths(100, PATHS[shape], dtype, PLAIN)
+def test_attention_along_paths(shape: str, kept: Kept) -> None:
+    compare_with_paths(101, PATHS[shape], kept, PLAIN)

@@ -24,7 +24,7 @@ from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, unknown_block
 from spec_sdk_backends.native.library import find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
-from spec_sdk_backends.native.prompts_in_parts import runs_in_parts
+from spec_sdk_backends.native.prompts_in_parts import rounds_rows, runs_in_parts
 from spec_sdk_backends.native.structures import DTYPES
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
@@ -179,7 +179,11 @@ class CpuBackend(Backend):
             self._compilation.eager_because = "the native kernels run whole blocks"
             in_parts = self.deterministic or runs_in_parts(decoder, self.ops)
             bits_vary = None if in_parts else "wide passes are torch's"
-            return TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
+            executor = TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
+            if rounds_rows(decoder):
+                # K and V come of such products: their own rounding is finer
+                executor.keep_cache_in("bfloat16")
+            return executor
         if self.config.activations == AUTO:
             # a row of torch's hangs on those beside it, by last bits that tip codes
             leave_rows_exact(decoder)

@@ -103,10 +103,10 @@ class HydraHeads:
         """How many tokens ahead are predicted."""
         return len(self.heads)
 
-    def keep_cache_in_int8(self) -> None:
+    def keep_cache_in(self, form: str) -> None:
         """The prefix layer's; the heads have none."""
         if self.prefix is not None:
-            self.prefix.keep_cache_in_int8()
+            self.prefix.keep_cache_in(form)
 
     def features(self, hidden: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """The target's states [N, M] that heads or prefix read, from layer → states [N, M]."""

@@ -51,7 +51,7 @@ class MedusaHeads:
         """How many tokens ahead are predicted."""
         return len(self.heads)
 
-    def keep_cache_in_int8(self) -> None:
+    def keep_cache_in(self, form: str) -> None:
         """Nothing to do: they have no cache."""
 
     def logits(self, hidden: Mapping[int, torch.Tensor], positions: int) -> list[torch.Tensor]:

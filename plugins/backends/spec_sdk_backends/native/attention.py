@@ -1,4 +1,4 @@
-"""Which attention the native kernel computes: narrow passes over a cache of float32 or bfloat16.
+"""Which attention the native kernel computes: narrow passes over a cache in the rows' dtype, or in bfloat16.
 
 Legend: g layers, B requests, N rows of a request, H query heads, G KV heads, D head dim, S slots, C capacity.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.rounded_pass_cache import RoundedPassCache
 from spec_sdk.ops.types import AttentionSpec
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.structures import DTYPES, Cache, Pass, address
@@ -24,10 +25,15 @@ def attends(q_gBNHD: torch.Tensor, k_gSGCD: torch.Tensor) -> bool:
     H, D = q_gBNHD.shape[3:]
     return (
         takes(q_gBNHD)
-        and q_gBNHD.dtype == k_gSGCD.dtype
+        and k_gSGCD.dtype in (q_gBNHD.dtype, torch.bfloat16)
         and knows_heads(H, k_gSGCD.shape[2], D)
         and k_gSGCD[0, 0, 0].is_contiguous()
     )
+
+
+def reads_in_place(cache: PassCache) -> bool:
+    """Whether the kernels read and write a cache where it lies: in the dtype of the rows, or rounded to bfloat16."""
+    return cache.in_place or isinstance(cache, RoundedPassCache)
 
 
 def takes(q_gBNHD: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
-from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads
+from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.norm import rms_norm
@@ -94,7 +94,7 @@ class NativeDecoder(RestagedDecoder):
         return NativeDecoder(super().subset(layers), self.in_parts)
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
-        if torch.is_grad_enabled() or not work.cache.in_place:
+        if torch.is_grad_enabled() or not reads_in_place(work.cache):
             return None
         if not self._narrow(h_BNM):
             return self._blocks_in_parts(h_BNM, work, first, end) if self.in_parts else None

@@ -10,7 +10,7 @@ import torch
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
 from spec_sdk.model.draft_heads.head import DraftHead, HeadPass
-from spec_sdk_backends.native.attention import MOST_ROWS
+from spec_sdk_backends.native.attention import MOST_ROWS, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import PassRotations, block_of, run_blocks, shape_of, unknown_stages
 from spec_sdk_backends.native.structures import Cache, Pass
@@ -37,7 +37,7 @@ class NativeHeadBlock:
     def __call__(self, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor | None:
         """What leaves the block [B, N, M]; None, and nothing done, for a pass that is not narrow."""
         rows = h_BNM.shape[0] * h_BNM.shape[1]
-        if rows > self._most_rows or torch.is_grad_enabled() or not work.cache.in_place:
+        if rows > self._most_rows or torch.is_grad_enabled() or not reads_in_place(work.cache):
             return None
         beside_BNM = work.embedded_BNM.contiguous() if isinstance(work, HeadPass) else None
         h_BNM = h_BNM.clone(memory_format=torch.contiguous_format)

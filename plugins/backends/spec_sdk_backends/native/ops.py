@@ -15,7 +15,7 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.types import PLAIN, AttentionSpec
-from spec_sdk_backends.native.attention import attends, attention, expanded, takes
+from spec_sdk_backends.native.attention import attends, attention, expanded, reads_in_place, takes
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import library
@@ -38,6 +38,8 @@ class NativeOps(Ops):
     ``waiting``: how threads wait within a call; without it, as the process was told last. ``rounds``: rows are rounded
     to 8 bits before they are multiplied with weights in few bits.
     """
+
+    cache_forms = frozenset({"exact", "bfloat16"})
 
     def __init__(self, other: Ops, waiting: ThreadWaiting | None = None, rounds: bool = False) -> None:
         self.other = other
@@ -94,10 +96,10 @@ class NativeOps(Ops):
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
     ) -> torch.Tensor:
-        if not cache.in_place and takes(q_gBNHD):
+        if not reads_in_place(cache) and takes(q_gBNHD):
             # the kernel adds up a row's keys in one order whatever is beside it; what differs by a last bit would be
             # rounded to another code in the next layer
             cache, first = expanded(cache, first, first + q_gBNHD.shape[0]), 0
-        if not cache.in_place or not attends(q_gBNHD, cache.layers(first, first + 1)[0]):
+        if not reads_in_place(cache) or not attends(q_gBNHD, cache.layers(first, first + 1)[0]):
             return super().cached_attention(q_gBNHD, cache, first, spec)
         return attention(q_gBNHD, cache, first, spec)

@@ -33,9 +33,13 @@ def runs_in_parts(decoder: Decoder, ops: Ops) -> bool:
     Where prompts are no dearer so; and always beside rows that are rounded, as torch's other last bits would tip codes,
     and a prompt's would hang on what it is fed with.
     """
+    return rounds_rows(decoder) or parts_are_as_fast(decoder, ops)
+
+
+def rounds_rows(decoder: Decoder) -> bool:
+    """Whether rows are rounded to 8 bits before some of a decoder's blocks' products."""
     *of_blocks, _ = decoder.projections
-    rounds = any(isinstance(part, QuantizedProjection) and part.rounds for part in of_blocks)
-    return rounds or parts_are_as_fast(decoder, ops)
+    return any(isinstance(part, QuantizedProjection) and part.rounds for part in of_blocks)
 
 
 def parts_are_as_fast(decoder: Decoder, ops: Ops) -> bool:
