@@ -20,18 +20,18 @@ from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.safetensors_writer import write_safetensors
 from spec_sdk.model.source_progress import byte_progress
 
-CONVERTER_VERSION = 2
+CONVERTER_VERSION = 3
 """Part of what a converted directory was made from: raise it when the same GGUF would be converted differently."""
 
 _ROOM_FOR_REST = 50_000_000
 
 
 def convert_gguf(path: Path, directory: Path, label: str) -> None:
-    """Write config, tokenizer, chat template and weights of the GGUF file ``path`` into ``directory``, which exists.
+    """Write config, tokenizer, chat template, license and weights of the GGUF file ``path`` into ``directory``.
 
     Matrices of Q4_0, Q4_1 and Q8_0 stay in their own bits; other weights are float32, or half precision where the file
-    has them so. Raises UserError for a file that cannot be used,
-    before anything is written, and OSError (ENOSPC) if the disk is full: before, if the room is foreseeably short.
+    has them so. ``directory`` exists. Raises UserError for a file that cannot be used, before anything is written, and
+    OSError (ENOSPC) if the disk is full: before, if the room is foreseeably short.
     """
     gguf = GGUFFile(path)
     check_counts(gguf.metadata, gguf.shapes, gguf.where)
@@ -52,8 +52,16 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     template = gguf.metadata.get("tokenizer.chat_template")
     if isinstance(template, str) and template:
         write_atomically(directory / "chat_template.jinja", template)
+    named = gguf.metadata.get("general.license")
+    if isinstance(named, str) and named.strip():
+        write_atomically(directory / "README.md", _card(label, named))
     with byte_progress(f"converting {label}", total) as advance:
         write_safetensors(directory / SINGLE_NAME, weights.plans, weights.chunks, advance)
+
+
+def _card(label: str, named: str) -> str:
+    """A model card, as the hub's: what the file says of its license goes with the weights."""
+    return f"---\nlicense: {' '.join(named.split())}\n---\n\n# {label}\n\nConverted from a GGUF file by spec-sdk.\n"
 
 
 def require_room(directory: Path, needed: int) -> None:

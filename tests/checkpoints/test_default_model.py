@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from spec_sdk.model import source_wheel
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.prompts import SHIPPED
+from spec_sdk.training.model_card import license_of
 from tests.support.default_gguf import default_gguf
 
 ROOT = Path(__file__).parents[2]
@@ -63,3 +64,7 @@ def test_token_ids_equal_transformers(gguf: Path, ours: Checkpoint) -> None:
     assert tokenizer.chat(messages) == expected
     assert tokenizer.decode(expected, skip_special_tokens=False).startswith("<|im_start|>system\nYou are a helpful AI")
     assert tokenizer.stop_ids == {2} and len(tokenizer.vocabulary) == 49152
+
+
+def test_its_license(ours: Checkpoint) -> None:
+    assert license_of(ours) == "apache-2.0"

@@ -20,6 +20,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.training.model_card import license_of
 from spec_sdk.tree import TokenTree
 from tests.checkpoints.gguf_files import MIXTURES, SHAPE, Customize, add_byte_level, write_gguf
 from tests.support.tiny_checkpoints import LLAMA3_ROPE, checkpoint_tensors
@@ -44,6 +45,18 @@ def test_tensors_equal_transformers(name: str, kind: str, tmp_path: Path) -> Non
             is_gain = name.startswith("gemma") and tensor_name.endswith("norm.weight")
             assert torch.equal(tensor, (stored + 1) - 1 if is_gain else stored), tensor_name
     assert "lm_head.weight" in ours.names() or ours.config.tie_embeddings
+
+
+@pytest.mark.parametrize("named", ["apache-2.0", "  other\nand more ", "", None])
+def test_the_license_goes_with_the_weights(named: str | None, tmp_path: Path) -> None:
+    def customize(writer: gguf.GGUFWriter) -> None:
+        if named is not None:
+            writer.add_license(named)
+
+    write_gguf(tmp_path / "m.gguf", "smollm", customize=customize)
+    found = license_of(open_checkpoint(str(tmp_path / "m.gguf")))
+    expected = {"apache-2.0": "apache-2.0", "  other\nand more ": "other and more"}
+    assert found == expected.get(named or "", "not stated beside its files; see where the target comes from")
 
 
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])
