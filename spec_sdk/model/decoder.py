@@ -22,7 +22,7 @@ import torch
 from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.encoder_input import EncoderInput
-from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk.model.rope import RotaryTable, Rotation, rotate
 from spec_sdk.model.rounded_kv_cache import RoundedKVCache
@@ -229,10 +229,9 @@ class Decoder:
         Raises UserError for a decoder whose cache cannot be in that form.
         """
         c = self.config
-        if form == "bfloat16" and self.dtype == torch.bfloat16:
-            form = "exact"
-        kinds: dict[str, type[KVCache]] = {"exact": KVCache, "bfloat16": RoundedKVCache, "int8": QuantizedKVCache}
-        return kinds[form](self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+        rounded: dict[str, type[KVCache]] = {"bfloat16": RoundedKVCache, "int8": QuantizedKVCache}
+        kind = KVCache if is_exact(form, self.dtype) else rounded[form]
+        return kind(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
 
     def encode(self, encoder_input: EncoderInput, cache: KVCache, slot: int) -> None:
         """Run the encoder of an encoder–decoder, and store what its blocks see of it in the request's slot.

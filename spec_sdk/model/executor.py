@@ -17,6 +17,7 @@ from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.encoder_input import EncoderInput
+from spec_sdk.model.kv_cache import is_exact
 from spec_sdk.ops.pass_inputs import PassInputs
 
 LogitRows = Literal["all", "last", "none"]
@@ -138,7 +139,7 @@ class Executor(ABC):
 
         Raises UserError for an executor that cannot.
         """
-        if form != "exact":
+        if not is_exact(form, self.dtype):
             raise UserError(f"model.kv_cache: {type(self).__name__} has caches of one kind only; use kv_cache=auto")
 
     @abstractmethod

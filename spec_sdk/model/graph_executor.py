@@ -20,7 +20,7 @@ from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
-from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops
@@ -76,7 +76,7 @@ class GraphExecutor(TorchExecutor):
         """Passes that were captured so far."""
 
     def keep_cache_in(self, form: str) -> None:
-        if form != "exact":
+        if not is_exact(form, self.dtype):
             raise UserError(
                 "model.kv_cache: captured passes read the cache in place; use backend.compile=false, or auto"
             )

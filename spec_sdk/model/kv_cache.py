@@ -105,6 +105,11 @@ class KVCache:
         return [getattr(self, name) for name in self.storages]
 
 
+def is_exact(form: str, dtype: torch.dtype) -> bool:
+    """Whether a cache in ``form`` (``model.kv_cache``) keeps what a model in ``dtype`` computes, as it is."""
+    return form == "exact" or (form == "bfloat16" and dtype == torch.bfloat16)
+
+
 def enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
     """A copy of ``storage`` [L, S, G, C, D] with room for so much; what is new is zero."""
     layers, old_slots, heads, old_capacity, dim = storage.shape

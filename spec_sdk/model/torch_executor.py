@@ -13,7 +13,7 @@ from spec_sdk.model.block_tensors import form_of
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
-from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -59,8 +59,8 @@ class TorchExecutor(Executor):
         return self.decoder.new_cache(self._cache_form)
 
     def keep_cache_in(self, form: str) -> None:
-        self._cache_form = form
-        if form not in self.ops.cache_forms:
+        self._cache_form = "exact" if is_exact(form, self.dtype) else form
+        if self._cache_form not in self.ops.cache_forms:
             self.bits_vary = f"attention over a cache in {form} is torch's; use model.kv_cache=exact"
 
     @torch.no_grad()

@@ -21,7 +21,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.cross_cache import CrossCache, CrossPassCache
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.encoder_input import EncoderInput
-from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.model.whisper_encoder import GeluMlp, LayerNorm, WhisperEncoder
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
@@ -101,7 +101,7 @@ class WhisperDecoder(Decoder):
         )
 
     def new_cache(self, form: str = "exact") -> CrossCache:
-        if form != "exact":
+        if not is_exact(form, self.dtype):
             raise UserError("model.kv_cache: the cache of an encoder-decoder model is in model.dtype; use auto")
         c = self.config
         assert c.encoder is not None

@@ -33,9 +33,9 @@ from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, PartialAtte
 class Ops:
     """Reference implementations. Every method is pure: inputs are never written to."""
 
-    rounds_rows: bool = False
     cache_forms: ClassVar[frozenset[str]] = frozenset({"exact"})
     """The forms of a KV cache (``model.kv_cache``) that :meth:`cached_attention` reads where they lie."""
+    rounds_rows: bool = False
     """Whether rows are rounded to 8 bits before they are multiplied with weights in few bits (:func:`rounded_rows`)."""
 
     def before_pass(self) -> None:

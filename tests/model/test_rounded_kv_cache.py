@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from spec_sdk import Engine
+from spec_sdk.model.cross_cache import CrossCache
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rounded_kv_cache import RoundedKVCache
 from spec_sdk.model.session import Session
@@ -22,6 +25,7 @@ from spec_sdk.tree import TokenTree
 from spec_sdk_backends.native.library import find
 from tests.support.text_checkpoints import write_text_checkpoint
 from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_whisper import write_whisper
 
 CPU = torch.device("cpu")
 TOKENS = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9, 60, 61]
@@ -107,5 +111,22 @@ def test_auto_rounds_where_rows_are_rounded(options: list[str], dtype: torch.dty
     assert isinstance(draft, KVCache) and draft.k_LSGCD.dtype == dtype
 
 
-def test_a_decoder_in_bfloat16_has_no_other_cache() -> None:
-    assert type(tiny_decoder("smollm", dtype=torch.bfloat16).new_cache("bfloat16")) is KVCache
+class WithOneCache(TorchExecutor):
+    keep_cache_in = Executor.keep_cache_in
+
+
+@pytest.mark.parametrize("kind", [TorchExecutor, GraphExecutor, WithOneCache])
+def test_a_model_in_bfloat16_has_no_other_cache(kind: type[TorchExecutor]) -> None:
+    decoder = tiny_decoder("smollm", dtype=torch.bfloat16)
+    made = GraphExecutor(decoder, Ops(), lambda run: (run, run())) if kind is GraphExecutor else kind(decoder, Ops())
+    made.bits_vary, form = None, made.form
+    made.keep_cache_in("bfloat16")
+    assert type(made.new_cache()) is KVCache
+    assert made.bits_vary is None and made.form == form
+
+
+def test_nor_has_an_encoder_decoder_model(tmp_path: Path) -> None:
+    write_whisper(tmp_path)
+    options = ["model.kv_cache=bfloat16", "model.dtype=bfloat16"]
+    engine = Engine.from_pipeline("vanilla", target=tmp_path, overrides=options)
+    assert type(engine.pipeline.engine.target.cache) is CrossCache
