@@ -1,7 +1,10 @@
-"""What tests/support/interpreter.py leaves out of Triton's interpreter changes no result and leaves nothing behind."""
+"""What tests/support/interpreter.py leaves out of Triton's interpreter changes no result and leaves nothing behind, and
+what it computes otherwise is right.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +13,7 @@ pytest.importorskip("triton")
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from tests.support.interpreter import PatchOnce
+from tests.support.interpreter import PatchOnce, matmul
 
 
 @triton.jit
@@ -24,6 +27,38 @@ def largest_of_rows_kernel(x_ptr, out_ptr, N: tl.constexpr):  # type: ignore[no-
     x = tl.load(x_ptr + row * N + tl.arange(0, N))
     # a function of this file, and one of Triton's own library, which has other names for the language
     tl.store(out_ptr + row, tl.max(doubled(doubled(x)), 0) + tl.sum(doubled(x), 0))
+
+
+@triton.jit
+def product_kernel(a_ptr, b_ptr, out_ptr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, N)
+    at_NN = at[:, None] * N + at
+    out_NN = tl.dot(tl.load(a_ptr + at_NN), tl.load(b_ptr + at_NN), input_precision="ieee")
+    tl.store(out_ptr + at_NN, out_NN)
+
+
+def test_a_row_of_a_product_is_the_same_anywhere(device: torch.device) -> None:
+    """Where it is Triton's product: the order in which a row is added up does not go by its place in the tile."""
+    a_NN, b_NN = torch.randn((2, 64, 64), generator=torch.Generator().manual_seed(0)).to(device)
+    out_NN, moved_NN = torch.empty_like(a_NN), torch.empty_like(a_NN)
+    product_kernel[(1,)](a_NN, b_NN, out_NN, N=64)
+    torch.testing.assert_close(out_NN.double(), a_NN.double() @ b_NN.double(), atol=1e-4, rtol=1e-4)
+    for places in (1, 7, 21, 40):
+        product_kernel[(1,)](a_NN.roll(places, 0), b_NN, moved_NN, N=64)
+        assert torch.equal(moved_NN, out_NN.roll(places, 0))
+
+
+def test_products_of_integers_and_halves() -> None:
+    """The dtype that is asked for is that of the sum; without one it is that of the factors."""
+    numbers = np.random.default_rng(0)
+    a, b = (
+        numbers.integers(-128, 128, (2, 16, 32), dtype=np.int8),
+        numbers.integers(-128, 128, (2, 32, 16), dtype=np.int8),
+    )
+    assert np.array_equal(matmul(a, b, np.int32), np.matmul(a, b, dtype=np.int32))
+    made = matmul(a.astype(np.float16), b.astype(np.float16), np.float32)
+    assert made.dtype == np.float32 and np.array_equal(made, np.matmul(a, b, dtype=np.int32))
+    assert matmul(a.astype(np.float32), b.astype(np.float32)).dtype == np.float32
 
 
 def operations() -> list[object]:
