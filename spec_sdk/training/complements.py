@@ -13,14 +13,13 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.borrowed_weights import BorrowingModel
-from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.model_source import ModelSource
 from spec_sdk.training.distillation import CHUNK
 from spec_sdk.training.draft_shape import DraftShape
 from spec_sdk.training.learner import Batch
 from spec_sdk.training.target_fingerprint import fingerprint
 from spec_sdk.training.trainable import TrainableDraft
+from spec_sdk.training.trained_draft import open_trained_draft
 
 
 class Complements:
@@ -38,7 +37,7 @@ class Complements:
         self.models: list[TrainableDraft] = []
         for reference in references:
             try:
-                source, token_R = _opened(reference, target)
+                _, source, token_R = open_trained_draft(reference, target)
                 shape = DraftShape(range(source.config.num_layers))
                 model = TrainableDraft(source, shape, device, precision, token_R)
             except UserError as error:
@@ -57,13 +56,3 @@ class Complements:
                 part = slice(first, first + CHUNK)
                 right_A[part] |= model.logits(state_AM[part]).argmax(-1) == next_A[part]
         return right_A
-
-
-def _opened(reference: str, target: ModelSource) -> tuple[ModelSource, torch.Tensor | None]:
-    """A draft model's weights, those of the target that it lacks among them, and the tokens that it can draft."""
-    checkpoint = open_checkpoint(reference)
-    if checkpoint.tokenizer.vocabulary != target.tokenizer.vocabulary:
-        raise UserError(f"{checkpoint.name} has another vocabulary than {target.name}")
-    if not checkpoint.borrowed:
-        return checkpoint, None
-    return BorrowingModel(checkpoint, checkpoint.borrowed, target), checkpoint.draft_vocabulary

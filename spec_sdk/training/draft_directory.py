@@ -66,6 +66,16 @@ def draft_settings(target: Checkpoint, shape: DraftShape, whole: bool) -> dict[s
     return values
 
 
+def settings_of_draft(draft: Checkpoint, whole: bool) -> dict[str, Any]:
+    """The config.json of a draft model that goes on from ``draft``. ``whole``: with embedding and output head."""
+    values = read_json_object(draft.directory / "config.json")
+    # weights are written as task.stored says, whatever they were
+    values.pop("quantization_config", None)
+    if whole:
+        values.pop(KEY, None)
+    return values
+
+
 def write_draft(
     directory: Path,
     model: TrainableDraft,

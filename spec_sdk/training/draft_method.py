@@ -8,14 +8,18 @@ from typing import Any
 
 import torch
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import Checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
-from spec_sdk.training.draft_directory import draft_settings, write_draft
+from spec_sdk.model.model_source import ModelSource
+from spec_sdk.training.draft_directory import draft_settings, settings_of_draft, write_draft
 from spec_sdk.training.draft_shape import DraftShape, chosen_layers
 from spec_sdk.training.learner import Learner
 from spec_sdk.training.method import TrainingMethod
 from spec_sdk.training.options import TrainDraftConfig
+from spec_sdk.training.target_fingerprint import fingerprint
 from spec_sdk.training.trainable import TrainableDraft
+from spec_sdk.training.trained_draft import open_trained_draft
 
 LAYERS = 6
 
@@ -27,31 +31,58 @@ class DraftModelMethod(TrainingMethod):
     option, untrained = "model.draft", "untrained cut"
 
     def __init__(self, config: TrainDraftConfig, target: Checkpoint) -> None:
-        self._config, self._target = config, target
+        self._target, self._stored, self._whole = target, config.stored or "int8", bool(config.whole)
+        self._source: ModelSource = ChosenWeights(target, "dense", lambda bits: False)
+        if config.init_from is not None:
+            self._go_on_from(config.init_from, config.whole)
+            return
         chosen = LAYERS if config.layers is None else config.layers
         self._shape = DraftShape(chosen_layers(chosen, target.config.num_layers), config.mlp_size, config.kv_heads)
-        self._whole, self._stored = bool(config.whole), config.stored or "int8"
         self._settings = draft_settings(target, self._shape, self._whole)
 
     @property
     def identity(self) -> Mapping[str, Any]:
+        if self.init_from is not None:
+            return {"init_from": fingerprint(self._source)}
         return {"layers": list(self._shape.layers)}
 
     def learner(self, device: torch.device, precision: torch.dtype, token_R: torch.Tensor | None) -> TrainableDraft:
-        source = ChosenWeights(self._target, "dense", lambda bits: False)
-        return TrainableDraft(source, self._shape, device, precision, token_R)
+        return TrainableDraft(self._source, self._shape, device, precision, token_R)
 
     def write(self, directory: Path, model: Learner, token_R: torch.Tensor | None) -> None:
         assert isinstance(model, TrainableDraft)
         write_draft(directory, model, self._target, self._settings, self._stored, token_R)
 
     def facts(self, parameters: int, size: str) -> Mapping[str, str]:
+        layers = str(list(self._shape.layers)) if self.init_from is None else None
         return {
-            "layers of the target": str(list(self._shape.layers)),
+            **({} if layers is None else {"layers of the target": layers}),
             "parameters of its own": f"{parameters / 1e6:.1f} M, {size} as {self._stored}",
             "embedding and output head": "its own" if self._whole else "the target's",
         }
 
     @property
     def origin(self) -> str:
+        if self.init_from is not None:
+            return f"begins as {self.init_from}"
         return f"layers {list(self._shape.layers)} of {self._target.name}"
+
+    def _go_on_from(self, reference: str, whole: bool | None) -> None:
+        try:
+            trained, source, _ = open_trained_draft(reference, self._target)
+            if source.config.vocab_size < self._target.config.vocab_size:
+                raise UserError(
+                    f"{trained.name} has {source.config.vocab_size} rows of tokens, and {self._target.name} has "
+                    f"{self._target.config.vocab_size}"
+                )
+            self._shape = DraftShape(range(source.config.num_layers))
+            self._shape.config(source.config)
+        except UserError as error:
+            raise UserError(f"task.init_from: {error}") from error
+        if not trained.borrowed:
+            if whole is False:
+                raise UserError(f"task.whole: {trained.name} has an embedding of its own, so leave it out")
+            self._whole = True
+        self.init_from, self.untrained = reference, "as it began"
+        self._source = source
+        self._settings = settings_of_draft(trained, self._whole)

@@ -25,6 +25,7 @@ from spec_sdk.training.sample_shards import SampleShards
 from spec_sdk.training.samples import Sample
 from spec_sdk.training.target_features import TargetFeatures
 from spec_sdk.training.trainable_head import TrainableHead
+from spec_sdk.training.trained_head import TrainedHead
 
 
 class HeadMethod(TrainingMethod):
@@ -41,19 +42,28 @@ class HeadMethod(TrainingMethod):
     ) -> None:
         self._config, self._target = config, target
         layers = target.config.num_layers
-        self._taps = taps = default_taps(layers) if config.taps is None else tuple(config.taps)
+        self._trained: TrainedHead | None = None
+        taps = default_taps(layers) if config.taps is None else tuple(config.taps)
+        if config.init_from is not None:
+            self.init_from, self.untrained = config.init_from, "as it began"
+            self._trained = TrainedHead(config.init_from, layers)
+            taps = self._trained.taps
+        self._taps = taps
         if not taps or min(taps) < 0 or not 0 < max(taps) <= layers or len(set(taps)) < len(taps):
             raise UserError(f"task.taps: {list(taps)} must be different layers of {target.name}, which has {layers}")
         self._whole, self._stored = config.whole is not False, config.stored or "bfloat16"
         self._shape = DraftShape([layers - 1], config.mlp_size, config.kv_heads)
         self._values = read_json_object(target.directory / "config.json")
         head_config(target.config, self._values, self._shape)
+        if self._trained is not None:
+            self._start()
         self._features = TargetFeatures(features, data_identity, taps, target.config.hidden_size)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        config = self._config
+        config, trained = self._config, self._trained
         return {
+            **({} if trained is None else {"init_from": trained.fingerprint}),
             "method": "eagle3",
             "taps": list(self._taps),
             "unrolled": config.unrolled,
@@ -95,6 +105,8 @@ class HeadMethod(TrainingMethod):
 
     @property
     def origin(self) -> str:
+        if self.init_from is not None:
+            return f"begins as {self.init_from}"
         return f"a head that reads layers {', '.join(map(str, self._taps))} of {self._target.name}"
 
     def _fitting(self, shards: SampleShards, tell: Callable[[str], None]) -> list[Path]:
@@ -112,4 +124,5 @@ class HeadMethod(TrainingMethod):
 
     def _start(self) -> HeadStart:
         source = ChosenWeights(self._target, "dense", lambda bits: False)
-        return head_start(source, self._values, self._shape, self._taps, self._config.seed)
+        start = head_start(source, self._values, self._shape, self._taps, self._config.seed)
+        return start if self._trained is None else self._trained.start(start)

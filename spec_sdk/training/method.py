@@ -17,13 +17,14 @@ from spec_sdk.training.samples import Sample
 
 class TrainingMethod(ABC):
     """``thing``, ``untrained``: what is trained in words, in the end and at first. ``pipeline``: one that uses it, by
-    ``option``.
+    ``option``. ``init_from``: what was trained before, if it is that which it begins as.
     """
 
     thing: str
     untrained: str
     pipeline: str
     option: str
+    init_from: str | None = None
 
     @property
     @abstractmethod

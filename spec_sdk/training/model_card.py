@@ -66,10 +66,19 @@ def model_card(
             "",
             "## License",
             "",
-            f"The weights begin as those of {target.name}, and were trained on what it wrote: its license "
-            f"({license_of(target)}) holds for them too.",
+            _origin_of_weights(made, target),
             "",
         ]
+    )
+
+
+def _origin_of_weights(made: TrainingMethod, target: Checkpoint) -> str:
+    theirs = f"its license ({license_of(target)}) holds for them too."
+    if made.init_from is None:
+        return f"The weights begin as those of {target.name}, and were trained on what it wrote: {theirs}"
+    return (
+        f"The weights begin as those of `{made.init_from}`, whose license holds for them. They were trained on what "
+        f"{target.name} wrote: {theirs}"
     )
 
 

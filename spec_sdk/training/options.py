@@ -77,6 +77,11 @@ class TrainDraftConfig:
         "of the target that the draft model begins with: a number, evenly spread, or a list",
         means={None: "6; a head has one layer, which begins as the target's last"},
     )
+    init_from: str | None = option(
+        None,
+        "a trained draft model or head to go on from: a directory, or a Hugging Face hub id",
+        means={None: "the target's layers"},
+    )
     mlp_size: int | None = option(None, "units kept of each MLP, those of the largest weights", minimum=1)
     kv_heads: int | None = option(None, "KV heads kept of each layer, with their query heads", minimum=1)
     vocabulary: int | None = option(
@@ -127,6 +132,7 @@ class TrainDraftConfig:
 
 _OF_HEADS = ("taps", "features", "features_gb", "unrolled", "step_weight")
 _OF_MODELS = ("layers", "drafted_vocabulary", "complements", "right_weight")
+_OF_SHAPE = ("layers", "mlp_size", "kv_heads", "taps")
 
 
 def check_method(config: TrainDraftConfig) -> None:
@@ -136,6 +142,9 @@ def check_method(config: TrainDraftConfig) -> None:
     for name in others:
         if getattr(config, name) != getattr(default, name):
             raise UserError(f"task.{name}: is an option of task.method={of}; leave it out with method={config.method}")
+    for name in _OF_SHAPE if config.init_from is not None else ():
+        if getattr(config, name) is not None:
+            raise UserError(f"task.{name}: what task.init_from names has its own; leave it out")
     if config.only == "features" and config.method == "model":
         raise UserError("task.only: a draft model learns from no features; use method=eagle3, or only=train")
     drafted, learned = config.drafted_vocabulary, config.vocabulary

@@ -174,6 +174,7 @@ class TrainingRun:
             "tokens that it can draft": "all" if token_R is None else str(len(token_R)),
             **({"measured with": f"{config.vocabulary or 'all'} tokens"} if config.drafted_vocabulary else {}),
             **({"complements": ", ".join(self._others)} if self._others else {}),
+            **({} if self._method.init_from is None else {"began as": f"`{self._method.init_from}`"}),
             "steps": f"{config.steps} of {config.batch_tokens} tokens, learning rate {config.learning_rate:g}",
             "answers": "greedy" if config.temperature == 0 else f"at temperature {config.temperature:g}",
         }
