@@ -24,7 +24,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
-from spec_sdk.model.rope import RotaryTable, Rotation, rotate
+from spec_sdk.model.rope import RotaryTable, Rotation, RotationsAt, rotate
 from spec_sdk.model.rounded_kv_cache import RoundedKVCache
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
@@ -112,8 +112,10 @@ class ForwardPass(Rotations):
         if layer in self.taps:
             self.hidden[layer] = h_BNM
 
-    def rotations_of(self, requests: slice, rows: slice) -> list[Rotation]:
+    def rotations_of(self, requests: slice, rows: slice) -> Sequence[Rotation]:
         """The rotations of some rows of some requests."""
+        if isinstance(self.rotations, RotationsAt):
+            return self.rotations.of_rows(requests, rows)
         return [(cos_BN1D[requests, rows], sin_BN1D[requests, rows]) for cos_BN1D, sin_BN1D in self.rotations]
 
 
@@ -250,7 +252,7 @@ class Decoder:
         work.record(0, h_BNM)
         return h_BNM, work
 
-    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> list[Rotation]:
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> Sequence[Rotation]:
         """The rotations of rows at ``position_BN``, all less than ``positions``: one for each of ``ropes``."""
         return [table.at(position_BN, positions) for table in self._rotary]
 

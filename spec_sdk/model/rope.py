@@ -6,7 +6,8 @@ Legend: B batch, N tokens, H heads, D head dim, C positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -104,8 +105,41 @@ class RotaryTable:
 
     def at(self, position_BN: torch.Tensor, positions: int) -> Rotation:
         """Cosines and sines [B, N, 1, D] at ``position_BN``, all less than ``positions``."""
+        cos_CD, sin_CD = self.of(positions)
+        return cos_CD[position_BN][:, :, None], sin_CD[position_BN][:, :, None]
+
+    def of(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines [C, D] of positions 0 … C - 1, so many or more."""
         self.reserve(positions)
-        return self._cos_CD[position_BN][:, :, None], self._sin_CD[position_BN][:, :, None]
+        return self._cos_CD, self._sin_CD
+
+
+class RotationsAt(Sequence[Rotation]):
+    """The rotations of rows at ``position_BN``, all less than ``positions``, looked up in each of ``tables`` when they
+    are asked for.
+    """
+
+    def __init__(self, tables: Sequence[RotaryTable], position_BN: torch.Tensor, positions: int) -> None:
+        self.position_BN = position_BN
+        self._rotary, self._positions = tables, positions
+        self._found: dict[int, Rotation] = {}
+
+    @property
+    def tables(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Cosines and sines [C, D] of each table."""
+        return [table.of(self._positions) for table in self._rotary]
+
+    def __len__(self) -> int:
+        return len(self._rotary)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index not in self._found:
+            self._found[index] = self._rotary[index].at(self.position_BN, self._positions)
+        return self._found[index]
+
+    def of_rows(self, requests: slice, rows: slice) -> RotationsAt:
+        """Those of some rows of some requests."""
+        return RotationsAt(self._rotary, self.position_BN[requests, rows], self._positions)
 
 
 def rotate(x_BNHD: torch.Tensor, cos_BN1D: torch.Tensor, sin_BN1D: torch.Tensor) -> torch.Tensor:

@@ -99,8 +99,7 @@ class QuantizedEmbedding(Embedding):
         return self.matrix.nbytes
 
     def __call__(self, token_BN: torch.Tensor) -> torch.Tensor:
-        token_K = token_BN.flatten().long()
-        return self.matrix.dequantized(self._dtype, token_K).view(*token_BN.shape, -1)
+        return self.matrix.dequantized(self._dtype, token_BN.flatten()).view(*token_BN.shape, -1)
 
     def tied_head(self, ops: Ops) -> Projection:
         head = ops.quantized_projection(self.matrix.plain())

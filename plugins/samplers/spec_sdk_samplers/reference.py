@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isfinite
 
-import numpy as np
 import torch
 
 from spec_sdk.contracts import Sampler
@@ -87,6 +86,5 @@ class ReferenceSampler(Sampler):
 def _choices_on_host(logits_NV: torch.Tensor) -> torch.Tensor:
     """As ``choices``: NumPy looks for a row's largest number in vectors, torch for it and its place one by one."""
     rows_NV = logits_NV.detach().numpy()
-    token_N = rows_NV.argmax(-1)
-    top_N = rows_NV[np.arange(len(rows_NV)), token_N]
-    return torch.from_numpy(np.where(np.isfinite(top_N), token_N, -1))
+    token_N = rows_NV.argmax(-1).tolist()
+    return torch.tensor([token if isfinite(rows_NV[row, token]) else -1 for row, token in enumerate(token_N)])

@@ -16,6 +16,7 @@ import torch
 
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
+from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
@@ -50,6 +51,12 @@ class DraftHead(Decoder, ABC):
     def attention_norm_M(self) -> torch.Tensor | None:
         """The gain of the norm under which the attention reads hidden states; None if it reads them as they are."""
         return self.blocks[0].input_norm_M
+
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> Sequence[Rotation]:
+        # what runs the block in one call may read the tables
+        if self.at_once is not None:
+            return RotationsAt(self._rotary, position_BN, positions)
+        return super().rotations_at(position_BN, positions)
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         return None if self.at_once is None else self.at_once(h_BNM, work)

@@ -16,6 +16,7 @@ import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
+from spec_sdk.model.rope import RotationsAt
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
@@ -93,6 +94,10 @@ class NativeDecoder(RestagedDecoder):
     def subset(self, layers: Sequence[int]) -> Decoder:
         return NativeDecoder(super().subset(layers), self.in_parts)
 
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> RotationsAt:
+        """The same, whose rows are looked up by those who need them: the kernels read the tables."""
+        return RotationsAt(self._rotary, position_BN, positions)
+
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if torch.is_grad_enabled() or not reads_in_place(work.cache):
             return None
@@ -161,6 +166,7 @@ class NativeDecoder(RestagedDecoder):
             h_BNM.data_ptr(),
             rotations.cosines,
             rotations.sines,
+            rotations.position,
             qkv_BNXD.data_ptr(),
             torch.get_num_threads(),
         )
@@ -231,6 +237,7 @@ def run_blocks(
         None if beside_BNM is None else beside_BNM.data_ptr(),
         rotations.cosines,
         rotations.sines,
+        rotations.position,
         torch.get_num_threads(),
     )
 
@@ -259,10 +266,19 @@ def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) ->
 
 
 class PassRotations:
-    """The addresses of a pass's cosines and sines [B, N, 1, D], which it keeps alive."""
+    """The addresses of a pass's cosines and sines, which it keeps alive: tables [C, D], and where its rows are in them.
+
+    ``position``: of an int32 for every row. Rotations that lie in no table are one by themselves.
+    """
 
     def __init__(self, work: Rotations) -> None:
-        self._tensors = [(cos.contiguous(), sin.contiguous()) for cos, sin in work.rotations]
+        rotations = work.rotations
+        if isinstance(rotations, RotationsAt):
+            self._tensors, self._position = rotations.tables, rotations.position_BN.to(torch.int32).contiguous()
+        else:
+            self._tensors = [(cos.contiguous(), sin.contiguous()) for cos, sin in rotations]
+            self._position = torch.arange(rotations[0][0].shape[:2].numel(), dtype=torch.int32)
         places = ctypes.c_void_p * len(self._tensors)
         self.cosines = places(*(cos.data_ptr() for cos, _ in self._tensors))
         self.sines = places(*(sin.data_ptr() for _, sin in self._tensors))
+        self.position = self._position.data_ptr()

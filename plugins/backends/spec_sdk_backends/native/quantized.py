@@ -8,6 +8,7 @@ Legend: I inputs, O outputs, P blocks of 16 outputs, G groups of inputs, C bytes
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class NativeQuantizedProjection(QuantizedProjection):
     def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None, rounds: bool = False) -> None:
         super().__init__(SideBySide.of(matrix), None if bias_O is None else bias_O.contiguous(), rounds)
 
-    @property
+    @functools.cached_property
     def matrix(self) -> Matrix:
         """The matrix for a kernel, as long as this projection lives."""
         return self.quantized.matrix(self.bias_O, self.rounds)

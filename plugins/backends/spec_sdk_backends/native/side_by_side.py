@@ -6,6 +6,8 @@ group, of one output or of a block, K rows, J inputs of a group.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from dataclasses import dataclass
 from typing import Self
 
@@ -42,12 +44,12 @@ class SideBySide(QuantizedWeights):
             records.append(part.permute(0, 2, 3, 1, 4).flatten(2))
         return cls(torch.cat(records, 2), matrix.outputs)
 
-    @property
+    @functools.cached_property
     def bits(self) -> int:
         # scales and offsets are fewer bytes than 4 more bits would be
         return 8 if self.records_PGC.shape[2] >= GROUP * BESIDE else 4
 
-    @property
+    @functools.cached_property
     def offsets(self) -> bool:
         """Whether there are any."""
         return self.records_PGC.shape[2] > (GROUP * self.bits // 8 + 2) * BESIDE
@@ -72,26 +74,32 @@ class SideBySide(QuantizedWeights):
         """For a kernel, as long as both live. ``rounds``: the kernel rounds rows to 8 bits."""
         return Matrix.quantized(self.records_PGC, self.bits, self.offsets, self.outputs, self.inputs, bias_O, rounds)
 
+    @functools.cached_property
+    def _matrix(self) -> Matrix:
+        return self.matrix(None)
+
     def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
         if dtype not in DTYPES:
             return self.dequantized(torch.float32, rows).to(dtype)
         first, named = 0, None
         if isinstance(rows, torch.Tensor):
-            named = rows.to(torch.int64).contiguous()
-            count = len(named)
-            least, most = (int(end) for end in named.aminmax()) if count else (0, 0)
+            # few numbers, and no operations of torch's on them
+            numbers = rows.tolist()
+            count = len(numbers)
+            least, most = (min(numbers), max(numbers)) if numbers else (0, 0)
             if least < 0 or most >= self.outputs:
                 raise IndexError(f"row {least if least < 0 else most} of {self.outputs}")
+            named = (ctypes.c_int64 * count)(*numbers)
         else:
             first, end, step = (rows or slice(None)).indices(self.outputs)
             if step != 1:
                 raise IndexError(f"every {step}th row: rows must be neighbours")
             count = max(0, end - first)
-        matrix, to_KI = self.matrix(None), torch.empty(count, self.inputs, dtype=dtype)
+        to_KI = torch.empty(count, self.inputs, dtype=dtype)
         library().spec_expand(
             DTYPES[dtype],
-            address(matrix),
-            None if named is None else named.data_ptr(),
+            address(self._matrix),
+            None if named is None else ctypes.addressof(named),
             first,
             count,
             to_KI.data_ptr(),

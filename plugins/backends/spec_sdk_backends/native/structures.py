@@ -16,6 +16,8 @@ from spec_sdk.ops.pass_inputs import PassInputs
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the kernels compute in, and their numbers there."""
 
+INT32 = 4
+"""Bytes."""
 _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
@@ -68,23 +70,46 @@ class Pass(ctypes.Structure):
 
     @classmethod
     def of(cls, inputs: PassInputs) -> Self:
-        tensors = [
-            inputs.slot_B,
-            inputs.prefix_B,
-            inputs.write_at_B,
-            inputs.live_B,
-            inputs.position_BN,
-            inputs.query_start_BN,
-            inputs.key_start_BT,
-            inputs.key_end_BT,
-            inputs.key_position_BT,
-        ]
         B, N, T = inputs.batch, inputs.width, inputs.key_start_BT.shape[1]
-        if inputs.flat is None:
-            tensors = [tensor.to(torch.int32).contiguous() for tensor in tensors]
-        # parts of one tensor of such integers lie in rows already
+        if inputs.flat is not None:
+            return cls._of_flat(inputs.flat, B, N, T)
+        tensors = [
+            tensor.to(torch.int32).contiguous()
+            for tensor in (
+                inputs.slot_B,
+                inputs.prefix_B,
+                inputs.write_at_B,
+                inputs.live_B,
+                inputs.position_BN,
+                inputs.query_start_BN,
+                inputs.key_start_BT,
+                inputs.key_end_BT,
+                inputs.key_position_BT,
+            )
+        ]
         made = cls(B, N, T, *(tensor.data_ptr() for tensor in tensors), N, T)
         made.tensors = tensors
+        return made
+
+    @classmethod
+    def _of_flat(cls, flat: torch.Tensor, B: int, N: int, T: int) -> Self:
+        """Of integers in one tensor, as :meth:`PassInputs.of` lays them out."""
+        row, slot, request = INT32 * B * N, INT32 * B * T, INT32 * B
+        first = flat.data_ptr()
+        by_slot = first + 3 * row
+        by_request = by_slot + 3 * slot
+        made = cls(
+            B,
+            N,
+            T,
+            *(by_request + i * request for i in range(4)),
+            first + row,
+            first + 2 * row,
+            *(by_slot + i * slot for i in range(3)),
+            N,
+            T,
+        )
+        made.tensors = [flat]
         return made
 
 

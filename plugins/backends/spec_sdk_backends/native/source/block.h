@@ -21,7 +21,7 @@ extern "C" struct Shape {
     double epsilon;
 };
 
-// What all threads work on. h: [rows, model]; cosines and sines: [rows, D] for every rotation.
+// What all threads work on. h: [rows, model]; cosines and sines: for every rotation a table [positions, D].
 template <class T> struct Work {
     Shape shape;
     int64_t rows;
@@ -31,6 +31,7 @@ template <class T> struct Work {
     T* active;  // [rows, mlp]
     const T* const* cosines;
     const T* const* sines;
+    const int32_t* position;  // [rows]
     std::vector<Span>* spans;
     std::vector<float>* sums;
     Team* team;
@@ -92,23 +93,24 @@ template <class T> void project_qkv(const Block& block, const Work<T>& work, Own
     });
 }
 
-// norms of Q and K, and rotations, head by head in place
-template <class T> void rotate_heads(const Block& block, const Work<T>& work) {
+// norms of Q and K, and rotations, head by head in place; ``use(r, g)`` when KV head g of row r is done
+template <class T, class Use> void rotate_heads(const Block& block, const Work<T>& work, const Use& use) {
     const Shape& s = work.shape;
     int64_t turned = s.heads + s.kv_heads, width = block.qkv.outputs, half = s.dim / 2;
     Team::Part part = Team::part_of(work.rows * turned);
     for (int64_t i = part.first; i < part.end; i++) {
-        int64_t r = i / turned, head = i % turned;
+        int64_t r = i / turned, head = i % turned, place = work.position[r] * s.dim;
         T* x = work.qkv + r * width + head * s.dim;
         const void* gain = head < s.heads ? block.q_norm : block.k_norm;
         if (gain) normalise<T>(x, (const T*)gain, s.dim, s.epsilon, x);
-        const T* cosine = work.cosines[block.rope] + r * s.dim;
-        const T* sine = work.sines[block.rope] + r * s.dim;
+        const T* cosine = work.cosines[block.rope] + place;
+        const T* sine = work.sines[block.rope] + place;
         for (int64_t d = 0; d < half; d++) {
             float a = to_float(x[d]), b = to_float(x[d + half]);
             x[d] = rounded<T>(a * to_float(cosine[d]) - b * to_float(sine[d]));
             x[d + half] = rounded<T>(b * to_float(cosine[d + half]) + a * to_float(sine[d + half]));
         }
+        if (head >= s.heads) use(r, head - s.heads);
     }
 }
 
@@ -117,22 +119,19 @@ template <class T, class C> void put(const T* key, const T* value, int64_t dim, 
     for (int64_t d = 0; d < dim; d++) keys[d] = rounded<C>(to_float(key[d])), values[d] = rounded<C>(to_float(value[d]));
 }
 
+// KV head g of row r, unless that is padding
 template <class T> void write_cache(const Block& block, const Work<T>& work, const Cache& cache, int64_t layer,
-                                    const Pass& pass) {
+                                    const Pass& pass, int64_t r, int64_t g) {
     const Shape& s = work.shape;
-    int64_t width = block.qkv.outputs, D = s.dim;
-    Team::Part part = Team::part_of(work.rows * s.kv_heads);
-    for (int64_t i = part.first; i < part.end; i++) {
-        int64_t r = i / s.kv_heads, g = i % s.kv_heads, b = r / pass.width, n = r % pass.width;
-        if (n >= pass.live[b]) continue;
-        int64_t to = layer * cache.layer_stride + pass.slot[b] * cache.slot_stride + g * cache.head_stride +
-                     (pass.write_at[b] + n) * D;
-        const T* k = work.qkv + r * width + (s.heads + g) * D;
-        if (cache.dtype)
-            put(k, k + s.kv_heads * D, D, (bf16*)cache.keys + to, (bf16*)cache.values + to);
-        else
-            put(k, k + s.kv_heads * D, D, (float*)cache.keys + to, (float*)cache.values + to);
-    }
+    int64_t D = s.dim, b = r / pass.width, n = r % pass.width;
+    if (n >= pass.live[b]) return;
+    int64_t to = layer * cache.layer_stride + pass.slot[b] * cache.slot_stride + g * cache.head_stride +
+                 (pass.write_at[b] + n) * D;
+    const T* k = work.qkv + r * block.qkv.outputs + (s.heads + g) * D;
+    if (cache.dtype)
+        put(k, k + s.kv_heads * D, D, (bf16*)cache.keys + to, (bf16*)cache.values + to);
+    else
+        put(k, k + s.kv_heads * D, D, (float*)cache.keys + to, (float*)cache.values + to);
 }
 
 template <class T> void attend_spans(const Attention<T, float>& attention, int64_t dim, Span* spans, float* sums) {

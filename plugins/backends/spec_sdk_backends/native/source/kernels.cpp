@@ -118,23 +118,24 @@ template <class T> struct Buffers {
 
 template <class T>
 Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosines, const void* const* sines,
-                Buffers<T>& buffers, Team& team) {
+                const int32_t* position, Buffers<T>& buffers, Team& team) {
     buffers.qkv.resize(rows * (shape.heads + 2 * shape.kv_heads) * shape.dim);
     buffers.attended.resize(rows * shape.heads * shape.dim);
     buffers.active.resize(rows * shape.mlp);
     return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(),
-            (const T* const*)cosines, (const T* const*)sines, &buffers.room.spans, &buffers.room.sums, &team};
+            (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
 }
 
 template <class T>
 void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, const Pass& pass, const Cache& cache,
-            T* h, const T* beside, const void* const* cosines, const void* const* sines, int threads) {
+            T* h, const T* beside, const void* const* cosines, const void* const* sines, const int32_t* position,
+            int threads) {
     thread_local Buffers<T> kept;
     Buffers<T>& buffers = kept;
     Sight sight(pass);
     buffers.room.make(sight, shape.heads, shape.dim);
     Team team;
-    Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, buffers, team);
+    Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team);
     work.beside = beside;
 #pragma omp parallel num_threads(threads)
     {
@@ -144,9 +145,9 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
             Heads heads = heads_of(shape, block);
             project_qkv(block, work, own);
             team.meet();
-            rotate_heads(block, work);
-            team.meet();
-            write_cache(block, work, cache, first + i, pass);
+            rotate_heads(block, work, [&](int64_t r, int64_t g) {
+                write_cache(block, work, cache, first + i, pass, r, g);
+            });
             team.meet();
             attend<T>(heads, sight, work.qkv, block.qkv.outputs, cache, first + i, *work.spans, *work.sums, team,
                       work.attended);
@@ -163,16 +164,16 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
 
 template <class T>
 void before(const Shape& shape, const Block& block, int64_t rows, T* h, const void* const* cosines,
-            const void* const* sines, T* qkv, int threads) {
+            const void* const* sines, const int32_t* position, T* qkv, int threads) {
     Team team;
     Work<T> work{shape, rows, h, qkv, nullptr, nullptr, (const T* const*)cosines, (const T* const*)sines,
-                 nullptr, nullptr, &team};
+                 position, nullptr, nullptr, &team};
 #pragma omp parallel num_threads(threads)
     {
         thread_local Own<T> own;
         project_qkv(block, work, own);
         team.meet();
-        rotate_heads(block, work);
+        rotate_heads(block, work, [](int64_t, int64_t) {});
     }
 }
 
@@ -182,7 +183,7 @@ void after(const Shape& shape, const Block& block, int64_t rows, T* h, const T* 
     kept.resize(rows * shape.mlp);
     T* active = kept.data();
     Team team;
-    Work<T> work{shape, rows, h, nullptr, nullptr, active, nullptr, nullptr, nullptr, nullptr, &team};
+    Work<T> work{shape, rows, h, nullptr, nullptr, active, nullptr, nullptr, nullptr, nullptr, nullptr, &team};
 #pragma omp parallel num_threads(threads)
     {
         thread_local Own<T> own;
@@ -260,25 +261,26 @@ void spec_attention(int dtype, int64_t heads, int64_t kv_heads, int64_t dim, dou
         attend_layer<float>(of, *pass, (const float*)q, stride, *cache, layer, (float*)o, threads);
 }
 
-// ``count`` blocks from cache layer ``first`` on, h [rows, model] in place; ``beside`` [rows, model], or null
+// ``count`` blocks from cache layer ``first`` on, h [rows, model] in place; ``beside`` [rows, model], or null;
+// cosines and sines: of every rotation a table [positions, D], in which row r is at ``position`` [rows]
 void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t first, int64_t count, const Pass* pass,
                  const Cache* cache, void* h, const void* beside, const void* const* cosines,
-                 const void* const* sines, int threads) {
+                 const void* const* sines, const int32_t* position, int threads) {
     if (dtype)
         blocks<bf16>(*shape, blocks_of, first, count, *pass, *cache, (bf16*)h, (const bf16*)beside, cosines, sines,
-                     threads);
+                     position, threads);
     else
         blocks<float>(*shape, blocks_of, first, count, *pass, *cache, (float*)h, (const float*)beside, cosines, sines,
-                      threads);
+                      position, threads);
 }
 
-// qkv [rows, (H + 2G) D] of one block, Q and K normalised and rotated
+// qkv [rows, (H + 2G) D] of one block, Q and K normalised and rotated to ``position`` [rows]
 void spec_before(int dtype, const Shape* shape, const Block* block, int64_t rows, void* h, const void* const* cosines,
-                 const void* const* sines, void* qkv, int threads) {
+                 const void* const* sines, const int32_t* position, void* qkv, int threads) {
     if (dtype)
-        before<bf16>(*shape, *block, rows, (bf16*)h, cosines, sines, (bf16*)qkv, threads);
+        before<bf16>(*shape, *block, rows, (bf16*)h, cosines, sines, position, (bf16*)qkv, threads);
     else
-        before<float>(*shape, *block, rows, (float*)h, cosines, sines, (float*)qkv, threads);
+        before<float>(*shape, *block, rows, (float*)h, cosines, sines, position, (float*)qkv, threads);
 }
 
 // h [rows, model] in place: the attention output a is added, then the MLP
