@@ -23,6 +23,27 @@ NATIVE_ATTENTION: tuple[Mutant, ...] = (
         "if (false) std::fill",
         (f"{TESTS}::test_dense_float64",),
     ),
+    Mutant(
+        "native blocks: a row is rotated by its number in the pass",
+        SOURCE + "block.h",
+        "place = work.position[r] * s.dim",
+        "place = r * s.dim",
+        ("tests/native/test_decoder.py",),
+    ),
+    Mutant(
+        "native blocks: padding is written to the cache",
+        SOURCE + "block.h",
+        "if (n >= pass.live[b]) return;",
+        "",
+        ("tests/native/test_decoder.py",),
+    ),
+    Mutant(
+        "native passes: a row's place in its tree is taken for that in the text",
+        "plugins/backends/spec_sdk_backends/native/structures.py",
+        "            first + row,\n            first + 2 * row,\n",
+        "            first + row,\n            first + row,\n",
+        ("tests/native/test_decoder.py",),
+    ),
 )
 if "avx512_bf16" in processor().split():
     NATIVE_ATTENTION += (

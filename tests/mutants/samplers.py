@@ -37,8 +37,8 @@ SAMPLERS = (
     Mutant(
         "greedy choices of unusable logits",
         REFERENCE,
-        "np.where(np.isfinite(top_N), token_N, -1)",
-        "token_N",
+        "token if isfinite(rows_NV[row, token]) else -1",
+        "token",
         (f"{OF_REFERENCE}::test_choices_are_those_made_in_a_pass",),
     ),
     Mutant(

@@ -393,8 +393,15 @@ SCHEDULING = (
     Mutant(
         "a request that failed is served on",
         SCHEDULER,
-        "return [turn for turn in turns if turn.active in self._active]",
+        "return [turn for turn in turns if id(turn.active) in active]",
         "return list(turns)",
+        (OF_SCHEDULER,),
+    ),
+    Mutant(
+        "an interrupt inside a step passes as nothing",
+        SCHEDULER,
+        "        if not isinstance(error, Exception):\n            return False\n",
+        "        if not isinstance(error, Exception):\n            return True\n",
         (OF_SCHEDULER,),
     ),
     Mutant(

@@ -17,6 +17,7 @@ OF_MODEL = "tests/training/test_trainable.py"
 OF_HEAD = "tests/training/test_trainable_head.py"
 OF_LOSS = "tests/training/test_distillation.py"
 OF_DIRECTORY = "tests/training/test_draft_directory.py"
+OF_FURTHER = "tests/training/test_init_from.py"
 
 TRAINING = (
     Mutant(
@@ -95,5 +96,26 @@ TRAINING = (
         'same_head = "head" in takes if "head" in table else',
         'same_head = "embedding" in takes if "head" in table else',
         (OF_DIRECTORY,),
+    ),
+    Mutant(
+        "training: a head that goes on begins as the target's last layer all the same",
+        "spec_sdk/training/head_method.py",
+        "return start if self._trained is None else self._trained.start(start)",
+        "return start",
+        (OF_FURTHER,),
+    ),
+    Mutant(
+        "training: a draft model that goes on begins as the target's layers all the same",
+        "spec_sdk/training/draft_method.py",
+        "        self._source = source\n",
+        "",
+        (OF_FURTHER,),
+    ),
+    Mutant(
+        "training: output rows of another model pass for the target's",
+        "spec_sdk/training/trained_head.py",
+        "if own is not None and not _alike(own, theirs):",
+        "if False:",
+        (OF_FURTHER,),
     ),
 )
