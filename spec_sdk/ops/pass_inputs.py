@@ -100,7 +100,7 @@ class PassInputs:
     the text each tree slot is, for layers with a window. ``live_B``: rows that are no padding; tree slots that are none
     are ``write_at + live - prefix``. Padded rows see the prefix at most, padded slots are seen by nobody.
     ``features_BNM``: what a drafter feeds besides tokens, such as a target's hidden states.
-    ``flat``: the one tensor that all the integers are parts of, if they are.
+    ``flat``: the one tensor that all the integers are parts of, if they are; a copy with other ones has none.
     """
 
     kind: PassKind
@@ -115,7 +115,7 @@ class PassInputs:
     key_position_BT: torch.Tensor
     live_B: torch.Tensor
     features_BNM: torch.Tensor | None = None
-    flat: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    flat: torch.Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _known: tuple[tuple[int, int, int, int], ...] | None = field(default=None, repr=False, compare=False)
     _columns: int | None = field(default=None, repr=False, compare=False)
 
@@ -168,7 +168,7 @@ class PassInputs:
         token_BN, position_BN, query_start_BN = flat[: 3 * B * N].view(3, B, N).unbind()
         key_start_BT, key_end_BT, key_position_BT = flat[3 * B * N : -4 * B].view(3, B, T).unbind()
         slot_B, prefix_B, write_at_B, live_B = flat[-4 * B :].view(4, B).unbind()
-        return PassInputs(
+        made = PassInputs(
             kind=kind,
             token_BN=token_BN,
             position_BN=position_BN,
@@ -180,11 +180,12 @@ class PassInputs:
             key_end_BT=key_end_BT,
             key_position_BT=key_position_BT,
             live_B=live_B,
-            flat=flat,
             features_BNM=features_BNM,
             _known=known,
             _columns=columns,
         )
+        object.__setattr__(made, "flat", flat)
+        return made
 
     def request(self, index: int) -> PassInputs:
         """The pass of one of the requests alone, without padding."""

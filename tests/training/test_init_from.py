@@ -108,8 +108,9 @@ def test_heads_that_cannot_be_gone_on_from(cli: Callable[..., Any], place: Path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((*QUICK, "task.init_from=draft"), "task.layers: what task.init_from names has its own; leave it out"),
-        ((*HEAD, "task.init_from=draft"), "task.taps: what task.init_from names has its own; leave it out"),
+        ((*QUICK, "task.init_from=other"), "task.layers: what task.init_from names has its own; leave it out"),
+        ((*HEAD, "task.init_from=other"), "task.taps: what task.init_from names has its own; leave it out"),
+        ((*MODEL, "task.init_from=./draft"), "task.init_from: ./draft is task.output too"),
         ((*MODEL, "task.init_from=nowhere"), "task.init_from: model 'nowhere': no such file or directory"),
         ((*MODEL, "task.init_from=model", "task.whole=false"), "task.whole: model has an embedding of its own"),
     ],

@@ -5,6 +5,8 @@ Legend: B requests, N rows, T tree slots.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -60,3 +62,10 @@ def test_rows_see_their_own_requests_slots_and_padding_sees_none(kind: PassKind,
         assert (part.mask.prefix, part.mask.keys) == (r.prefix, r.prefix + slots)
         for name in ("token_BN", "position_BN", "slot_B", "prefix_B", "write_at_B", "live_B", "key_end_BT"):
             assert torch.equal(getattr(inputs.request(b), name), getattr(alone, name)), name
+
+
+def test_a_copy_with_other_integers_is_not_taken_for_the_old_ones() -> None:
+    """A kernel reads the one tensor, where there is one."""
+    inputs = PassInputs.of("chain", [RequestRows.chain(0, 4, [1, 2, 3])], CPU)
+    assert inputs.flat is not None and inputs.key_end_BT.data_ptr() > inputs.flat.data_ptr()
+    assert replace(inputs, key_end_BT=inputs.key_end_BT - 1).flat is None

@@ -162,7 +162,7 @@ class BlockHead(Decoder):
         if not any(self.form.causal):
             return h_BNM, work
         # a block's rows are all of its slots: slot s is seen from row s on
-        causal = replace(inputs, key_start_BT=inputs.query_start_BN, flat=None)
+        causal = replace(inputs, key_start_BT=inputs.query_start_BN)
         return h_BNM, BlockPass(**vars(work), causal_cache=work.cache.of_pass(causal))
 
     def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
