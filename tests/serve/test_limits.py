@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from spec_sdk import Engine
+from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.engine.turn import Progress
 from spec_sdk.serve.options import ServeConfig
 from tests.support.serving import PATIENCE_S, Served, get, post, served
 
@@ -21,8 +24,17 @@ LONG = {"prompt": "Why is the sky blue?", "max_tokens": 3000, "stream": True}
 
 
 @pytest.fixture
-def narrow(engine: Engine) -> Iterator[Served]:
-    """One answer at once, one that waits, little bodies."""
+def narrow(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """One answer at once, one that waits, little bodies. Steps leave others time: :data:`LONG` takes a quarter of a
+    minute wherever nobody ends it.
+    """
+    step = Scheduler.step
+
+    def slower(scheduler: Scheduler) -> list[Progress]:
+        time.sleep(0.005)
+        return step(scheduler)
+
+    monkeypatch.setattr(Scheduler, "step", slower)
     config = ServeConfig(port=0, max_num_seqs=1, max_queue=1, max_body=2000, access_log=False)
     with served(engine, config) as running:
         yield running
