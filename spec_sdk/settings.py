@@ -101,7 +101,7 @@ class ModelSettings:
         "auto",
         "K and V of tokens, of the target and of draft models",
         choices={
-            "auto": "bfloat16 where backend=cpu rounds rows to 8 bits before products, else exact",
+            "auto": "bfloat16 where backend=cpu's native kernels round rows to 8 bits, else exact",
             "exact": "in model.dtype",
             "bfloat16": "16 bits",
             "int8": "8 bits, with a scale for every head and token",

@@ -66,7 +66,7 @@ class TrainDraft(Task):
         for name, directory in (("work", work), ("data", data), ("features", features)):
             if output.absolute() in (directory.absolute(), *directory.absolute().parents):
                 raise UserError(f"task.{name}: {directory} lies in task.output={output}; name a directory beside it")
-        if config.init_from is not None and Path(config.init_from).expanduser().absolute() == output.absolute():
+        if config.init_from is not None and Path(config.init_from).expanduser().resolve() == output.resolve():
             raise UserError(f"task.init_from: {config.init_from} is task.output too, which would be written over it")
         return output, work, data, features
 

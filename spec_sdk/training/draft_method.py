@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.checkpoint import Checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.model_source import ModelSource
@@ -18,8 +19,8 @@ from spec_sdk.training.learner import Learner
 from spec_sdk.training.method import TrainingMethod
 from spec_sdk.training.options import TrainDraftConfig
 from spec_sdk.training.target_fingerprint import fingerprint
-from spec_sdk.training.trainable import TrainableDraft
-from spec_sdk.training.trained_draft import open_trained_draft
+from spec_sdk.training.trainable import ENDS, TrainableDraft
+from spec_sdk.training.trained_draft import open_trained_draft, without_option
 
 LAYERS = 6
 
@@ -34,7 +35,7 @@ class DraftModelMethod(TrainingMethod):
         self._target, self._stored, self._whole = target, config.stored or "int8", bool(config.whole)
         self._source: ModelSource = ChosenWeights(target, "dense", lambda bits: False)
         if config.init_from is not None:
-            self._go_on_from(config.init_from, config.whole)
+            self._go_on_from(config.init_from, config)
             return
         chosen = LAYERS if config.layers is None else config.layers
         self._shape = DraftShape(chosen_layers(chosen, target.config.num_layers), config.mlp_size, config.kv_heads)
@@ -44,7 +45,7 @@ class DraftModelMethod(TrainingMethod):
     def identity(self) -> Mapping[str, Any]:
         if self.init_from is not None:
             return {"init_from": fingerprint(self._source)}
-        return {"layers": list(self._shape.layers)}
+        return {"init_from": None, "layers": list(self._shape.layers)}
 
     def learner(self, device: torch.device, precision: torch.dtype, token_R: torch.Tensor | None) -> TrainableDraft:
         return TrainableDraft(self._source, self._shape, device, precision, token_R)
@@ -67,7 +68,7 @@ class DraftModelMethod(TrainingMethod):
             return f"begins as {self.init_from}"
         return f"layers {list(self._shape.layers)} of {self._target.name}"
 
-    def _go_on_from(self, reference: str, whole: bool | None) -> None:
+    def _go_on_from(self, reference: str, config: TrainDraftConfig) -> None:
         try:
             trained, source, _ = open_trained_draft(reference, self._target)
             if source.config.vocab_size < self._target.config.vocab_size:
@@ -77,11 +78,17 @@ class DraftModelMethod(TrainingMethod):
                 )
             self._shape = DraftShape(range(source.config.num_layers))
             self._shape.config(source.config)
+            lent = {name for name in ENDS if name in weights_of(trained.config)}
+            if trained.borrowed and trained.borrowed != {weights_of(trained.config).name(name) for name in lent}:
+                raise UserError(f"{trained.name} takes only {' and '.join(sorted(trained.borrowed))} from its target")
         except UserError as error:
-            raise UserError(f"task.init_from: {error}") from error
+            raise UserError(f"task.init_from: {without_option(str(error))}") from error
         if not trained.borrowed:
-            if whole is False:
+            if config.whole is False:
                 raise UserError(f"task.whole: {trained.name} has an embedding of its own, so leave it out")
+            for name in ("vocabulary", "drafted_vocabulary"):
+                if getattr(config, name) is not None:
+                    raise UserError(f"task.{name}: {trained.name} has an output head of its own, of all tokens")
             self._whole = True
         self.init_from, self.untrained = reference, "as it began"
         self._source = source

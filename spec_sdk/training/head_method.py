@@ -53,6 +53,8 @@ class HeadMethod(TrainingMethod):
             raise UserError(f"task.taps: {list(taps)} must be different layers of {target.name}, which has {layers}")
         self._whole, self._stored = config.whole is not False, config.stored or "bfloat16"
         self._shape = DraftShape([layers - 1], config.mlp_size, config.kv_heads)
+        if self._trained is not None:
+            self._shape = self._trained.shape(target.config)
         self._values = read_json_object(target.directory / "config.json")
         head_config(target.config, self._values, self._shape)
         if self._trained is not None:
@@ -63,7 +65,7 @@ class HeadMethod(TrainingMethod):
     def identity(self) -> Mapping[str, Any]:
         config, trained = self._config, self._trained
         return {
-            **({} if trained is None else {"init_from": trained.fingerprint}),
+            "init_from": None if trained is None else trained.fingerprint,
             "method": "eagle3",
             "taps": list(self._taps),
             "unrolled": config.unrolled,

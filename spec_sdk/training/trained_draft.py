@@ -21,3 +21,9 @@ def open_trained_draft(reference: str, target: ModelSource) -> tuple[Checkpoint,
     if not checkpoint.borrowed:
         return checkpoint, checkpoint, None
     return checkpoint, BorrowingModel(checkpoint, checkpoint.borrowed, target), checkpoint.draft_vocabulary
+
+
+def without_option(message: str) -> str:
+    """A message without the option of a run that it begins with: here another one named what is wrong."""
+    option, _, said = message.partition(": ")
+    return said if said and option.startswith(("model.", "drafter.", "task.")) else message

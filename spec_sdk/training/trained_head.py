@@ -6,6 +6,7 @@ Legend: V target vocabulary, W tokens that can be drafted, M model dim.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -18,7 +19,9 @@ from spec_sdk.model.draft_heads.eagle3 import Eagle3Variant
 from spec_sdk.model.draft_heads.eagle3_spec import Eagle3Spec
 from spec_sdk.model.draft_heads.head_weights import LAYER
 from spec_sdk.model.draft_heads.opening import head_directory, open_draft_head
+from spec_sdk.training.draft_shape import DraftShape
 from spec_sdk.training.head_start import HeadStart
+from spec_sdk.training.trained_draft import without_option
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "fc": ("fc",),
@@ -70,7 +73,7 @@ class TrainedHead:
             self.taps = spec.taps(target_layers)
             published.tensors.check(*spec.shapes(len(self.taps)), spec.ignored)
         except UserError as error:
-            raise UserError(f"task.init_from: {error}") from error
+            raise UserError(f"task.init_from: {without_option(str(error))}") from error
         self._config, self._tensors = spec.config, published.tensors
 
     @property
@@ -81,13 +84,20 @@ class TrainedHead:
             digest.update(name.encode() + tensor.numpy().tobytes())
         return digest.hexdigest()[:16]
 
+    def shape(self, target: ModelConfig) -> DraftShape:
+        """What is kept of the target's last layer by a head of these sizes."""
+        own, layer = self._config, target.num_layers - 1
+        fewer = own.num_kv_heads < target.num_kv_heads
+        smaller = own.intermediate_size < target.intermediate_size
+        return DraftShape([layer], own.intermediate_size if smaller else None, own.num_kv_heads if fewer else None)
+
     def start(self, of_target: HeadStart) -> HeadStart:
         """The training's beginning, in the place of that which is made ``of_target``, for the same layers.
 
         Raises UserError where they are heads of different shapes, or this one's embedding or output rows are not the
         target's, which stay as they are.
         """
-        self._check_shape(of_target.config)
+        self._check_form(of_target.config)
         self._check_ends(of_target)
         return replace(of_target, weights=self._weights())
 
@@ -98,7 +108,12 @@ class TrainedHead:
             for role, names in _PARTS.items()
         }
 
-    def _check_shape(self, wanted: ModelConfig) -> None:
+    def _check_form(self, wanted: ModelConfig) -> None:
+        if not math.isclose(self._config.rms_norm_eps, wanted.rms_norm_eps, rel_tol=_ROUNDING):
+            raise UserError(
+                f"task.init_from: {self._where}: has rms_norm_eps {self._config.rms_norm_eps:g}, and the target has "
+                f"{wanted.rms_norm_eps:g}"
+            )
         for name in _SAME:
             has, needs = getattr(self._config, name), getattr(wanted, name)
             if has != needs:

@@ -10,7 +10,7 @@ import torch
 
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
-from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.decoder import Decoder, Rotations
 from spec_sdk.model.executor import PassPlan
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
@@ -20,12 +20,14 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from spec_sdk.ops.quantizing import quantize
 from spec_sdk.testing import check_executor
 from spec_sdk.testing.random_weights import RandomWeights
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
-from spec_sdk_backends.native.decoder import NativeDecoder, unknown_block
+from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, unknown_block
 from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 from tests.support.tiny_decoder import ModelTensors
@@ -51,6 +53,30 @@ def executor_of(decoder: Decoder, cache_form: str) -> TorchExecutor:
     made = TorchExecutor(decoder, NativeOps(CpuOps()))
     made.keep_cache_in(cache_form)
     return made
+
+
+def test_rotations_that_lie_in_no_table() -> None:
+    """Such as a runner of another package makes."""
+    decoder, h_BNM = native("smollm", torch.float32), torch.randn(2, 3, KNOWN["hidden_size"])
+    position_BN = torch.tensor([[4, 5, 6], [11, 12, 12]], dtype=torch.int32)
+    work = Rotations(decoder.rotations_at(position_BN, 64))
+    looked_up = Rotations(list(work.rotations))
+    for one, other in zip(
+        decoder.pre_attention(1, h_BNM, work), decoder.pre_attention(1, h_BNM, looked_up), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_rows_are_left_exact_in_a_draft_model_alone() -> None:
+    """Its output head may be the target's very own."""
+    matrices = [quantize(torch.randn(64, 64), 8) for _ in range(2)]
+    head, own = (NativeQuantizedProjection(matrix, rounds=True) for matrix in matrices)
+    x = torch.randn(3, 64)
+    rounded, of_own = head(x), own(x)
+    decoder = types.SimpleNamespace(output_head=head, projections=[own], dtype=torch.float32)
+    leave_rows_exact(decoder)  # type: ignore[arg-type]
+    assert decoder.output_head is not head and head.rounds and torch.equal(head(x), rounded)
+    assert torch.equal(own(x), NativeQuantizedProjection(matrices[1])(x)) and not torch.equal(own(x), of_own)
 
 
 def session(decoder: Decoder, runner: SequentialRunner | None = None) -> Session:

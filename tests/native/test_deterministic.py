@@ -204,7 +204,7 @@ def test_threads_change_no_bit(threads: int) -> None:
 OF_PREFIX = """        add_prefix(piece);
 """
 OF_TREE = """        for (int64_t n = 0; n < piece.count; n++) {
-            const T* of[SPAN];
+            const C* of[SPAN];
             int64_t q = n * group, own = piece.end[n] - piece.common;
             for (int64_t j = 0; j < own; j++) of[j] = piece.values + piece.column(n, piece.common + j) * D;
             EvenFetching none = EvenFetching::none(_score);

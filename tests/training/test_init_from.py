@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.text_checkpoints import write_text_checkpoint
 from tests.training.conftest import HEAD, QUICK
 
 MORE = ("task.data=data", "task.steps=2", "task.warmup=0", "task.evaluate_every=2", "task.learning_rate=1e-9")
@@ -97,6 +98,8 @@ def test_heads_that_cannot_be_gone_on_from(cli: Callable[..., Any], place: Path)
     assert "draft: its lm_head is not the target's, and task=train_draft does not train it" in refused(rows, config)
     theta = {**config, "transformer_layer_config": {**layer, "rope_theta": 5.0, "rope_parameters": None}}
     assert "task.init_from: draft: has rope_theta 5.0, and a head of this target has 100000.0" in refused(stored, theta)
+    eps = {**config, "transformer_layer_config": {**layer, "rms_norm_eps": 0.5}}
+    assert "task.init_from: draft: has rms_norm_eps 0.5, and the target has" in refused(stored, eps)
     scaled = {**config, "norm_before_residual": True}
     assert "task.init_from: draft: has norms or scales that task=train_draft does not train" in refused(stored, scaled)
     assert (
@@ -105,9 +108,39 @@ def test_heads_that_cannot_be_gone_on_from(cli: Callable[..., Any], place: Path)
     )
 
 
+def test_a_smaller_head_keeps_its_sizes(cli: Callable[..., Any], place: Path) -> None:
+    assert cli(*HEAD, "task.data=data", "task.mlp_size=32", "task.kv_heads=1", "task.stored=float32").status == 0
+    further = [option for option in HEAD if not option.startswith("task.taps")]
+    done = cli(*further, *MORE, "task.init_from=draft", "task.output=further", "task.stored=float32")
+    assert done.status == 0, done.err
+    old, new = (load_file(place / name / "model.safetensors") for name in ("draft", "further"))
+    assert {name: tensor.shape for name, tensor in old.items()} == {name: tensor.shape for name, tensor in new.items()}
+    # through a link too the output would be written over it
+    (place / "link").symlink_to(place / "draft")
+    again = cli(*further, "task.init_from=link", "task.work=elsewhere")
+    assert again.status == 2 and "task.init_from: link is task.output too" in again.err
+
+
+def test_a_model_that_lacks_only_a_part(cli: Callable[..., Any], place: Path) -> None:
+    """What the target would lend, and what would be written, is all or nothing."""
+    (place / "part").mkdir()
+    write_text_checkpoint(place / "part", tie_word_embeddings=False)
+    config = json.loads((place / "part" / "config.json").read_text())
+    (place / "part" / "config.json").write_text(json.dumps({**config, "weights_of_target": ["head"]}))
+    tensors = load_file(place / "part" / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, place / "part" / "model.safetensors", {"format": "pt"})
+    done = cli(*MODEL, "task.init_from=part")
+    assert done.status == 2 and "task.init_from: part takes only lm_head.weight from its target" in done.err, done.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            (*MODEL, "task.init_from=model", "task.vocabulary=200"),
+            "task.vocabulary: model has an output head of its own",
+        ),
         ((*QUICK, "task.init_from=other"), "task.layers: what task.init_from names has its own; leave it out"),
         ((*HEAD, "task.init_from=other"), "task.taps: what task.init_from names has its own; leave it out"),
         ((*MODEL, "task.init_from=./draft"), "task.init_from: ./draft is task.output too"),

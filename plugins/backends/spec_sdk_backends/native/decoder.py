@@ -8,6 +8,7 @@ Legend: B requests, N rows of a request, M model dim, H query heads, G KV heads,
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,9 +69,14 @@ def unknown_stages(decoder: Decoder) -> str | None:
 
 def leave_rows_exact(decoder: Decoder) -> None:
     """Multiply rows as they are from now on, everywhere in ``decoder``."""
+    if isinstance(decoder.output_head, QuantizedProjection):
+        # a draft model's may be its target's very own
+        decoder.output_head = copy.copy(decoder.output_head)
     for part in decoder.projections:
         if isinstance(part, QuantizedProjection):
             part.rounds = False
+            # what a kernel was told of it
+            vars(part).pop("matrix", None)
         if isinstance(part, NativeQuantizedProjection) and decoder.dtype in DTYPES:
             # now, so that no run waits for it
             most_rows(decoder.dtype, part.quantized.bits)
