@@ -29,7 +29,8 @@ class Growth(Plugin, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        not_inherited(cls, "fixed_shape", Growth.fixed_shape, ["grow"])
+        for described in ("fixed_shape", "kept_paths"):
+            not_inherited(cls, described, getattr(Growth, described), ["grow"])
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -47,6 +48,16 @@ class Growth(Plugin, ABC):
         ``grow`` then takes from :attr:`DraftLogits.drawn_K`; each level but the last is fed whole, in the order of
         creation. None, the default: it hangs on the logits. ``max_nodes``: as of the tree that is grown. Not inherited
         by a class that has its own ``grow``.
+        """
+        return None
+
+    def kept_paths(self, request: Request) -> int | None:
+        """How many of the most probable paths of every level are fed next, where :meth:`grow` does just that, in the
+        order of creation, with an equal share of the tree's room for every level (``spec_sdk_growth.beam``).
+
+        A drafter may then have several levels fed before they are asked for. What is asked for counts: a wrong number
+        costs time and nothing else. None, the default: some other rule. Not inherited by a class that has its own
+        ``grow``.
         """
         return None
 

@@ -19,6 +19,7 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.model.executor import Executor, PassOutput, PassPlan
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.grown_paths import OutputRows
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead, reduced
 
@@ -117,6 +118,14 @@ class ContextVocabulary:
         """What a slot's request can draft beside the head's tokens."""
         text = self._texts.get(slot)
         return [] if text is None else [token for block in text.blocks for token in block.token_C.tolist()]
+
+    def output_rows(self, slot: int) -> OutputRows | None:
+        """The head's rows and those of the tokens of a slot's text beside them; None where there are none beside."""
+        text, head = self._texts.get(slot), self._decoder.output_head
+        if text is None or not text.blocks:
+            return None
+        assert isinstance(head, ReducedVocabularyHead)
+        return OutputRows([head.head, *(block.rows for block in text.blocks)], text.token_R)
 
     def planned(self, plan: PassPlan) -> PassPlan:
         """The plan with what :meth:`completed` needs of the pass."""

@@ -154,7 +154,7 @@ class Decoder:
         self.ropes = tuple(dict.fromkeys(kind.rope for kind in self.kinds))
         self._rotation_of = tuple(self.ropes.index(kind.rope) for kind in self.kinds)
         self._rotary = [RotaryTable(config.head_dim, rope, self.device, self.dtype) for rope in self.ropes]
-        self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=self.dtype))
+        self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=self.dtype))
         self._stacks: dict[tuple[int, int], list[AttentionStack]] = {}
 
     @property
@@ -256,6 +256,10 @@ class Decoder:
         """The rotations of rows at ``position_BN``, all less than ``positions``: one for each of ``ropes``."""
         return [table.at(position_BN, positions) for table in self._rotary]
 
+    def rotary_tables(self, positions: int) -> list[Rotation]:
+        """Cosines and sines [C, D] of so many positions or more, of each of ``ropes``."""
+        return [table.of(positions) for table in self._rotary]
+
     def reserve_rotations(self, positions: int) -> tuple[int, ...]:
         """Have the rotations of so many positions; how many there are of each kind, by which a table that took the
         place of a smaller one is known.
@@ -272,7 +276,7 @@ class Decoder:
     def embed(self, token_BN: torch.Tensor) -> torch.Tensor:
         """What enters the first block [B, N, M]."""
         h_BNM = self.embedding(token_BN)
-        return h_BNM if self._embedding_scale == 1.0 else h_BNM * self._embedding_scale
+        return h_BNM if self.embedding_scale == 1.0 else h_BNM * self.embedding_scale
 
     @property
     def token_R(self) -> torch.Tensor | None:

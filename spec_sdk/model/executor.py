@@ -18,6 +18,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import is_exact
+from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
 
 LogitRows = Literal["all", "last", "none"]
@@ -159,6 +160,16 @@ class Executor(ABC):
         default: it cannot be one, with this executor or with this runner.
 
         K and V of the levels that are fed go to the cache, as by :meth:`forward`. Commits nothing.
+        """
+        return None
+
+    def grow_paths(
+        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
+    ) -> GrownPaths | None:
+        """Feed ``rows``, and the levels of the most probable paths behind them, in one call; None, the default, and
+        nothing done, where there is no such call. The cache is reserved for both.
+
+        ``output``: what gives the logits in place of the model's output head. Commits nothing.
         """
         return None
 

@@ -24,6 +24,7 @@ from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.executor import Epilogue, Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import DraftLogits, LogitsToCome, host_reads
+from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -260,6 +261,32 @@ class Session:
         fed = sum(inputs.width for inputs in levels.inputs)
         self._fed.update((slot, token_X[:fed].tolist()) for slot, token_X in zip(slots, token_BX, strict=True))
         return [levels.split(*of_request) for of_request in zip(values, token_BX, strict=True)]
+
+    def feed_and_grow(self, slot: int, tokens: Sequence[int], paths: ProbablePaths) -> GrownPaths:
+        """:meth:`feed` for one slot, with the levels of ``paths`` fed besides where that is one call. Tell
+        :meth:`keep_grown` which of them were asked for.
+        """
+        plain = type(self.runner) is SequentialRunner and self._looks_at_logits
+        grown = self._grow_paths(RowsToCommit(slot, self.length(slot), tokens), paths) if plain else None
+        if grown is None:
+            (root,) = self.feed([slot], [tokens])
+            return GrownPaths(root)
+        self._keep([slot], [tokens])
+        return grown
+
+    def keep_grown(self, slot: int, tree: TreeBuilder, nodes: int) -> None:
+        """Of what :meth:`feed_and_grow` fed, the first ``nodes`` are nodes 1 … of ``tree``, and no others count."""
+        if nodes:
+            self._fed[slot] = tree.token[1 : 1 + nodes]
+
+    def _grow_paths(self, rows: RowsToCommit, paths: ProbablePaths) -> GrownPaths | None:
+        last = rows.prefix + len(rows.tokens) - 1
+        if last + paths.depth > self.context:
+            return None
+        room = min(paths.nodes, 1 + (paths.depth - 1) * paths.width)
+        self.cache.reserve(rows.slot + 1, last + room)
+        output = None if self.context_vocabulary is None else self.context_vocabulary.output_rows(rows.slot)
+        return self.executor.grow_paths(rows, self.cache, output, paths)
 
     def draft(
         self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner

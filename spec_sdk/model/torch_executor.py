@@ -6,6 +6,7 @@ Legend: B requests, N rows of a request, M model dim.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
@@ -15,7 +16,9 @@ from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.ops import Ops
+from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, PathGrower, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
 
 OF_TORCH = "torch's products and attention add up in an order that depends on the size of a pass"
 """Why the bits of a decoder's rows vary, where nothing else is known."""
@@ -77,6 +80,22 @@ class TorchExecutor(Executor):
         logits_BNV = self.decoder.head(h_BNM)
         made = None if plan.epilogue is None else plan.epilogue(logits_BNV)
         return PassOutput(logits_BNV, work.hidden, reports, self.decoder.token_R, made)
+
+    @cached_property
+    def _path_grower(self) -> PathGrower | None:
+        return self.ops.path_grower(self.decoder)
+
+    @torch.no_grad()
+    def grow_paths(
+        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
+    ) -> GrownPaths | None:
+        if self._path_grower is None:
+            return None
+        self.ops.before_pass()
+        if output is None:
+            head, token_R = rows_and_tokens(self.decoder.output_head)
+            output = OutputRows([head], token_R)
+        return self._path_grower(rows, cache, output, paths)
 
     @torch.no_grad()
     def encode(self, encoder_input: EncoderInput, cache: Cache, slot: int) -> None:

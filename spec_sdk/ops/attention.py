@@ -70,6 +70,13 @@ class Ops:
         """
         return None
 
+    def path_grower(self, decoder: Any) -> Callable[..., Any] | None:
+        """A :data:`~spec_sdk.ops.grown_paths.PathGrower`: what feeds a draft model or head a tree of the most probable
+        paths, root and levels, in one call. None where nothing is quicker than a pass for each level. Asked once, when
+        a tree is first grown.
+        """
+        return None
+
     def rms_norm(self, x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor:
         """x [..., M] over its root mean square, times the gain; computed in the gain's dtype at least."""
         return F.rms_norm(x.to(gain_M.dtype), gain_M.shape, gain_M, epsilon).to(x.dtype)

@@ -27,6 +27,11 @@ class Embedding:
         return self._held().weight_OI if self._weight_VM is None else self._weight_VM
 
     @property
+    def held(self) -> torch.Tensor | Projection | QuantizedWeights:
+        """What holds the matrix: itself [V, M], the output head, or weights in few bits."""
+        return self._held() if self._weight_VM is None else self._weight_VM
+
+    @property
     def device(self) -> torch.device:
         return self._device
 
@@ -81,6 +86,10 @@ class QuantizedEmbedding(Embedding):
     @property
     def weight_VM(self) -> torch.Tensor:
         return self.matrix.dequantized(self._dtype)
+
+    @property
+    def held(self) -> QuantizedWeights:
+        return self.matrix
 
     @property
     def device(self) -> torch.device:

@@ -134,9 +134,12 @@ class _Draft:
         self._fed = 1
         root = logits([request.tokens])
         self._growing: Growing = growth.grow(self._tree, root, budget.depth, request, "growing")
+        self._root = root
         self._logits: DraftLogits | None = None
         self._fed_levels: list[int] = []
         shape = growth.fixed_shape(budget.depth, budget.nodes, request)
+        self._kept = growth.kept_paths(request)
+        self._joint = {0: 0.0}
         # of fewer tokens no tree can have it
         self._shape = shape if shape is not None and max(shape.widths) <= root.logits_KR.shape[-1] else None
 
@@ -158,10 +161,34 @@ class _Draft:
         assert added, f"{self._where}: it asks for logits without a new node to feed"
         deepest = max(tree.depth)
         assert deepest <= self._depth, f"{self._where}: it feeds a node of depth {deepest}"
+        if self._kept is not None:
+            self._check_kept(count, self._logits or self._root)
         paths = [_path(tree, node) for node in range(self._fed, tree.size)]
         self._logits = self._logits_of([[*self._request.tokens, *path] for path in paths])
         self._fed = tree.size
         self._fed_levels.append(count)
+
+    def _check_kept(self, count: int, logits: DraftLogits) -> None:
+        """The level that is to be fed is that of the most probable paths, by the logits of the level above it."""
+        tree, kept = self._tree, self._kept
+        assert kept is not None
+        level = tree.depth[-1]
+        above = [node for node in range(self._fed) if tree.depth[node] == level - 1][-len(logits) :]
+        share = (tree.max_nodes - self._fed) // (self._depth - level + 1)
+        offered = [
+            (self._joint[node] + logprob, node, token)
+            for node, *top in zip(above, *(part.tolist() for part in logits.top(kept)), strict=True)
+            for logprob, token in zip(*top, strict=True)
+        ]
+        joint_of = {(node, token): joint for joint, node, token in offered if joint > -math.inf}
+        best = sorted(joint_of, key=joint_of.__getitem__, reverse=True)[: min(kept, share)]
+        added = list(zip(tree.parent[-count:], tree.token[-count:], strict=True))
+        assert set(added) == set(best), (
+            f"{self._where}: it feeds (parent, token) {sorted(added)}, and {sorted(best)} are the {kept} most probable "
+            "paths that kept_paths says it feeds"
+        )
+        for node, path in enumerate(added, self._fed):
+            self._joint[node] = joint_of[path]
 
     def _check_shape(self) -> None:
         if self._shape is not None:

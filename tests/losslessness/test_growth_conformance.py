@@ -170,6 +170,16 @@ class HasAnotherShape(StaticGrowth):
         super().__init__(StaticConfig(widths=[1], children="with_replacement"))
 
 
+class KeepsOtherPaths(StaticGrowth):
+    """The two best children of the root, and the best of each of these."""
+
+    def kept_paths(self, request: Request) -> int:
+        return 2
+
+    def __init__(self) -> None:
+        super().__init__(StaticConfig(widths=[2, 1], children="top_k"))
+
+
 @pytest.mark.parametrize(
     ("growth", "fault"),
     [
@@ -186,6 +196,7 @@ class HasAnotherShape(StaticGrowth):
         (CountsItsCalls, "the same seed gave two different trees"),
         (ReturnsNothing, "None, which is no tree"),
         (HasAnotherShape, "by its fixed shape"),
+        (KeepsOtherPaths, "the 2 most probable paths that kept_paths says"),
     ],
 )
 def test_a_faulty_growth_is_named(growth: Callable[[], StaticGrowth], fault: str) -> None:
@@ -194,5 +205,5 @@ def test_a_faulty_growth_is_named(growth: Callable[[], StaticGrowth], fault: str
 
 
 def test_the_sound_chain_that_they_spoil_conforms() -> None:
-    assert Chain.fixed_shape is Growth.fixed_shape
+    assert Chain.fixed_shape is Growth.fixed_shape and Chain.kept_paths is Growth.kept_paths
     check_growth(Chain(), draws=300, budgets=30)

@@ -12,8 +12,10 @@ from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, TreeSh
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
+from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
 from spec_sdk.ranks import ALONE
 from spec_sdk.registry import Registry
+from spec_sdk.tree import TreeBuilder
 from spec_sdk_drafters.chosen_vocabulary import (
     context_vocabulary_of,
     context_vocabulary_option,
@@ -97,6 +99,15 @@ class DraftModelDrafter(GrowingDrafter):
     ) -> list[list[DraftedLevel]] | None:
         slots = [request.slot for request in requests]
         return self.session.draft_levels(slots, shape, roots, self.vocabulary, draws)
+
+    def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
+        if self.every_rank:
+            return None
+        unfed = request.tokens[self.session.length(request.slot) :]
+        return self.session.feed_and_grow(request.slot, unfed, paths)
+
+    def keep_grown(self, request: Request, tree: TreeBuilder, nodes: int) -> None:
+        self.session.keep_grown(request.slot, tree, nodes)
 
     def before_growing(self, requests: Sequence[Request]) -> None:
         """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts import Budget, DraftLogits, Growing, Request
+from spec_sdk.ops.grown_paths import GrownLevel
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.priced_tree import worth_its_price
 
@@ -53,6 +54,15 @@ class GrowingDraft:
             self.closed = worth_its_price(done.value, self._node_costs)
             return False
         return True
+
+    def asks_for(self, level: GrownLevel) -> bool:
+        """Whether the nodes that are to be fed next are those of a level that was."""
+        tree, asked = self.tree, self.asked
+        return (
+            asked == len(level.token_K)
+            and tree.token[-asked:] == list(level.token_K)
+            and tree.parent[-asked:] == list(level.parent_K)
+        )
 
     def _reach(self) -> float:
         """How probably a node that is to be fed is reached: a further level gives no more tokens than that.

@@ -13,6 +13,7 @@ from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, Tr
 from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
+from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
@@ -81,6 +82,15 @@ class GrowingDrafter(Drafter):
         Called for requests that have room, and run at once.
         """
 
+    def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
+        """The pass of :meth:`root_pass` for one request, with the levels of ``paths`` fed besides where that is one
+        call. None, the default, and nothing done, where the model is fed level by level.
+        """
+        return None
+
+    def keep_grown(self, request: Request, tree: TreeBuilder, nodes: int) -> None:
+        """Of the levels that :meth:`grown_paths` fed, the first ``nodes`` are nodes 1 … of ``tree``."""
+
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
         self.before_growing(requests)
         depths = [min(budget.depth, self.room(request)) for request, budget in zip(requests, budgets, strict=True)]
@@ -89,7 +99,10 @@ class GrowingDrafter(Drafter):
         if (context := self.session.context_vocabulary) is not None:
             for request in (requests[i] for i in able):
                 context.follow(request.slot, request.tokens, request.stop_ids)
-        roots = self.root_pass([requests[i] for i in able])() if able else []
+        ahead = self._grown_paths(requests, budgets, depths, able)
+        roots = [] if ahead is None else [ahead.root]
+        if able and ahead is None:
+            roots = self.root_pass([requests[i] for i in able])()
         known = self._known_levels(requests, budgets, depths, dict(zip(able, roots, strict=True)))
         for i, logits in zip(able, roots, strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
@@ -99,7 +112,10 @@ class GrowingDrafter(Drafter):
         for i, of_request in known.items():
             grow_known(drafts[i], *of_request)
         unknown = [draft for i, draft in drafts.items() if i not in known]
-        asking = advanced(unknown, [None] * len(unknown))
+        if ahead is not None:
+            asking = [draft for draft in unknown if self._follow(draft, ahead)]
+        else:
+            asking = advanced(unknown, [None] * len(unknown))
         while asking:
             # a level of every tree in one pass
             slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
@@ -109,6 +125,33 @@ class GrowingDrafter(Drafter):
             drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
             for i, request in enumerate(requests)
         ]
+
+    def _grown_paths(
+        self, requests: Sequence[Request], budgets: Sequence[Budget], depths: Sequence[int], able: Sequence[int]
+    ) -> GrownPaths | None:
+        """What :meth:`grown_paths` gives of one request alone, whose growth says what it will ask for."""
+        if len(able) != 1 or self.drafts_at_once:
+            return None
+        (i,) = able
+        width = None if requests[i].changes_logits else self.growth.kept_paths(requests[i])
+        if width is None:
+            return None
+        return self.grown_paths(
+            requests[i], ProbablePaths(width, depths[i], budgets[i].nodes, budgets[i].level_cost)
+        )
+
+    def _follow(self, draft: GrowingDraft, grown: GrownPaths) -> bool:
+        """Let a tree grow with the levels that were fed for it, as long as it asks for just these; whether it asks for
+        more.
+        """
+        nodes, asks = 0, draft.advance(None)
+        for level in grown.levels:
+            if not asks or not draft.asks_for(level):
+                break
+            nodes += len(level.token_K)
+            asks = draft.advance(level.logits.within(self.vocabulary))
+        self.keep_grown(draft.request, draft.tree, nodes)
+        return asks
 
     def _known_levels(
         self,

@@ -45,6 +45,10 @@ class AutoGrowth(Growth):
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
         return None if self.branches else shape_of([1] * depth, children, self.config.temperature)
 
+    def kept_paths(self, request: Request) -> int | None:
+        children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
+        return self.config.width if children == "top_k" else None
+
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         width = self.config.width
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)

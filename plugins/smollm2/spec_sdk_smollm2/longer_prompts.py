@@ -1,9 +1,9 @@
 """Prompts of up to 700 tokens to train drafts on: instructions with some pages' paragraphs, or with texts that the
 target wrote itself.
 
-    python -m spec_sdk_smollm2.longer_prompts ANSWERS PAGES OUTPUT.jsonl
+    python -m spec_sdk_smollm2.longer_prompts ANSWERS PAGES OUTPUT.jsonl --seed 1
 
-ANSWERS is a ``task.data`` directory of ``task=train_draft``, PAGES one of Markdown files.
+ANSWERS is a ``task.data`` directory of ``task=train_draft``, PAGES one of Markdown files. Another seed makes others.
 """
 
 from __future__ import annotations
@@ -79,9 +79,11 @@ def paragraphs(page: str) -> Iterator[str]:
         yield " ".join(prose[first : first + 3])
 
 
-def prompts(own: Sequence[str], pages: Sequence[str], questions: Sequence[str], tokenizer: Tokenizer) -> Iterator[str]:
+def prompts(
+    own: Sequence[str], pages: Sequence[str], questions: Sequence[str], tokenizer: Tokenizer, seed: int = SEED
+) -> Iterator[str]:
     """Instructions with one to four passages of one kind, those that have LEAST to MOST tokens."""
-    chance = random.Random(SEED)
+    chance = random.Random(seed)
     for _ in range(TRIED):
         count = chance.choice(TOGETHER)
         passages = chance.sample(pages if chance.random() < FROM_PAGES else own, count)
@@ -90,7 +92,7 @@ def prompts(own: Sequence[str], pages: Sequence[str], questions: Sequence[str], 
             yield text
 
 
-def prompts_of(answers: Path, pages: Path) -> Iterator[str]:
+def prompts_of(answers: Path, pages: Path, seed: int = SEED) -> Iterator[str]:
     """:func:`prompts` from what is in these directories. Raises UserError if that is too little, or damaged."""
     tokenizer = open_checkpoint(TARGET).tokenizer
     samples = [sample for path in shard_files(answers) for sample in read_shard(path)]
@@ -101,16 +103,17 @@ def prompts_of(answers: Path, pages: Path) -> Iterator[str]:
         raise UserError(
             f"{answers} has {len(own)} texts and {len(questions)} questions, {pages} has {len(found)} texts: too few"
         )
-    return prompts(own, found, questions, tokenizer)
+    return prompts(own, found, questions, tokenizer, seed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("answers", "pages", "output"):
         parser.add_argument(name, type=Path)
+    parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
     try:
-        found = list(prompts_of(options.answers, options.pages))
+        found = list(prompts_of(options.answers, options.pages, options.seed))
         options.output.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in found), "utf-8")
     except (UserError, OSError) as error:
         parser.error(message_of(error))

@@ -132,7 +132,7 @@ class BlockHead(Decoder):
         if mask_M is None:
             return h_BNM
         masked_BN1 = (token_BN == self.form.mask_token)[..., None]
-        return torch.where(masked_BN1, mask_M * self._embedding_scale, h_BNM)
+        return torch.where(masked_BN1, mask_M * self.embedding_scale, h_BNM)
 
     def features(self, hidden: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """The context features [N, M] of target states, layer → [N, target's model dim]."""

@@ -54,7 +54,7 @@ class Eagle3Head(DraftHead):
         self.fc = fc
         self.variant = variant
         self._fc_norms = fc_norms
-        self._embedding_norm_M = embedding_norm_M
+        self.embedding_norm_M = embedding_norm_M
 
     @property
     def projections(self) -> list[Projection]:
@@ -81,7 +81,7 @@ class Eagle3Head(DraftHead):
 
     def normed_embedding(self, embedded_BNM: torch.Tensor) -> torch.Tensor:
         """What the attention reads of a token."""
-        return self._norm(embedded_BNM, self._embedding_norm_M)
+        return self._norm(embedded_BNM, self.embedding_norm_M)
 
     def entering(self, feature_BNM: torch.Tensor) -> torch.Tensor:
         """What enters the layer with a feature."""

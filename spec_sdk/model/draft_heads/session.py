@@ -16,6 +16,7 @@ from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.executor import LogitRows, PassOutput, PassPlan
 from spec_sdk.model.session import PLAIN, Session
 from spec_sdk.ops import DraftLogits
+from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.tree import TreeBuilder
 
@@ -49,6 +50,24 @@ class DraftHeadSession(Session):
     ) -> list[DraftLogits]:
         """Commit each slot's pairs, features [N, M], and return the logits after its last one, a tree's root: K = 1."""
         return [self._logits(output) for output in self._feed_roots(slots, tokens, features, "last")]
+
+    def feed_pairs_and_grow(
+        self, slot: int, tokens: Sequence[int], features_NM: torch.Tensor, paths: ProbablePaths
+    ) -> GrownPaths:
+        """:meth:`feed_pairs` for one slot, with the levels of ``paths`` fed besides where that is one call. Tell
+        :meth:`keep_grown` which of them were asked for.
+        """
+        grown = self._grow_paths(RowsToCommit(slot, self.length(slot), tokens, features_NM), paths)
+        if grown is None:
+            (root,) = self.feed_pairs([slot], [tokens], [features_NM])
+            return GrownPaths(root)
+        self._keep([slot], [tokens])
+        assert grown.state_XM is not None
+        self._states_TM[slot] = grown.state_XM
+        return grown
+
+    def keep_grown(self, slot: int, tree: TreeBuilder, nodes: int) -> None:
+        self._states_TM[slot] = self._states_TM[slot][: 1 + nodes]
 
     def last_features(
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], features: Sequence[torch.Tensor]

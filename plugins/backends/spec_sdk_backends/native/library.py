@@ -200,6 +200,7 @@ def _declare(loaded: Any) -> None:
         "before": [pointer, pointer, whole, pointer, pointer, pointer, pointer, pointer],
         "after": [pointer, pointer, whole, pointer, pointer],
         "norm": [pointer, whole, whole, pointer, number, pointer],
+        "grow": [pointer, pointer, pointer],
         "top": [pointer, whole, whole, whole, whole, pointer, pointer],
     }
     for name, types in arguments.items():

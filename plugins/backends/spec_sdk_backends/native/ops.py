@@ -17,6 +17,7 @@ from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.types import PLAIN, AttentionSpec
 from spec_sdk_backends.native.attention import attends, attention, expanded, reads_in_place, takes
 from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.growing import NativePathGrower, native_path_grower
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.norm import rms_norm
@@ -84,6 +85,9 @@ class NativeOps(Ops):
 
     def head_block(self, head: Any) -> NativeHeadBlock | None:
         return native_head_block(head)
+
+    def path_grower(self, decoder: Any) -> NativePathGrower | None:
+        return native_path_grower(decoder)
 
     def rms_norm(self, x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor:
         found = rms_norm(x, gain_M, epsilon)

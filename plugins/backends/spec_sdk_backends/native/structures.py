@@ -147,3 +147,35 @@ class Shape(ctypes.Structure):
         *((name, _WHOLE) for name in ("model", "heads", "kv_heads", "dim", "mlp")),
         ("epsilon", ctypes.c_double),
     ]
+
+
+class Lookup(ctypes.Structure):
+    _fields_ = [
+        ("matrix", Matrix),
+        *((name, _POINTER) for name in ("rows", "codes", "scale", "offset")),
+        ("bits", _WHOLE),
+    ]
+
+
+class DraftModel(ctypes.Structure):
+    _fields_ = [
+        ("shape", Shape),
+        ("blocks", _POINTER),
+        ("layers", _WHOLE),
+        ("embedding", Lookup),
+        *((name, _POINTER) for name in ("embedding_norm", "entering_norm", "final_norm")),
+        ("feeds_normed", _WHOLE),
+        ("logit_scale", ctypes.c_double),
+    ]
+
+
+class Growing(ctypes.Structure):
+    _fields_ = [
+        *((name, _WHOLE) for name in ("slot", "prefix", "rows")),
+        *((name, _POINTER) for name in ("token", "feature")),
+        ("heads", _WHOLE),
+        *((name, _POINTER) for name in ("head", "token_of", "cosines", "sines")),
+        *((name, _WHOLE) for name in ("depth", "width", "nodes")),
+        ("least_reach", ctypes.c_double),
+        *((name, _POINTER) for name in ("logits", "logprob", "token_top", "state", "node_token", "node_parent", "fed")),
+    ]

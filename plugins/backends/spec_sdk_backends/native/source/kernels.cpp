@@ -1,75 +1,10 @@
 // What Python calls. dtype: 0 float32, 1 bfloat16. Nothing is checked here: the callers know their tensors.
-#include "block.h"
+#include "blocks.h"
+#include "growing.h"
+#include "product.h"
 #include "top.h"
 
 namespace {
-
-template <class T> void quantized_product(const Matrix& matrix, const T* x, int64_t stride, int64_t rows, T* y, int threads) {
-#pragma omp parallel num_threads(threads)
-    {
-        thread_local Own<T> own;
-        for (int64_t at = 0; at < rows; at += MOST_ROWS) {
-            int64_t count = std::min<int64_t>(MOST_ROWS, rows - at);
-            Rows<T> part = own.rows(x + at * stride, stride, count, matrix);
-            multiply<T>(matrix, part, own.y.data(), [&](int64_t first, int64_t width, const float* found, int64_t y_stride) {
-                for (int64_t r = 0; r < count; r++)
-                    for (int64_t c = 0; c < width; c++)
-                        y[(at + r) * matrix.outputs + first + c] = rounded<T>(found[r * y_stride + c]);
-            });
-        }
-    }
-}
-
-constexpr int64_t PACKED_ROWS = 240;  // that stay in the second-level cache while all outputs are computed
-constexpr int64_t ROWS_ALONE = 96;    // of a thread that makes reading all weights worth its while
-
-template <class T>
-void dense_product(const Matrix& matrix, const T* x, int64_t stride, int64_t rows, T* y, int threads) {
-    thread_local std::vector<typename Packed<T>::Input> kept;
-    if (!rows) return;
-    int64_t steps = steps_of<T>(matrix.inputs);
-    bool apart = rows >= threads * ROWS_ALONE;  // a thread's own rows, or its own outputs
-    int64_t unit = apart ? threads : 1, chunks = (rows + unit * PACKED_ROWS - 1) / (unit * PACKED_ROWS) * unit;
-    int64_t of_chunk = Packed<T>::size((rows + chunks - 1) / chunks, matrix.inputs);
-    kept.resize(chunks * of_chunk);
-    auto* packed = kept.data();
-    Team team;
-#pragma omp parallel num_threads(threads)
-    {
-        thread_local Own<T> own;
-        int64_t thread = omp_get_thread_num(), size = omp_get_num_threads(), item = 0;
-        auto start = [&](int64_t chunk) { return rows * chunk / chunks; };
-        auto rows_of = [&](int64_t chunk) {
-            int64_t at = start(chunk);
-            Rows<T> made{x + at * stride, stride, start(chunk + 1) - at};
-            made.packed = {packed + chunk * of_chunk, made.count, steps};
-            return made;
-        };
-        for (int64_t chunk = 0; chunk < chunks; chunk++) {
-            Rows<T> part = rows_of(chunk);
-            for (int64_t tile = 0; tile < part.packed.tiles(); tile++)
-                if ((apart ? chunk : item++) % size == thread) part.packed.pack(tile, part.x, stride, matrix.inputs);
-        }
-        if (!apart) team.meet();
-        Team::Part all{0, panels_of(matrix.outputs)}, share = apart ? all : Team::part_of(all.end);
-        for (int64_t chunk = apart ? thread : 0; chunk < chunks; chunk += apart ? size : 1) {
-            Rows<T> part = rows_of(chunk);
-            own.y.resize((part.count + RowTiles::MOST) * PANEL * MOST_PANELS);
-            multiply<T>(matrix, part, share, own.y.data(), [&](int64_t first, int64_t width, const float* found, int64_t y_stride) {
-                T* to = y + start(chunk) * matrix.outputs + first;
-                for (int64_t r = 0; r < part.count; r++)
-                    for (int64_t c = 0; c < width; c++) to[r * matrix.outputs + c] = rounded<T>(found[r * y_stride + c]);
-            });
-        }
-    }
-}
-
-template <class T> void product(const Matrix& matrix, const T* x, int64_t stride, int64_t rows, T* y, int threads) {
-    if (matrix.bits)
-        quantized_product<T>(matrix, x, stride, rows, y, threads);
-    else
-        dense_product<T>(matrix, x, stride, rows, y, threads);
-}
 
 // Rows ``row`` of weights, or all up to ``count``, in floating point
 template <class T> void expand_rows(const Matrix& matrix, const int64_t* row, int64_t first, int64_t count, T* to,
@@ -83,22 +18,6 @@ template <class T> void expand_rows(const Matrix& matrix, const int64_t* row, in
     }
 }
 
-Heads heads_of(const Shape& shape, const Block& block) {
-    return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), 0.0f, block.window};
-}
-
-// room for what spans leave, kept from call to call
-struct Room {
-    std::vector<Span> spans;
-    std::vector<float> sums;
-
-    void make(const Sight& sight, int64_t heads, int64_t dim) {
-        size_t parts = size_t(sight.pass.requests * sight.pass.width * heads * Attention<float, float>::spans_of(sight));
-        if (spans.size() < parts) spans.resize(parts);
-        if (sums.size() < parts * dim) sums.resize(parts * dim);
-    }
-};
-
 template <class T>
 void attend_layer(const Heads& heads, const Pass& pass, const T* q, int64_t stride, const Cache& cache, int64_t layer,
                   T* o, int threads) {
@@ -109,57 +28,6 @@ void attend_layer(const Heads& heads, const Pass& pass, const T* q, int64_t stri
     Team team;
 #pragma omp parallel num_threads(threads)
     attend<T>(heads, sight, q, stride, cache, layer, room.spans, room.sums, team, o);
-}
-
-template <class T> struct Buffers {
-    std::vector<T> qkv, attended, active;
-    Room room;
-};
-
-template <class T>
-Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosines, const void* const* sines,
-                const int32_t* position, Buffers<T>& buffers, Team& team) {
-    buffers.qkv.resize(rows * (shape.heads + 2 * shape.kv_heads) * shape.dim);
-    buffers.attended.resize(rows * shape.heads * shape.dim);
-    buffers.active.resize(rows * shape.mlp);
-    return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(),
-            (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
-}
-
-template <class T>
-void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, const Pass& pass, const Cache& cache,
-            T* h, const T* beside, const void* const* cosines, const void* const* sines, const int32_t* position,
-            int threads) {
-    thread_local Buffers<T> kept;
-    Buffers<T>& buffers = kept;
-    Sight sight(pass);
-    buffers.room.make(sight, shape.heads, shape.dim);
-    Team team;
-    Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team);
-    work.beside = beside;
-#pragma omp parallel num_threads(threads)
-    {
-        thread_local Own<T> own;
-        for (int64_t i = 0; i < count; i++) {
-            const Block& block = of[i];
-            Heads heads = heads_of(shape, block);
-            project_qkv(block, work, own);
-            team.meet();
-            rotate_heads(block, work, [&](int64_t r, int64_t g) {
-                write_cache(block, work, cache, first + i, pass, r, g);
-            });
-            team.meet();
-            attend<T>(heads, sight, work.qkv, block.qkv.outputs, cache, first + i, *work.spans, *work.sums, team,
-                      work.attended);
-            team.meet();
-            add_attention(block, work, own);
-            team.meet();
-            activate(block, work, own);
-            team.meet();
-            add_mlp(block, work, own);
-            team.meet();
-        }
-    }
 }
 
 template <class T>
@@ -272,6 +140,14 @@ void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t 
     else
         blocks<float>(*shape, blocks_of, first, count, *pass, *cache, (float*)h, (const float*)beside, cosines, sines,
                       position, threads);
+}
+
+// a token tree of the most probable paths behind what is committed, as growing.h says
+void spec_grow(int dtype, const DraftModel* model, const Growing* growing, const Cache* cache, int threads) {
+    if (dtype)
+        grow<bf16>(*model, *growing, *cache, threads);
+    else
+        grow<float>(*model, *growing, *cache, threads);
 }
 
 // qkv [rows, (H + 2G) D] of one block, Q and K normalised and rotated to ``position`` [rows]

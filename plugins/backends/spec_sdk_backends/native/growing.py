@@ -1,0 +1,181 @@
+"""A draft model's or head's token tree in one native call, root and levels, where Python would take as long between its
+passes as these do.
+
+Legend: B requests, N rows of a pass, W children of a node, R tokens that can be drafted, X nodes, M model dim, V
+vocabulary, C positions, D head dim.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.rounded_kv_cache import RoundedKVCache
+from spec_sdk.ops.embedding import Embedding
+from spec_sdk.ops.grown_paths import (
+    GrownLevel,
+    GrownPaths,
+    OutputRows,
+    ProbablePaths,
+    RowsToCommit,
+    ToppedLogits,
+)
+from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk_backends.native.attention import MOST_ROWS
+from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.decoder import NativeDecoder, block_of, shape_of, unknown_stages
+from spec_sdk_backends.native.head_block import NativeHeadBlock
+from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.products import NativeProjection
+from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.native.side_by_side import SideBySide
+from spec_sdk_backends.native.structures import DTYPES, Block, Cache, DraftModel, Growing, Lookup, Matrix, address
+from spec_sdk_backends.native.top import MOST_KEPT
+
+_INT64 = ctypes.c_int64
+_HEAD_STAGES = ("entering", "normed_embedding", "before_output", "scaled", "recurrent", "forward_pass", "logits_with")
+
+
+def native_path_grower(decoder: Decoder) -> NativePathGrower | None:
+    """None for a decoder with parts or stages that the kernels lack."""
+    if isinstance(decoder, Eagle3Head):
+        known = isinstance(decoder.at_once, NativeHeadBlock) and not any(
+            getattr(type(decoder), stage) is not getattr(Eagle3Head, stage) for stage in _HEAD_STAGES
+        )
+    else:
+        known = type(decoder) is NativeDecoder
+    known = known and unknown_stages(decoder) is None and decoder.config.logit_softcap is None
+    known = known and decoder.embedding_scale == 1.0
+    gains = [decoder.final_norm_M, *([decoder.embedding_norm_M] if isinstance(decoder, Eagle3Head) else [])]
+    known = known and all(gain.dtype == decoder.dtype for gain in gains)
+    lookup = lookup_of(decoder.embedding) if known else None
+    return None if lookup is None else NativePathGrower(decoder, lookup)
+
+
+def lookup_of(embedding: Embedding) -> Lookup | None:
+    """How the kernels look tokens up; None where they cannot."""
+    held: Any = embedding.held
+    if isinstance(held, SideBySide):
+        return Lookup(held.matrix(None))
+    if isinstance(held, NativeProjection):
+        return Lookup(held.matrix)
+    parts = [held.codes_OC, held.scale_OG, held.offset_OG] if isinstance(held, QuantizedMatrix) else [held]
+    if not all(part is None or (isinstance(part, torch.Tensor) and part.is_contiguous()) for part in parts):
+        return None
+    if isinstance(held, QuantizedMatrix):
+        return Lookup(Matrix(), None, *(None if part is None else part.data_ptr() for part in parts), held.bits)
+    return Lookup(Matrix(), held.data_ptr())
+
+
+class NativePathGrower:
+    """Feeds what is committed, and the levels of the most probable paths behind it."""
+
+    def __init__(self, decoder: Decoder, lookup: Lookup) -> None:
+        self._decoder = decoder
+        self._most_rows = min(MOST_ROWS, most_rows(decoder.dtype))
+        self._is_head = isinstance(decoder, Eagle3Head)
+        gains = [block.input_norm_M for block in decoder.blocks]
+        embedding = entering = None
+        feeds_normed, logit_scale = False, 1.0
+        if isinstance(decoder, Eagle3Head):
+            variant = decoder.variant
+            feeds_normed, logit_scale = variant.norm_output, variant.logit_scale
+            embedding = decoder.embedding_norm_M
+            entering = gains[0] if variant.norm_before_residual else None
+            gains = [decoder.attention_norm_M]
+        self._blocks = (Block * decoder.layers)(*(block_of(decoder, i, gain) for i, gain in enumerate(gains)))
+        self._model = DraftModel(
+            shape_of(decoder),
+            ctypes.addressof(self._blocks),
+            decoder.layers,
+            lookup,
+            *(None if gain is None else gain.data_ptr() for gain in (embedding, entering, decoder.final_norm_M)),
+            int(feeds_normed),
+            logit_scale,
+        )
+
+    def __call__(
+        self, rows: RowsToCommit, cache: Any, output: OutputRows, paths: ProbablePaths
+    ) -> GrownPaths | None:
+        decoder, dtype, count = self._decoder, self._decoder.dtype, len(rows.tokens)
+        matrices = self._matrices(output.heads)
+        columns = sum(head.outputs for head in output.heads)
+        width = paths.width
+        if (
+            not 0 < count <= self._most_rows
+            or not 0 < width <= min(self._most_rows, MOST_KEPT, columns)
+            or matrices is None
+            or type(cache) not in (KVCache, RoundedKVCache)
+        ):
+            return None
+        most = min(1 + (paths.depth - 1) * width, paths.nodes)
+        logits_XR = torch.empty((most, columns), dtype=dtype)
+        logprob_XW = torch.empty((most, width))
+        token_XW = torch.empty((most, width), dtype=torch.int64)
+        state_XM = features_NM = None
+        if self._is_head:
+            assert rows.features_NM is not None
+            features_NM = rows.features_NM.contiguous()
+            state_XM = torch.empty((most, decoder.config.hidden_size), dtype=dtype)
+        tokens, nodes, levels = (_INT64 * count)(*rows.tokens), _INT64 * most, (_INT64 * paths.depth)()
+        node_token, node_parent = nodes(), nodes()
+        tables = decoder.rotary_tables(cache.capacity)
+        places = ctypes.c_void_p * len(tables)
+        cosines, sines = (places(*(part.data_ptr() for part in parts)) for parts in zip(*tables, strict=True))
+        token_R = output.token_R
+        growing = Growing(
+            rows.slot,
+            rows.prefix,
+            count,
+            ctypes.addressof(tokens),
+            None if features_NM is None else features_NM.data_ptr(),
+            len(matrices),
+            ctypes.addressof(matrices),
+            None if token_R is None else token_R.data_ptr(),
+            ctypes.addressof(cosines),
+            ctypes.addressof(sines),
+            paths.depth,
+            width,
+            paths.nodes,
+            paths.least_reach,
+            logits_XR.data_ptr(),
+            logprob_XW.data_ptr(),
+            token_XW.data_ptr(),
+            None if state_XM is None else state_XM.data_ptr(),
+            ctypes.addressof(node_token),
+            ctypes.addressof(node_parent),
+            ctypes.addressof(levels),
+        )
+        storage = Cache.of(cache.k_LSGCD, cache.v_LSGCD)
+        library().spec_grow(
+            DTYPES[dtype], address(self._model), address(growing), address(storage), torch.get_num_threads()
+        )
+        vocabulary = decoder.vocabulary
+
+        def logits_of(first: int, nodes: int) -> ToppedLogits:
+            own = slice(first, first + nodes)
+            logits_KR = logits_XR[own]
+            return ToppedLogits(logits_KR, token_R, vocabulary, logprob_KW=logprob_XW[own], token_KW=token_XW[own])
+
+        grown, first = list[GrownLevel](), 1
+        for fed in levels:
+            if not fed:
+                break
+            own = slice(first - 1, first - 1 + fed)
+            grown.append(GrownLevel(node_token[own], node_parent[own], logits_of(first, fed)))
+            first += fed
+        return GrownPaths(logits_of(0, 1), grown, state_XM)
+
+    def _matrices(self, heads: Sequence[Projection]) -> Any:
+        """The output heads for the kernels; None where one lies in another form."""
+        if not all(isinstance(head, NativeProjection | NativeQuantizedProjection) for head in heads):
+            return None
+        return (Matrix * len(heads))(*(head.matrix for head in heads))  # type: ignore[attr-defined]
+

@@ -1,0 +1,73 @@
+// Consecutive blocks in one call, by all threads.
+#pragma once
+
+#include <vector>
+
+#include "block.h"
+
+inline Heads heads_of(const Shape& shape, const Block& block) {
+    return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), 0.0f, block.window};
+}
+
+// room for what spans leave, kept from call to call
+struct Room {
+    std::vector<Span> spans;
+    std::vector<float> sums;
+
+    void make(const Sight& sight, int64_t heads, int64_t dim) {
+        size_t parts = size_t(sight.pass.requests * sight.pass.width * heads * Attention<float, float>::spans_of(sight));
+        if (spans.size() < parts) spans.resize(parts);
+        if (sums.size() < parts * dim) sums.resize(parts * dim);
+    }
+};
+
+template <class T> struct Buffers {
+    std::vector<T> qkv, attended, active;
+    Room room;
+};
+
+template <class T>
+Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosines, const void* const* sines,
+                const int32_t* position, Buffers<T>& buffers, Team& team) {
+    buffers.qkv.resize(rows * (shape.heads + 2 * shape.kv_heads) * shape.dim);
+    buffers.attended.resize(rows * shape.heads * shape.dim);
+    buffers.active.resize(rows * shape.mlp);
+    return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(),
+            (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
+}
+
+template <class T>
+void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, const Pass& pass, const Cache& cache,
+            T* h, const T* beside, const void* const* cosines, const void* const* sines, const int32_t* position,
+            int threads) {
+    thread_local Buffers<T> kept;
+    Buffers<T>& buffers = kept;
+    Sight sight(pass);
+    buffers.room.make(sight, shape.heads, shape.dim);
+    Team team;
+    Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team);
+    work.beside = beside;
+#pragma omp parallel num_threads(threads)
+    {
+        thread_local Own<T> own;
+        for (int64_t i = 0; i < count; i++) {
+            const Block& block = of[i];
+            Heads heads = heads_of(shape, block);
+            project_qkv(block, work, own);
+            team.meet();
+            rotate_heads(block, work, [&](int64_t r, int64_t g) {
+                write_cache(block, work, cache, first + i, pass, r, g);
+            });
+            team.meet();
+            attend<T>(heads, sight, work.qkv, block.qkv.outputs, cache, first + i, *work.spans, *work.sums, team,
+                      work.attended);
+            team.meet();
+            add_attention(block, work, own);
+            team.meet();
+            activate(block, work, own);
+            team.meet();
+            add_mlp(block, work, own);
+            team.meet();
+        }
+    }
+}

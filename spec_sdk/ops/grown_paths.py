@@ -1,0 +1,98 @@
+"""A token tree of the most probable paths that was fed in one call, before its growth asked for any level.
+
+Which levels a growth will ask for is guessed by the rule that it says it follows. Whoever lets it grow compares what it
+asks for with what was fed, so a wrong guess costs time and nothing else.
+
+Legend: N rows of a pass, K nodes of a level, W children of each, R tokens that can be drafted, X nodes that were fed,
+M model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from spec_sdk.ops.draft_logits import DraftLogits
+from spec_sdk.ops.linear import Projection
+
+
+@dataclass(frozen=True)
+class ProbablePaths:
+    """Of every level the ``width`` most probable paths are fed, ``depth`` levels at most, those of the last one not.
+
+    ``nodes``: most nodes of the tree, the root included; every level gets an equal share of what is left.
+    ``least_reach``: levels that are reached less probably are not fed.
+    """
+
+    width: int
+    depth: int
+    nodes: int
+    least_reach: float = 0.0
+
+
+@dataclass(frozen=True)
+class RowsToCommit:
+    """What a slot's prefix is followed by, N ``tokens`` of which the last one is a tree's root, and the features
+    [N, M] that a head is fed with them.
+    """
+
+    slot: int
+    prefix: int
+    tokens: Sequence[int]
+    features_NM: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class OutputRows:
+    """Output heads whose logits stand side by side, and the tokens [R] that they are of; None: all in order."""
+
+    heads: Sequence[Projection]
+    token_R: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class ToppedLogits(DraftLogits):
+    """Logits whose most probable children are in host memory already: ``logprob_KW``, ``token_KW``."""
+
+    logprob_KW: torch.Tensor = field(kw_only=True)
+    token_KW: torch.Tensor = field(kw_only=True)
+
+    def top(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if count > self.token_KW.shape[1]:
+            return super().top(count)
+        return self.logprob_KW[:, :count], self.token_KW[:, :count]
+
+    def within(self, vocabulary: int) -> DraftLogits:
+        if vocabulary >= self.vocabulary:
+            return self if vocabulary == self.vocabulary else replace(self, vocabulary=vocabulary)
+        return DraftLogits(self.logits_KR, self.token_R, self.vocabulary, self.ops).within(vocabulary)
+
+
+@dataclass(frozen=True)
+class GrownLevel:
+    """K nodes that were fed together: their tokens, their parents by number, the root's being 0, and their logits."""
+
+    token_K: Sequence[int]
+    parent_K: Sequence[int]
+    logits: DraftLogits
+
+
+@dataclass(frozen=True)
+class GrownPaths:
+    """The logits of a root, K = 1, and the levels behind it that were fed, maybe none.
+
+    ``state_XM``: of a head, what the root and the nodes feed their children.
+    """
+
+    root: DraftLogits
+    levels: Sequence[GrownLevel] = ()
+    state_XM: torch.Tensor | None = None
+
+
+PathGrower = Callable[[RowsToCommit, Any, OutputRows, ProbablePaths], GrownPaths | None]
+"""Rows, a cache with room for them and for the tree, output rows and paths → what grew; None, and nothing done, for
+what it does not take. K and V of all fed rows are in the cache, as after a pass of each level.
+"""
