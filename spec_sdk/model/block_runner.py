@@ -17,7 +17,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.lipschitz import LipschitzEstimate
 from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.types import AttentionVerdict, Space
-from spec_sdk.plugin import Plugin, declared
+from spec_sdk.plugin import Plugin, declared, not_inherited
 from spec_sdk.ranks import ALONE, Ranks
 
 
@@ -139,6 +139,7 @@ class BlockRunner(Plugin, ABC):
         super().__init_subclass__(**options)
         if "capturable" not in vars(cls):
             cls.capturable = False
+        not_inherited(cls, "attention_groups", BlockRunner.attention_groups, ["run", "attention_of"])
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
@@ -147,6 +148,13 @@ class BlockRunner(Plugin, ABC):
         """Called once, before the first pass of a model of so many layers. Raises UserError for options that it cannot
         be run with. ``ranks``: the processes to spread the work over, if it does.
         """
+
+    def attention_groups(self, layers: int) -> tuple[tuple[int, ...], ...] | None:
+        """The groups of a model's consecutive layers whose attention reads the state that enters the group, where
+        :meth:`run` does that and nothing else. None, the default: it does something else. Not inherited by a class that
+        has its own ``run``.
+        """
+        return None
 
     def declaration(self) -> Mapping[str, Any]:
         """What it does, as plain data: ``name``, and its options, those of its parts under the parts' names.

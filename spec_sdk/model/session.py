@@ -266,8 +266,9 @@ class Session:
         """:meth:`feed` for one slot, with the levels of ``paths`` fed besides where that is one call. Tell
         :meth:`keep_grown` which of them were asked for.
         """
-        plain = type(self.runner) is SequentialRunner and self._looks_at_logits
-        grown = self._grow_paths(RowsToCommit(slot, self.length(slot), tokens), paths) if plain else None
+        grown, groups = None, self.runner.attention_groups(self.executor.layers)
+        if groups is not None and self._looks_at_logits:
+            grown = self._grow_paths(RowsToCommit(slot, self.length(slot), tokens), replace(paths, groups=groups))
         if grown is None:
             (root,) = self.feed([slot], [tokens])
             return GrownPaths(root)

@@ -24,13 +24,15 @@ class ProbablePaths:
     """Of every level the ``width`` most probable paths are fed, ``depth`` levels at most, those of the last one not.
 
     ``nodes``: most nodes of the tree, the root included; every level gets an equal share of what is left.
-    ``least_reach``: levels that are reached less probably are not fed.
+    ``least_reach``: levels that are reached less probably are not fed. ``groups``: of consecutive layers whose
+    attention reads one hidden state, the one that enters the group, in the passes of levels; None: of each its own.
     """
 
     width: int
     depth: int
     nodes: int
     least_reach: float = 0.0
+    groups: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True)

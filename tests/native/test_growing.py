@@ -15,6 +15,7 @@ import torch
 
 from spec_sdk.contracts import DraftLogits
 from spec_sdk.model.context_vocabulary import ContextVocabulary, with_lowest_tokens
+from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.draft_heads.head_choices import HeadChoices
@@ -22,6 +23,8 @@ from spec_sdk.model.draft_heads.loading import EAGLE_HEADS, load_head
 from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops.embedding import Embedding
@@ -206,6 +209,33 @@ def test_a_draft_model_grows_what_its_passes_would(name: str, dtype: torch.dtype
     check_the_same(lambda: Session(executor), chains())
 
 
+@pytest.mark.parametrize("weights", ["dense", "int4, rows in 8 bits"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_layers_that_run_in_parallel(dtype: torch.dtype, weights: str) -> None:
+    executor = native_executor("smollm", dtype, weights)
+    assert executor.layers == 3
+    groups = [[0], [1, 2]]
+
+    def make() -> Session:
+        return Session(executor, LayerParallelRunner.of(groups, fused=False))
+
+    check_the_same(make, chains())
+    one, other = make(), Session(executor)
+    paths = ProbablePaths(1, 3, 99)
+    parallel, plain = (session.feed_and_grow(0, [5, 6, 7], paths) for session in (one, other))
+    assert torch.equal(parallel.root.full_KV, plain.root.full_KV)
+    assert not torch.equal(parallel.levels[0].logits.full_KV, plain.levels[0].logits.full_KV)
+
+    class Another(LayerParallelRunner):
+        def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+            return super().run(decoder, 2 * h_BNM, work)
+
+    assert not Session(executor, Another.of(groups)).feed_and_grow(0, [5, 6, 7], paths).levels
+    assert not Session(executor, SequentialRunner(end=2)).feed_and_grow(0, [5, 6, 7], paths).levels
+    assert not Session(executor, LayerParallelRunner.of([[0], [1]])).feed_and_grow(0, [5, 6, 7], paths).levels
+
+
 @pytest.mark.parametrize("form", ["exact", "bfloat16"])
 @torch.no_grad()
 def test_few_output_rows_and_either_cache(form: str) -> None:
@@ -282,15 +312,7 @@ def test_parts_that_the_kernels_lack(tmp_path: Path) -> None:
 )
 def test_a_pipeline_drafts_the_same_trees(overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no growth said which paths it keeps; and what one that says something wrong asks for is fed anew."""
-    calls: list[int] = []
-    call = NativePathGrower.__call__
-
-    def counted(self: NativePathGrower, *arguments: Any) -> GrownPaths | None:
-        grown = call(self, *arguments)
-        calls.append(0 if grown is None else len(grown.levels))
-        return grown
-
-    monkeypatch.setattr(NativePathGrower, "__call__", counted)
+    calls = levels_fed(monkeypatch)
     pipeline = pipeline_of(*overrides)
     prompts = bench_prompts(pipeline, 2, longest=400)
 
@@ -316,3 +338,25 @@ def test_a_pipeline_drafts_the_same_trees(overrides: tuple[str, ...], monkeypatc
             monkeypatch.setattr(growth, "kept_paths", said)
         assert trees() == drafted
     assert sum(calls) > 10
+
+
+def test_easyspec_drafts_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = levels_fed(monkeypatch)
+    pipeline = pipeline_of("pipeline=easyspec_paper", "model.weights=auto")
+    (prompt,) = bench_prompts(pipeline, 1, longest=400)
+    assert tokens_of_pipeline(pipeline, prompt, 20) == tokens_of_pipeline(pipeline.vanilla(), prompt, 20)
+    assert len(calls) > 3 and min(calls[:-1]) > 0
+
+
+def levels_fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Filled with how many levels each native call feeds from now on."""
+    counts: list[int] = []
+    call = NativePathGrower.__call__
+
+    def counted(self: NativePathGrower, *arguments: Any) -> GrownPaths | None:
+        grown = call(self, *arguments)
+        counts.append(0 if grown is None else len(grown.levels))
+        return grown
+
+    monkeypatch.setattr(NativePathGrower, "__call__", counted)
+    return counts

@@ -87,6 +87,9 @@ class LayerParallelRunner(BlockRunner):
         """``groups``: the layers that run in parallel; calibration is the drafter's."""
         return {"name": self.name, "groups": self.groups}
 
+    def attention_groups(self, layers: int) -> tuple[tuple[int, ...], ...] | None:
+        return None if self._ranks.size > 1 else tuple(tuple(group) for group in self.groups)
+
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for group in self.groups:
             attention = self.attention_of(group, decoder)

@@ -26,6 +26,10 @@ class SequentialRunner(BlockRunner):
         super().__init__(config)
         self.first, self.end = first, end
 
+    def attention_groups(self, layers: int) -> tuple[tuple[int, ...], ...] | None:
+        whole = self.first == 0 and self.end in (None, layers)
+        return tuple((layer,) for layer in range(layers)) if whole else None
+
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         end = decoder.layers if self.end is None else self.end
         at_once = decoder.blocks_at_once(h_BNM, work, self.first, end)

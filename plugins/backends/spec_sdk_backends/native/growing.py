@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -112,6 +113,7 @@ class NativePathGrower:
             not 0 < count <= self._most_rows
             or not 0 < width <= min(self._most_rows, MOST_KEPT, columns)
             or matrices is None
+            or not (paths.groups is None or [*chain(*paths.groups)] == [*range(decoder.layers)])
             or type(cache) not in (KVCache, RoundedKVCache)
         ):
             return None
@@ -129,7 +131,9 @@ class NativePathGrower:
         tables = decoder.rotary_tables(cache.capacity)
         places = ctypes.c_void_p * len(tables)
         cosines, sines = (places(*(part.data_ptr() for part in parts)) for parts in zip(*tables, strict=True))
-        token_R = output.token_R
+        token_R, group = output.token_R, None
+        if paths.groups:
+            group = (_INT64 * decoder.layers)(*(i for i, layers in enumerate(paths.groups) for _ in layers))
         growing = Growing(
             rows.slot,
             rows.prefix,
@@ -144,6 +148,7 @@ class NativePathGrower:
             paths.depth,
             width,
             paths.nodes,
+            None if group is None else ctypes.addressof(group),
             paths.least_reach,
             logits_XR.data_ptr(),
             logprob_XW.data_ptr(),

@@ -176,6 +176,7 @@ class Growing(ctypes.Structure):
         ("heads", _WHOLE),
         *((name, _POINTER) for name in ("head", "token_of", "cosines", "sines")),
         *((name, _WHOLE) for name in ("depth", "width", "nodes")),
+        ("group", _POINTER),
         ("least_reach", ctypes.c_double),
         *((name, _POINTER) for name in ("logits", "logprob", "token_top", "state", "node_token", "node_parent", "fed")),
     ]

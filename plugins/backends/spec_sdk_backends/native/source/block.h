@@ -36,6 +36,7 @@ template <class T> struct Work {
     std::vector<float>* sums;
     Team* team;
     const T* beside = nullptr;  // [rows, model]: what the attention reads before each row of h; null: nothing
+    const T* entered = nullptr;  // [rows, model]: what the attention reads in place of h; null: h
 };
 
 // What one thread works on.
@@ -62,19 +63,20 @@ template <class T> void normalise(const T* x, const T* gain, int64_t size, doubl
     for (i = 0; i < size; i++) to[i] = rounded<T>(to_float(x[i]) * factor * to_float(gain[i]));
 }
 
-// the norm of all rows, each behind its row of ``beside``, which every thread makes for itself
+// the norm of all rows of ``read``, or of h, each behind its row of ``beside``, which every thread makes for itself
 template <class T>
 Rows<T> normalised(Own<T>& own, const Work<T>& work, const void* gain, const Matrix& matrix,
-                   const T* beside = nullptr) {
+                   const T* beside = nullptr, const T* read = nullptr) {
     int64_t M = work.shape.model, width = beside ? 2 * M : M;
+    if (!read) read = work.h;
     own.normal.resize(work.rows * width);
     for (int64_t r = 0; r < work.rows; r++) {
         T* to = own.normal.data() + r * width;
         if (beside) to = std::copy_n(beside + r * M, M, to);
         if (gain)
-            normalise<T>(work.h + r * M, (const T*)gain, M, work.shape.epsilon, to);
+            normalise<T>(read + r * M, (const T*)gain, M, work.shape.epsilon, to);
         else
-            std::copy_n(work.h + r * M, M, to);
+            std::copy_n(read + r * M, M, to);
     }
     return own.rows(own.normal.data(), width, work.rows, matrix);
 }
@@ -85,7 +87,7 @@ template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>&
 }
 
 template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
-    Rows<T> rows = normalised(own, work, block.input_norm, block.qkv, work.beside);
+    Rows<T> rows = normalised(own, work, block.input_norm, block.qkv, work.beside, work.entered);
     int64_t width = block.qkv.outputs;
     multiply<T>(block.qkv, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
         for (int64_t r = 0; r < rows.count; r++)

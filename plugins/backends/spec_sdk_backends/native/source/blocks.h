@@ -22,7 +22,7 @@ struct Room {
 };
 
 template <class T> struct Buffers {
-    std::vector<T> qkv, attended, active;
+    std::vector<T> qkv, attended, active, entered;
     Room room;
 };
 
@@ -36,10 +36,11 @@ Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosin
             (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
 }
 
+// ``group``: of each block the number of its group, whose attention reads what enters the group; null: of each its own
 template <class T>
 void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, const Pass& pass, const Cache& cache,
             T* h, const T* beside, const void* const* cosines, const void* const* sines, const int32_t* position,
-            int threads) {
+            int threads, const int64_t* group = nullptr) {
     thread_local Buffers<T> kept;
     Buffers<T>& buffers = kept;
     Sight sight(pass);
@@ -47,12 +48,18 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
     Team team;
     Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team);
     work.beside = beside;
+    if (group) buffers.entered.resize(work.rows * shape.model), work.entered = buffers.entered.data();
 #pragma omp parallel num_threads(threads)
     {
         thread_local Own<T> own;
         for (int64_t i = 0; i < count; i++) {
             const Block& block = of[i];
             Heads heads = heads_of(shape, block);
+            if (group && (!i || group[i] != group[i - 1])) {
+                Team::Part part = Team::part_of(work.rows * shape.model);
+                std::copy(h + part.first, h + part.end, buffers.entered.data() + part.first);
+                team.meet();
+            }
             project_qkv(block, work, own);
             team.meet();
             rotate_heads(block, work, [&](int64_t r, int64_t g) {

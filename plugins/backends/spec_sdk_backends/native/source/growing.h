@@ -63,6 +63,7 @@ extern "C" struct Growing {
     const void* const* sines;
     int64_t depth, width;      // levels of the tree, paths that are kept of each
     int64_t nodes;             // most nodes of the tree, the root included
+    const int64_t* group;      // of each block, as blocks takes it, in passes of the tree's levels; null: of each its own
     double least_reach;        // a level that is reached less probably is not fed
 
     // written; X: the root and all nodes that are fed
@@ -187,7 +188,8 @@ template <class T> class Feeder {
                 std::copy_n(feature + r * M, M, to);
         }
         blocks<T>(_model.shape, _model.blocks, 0, _model.layers, of.pass(), _cache, _h.data(),
-                  is_head ? _embedded.data() : nullptr, _growing.cosines, _growing.sines, of.position.data(), _threads);
+                  is_head ? _embedded.data() : nullptr, _growing.cosines, _growing.sines, of.position.data(), _threads,
+                  first ? _growing.group : nullptr);
         const T* last = &_h[(rows - nodes) * M];
         for (int64_t r = 0; r < nodes; r++)
             normalise<T>(last + r * M, (const T*)_model.final_norm, M, epsilon, &_normal[r * M]);
