@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from spec_sdk.contracts import Backend, SelfTest
-from spec_sdk.diagnosis.head_case import head_logits
+from spec_sdk.diagnosis.head_case import grown_logits, head_logits
 from spec_sdk.diagnosis.in_double import InDouble
 from spec_sdk.diagnosis.op_cases import CASES, Computes, Inputs
 from spec_sdk.errors import UserError, in_a_line, message_of
@@ -89,6 +89,9 @@ def backend_tests(backend: Backend) -> Iterator[SelfTest]:
     if overrides(ops, "head_block"):
         for dtype in dtypes:
             yield SelfTest("head_block", _name(dtype), PASS_LIMITS[dtype], functools.partial(_head, backend, dtype))
+    if overrides(ops, "path_grower"):
+        for dtype in dtypes:
+            yield SelfTest("path_grower", _name(dtype), PASS_LIMITS[dtype], functools.partial(_grown, backend, dtype))
     for dtype in dtypes:
         yield SelfTest("a whole pass", _name(dtype), PASS_LIMITS[dtype], functools.partial(_pass, backend, dtype))
     yield from backend.self_tests()
@@ -151,6 +154,13 @@ def _head(backend: Backend, dtype: torch.dtype) -> float:
     expected = head_logits(InDouble(), CPU, dtype, torch.float64, only_own=False)
     assert expected is not None
     return of_all(map(largest_error, found, expected))
+
+
+def _grown(backend: Backend, dtype: torch.dtype) -> float:
+    both = grown_logits(backend.ops, backend.device, dtype, InDouble())
+    if both is None:
+        raise UserError("trees are fed level by level")
+    return of_all(map(largest_error, *both))
 
 
 def _pass(backend: Backend, dtype: torch.dtype) -> float:

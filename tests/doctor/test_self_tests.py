@@ -35,7 +35,7 @@ from tests.doctor.wrong_ops import Wrong
 
 CPU = torch.device("cpu")
 COMPUTES_NOTHING = {"before_pass", "fast_in_bits"}
-OF_THEIR_OWN = {"accept", "accept_in_pass", "head_block"}
+OF_THEIR_OWN = {"accept", "accept_in_pass", "head_block", "path_grower"}
 """Operations without tensors to compare in every case, tested in :mod:`spec_sdk.diagnosis.self_tests`."""
 
 
@@ -59,7 +59,7 @@ def test_the_cpu_backend_is_sound(native: Any) -> None:
     found = outcomes(backend_tests(CpuBackend(CpuConfig(native=native))))
     assert {outcome.verdict for outcome in found} == {"ok"}, [o for o in found if o.verdict != "ok"]
     operations = {outcome.operation for outcome in found}
-    own = {"cached_attention", "head_block", "quantized_projection", "rms_norm", "top_log_probabilities"}
+    own = {"cached_attention", "head_block", "path_grower", "quantized_projection", "rms_norm", "top_log_probabilities"}
     kernels = native == "auto" and not isinstance(find(), str)
     assert operations == {"projection", "projections", "a whole pass"} | (own if kernels else set())
 
@@ -145,6 +145,24 @@ def test_a_wrong_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = [o for o in outcomes(backend_tests(CpuBackend(CpuConfig()))) if o.verdict == "wrong"]
     assert {o.operation for o in wrong if o.numbers == "float32"} == {"a whole pass", "head_block"}
     assert all("off by" in o.words for o in wrong)
+
+
+def test_a_wrong_tree_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(find(), str):
+        pytest.skip(f"nothing can be compiled here: {find()}")
+    from spec_sdk_backends.native.growing import NativePathGrower
+
+    grow = NativePathGrower.__call__
+
+    def off(self: NativePathGrower, *arguments: Any) -> Any:
+        grown = grow(self, *arguments)
+        assert grown is not None
+        grown.levels[-1].logits.logits_KR[-1, 3] *= 1.3
+        return grown
+
+    monkeypatch.setattr(NativePathGrower, "__call__", off)
+    wrong = [o for o in outcomes(backend_tests(CpuBackend(CpuConfig()))) if o.verdict == "wrong"]
+    assert {o.operation for o in wrong if o.numbers == "float32"} == {"path_grower"}
 
 
 def outcome_of(run: Callable[[], float]) -> Outcome:
