@@ -163,6 +163,11 @@ class Executor(ABC):
         """
         return None
 
+    @property
+    def grows_paths(self) -> bool:
+        """Whether :meth:`grow_paths` may do anything."""
+        return False
+
     def grow_paths(
         self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
     ) -> GrownPaths | None:

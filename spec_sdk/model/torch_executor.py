@@ -85,6 +85,10 @@ class TorchExecutor(Executor):
     def _path_grower(self) -> PathGrower | None:
         return self.ops.path_grower(self.decoder)
 
+    @property
+    def grows_paths(self) -> bool:
+        return self._path_grower is not None
+
     @torch.no_grad()
     def grow_paths(
         self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths

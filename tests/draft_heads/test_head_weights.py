@@ -39,6 +39,6 @@ def test_few_bits_round_the_logits(tmp_path: Path) -> None:
 def test_auto_goes_by_the_backend(fast: bool) -> None:
     class Backend(Ops):
         def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
-            return fast and bits == 8
+            return fast and bits == 4
 
-    assert HeadChoices(weights="auto").bits(Backend(), torch.bfloat16) == (8 if fast else None)
+    assert HeadChoices(weights="auto").bits(Backend(), torch.bfloat16) == (4 if fast else None)

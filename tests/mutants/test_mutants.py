@@ -38,6 +38,7 @@ from tests.mutants.model import MODEL
 from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.native_attention import NATIVE_ATTENTION
+from tests.mutants.native_growing import NATIVE_GROWING
 from tests.mutants.papers import PAPERS
 from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
@@ -62,6 +63,7 @@ LISTS = (
     SAMPLERS,
     CONSTRAINING,
     GROWTH,
+    NATIVE_GROWING,
     SELF_DRAFTING,
     SCHEDULING,
     MODEL,

@@ -100,9 +100,11 @@ class DraftModelDrafter(GrowingDrafter):
         slots = [request.slot for request in requests]
         return self.session.draft_levels(slots, shape, roots, self.vocabulary, draws)
 
+    @property
+    def grows_paths(self) -> bool:
+        return self.session.executor.grows_paths and not self.every_rank
+
     def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
-        if self.every_rank:
-            return None
         unfed = request.tokens[self.session.length(request.slot) :]
         return self.session.feed_and_grow(request.slot, unfed, paths)
 

@@ -24,7 +24,7 @@ def weights_option() -> str:
         "auto",
         "of the head's linear layers, in memory",
         choices={
-            "auto": "8 bits where the backend multiplies those fast",
+            "auto": "4 bits where the backend multiplies those fast",
             "dense": "in model.dtype",
             "int8": "8 bits",
             "int4": "4 bits",
@@ -81,6 +81,10 @@ class EagleDrafter(GrowingHeadDrafter):
         model = models.draft_head(config.checkpoint, EAGLE_HEADS, choices)
         self.draft_name, self.draft_session = model.name, head_session(model.head, config)
         self._use(self.draft_session.head, self.draft_session)
+
+    @property
+    def grows_paths(self) -> bool:
+        return self.session.executor.grows_paths
 
     def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
         slots, tokens, features = self._take_unfed([request])

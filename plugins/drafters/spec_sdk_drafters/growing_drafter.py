@@ -82,6 +82,11 @@ class GrowingDrafter(Drafter):
         Called for requests that have room, and run at once.
         """
 
+    @property
+    def grows_paths(self) -> bool:
+        """Whether :meth:`grown_paths` may do anything."""
+        return False
+
     def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
         """The pass of :meth:`root_pass` for one request, with the levels of ``paths`` fed besides where that is one
         call. None, the default, and nothing done, where the model is fed level by level.
@@ -130,7 +135,7 @@ class GrowingDrafter(Drafter):
         self, requests: Sequence[Request], budgets: Sequence[Budget], depths: Sequence[int], able: Sequence[int]
     ) -> GrownPaths | None:
         """What :meth:`grown_paths` gives of one request alone, whose growth says what it will ask for."""
-        if len(able) != 1 or self.drafts_at_once:
+        if len(able) != 1 or self.drafts_at_once or not self.grows_paths:
             return None
         (i,) = able
         width = None if requests[i].changes_logits else self.growth.kept_paths(requests[i])

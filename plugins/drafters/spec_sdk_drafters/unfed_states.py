@@ -59,4 +59,6 @@ class UnfedStates:
 def joined(noted: Sequence[Hidden], taps: Sequence[int]) -> Hidden:
     """States of successive positions, one below the other; empty where there are none."""
     known = [hidden for hidden in noted if hidden]
+    if len(known) == 1:
+        return {layer: known[0][layer] for layer in taps}
     return {layer: torch.cat([hidden[layer] for hidden in known]) for layer in taps} if known else {}
