@@ -28,6 +28,7 @@ from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.ops.draft_logits import DraftLogits
+from spec_sdk.ops.grown_paths import GrownLevel, GrownPaths, OutputRows, ProbablePaths, RowsToCommit, ToppedLogits
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.top_tokens import TopTokens
 from spec_sdk.ops.types import (
@@ -60,6 +61,8 @@ __all__ = [
     "Finding",
     "GUARANTEES",
     "Growing",
+    "GrownLevel",
+    "GrownPaths",
     "Growth",
     "Guarantee",
     "Hidden",
@@ -67,6 +70,7 @@ __all__ = [
     "Matcher",
     "NoOptions",
     "OnlyTokens",
+    "OutputRows",
     "PLUGIN_KINDS",
     "PartialAttention",
     "PassCosts",
@@ -76,9 +80,11 @@ __all__ = [
     "Plugin",
     "Policy",
     "Predictor",
+    "ProbablePaths",
     "Random",
     "Request",
     "RequestState",
+    "RowsToCommit",
     "SPACES",
     "Sampler",
     "SamplingParams",
@@ -89,6 +95,7 @@ __all__ = [
     "SuppressedTokens",
     "Task",
     "TopTokens",
+    "ToppedLogits",
     "TreeShape",
     "Verdict",
     "Verifier",

@@ -30,7 +30,7 @@ class Growth(Plugin, ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for described in ("fixed_shape", "kept_paths"):
-            not_inherited(cls, described, getattr(Growth, described), ["grow"])
+            not_inherited(cls, described, getattr(Growth, described), ["grow", "grow_chosen"])
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -52,8 +52,9 @@ class Growth(Plugin, ABC):
         return None
 
     def kept_paths(self, request: Request) -> int | None:
-        """How many of the most probable paths of every level are fed next, where :meth:`grow` does just that, in the
-        order of creation, with an equal share of the tree's room for every level (``spec_sdk_growth.beam``).
+        """How many of the most probable paths of every level are fed next, where :meth:`grow` does just that: nodes in
+        the order of their parents, those of one parent the likeliest first, with an equal share of the tree's room for
+        every level (``spec_sdk_growth.beam``).
 
         A drafter may then have several levels fed before they are asked for. What is asked for counts: a wrong number
         costs time and nothing else. None, the default: some other rule. Not inherited by a class that has its own

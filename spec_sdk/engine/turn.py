@@ -163,14 +163,12 @@ class Turn:
     @functools.cached_property
     def path_hidden(self) -> Hidden:
         """The tapped states of what was committed, in order: layer → [N, M]."""
-        if not self.fed_hidden:
-            return self.pass_hidden
-        return {layer: torch.cat([self.fed_hidden[layer], h_NM]) for layer, h_NM in self.pass_hidden.items()}
+        return {layer: torch.cat([*self._fed(layer), h_NM]) for layer, h_NM in self.pass_hidden.items()}
 
     @functools.cached_property
     def pass_hidden(self) -> Hidden:
         """Those of them that the pass gave."""
-        path = self.rows
-        # a chain's are neighbours, and need no copy
-        rows = slice(len(path)) if path[-1] == len(path) - 1 else torch.tensor(path)
-        return {layer: h_NM[rows] for layer, h_NM in self.scores.hidden.items()}
+        return {layer: h_NM[self.rows] for layer, h_NM in self.scores.hidden.items()}
+
+    def _fed(self, layer: int) -> list[torch.Tensor]:
+        return [self.fed_hidden[layer]] if self.fed_hidden else []

@@ -152,7 +152,7 @@ class BlockRunner(Plugin, ABC):
     def attention_groups(self, layers: int) -> tuple[tuple[int, ...], ...] | None:
         """The groups of a model's consecutive layers whose attention reads the state that enters the group, where
         :meth:`run` does that and nothing else. None, the default: it does something else. Not inherited by a class that
-        has its own ``run``.
+        has its own ``run`` or ``attention_of``.
         """
         return None
 

@@ -131,6 +131,7 @@ class ContextVocabulary:
         """The plan with what :meth:`completed` needs of the pass."""
         return replace(plan, taps=tuple(dict.fromkeys((*plan.taps, self._decoder.layers))))
 
+    @torch.no_grad()
     def completed(self, slot: int, output: PassOutput) -> PassOutput:
         """A request's pass with the logits of its text's tokens behind those of the head's: [1, N, R] or [1, 1, R]."""
         text, logits_1NR = self._texts.get(slot), output.logits_BNV

@@ -130,6 +130,8 @@ class Decoder:
 
     head_is_collective: bool = False
     """Whether several processes compute the logits together."""
+    fuses_groups: bool = True
+    """Whether the attention of several layers at once is quicker than that of one after the other."""
     norm_ops: Ops = Ops()
     """What computes norms outside a block's stages; by default the reference."""
 

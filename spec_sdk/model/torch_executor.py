@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, PathGrower, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
+from spec_sdk.plugin import not_inherited
 
 OF_TORCH = "torch's products and attention add up in an order that depends on the size of a pass"
 """Why the bits of a decoder's rows vary, where nothing else is known."""
@@ -29,6 +31,11 @@ class TorchExecutor(Executor):
 
     ``bits_vary``: what it is for this decoder and these kernels, beside a cache in the decoder's dtype.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for described in ("grows_paths", "grow_paths"):
+            not_inherited(cls, described, getattr(Executor, described), ["forward"])
 
     def __init__(self, decoder: Decoder, ops: Ops, bits_vary: str | None = OF_TORCH) -> None:
         self.bits_vary = bits_vary

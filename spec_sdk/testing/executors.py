@@ -20,8 +20,10 @@ from spec_sdk.model.executor import Executor, PassPlan
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Load
 from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.ops.grown_paths import ProbablePaths
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.testing.side_by_side import SideBySide
@@ -48,6 +50,8 @@ def check_executor(
     most ``tolerances[dtype]`` of the largest value, for every dtype named there. A model of ``config`` is made up of
     weights that the dtype can hold. A runner that nobody knows must be refused by name.
 
+    Trees that it grows in one call (``grow_paths``) must be those of its own passes, level by level.
+
     ``runners`` are called for a fresh runner each time, which is prepared for the model. They may not keep anything of
     a request from pass to pass: of commits and roll backs only the cache hears.
     """
@@ -59,6 +63,7 @@ def check_executor(
             name = str(dtype).removeprefix("torch.")
             check_facts(executor, config, dtype)
             check_sizes(executor)
+            check_grown_paths(executor, tolerance, random.Random(seed), f"{name}, seed {seed}")
             for make_runner in runners:
                 for check in CHECKS:
                     where = f"{name}, seed {seed}, {make_runner().name}, {check.__name__}"
@@ -86,6 +91,29 @@ def check_sizes(executor: Executor) -> None:
             assert padded >= size, f"{name}({size}) is {padded}, which is less"
             assert padded >= largest, f"{name}({size}) is {padded}, but {name}({size - 1}) is {largest}"
             largest = padded
+
+
+def check_grown_paths(executor: Executor, tolerance: float, rng: random.Random, where: str) -> None:
+    """Trees that are fed in one call have the logits of a pass for each level, and what follows sees none of them."""
+    if not executor.grows_paths:
+        return
+    ahead, plain = Session(executor), Session(executor)
+    vocabulary = executor.config.vocab_size
+    for width, depth, nodes in ((1, 4, 99), (3, 3, 99), (4, 4, 9), (2, 1, 99)):
+        tokens = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 9))]
+        grown = ahead.feed_and_grow(1, tokens, ProbablePaths(width, depth, nodes))
+        (root,) = plain.feed([1], [tokens])
+        pairs, tree = [(grown.root, root)], TreeBuilder(tokens[-1], nodes)
+        for level in grown.levels:
+            for parent, token in zip(level.parent_K, level.token_K, strict=True):
+                tree.add(parent, token, "chosen")
+            assert max(tree.depth) < depth, f"{where}: a tree of {depth} levels is fed {max(tree.depth)}"
+            pairs.append((level.logits, plain.grow([1], [tree], [len(level.token_K)])[0]))
+        for number, (found, expected) in enumerate(pairs):
+            of_own, of_passes = found.full_KV.float(), expected.full_KV.float()
+            off, most = float((of_own - of_passes).abs().max()), tolerance * float(of_passes.abs().max())
+            # a comparison with NaN is false
+            assert off <= most, f"{where}: level {number} of a tree that grows in one call is off by {off:.1e}"
 
 
 def check_chains(side: SideBySide) -> None:

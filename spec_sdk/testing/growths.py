@@ -42,7 +42,8 @@ def check_growth(
     seeds), and in a small vocabulary every outcome of a cycle is tried. Then, with so many random ``budgets``, greedy
     and sampled, for logits flat and steep, of all tokens or some: it feeds exactly the nodes that it added, feeds none
     too deep, branches only if it says so, prunes nothing that was drawn, and adds no token that cannot be drafted; and
-    where it says that its trees have a fixed shape, it feeds the levels of that shape.
+    where it says that its trees have a fixed shape, it feeds the levels of that shape, and where it says how many paths
+    it keeps (``kept_paths``), it feeds those.
     """
     run_checks(growth_checks(growth, draws=draws, budgets=budgets, make_sampler=make_sampler, seed=seed))
 
@@ -181,11 +182,12 @@ class _Draft:
             for logprob, token in zip(*top, strict=True)
         ]
         joint_of = {(node, token): joint for joint, node, token in offered if joint > -math.inf}
-        best = sorted(joint_of, key=joint_of.__getitem__, reverse=True)[: min(kept, share)]
+        chosen = sorted(joint_of, key=joint_of.__getitem__, reverse=True)[: min(kept, share)]
+        best = [path for path in joint_of if path in chosen]
         added = list(zip(tree.parent[-count:], tree.token[-count:], strict=True))
-        assert set(added) == set(best), (
-            f"{self._where}: it feeds (parent, token) {sorted(added)}, and {sorted(best)} are the {kept} most probable "
-            "paths that kept_paths says it feeds"
+        assert added == best, (
+            f"{self._where}: it feeds (parent, token) {added}, and {best} are the {kept} most probable paths that "
+            "kept_paths says it feeds, in their order"
         )
         for node, path in enumerate(added, self._fed):
             self._joint[node] = joint_of[path]

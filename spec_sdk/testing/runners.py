@@ -18,6 +18,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -46,8 +47,9 @@ def check_runner(
     same in company as alone, and in a slot that another one had; the K and V of committed tokens are not changed; the
     hidden states that are asked for are recorded; ``declaration`` is plain data. A runner whose guarantee is exact has
     the logits and hidden states of a plain pass, and, if its K and V may be kept (``keeps_kv``), leaves those of a
-    plain pass. What a relaxed one may deviate by is not looked at. One that is ``capturable`` gets the same from passes
-    that are repeated in place, with other inputs, and waits for nothing in them (:func:`spec_sdk.testing.no_waiting`).
+    plain pass. One that names its groups of layers (``attention_groups``) has their logits. What else a relaxed one
+    deviates by is not looked at. One that is ``capturable`` gets the same from passes that are repeated in place, with
+    other inputs, and waits for nothing in them (:func:`spec_sdk.testing.no_waiting`).
 
     ``bad``: runners with options that a model of ``config.num_layers`` layers cannot be run with (TINY has 4), which
     must raise UserError when they are made or in ``prepare``.
@@ -85,6 +87,13 @@ def _check_model(make_runner: Makes, config: ModelConfig, seed: int) -> None:
     own = [_Rounds(executor, make_runner, seed, where) for _ in SLOTS]
     alone = [rounds.run([slot], [number])[0] for number, (rounds, slot) in enumerate(zip(own, SLOTS, strict=True))]
     taps = _taps(executor, make_runner(), where)
+    runner.prepare(executor.layers)
+    if (groups := runner.attention_groups(executor.layers)) is not None:
+        described = _Rounds(
+            executor, lambda: LayerParallelRunner.of(groups, fused=False), seed, where, keeps=runner.keeps_kv
+        )
+        fault = f"{where}: its logits are not those of the groups that attention_groups names"
+        _check_passes(alone, described.run(SLOTS, range(len(SLOTS))), fault)
     if runner.guarantee == "exact":
         plain = _Rounds(executor, SequentialRunner, seed, where, keeps=runner.keeps_kv)
         fault = f"{where}: it is exact, and its logits are not those of a plain pass"

@@ -147,6 +147,7 @@ def test_a_prediction_from_other_keys_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 FOUND_BY = {
+    "GrowsOtherTrees": "float32, seed 0: level 0 of a tree that grows in one call",
     "RunsAnything": "runner 'unheard_of' was neither run nor refused",
     "BucketsTooSmall": "rows_of(129) is 128, which is less",
     "TapsOfTheLayerBefore": "hidden states of layer 1",

@@ -15,7 +15,9 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.model.runners.sequential import SequentialRunner
-from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops import DraftLogits
+from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, ProbablePaths, RowsToCommit
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from tests.executors.numpy_cache import Array, NumpyCache
 from tests.executors.numpy_executor import NumpyExecutor
 from tests.executors.numpy_model import NumpyModel
@@ -53,6 +55,22 @@ class MaskOffByOne(WrongExecutor):
         # a row always sees itself, or there would be nothing to attend to
         end_BT = torch.maximum(inputs.key_end_BT - 1, inputs.key_start_BT + 1)
         return dataclasses.replace(inputs, key_end_BT=end_BT)
+
+
+class GrowsOtherTrees(WrongExecutor):
+    """trees that grow in one call have other logits than passes"""
+
+    @property
+    def grows_paths(self) -> bool:
+        return True
+
+    def grow_paths(
+        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
+    ) -> GrownPaths:
+        chain = RequestRows.chain(rows.slot, rows.prefix, rows.tokens)
+        inputs = PassInputs.of("chain", [chain], self.device)
+        logits_BNV = self.forward(inputs, cache, PassPlan(SequentialRunner(), (), "last")).logits_BNV
+        return GrownPaths(DraftLogits.over_all(1.1 * logits_BNV[0]))
 
 
 class SiblingsVisible(WrongExecutor):

@@ -205,5 +205,19 @@ def test_a_faulty_growth_is_named(growth: Callable[[], StaticGrowth], fault: str
 
 
 def test_the_sound_chain_that_they_spoil_conforms() -> None:
-    assert Chain.fixed_shape is Growth.fixed_shape and Chain.kept_paths is Growth.kept_paths
+    assert Chain.fixed_shape is Growth.fixed_shape
     check_growth(Chain(), draws=300, budgets=30)
+
+
+def test_a_growth_of_its_own_says_itself_which_paths_it_keeps() -> None:
+    class Another(BeamGrowth):
+        def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+            return super().grow(fed, root, 1, request, drafter)
+
+    class Other(DynamicGrowth):
+        def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
+            return super().grow_chosen(fed, root, 1, drafter)
+
+    says = Growth.kept_paths
+    assert Another.kept_paths is says is Other.kept_paths
+    assert says not in (BeamGrowth.kept_paths, DynamicGrowth.kept_paths)

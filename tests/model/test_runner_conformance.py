@@ -107,6 +107,11 @@ class LeavesOtherValues(Spoilt):
         return h_BNM
 
 
+class NamesOtherGroups(Spoilt):
+    def attention_groups(self, layers: int) -> tuple[tuple[int, ...], ...]:
+        return ((0,), (1, 2), (3,))
+
+
 class RecordsNothing(Spoilt):
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         for layer in range(decoder.layers):
@@ -178,6 +183,7 @@ class DeclaresAnotherName(Spoilt):
     [
         (LeavesOutABlock, "its logits are not those of a plain pass"),
         (LeavesOtherValues, "it leaves another V than a plain pass|its logits are not those of a plain pass"),
+        (NamesOtherGroups, "are not those of the groups that attention_groups names"),
         (RecordsNothing, r"does not record the hidden states of layers \[1, 2, 3, 4\]"),
         (RecordsWhatEnters, "hidden states of layer 1 are not those of a plain pass"),
         (MixesRequests, "in company a request gets other logits"),

@@ -95,7 +95,7 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
         GROWING,
         "i < GROUP / 2 ? byte & 15 : byte >> 4",
         "byte & 15",
-        OF_A_MODEL,
+        (f"{TESTS}::test_an_embedding_is_read_in_rows_too",),
     ),
     Mutant(
         "native growing: the root is fed with layers in parallel too",
@@ -114,8 +114,9 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     Mutant(
         "growing drafts: what was fed is taken for what is asked for",
         "plugins/drafters/spec_sdk_drafters/growing_draft.py",
-        "            asked == len(level.token_K)\n",
-        "            asked == len(level.token_K) or True\n",
+        "            and tree.token[-asked:] == list(level.token_K)\n"
+        "            and tree.parent[-asked:] == list(level.parent_K)\n",
+        "",
         OF_PIPELINES,
     ),
     Mutant(
@@ -130,7 +131,42 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
         "spec_sdk/model/session.py",
         "self._fed[slot] = tree.token[1 : 1 + nodes]",
         "self._fed[slot] = tree.token[:nodes]",
+        OF_A_MODEL,
+    ),
+    Mutant(
+        "context vocabulary: rows of a text's tokens are normalised by torch",
+        "spec_sdk/model/context_vocabulary.py",
+        "    @torch.no_grad()\n    def completed",
+        "    def completed",
         (f"{TESTS}::test_a_pipeline_drafts_the_same_trees",),
+    ),
+    Mutant(
+        "native decoders: a group's attention is torch's",
+        "plugins/backends/spec_sdk_backends/native/decoder.py",
+        "fuses_groups = False",
+        "fuses_groups = True",
+        PARALLEL,
+    ),
+    Mutant(
+        "native growing: tokens that the model lacks are looked up",
+        "plugins/backends/spec_sdk_backends/native/growing.py",
+        "if max(rows.tokens) >= self._tokens:",
+        "if max(rows.tokens) > self._tokens:",
+        (f"{TESTS}::test_tokens_that_the_model_lacks_are_named_by_a_pass",),
+    ),
+    Mutant(
+        "kit for runners: attention_groups is not looked at",
+        "spec_sdk/testing/runners.py",
+        "if (groups := runner.attention_groups(executor.layers)) is not None:",
+        "if (groups := runner.attention_groups(executor.layers)) is None:",
+        ("tests/model/test_runner_conformance.py",),
+    ),
+    Mutant(
+        "kit for executors: trees that grow in one call are not looked at",
+        "spec_sdk/testing/executors.py",
+        "    if not executor.grows_paths:\n        return\n",
+        "    return\n",
+        ("tests/executors/test_conformance.py",),
     ),
     Mutant(
         "block runners: one that changes a pass passes for its base",

@@ -134,8 +134,8 @@ SCHEDULING = (
     Mutant(
         "the drafter gets the hidden states of the first nodes",
         TURN,
-        "slice(len(path)) if path[-1] == len(path) - 1 else torch.tensor(path)",
-        "slice(len(path))",
+        "h_NM[self.rows]",
+        "h_NM[: len(self.rows)]",
         (CYCLE,),
     ),
     Mutant(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import DraftLogits
+from spec_sdk.contracts import Cache, DraftLogits, PassInputs, PassOutput, PassPlan, Request
 from spec_sdk.model.context_vocabulary import ContextVocabulary, with_lowest_tokens
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
@@ -27,16 +27,19 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops.embedding import Embedding
+from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
+from spec_sdk.ops.quantizing import quantize
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native.growing import NativePathGrower, native_path_grower
 from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_drafters.eagle import EagleDrafter
 from spec_sdk_drafters.growing_drafter import GrowingDrafter
 from spec_sdk_growth.auto import AutoGrowth
-from spec_sdk_growth.beam import grow_beam
-from spec_sdk_growth.most_probable import MostProbableGrowth
+from spec_sdk_growth.beam import BeamGrowth, grow_beam
+from spec_sdk_growth.dynamic import DynamicGrowth
+from spec_sdk_growth.static import StaticGrowth
 from tests.native.test_deterministic import executor_of
 from tests.support.real_pipelines import bench_prompts, pipeline_of
 from tests.support.real_pipelines import tokens_of as tokens_of_pipeline
@@ -107,6 +110,8 @@ def check_the_same(make: Callable[[], Session], fed: Callable[[Session, int], Fe
             assert grown.levels or paths.depth == 1 or paths.least_reach
             compare(grown, root, levels, paths.width)
             cached = plain.length(slot) + sum(len(tokens) for tokens, _, _ in levels)
+            if not isinstance(ahead, DraftHeadSession):
+                keep_a_path(ahead, plain, slot, tokens[-1], grown)
             for name in KVCache.storages:
                 one, other = (getattr(session.cache, name)[:, slot, :, :cached] for session in (ahead, plain))
                 assert torch.equal(one, other), (paths, number)
@@ -114,6 +119,19 @@ def check_the_same(make: Callable[[], Session], fed: Callable[[Session, int], Fe
                 assert grown.state_XM is not None
                 of_plain = plain._states_TM[slot]
                 assert torch.equal(grown.state_XM[: len(of_plain)], of_plain)
+
+
+def keep_a_path(ahead: Session, plain: Session, slot: int, root: int, grown: GrownPaths) -> None:
+    """Of the first level its last node, and nothing of a level that nobody asked for."""
+    if not grown.levels:
+        return
+    tree, first = TreeBuilder(root), grown.levels[0]
+    for token in first.token_K:
+        tree.add(0, token, "chosen")
+    ahead.keep_grown(slot, tree, tree.size - 1)
+    for session in (ahead, plain):
+        session.commit([slot], [[len(first.token_K) - 1]])
+        assert session.tokens(slot)[-2:] == [root, first.token_K[-1]]
 
 
 def compare(
@@ -218,7 +236,7 @@ def test_layers_that_run_in_parallel(dtype: torch.dtype, weights: str) -> None:
     groups = [[0], [1, 2]]
 
     def make() -> Session:
-        return Session(executor, LayerParallelRunner.of(groups, fused=False))
+        return Session(executor, LayerParallelRunner.of(groups))
 
     check_the_same(make, chains())
     one, other = make(), Session(executor)
@@ -256,7 +274,12 @@ def test_an_embedding_is_read_in_rows_too() -> None:
     decoder = executor.decoder
     decoder.embedding = Embedding(decoder.embedding.weight_VM)
     assert isinstance(decoder.embedding.held, torch.Tensor)
+    weight_VM = decoder.embedding.held
     check_the_same(lambda: Session(TorchExecutor(decoder, executor.ops)), chains())
+    # or in the bits of a file, beside a head in others
+    for bits in (4, 8):
+        decoder.embedding = QuantizedEmbedding(quantize(weight_VM.float(), bits), decoder.dtype)
+        check_the_same(lambda: Session(TorchExecutor(decoder, executor.ops)), chains())
 
 
 @torch.no_grad()
@@ -272,6 +295,31 @@ def test_what_it_does_not_take_is_fed_level_by_level(tmp_path: Path) -> None:
     model = Session(native_executor("smollm", torch.float32, "dense"))
     assert not model.feed_and_grow(0, [5] * (model.context - 2), ProbablePaths(1, 4, 99)).levels
     assert not model.feed_and_grow(0, [5], ProbablePaths(1, 3, 99)).levels
+
+
+@torch.no_grad()
+def test_tokens_that_the_model_lacks_are_named_by_a_pass() -> None:
+    session = Session(native_executor("smollm", torch.float32, "dense"))
+    with pytest.raises(IndexError):
+        session.feed_and_grow(0, [5, session.vocabulary], ProbablePaths(1, 3, 99))
+
+
+def test_who_computes_otherwise_grows_level_by_level() -> None:
+    class Flipped(TorchExecutor):
+        def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
+            output = super().forward(inputs, cache, plan)
+            return replace(output, logits_BNV=-output.logits_BNV)
+
+    plain = native_executor("smollm", torch.float32, "dense")
+    flipped = Flipped(plain.decoder, plain.ops)
+    assert plain.grows_paths and not flipped.grows_paths
+    assert not Session(flipped).feed_and_grow(0, [5], ProbablePaths(1, 3, 99)).levels
+
+    class AsksElsewhere(EagleDrafter):
+        def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:
+            return super().root_pass(requests)
+
+    assert AsksElsewhere.grows_paths is GrowingDrafter.grows_paths is not EagleDrafter.grows_paths
 
 
 def test_parts_that_the_kernels_lack(tmp_path: Path) -> None:
@@ -307,6 +355,8 @@ def test_parts_that_the_kernels_lack(tmp_path: Path) -> None:
         ("pipeline=eagle_tree", "drafter.growth=beam", "drafter.width=2", "model.weights=auto"),
         ("pipeline=mixed_eagle", "policy=fixed", "policy.depth=3"),
         ("pipeline=sd_chain", "model.dtype=bfloat16"),
+        ("pipeline=sd_chain", "drafter.growth=static", "drafter.widths=[2,1,1]"),
+        ("pipeline=easyspec_paper", "model.weights=auto"),
     ],
     ids=" ".join,
 )
@@ -331,10 +381,10 @@ def test_a_pipeline_drafts_the_same_trees(overrides: tuple[str, ...], monkeypatc
         return found
 
     drafted = trees()
-    assert sum(calls) > 10
+    assert "drafter.growth=static" in overrides or sum(calls) > 10
     del calls[:]
-    for said in (lambda self, request: None, lambda self, request: 5):
-        for growth in (AutoGrowth, MostProbableGrowth):
+    for said in (lambda self, request: None, lambda self, request: 5, lambda self, request: 2):
+        for growth in (AutoGrowth, BeamGrowth, DynamicGrowth, StaticGrowth):
             monkeypatch.setattr(growth, "kept_paths", said)
         assert trees() == drafted
     assert sum(calls) > 10

@@ -24,7 +24,7 @@ def weights_option() -> str:
         "auto",
         "of the head's linear layers, in memory",
         choices={
-            "auto": "4 bits where the backend multiplies those fast",
+            "auto": "4 bits, or else 8, where the backend multiplies those fast",
             "dense": "in model.dtype",
             "int8": "8 bits",
             "int4": "4 bits",

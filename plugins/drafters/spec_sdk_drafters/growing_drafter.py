@@ -14,6 +14,7 @@ from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
+from spec_sdk.plugin import not_inherited
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
@@ -41,6 +42,11 @@ class GrowingDrafter(Drafter):
     """
 
     session: GrowingSession
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for described in ("grows_paths", "grown_paths"):
+            not_inherited(cls, described, getattr(GrowingDrafter, described), ["root_pass"])
 
     def __init__(self, config: Any, models: Models) -> None:
         super().__init__(config, models)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spec_sdk.contracts import DraftLogits, Growing
+from spec_sdk.contracts import DraftLogits, Growing, Request
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
 from spec_sdk_growth.options import check_draws, check_kept, children_option, temperature_option, width_option
@@ -32,6 +32,9 @@ class BeamGrowth(MostProbableGrowth):
     name = "beam"
     Config = BeamConfig
     config: BeamConfig
+
+    def kept_paths(self, request: Request) -> int | None:
+        return self.width_if_chosen(request)
 
     def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
         return grow_beam(fed, root, depth, self.config.width, drafter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from spec_sdk.contracts import DraftLogits, Growing, option
+from spec_sdk.contracts import DraftLogits, Growing, Request, option
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.most_probable import MostProbableGrowth, grow_levels
 from spec_sdk_growth.options import check_draws, check_kept, children_option, temperature_option, width_option
@@ -36,6 +36,9 @@ class DynamicGrowth(MostProbableGrowth):
     name = "dynamic"
     Config = DynamicConfig
     config: DynamicConfig
+
+    def kept_paths(self, request: Request) -> int | None:
+        return self.width_if_chosen(request)
 
     def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
         width, max_nodes = self.config.width, self.config.max_nodes

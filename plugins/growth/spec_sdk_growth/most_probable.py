@@ -39,7 +39,8 @@ class MostProbableGrowth(Growth):
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)
         return None if self.branches else shape_of([1] * depth, children, self.config.temperature)
 
-    def kept_paths(self, request: Request) -> int | None:
+    def width_if_chosen(self, request: Request) -> int | None:
+        """``width`` where children are chosen, not drawn."""
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=True)
         return self.config.width if children == "top_k" else None
 

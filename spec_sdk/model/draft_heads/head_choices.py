@@ -14,7 +14,7 @@ class HeadChoices:
     """``method``: the one that it must be, or auto. ``target_layers``: those to read in place of the ones that its
     files mean. ``context``: most tokens to draft for, in place of its own. ``state``: of a prediction module, the
     target's state that it reads: before or after the final norm, or auto. ``weights``: dense, in int8 or int4, or auto:
-    int4 where the backend multiplies them as fast.
+    int4, or else int8, where the backend multiplies them as fast.
     """
 
     method: str = "auto"
@@ -26,7 +26,7 @@ class HeadChoices:
     def bits(self, ops: Ops, dtype: torch.dtype) -> int | None:
         """The bits of its matrices; None for ``dtype``. What rounding changes is what is drafted, never the output."""
         if self.weights == "auto":
-            return 4 if ops.fast_in_bits(4, dtype) else None
+            return next((bits for bits in (4, 8) if ops.fast_in_bits(bits, dtype)), None)
         return {"int8": 8, "int4": 4}.get(self.weights)
 
 

@@ -103,7 +103,8 @@ class LayerParallelRunner(BlockRunner):
         if len(group) > 1 and self._ranks.size > 1:
             # K and V that are kept are needed on every rank
             return functools.partial(attention_over_ranks, ranks=self._ranks, shares_kv=self.keeps_kv)
-        return attention_fused if len(group) > 1 and self.fused and decoder.stack is not None else attention_by_layer
+        fused = self.fused and decoder.stack is not None and decoder.fuses_groups
+        return attention_fused if len(group) > 1 and fused else attention_by_layer
 
 
 def attention_by_layer(

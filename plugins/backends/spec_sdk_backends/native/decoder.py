@@ -88,6 +88,9 @@ class NativeDecoder(RestagedDecoder):
     ``in_parts``: wide passes run natively too, part by part, so that a row gets the same bits in every pass.
     """
 
+    # a row's bits are those of its own stages then, however many rows and layers there are
+    fuses_groups = False
+
     def __init__(self, decoder: Decoder, in_parts: bool = False) -> None:
         super().__init__(decoder)
         self.in_parts = in_parts

@@ -41,7 +41,19 @@ from spec_sdk_backends.native.structures import DTYPES, Block, Cache, DraftModel
 from spec_sdk_backends.native.top import MOST_KEPT
 
 _INT64 = ctypes.c_int64
-_HEAD_STAGES = ("entering", "normed_embedding", "before_output", "scaled", "recurrent", "forward_pass", "logits_with")
+_HEAD_STAGES = (
+    "entering",
+    "normed_embedding",
+    "before_output",
+    "scaled",
+    "recurrent",
+    "forward_pass",
+    "logits_with",
+    "head",
+    "embed",
+    "_norm",
+    "_feature_norm",
+)
 
 
 def native_path_grower(decoder: Decoder) -> NativePathGrower | None:
@@ -82,6 +94,8 @@ class NativePathGrower:
         self._decoder = decoder
         self._most_rows = min(MOST_ROWS, most_rows(decoder.dtype))
         self._is_head = isinstance(decoder, Eagle3Head)
+        held = decoder.embedding.held
+        self._tokens = held.shape[0] if isinstance(held, torch.Tensor) else held.outputs
         gains = [block.input_norm_M for block in decoder.blocks]
         embedding = entering = None
         feeds_normed, logit_scale = False, 1.0
@@ -108,6 +122,9 @@ class NativePathGrower:
         decoder, dtype, count = self._decoder, self._decoder.dtype, len(rows.tokens)
         matrices = self._matrices(output.heads)
         columns = sum(head.outputs for head in output.heads)
+        if max(rows.tokens) >= self._tokens:
+            # a pass says what is wrong with it
+            return None
         width = paths.width
         if (
             not 0 < count <= self._most_rows
@@ -119,7 +136,7 @@ class NativePathGrower:
             return None
         most = min(1 + (paths.depth - 1) * width, paths.nodes)
         logits_XR = torch.empty((most, columns), dtype=dtype)
-        logprob_XW = torch.empty((most, width))
+        logprob_XW = torch.empty((most, width), dtype=torch.float32)
         token_XW = torch.empty((most, width), dtype=torch.int64)
         state_XM = features_NM = None
         if self._is_head:
@@ -132,7 +149,7 @@ class NativePathGrower:
         places = ctypes.c_void_p * len(tables)
         cosines, sines = (places(*(part.data_ptr() for part in parts)) for parts in zip(*tables, strict=True))
         token_R, group = output.token_R, None
-        if paths.groups:
+        if paths.groups and max(map(len, paths.groups)) > 1:
             group = (_INT64 * decoder.layers)(*(i for i, layers in enumerate(paths.groups) for _ in layers))
         growing = Growing(
             rows.slot,

@@ -22,7 +22,7 @@ def top_log_probabilities(logits_NV: torch.Tensor, count: int) -> tuple[torch.Te
     known = logits_NV.dtype in DTYPES and logits_NV.device.type == "cpu" and logits_NV.stride(1) == 1
     if not known or not rows or not 0 < count <= MOST_KEPT:
         return None
-    logprob_NK = torch.empty((rows, count))
+    logprob_NK = torch.empty((rows, count), dtype=torch.float32)
     place_NK = torch.empty((rows, count), dtype=torch.int64)
     library().spec_top(
         DTYPES[logits_NV.dtype],

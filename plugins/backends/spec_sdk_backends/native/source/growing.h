@@ -30,7 +30,7 @@ template <class T> void decode_row(const Lookup& embedding, int64_t row, int64_t
     const uint16_t* offset = embedding.offset ? (const uint16_t*)embedding.offset + row * groups : nullptr;
     for (int64_t g = 0; g < groups; g++) {
         float factor = half_to_float(scale[g]), added = offset ? half_to_float(offset[g]) : 0.0f;
-        const char* codes = (const char*)embedding.codes + (row * groups + g) * (GROUP * embedding.bits / 8);
+        const int8_t* codes = (const int8_t*)embedding.codes + (row * groups + g) * (GROUP * embedding.bits / 8);
         for (int i = 0; i < GROUP; i++) {
             int byte = embedding.bits == 8 ? codes[i] : (uint8_t)codes[i % (GROUP / 2)];
             int code = embedding.bits == 8 ? byte : i < GROUP / 2 ? byte & 15 : byte >> 4;
