@@ -364,7 +364,7 @@ def test_a_pipeline_drafts_the_same_trees(overrides: tuple[str, ...], monkeypatc
     """As if no growth said which paths it keeps; and what one that says something wrong asks for is fed anew."""
     calls = levels_fed(monkeypatch)
     pipeline = pipeline_of(*overrides)
-    prompts = bench_prompts(pipeline, 2, longest=400)
+    prompts = bench_prompts(pipeline, 1, longest=400)
 
     def trees() -> list[Any]:
         found: list[Any] = []
@@ -377,17 +377,17 @@ def test_a_pipeline_drafts_the_same_trees(overrides: tuple[str, ...], monkeypatc
 
         with monkeypatch.context() as patch:
             patch.setattr(GrowingDrafter, "propose", noted)
-            found.append([tokens_of_pipeline(pipeline, prompt, 20) for prompt in prompts])
+            found.append([tokens_of_pipeline(pipeline, prompt, 24) for prompt in prompts])
         return found
 
     drafted = trees()
-    assert "drafter.growth=static" in overrides or sum(calls) > 10
+    assert "drafter.growth=static" in overrides or sum(calls) > 6
     del calls[:]
     for said in (lambda self, request: None, lambda self, request: 5, lambda self, request: 2):
         for growth in (AutoGrowth, BeamGrowth, DynamicGrowth, StaticGrowth):
             monkeypatch.setattr(growth, "kept_paths", said)
         assert trees() == drafted
-    assert sum(calls) > 10
+    assert sum(calls) > 6
 
 
 def test_easyspec_drafts_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
