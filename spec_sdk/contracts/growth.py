@@ -30,7 +30,7 @@ class Growth(Plugin, ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for described in ("fixed_shape", "kept_paths"):
-            not_inherited(cls, described, getattr(Growth, described), ["grow", "grow_chosen"])
+            not_inherited(cls, described, getattr(Growth, described), ["grow"])
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -139,7 +139,7 @@ class BlockRunner(Plugin, ABC):
         super().__init_subclass__(**options)
         if "capturable" not in vars(cls):
             cls.capturable = False
-        not_inherited(cls, "attention_groups", BlockRunner.attention_groups, ["run", "attention_of"])
+        not_inherited(cls, "attention_groups", BlockRunner.attention_groups, ["run"])
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
@@ -152,7 +152,7 @@ class BlockRunner(Plugin, ABC):
     def attention_groups(self, layers: int) -> tuple[tuple[int, ...], ...] | None:
         """The groups of a model's consecutive layers whose attention reads the state that enters the group, where
         :meth:`run` does that and nothing else. None, the default: it does something else. Not inherited by a class that
-        has its own ``run`` or ``attention_of``.
+        has its own ``run``.
         """
         return None
 

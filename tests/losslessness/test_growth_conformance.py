@@ -219,5 +219,7 @@ def test_a_growth_of_its_own_says_itself_which_paths_it_keeps() -> None:
             return super().grow_chosen(fed, root, 1, drafter)
 
     says = Growth.kept_paths
+    # the shape of a chain does not hang on which paths are kept
+    assert Other.fixed_shape is DynamicGrowth.fixed_shape is BeamGrowth.fixed_shape is not Growth.fixed_shape
     assert Another.kept_paths is says is Other.kept_paths
     assert says not in (BeamGrowth.kept_paths, DynamicGrowth.kept_paths)

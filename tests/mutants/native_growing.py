@@ -171,7 +171,7 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     Mutant(
         "block runners: one that changes a pass passes for its base",
         "spec_sdk/model/block_runner.py",
-        'BlockRunner.attention_groups, ["run", "attention_of"])',
+        'BlockRunner.attention_groups, ["run"])',
         "BlockRunner.attention_groups, [])",
         PARALLEL,
     ),

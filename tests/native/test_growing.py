@@ -23,7 +23,7 @@ from spec_sdk.model.draft_heads.loading import EAGLE_HEADS, load_head
 from spec_sdk.model.draft_heads.opening import open_draft_head
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.kv_cache import KVCache
-from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.runners.layer_parallel import GroupAttention, LayerParallelRunner, attention_fused
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -249,6 +249,11 @@ def test_layers_that_run_in_parallel(dtype: torch.dtype, weights: str) -> None:
         def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
             return super().run(decoder, 2 * h_BNM, work)
 
+    class Fused(LayerParallelRunner):
+        def attention_of(self, group: Sequence[int], decoder: Decoder) -> GroupAttention:
+            return attention_fused
+
+    assert not Session(executor, Fused.of(groups)).feed_and_grow(0, [5, 6, 7], paths).levels
     assert not Session(executor, Another.of(groups)).feed_and_grow(0, [5, 6, 7], paths).levels
     assert not Session(executor, SequentialRunner(end=2)).feed_and_grow(0, [5, 6, 7], paths).levels
     assert not Session(executor, LayerParallelRunner.of([[0], [1]])).feed_and_grow(0, [5, 6, 7], paths).levels

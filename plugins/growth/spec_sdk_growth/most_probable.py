@@ -10,9 +10,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from spec_sdk.contracts import DraftLogits, Growing, Growth, Request, TreeShape
+from spec_sdk.plugin import not_inherited
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.options import children_of, shape_of
 from spec_sdk_growth.static import grow_static
@@ -30,6 +31,10 @@ class MostProbableGrowth(Growth):
     """Children are chosen by their joint draft probability. A chain may be drawn at random instead."""
 
     config: PathOptions
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        not_inherited(cls, "kept_paths", Growth.kept_paths, ["grow_chosen"])
 
     @property
     def branches(self) -> bool:

@@ -24,6 +24,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.layer_groups import EASYSPEC, resolve_groups, runs_of_kind
 from spec_sdk.model.rope import rotate
 from spec_sdk.model.runners.layer_parallel_ranks import attention_over_ranks
+from spec_sdk.plugin import not_inherited
 from spec_sdk.ranks import ALONE, Ranks
 
 GroupAttention = Callable[[Decoder, Sequence[int], torch.Tensor, ForwardPass], Sequence[torch.Tensor]]
@@ -64,6 +65,10 @@ class LayerParallelRunner(BlockRunner):
     guarantee: Guarantee = "relaxed"
     spreads = True
     capturable = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        not_inherited(cls, "attention_groups", BlockRunner.attention_groups, ["attention_of"])
 
     def __init__(self, config: LayerParallelConfig, fused: bool = True) -> None:
         super().__init__(config)
