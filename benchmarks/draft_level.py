@@ -95,7 +95,7 @@ class Proposing:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--drafters", nargs="+", default=list(DRAFTERS)[:3], choices=list(DRAFTERS))
+    parser.add_argument("--drafters", nargs="+", default=["head", "draft_model", "easyspec"], choices=list(DRAFTERS))
     parser.add_argument("--widths", type=int, nargs="+", default=[1, 4, 8], help="paths of a level")
     parser.add_argument("--depth", type=int, default=5, help="levels of the deeper tree")
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -137,7 +137,8 @@ def level_of(proposing: Proposing, depth: int, seconds: float) -> dict[str, Any]
     decoder.forward_pass = parts.timed("entering", decoder.forward_pass)
     decoder.blocks_at_once = parts.timed("blocks", decoder.blocks_at_once)
     decoder.head = parts.timed("head", decoder.head)
-    growth: Any = proposing.drafter.growth  # type: ignore[attr-defined]
+    drafter: Any = proposing.drafter
+    growth = drafter.growth
     says = growth.kept_paths
     ways: dict[str, Callable[..., int | None]] = {"as drafted": says, "pass each": lambda request: None}
     taken: dict[tuple[str, int], list[dict[str, float]]] = {(way, levels): [] for way in ways for levels in (1, depth)}

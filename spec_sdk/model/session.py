@@ -262,6 +262,11 @@ class Session:
         self._fed.update((slot, token_X[:fed].tolist()) for slot, token_X in zip(slots, token_BX, strict=True))
         return [levels.split(*of_request) for of_request in zip(values, token_BX, strict=True)]
 
+    @property
+    def grows_paths(self) -> bool:
+        """Whether :meth:`feed_and_grow` may feed more than its root."""
+        return self.executor.grows_paths
+
     def feed_and_grow(self, slot: int, tokens: Sequence[int], paths: ProbablePaths) -> GrownPaths:
         """:meth:`feed` for one slot, with the levels of ``paths`` fed besides where that is one call. Tell
         :meth:`keep_grown` which of them were asked for.
@@ -282,10 +287,9 @@ class Session:
 
     def _grow_paths(self, rows: RowsToCommit, paths: ProbablePaths) -> GrownPaths | None:
         last = rows.prefix + len(rows.tokens) - 1
-        if last + paths.depth > self.context:
+        if not self.grows_paths or last + paths.depth > self.context:
             return None
-        room = min(paths.nodes, 1 + (paths.depth - 1) * paths.width)
-        self.cache.reserve(rows.slot + 1, last + room)
+        self.cache.reserve(rows.slot + 1, last + paths.most_fed)
         output = None if self.context_vocabulary is None else self.context_vocabulary.output_rows(rows.slot)
         return self.executor.grow_paths(rows, self.cache, output, paths)
 

@@ -34,6 +34,11 @@ class ProbablePaths:
     least_reach: float = 0.0
     groups: tuple[tuple[int, ...], ...] | None = None
 
+    @property
+    def most_fed(self) -> int:
+        """Most nodes that are fed, the root included: X."""
+        return min(1 + (self.depth - 1) * self.width, self.nodes)
+
 
 @dataclass(frozen=True)
 class RowsToCommit:

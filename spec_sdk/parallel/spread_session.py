@@ -20,7 +20,6 @@ from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.session import EpilogueOf, Scores, Session
 from spec_sdk.ops import DraftLogits
-from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
 from spec_sdk.parallel.follower_calls import Call, FollowerCalls
 from spec_sdk.ranks import Ranks
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -73,10 +72,10 @@ class SpreadSession(Session):
         self._announce("feed", list(slots), [list(new) for new in tokens])
         return super().feed(slots, tokens)
 
-    def feed_and_grow(self, slot: int, tokens: Sequence[int], paths: ProbablePaths) -> GrownPaths:
+    @property
+    def grows_paths(self) -> bool:
         # the other ranks are told of passes
-        (root,) = self.feed([slot], [tokens])
-        return GrownPaths(root)
+        return False
 
     @property
     def one_launch(self) -> bool:

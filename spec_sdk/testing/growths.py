@@ -163,7 +163,7 @@ class _Draft:
         deepest = max(tree.depth)
         assert deepest <= self._depth, f"{self._where}: it feeds a node of depth {deepest}"
         if self._kept is not None:
-            self._check_kept(count, self._logits or self._root)
+            self._check_kept(count, self._root if self._logits is None else self._logits)
         paths = [_path(tree, node) for node in range(self._fed, tree.size)]
         self._logits = self._logits_of([[*self._request.tokens, *path] for path in paths])
         self._fed = tree.size

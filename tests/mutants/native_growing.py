@@ -150,8 +150,8 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     Mutant(
         "native growing: tokens that the model lacks are looked up",
         "plugins/backends/spec_sdk_backends/native/growing.py",
-        "if max(rows.tokens) >= self._tokens:",
-        "if max(rows.tokens) > self._tokens:",
+        "and max(rows.tokens) < self._tokens",
+        "and max(rows.tokens) <= self._tokens",
         (f"{TESTS}::test_tokens_that_the_model_lacks_are_named_by_a_pass",),
     ),
     Mutant(

@@ -61,6 +61,10 @@ def test_prompts_are_made_of_answers_pages_and_questions(
     together = "".join(prompts)
     assert "The fox number 3 went to the river" in together and "which a link makes longer" in together
     assert "Question: Why do rivers run to the sea?\nAnswer:" in together
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--seed", "1"])
+    longer_prompts.main()
+    others = [json.loads(line)["prompt"] for line in (tmp_path / "out").read_text().splitlines()]
+    assert others and others != prompts
     for left_out in ("**", "Cut", "<|im_end|>", "print()", "nobody reads", "table", "heading", "Say it briefly"):
         assert left_out not in together, left_out
 

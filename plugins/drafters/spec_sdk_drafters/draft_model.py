@@ -102,7 +102,7 @@ class DraftModelDrafter(GrowingDrafter):
 
     @property
     def grows_paths(self) -> bool:
-        return self.session.executor.grows_paths and not self.every_rank
+        return self.session.grows_paths
 
     def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
         unfed = request.tokens[self.session.length(request.slot) :]

@@ -84,7 +84,7 @@ class EagleDrafter(GrowingHeadDrafter):
 
     @property
     def grows_paths(self) -> bool:
-        return self.session.executor.grows_paths
+        return self.session.grows_paths
 
     def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
         slots, tokens, features = self._take_unfed([request])

@@ -12,12 +12,13 @@ import copy
 import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
-from spec_sdk.model.rope import RotationsAt
+from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
@@ -287,7 +288,11 @@ class PassRotations:
         else:
             self._tensors = [(cos.contiguous(), sin.contiguous()) for cos, sin in rotations]
             self._position = torch.arange(rotations[0][0].shape[:2].numel(), dtype=torch.int32)
-        places = ctypes.c_void_p * len(self._tensors)
-        self.cosines = places(*(cos.data_ptr() for cos, _ in self._tensors))
-        self.sines = places(*(sin.data_ptr() for _, sin in self._tensors))
+        self.cosines, self.sines = addresses_of(self._tensors)
         self.position = self._position.data_ptr()
+
+
+def addresses_of(rotations: Sequence[Rotation]) -> tuple[Any, Any]:
+    """Those of all cosines, and of all sines; whoever asks keeps the tensors alive."""
+    places = ctypes.c_void_p * len(rotations)
+    return places(*(cos.data_ptr() for cos, _ in rotations)), places(*(sin.data_ptr() for _, sin in rotations))

@@ -31,7 +31,7 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.decoder import NativeDecoder, block_of, shape_of, unknown_stages
+from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_of, shape_of, unknown_stages
 from spec_sdk_backends.native.head_block import NativeHeadBlock
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.products import NativeProjection
@@ -119,22 +119,12 @@ class NativePathGrower:
     def __call__(
         self, rows: RowsToCommit, cache: Any, output: OutputRows, paths: ProbablePaths
     ) -> GrownPaths | None:
-        decoder, dtype, count = self._decoder, self._decoder.dtype, len(rows.tokens)
-        matrices = self._matrices(output.heads)
         columns = sum(head.outputs for head in output.heads)
-        if max(rows.tokens) >= self._tokens:
-            # a pass says what is wrong with it
+        matrices = self._matrices(output.heads)
+        if matrices is None or not self._takes(rows, cache, columns, paths):
             return None
-        width = paths.width
-        if (
-            not 0 < count <= self._most_rows
-            or not 0 < width <= min(self._most_rows, MOST_KEPT, columns)
-            or matrices is None
-            or not (paths.groups is None or [*chain(*paths.groups)] == [*range(decoder.layers)])
-            or type(cache) not in (KVCache, RoundedKVCache)
-        ):
-            return None
-        most = min(1 + (paths.depth - 1) * width, paths.nodes)
+        decoder, dtype, count = self._decoder, self._decoder.dtype, len(rows.tokens)
+        width, most = paths.width, paths.most_fed
         logits_XR = torch.empty((most, columns), dtype=dtype)
         logprob_XW = torch.empty((most, width), dtype=torch.float32)
         token_XW = torch.empty((most, width), dtype=torch.int64)
@@ -146,8 +136,7 @@ class NativePathGrower:
         tokens, nodes, levels = (_INT64 * count)(*rows.tokens), _INT64 * most, (_INT64 * paths.depth)()
         node_token, node_parent = nodes(), nodes()
         tables = decoder.rotary_tables(cache.capacity)
-        places = ctypes.c_void_p * len(tables)
-        cosines, sines = (places(*(part.data_ptr() for part in parts)) for parts in zip(*tables, strict=True))
+        cosines, sines = addresses_of(tables)
         token_R, group = output.token_R, None
         if paths.groups and max(map(len, paths.groups)) > 1:
             group = (_INT64 * decoder.layers)(*(i for i, layers in enumerate(paths.groups) for _ in layers))
@@ -195,9 +184,18 @@ class NativePathGrower:
             first += fed
         return GrownPaths(logits_of(0, 1), grown, state_XM)
 
+    def _takes(self, rows: RowsToCommit, cache: Any, columns: int, paths: ProbablePaths) -> bool:
+        return (
+            0 < len(rows.tokens) <= self._most_rows
+            # a pass says what is wrong with a token that there is not
+            and max(rows.tokens) < self._tokens
+            and 0 < paths.width <= min(self._most_rows, MOST_KEPT, columns)
+            and (paths.groups is None or [*chain(*paths.groups)] == [*range(self._decoder.layers)])
+            and type(cache) in (KVCache, RoundedKVCache)
+        )
+
     def _matrices(self, heads: Sequence[Projection]) -> Any:
         """The output heads for the kernels; None where one lies in another form."""
-        if not all(isinstance(head, NativeProjection | NativeQuantizedProjection) for head in heads):
-            return None
-        return (Matrix * len(heads))(*(head.matrix for head in heads))  # type: ignore[attr-defined]
+        known = [head.matrix for head in heads if isinstance(head, NativeProjection | NativeQuantizedProjection)]
+        return (Matrix * len(known))(*known) if len(known) == len(heads) else None
 
