@@ -25,6 +25,9 @@ struct Records {
     const char* at(int64_t block, int64_t group) const { return first + (block * groups + group) * size(); }
 };
 
+// Records that are multiplied later: fetched for one reading, or for one by every tile of rows; or not.
+enum class Fetch { NOTHING, ONCE, KEPT };
+
 // Σ x of every group, [N, G]
 template <class T>
 void sum_groups(const T* x, int64_t stride, int64_t rows, int64_t groups, std::vector<float>& sums) {

@@ -44,7 +44,7 @@ inline void add_group(const char* record, const X* x, int64_t stride, Outputs (&
 
 template <class T, int BITS, int R>
 void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
-                    int64_t y_stride, bool) {
+                    int64_t y_stride, Fetch) {
     Outputs total[R];
     for (int r = 0; r < R; r++) total[r] = Outputs{};
     for (int64_t g = 0; g < records.groups; g++) {

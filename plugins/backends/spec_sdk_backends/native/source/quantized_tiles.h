@@ -18,11 +18,12 @@
 #include "rounded_plain.h"
 #endif
 
-// ``use(r, count)`` for tiles of rows: the first row's number, and how many rows as a type
+// ``use(r, count, fetch)`` for tiles of rows: the first row's number, how many rows as a type, and what is fetched
 template <class Use> void each_tile(int64_t rows, const Use& use) {
     for (int64_t r = 0; r < rows; r += QUANTIZED_ROWS) {
         int64_t left = rows - r < QUANTIZED_ROWS ? rows - r : QUANTIZED_ROWS;
-        with_count<QUANTIZED_ROWS>(left, [&](auto count) { use(r, count); });
+        Fetch fetch = r ? Fetch::NOTHING : left == rows ? Fetch::ONCE : Fetch::KEPT;
+        with_count<QUANTIZED_ROWS>(left, [&](auto count) { use(r, count, fetch); });
     }
 }
 
@@ -30,11 +31,11 @@ template <class Use> void each_tile(int64_t rows, const Use& use) {
 template <class T>
 void quantized_tiles(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums,
                      int64_t rows, float* y, int64_t y_stride) {
-    each_tile(rows, [&](int64_t r, auto count) {
+    each_tile(rows, [&](int64_t r, auto count, Fetch fetch) {
         constexpr int R = decltype(count)::value;
         const float* of_rows = sums + r * records.groups;
         auto tile = records.bits == 4 ? quantized_tile<T, 4, R> : quantized_tile<T, 8, R>;
-        tile(records, block, x + r * stride, stride, of_rows, y + r * y_stride, y_stride, r == 0);
+        tile(records, block, x + r * stride, stride, of_rows, y + r * y_stride, y_stride, fetch);
     });
 }
 
@@ -48,9 +49,9 @@ inline void rounded_tiles(const Records& records, int64_t block, const RoundedRo
         return;
     }
 #endif
-    each_tile(rows, [&](int64_t r, auto count) {
+    each_tile(rows, [&](int64_t r, auto count, Fetch fetch) {
         constexpr int R = decltype(count)::value;
         auto tile = records.bits == 4 ? rounded_tile<4, R> : rounded_tile<8, R>;
-        tile(records, block, x, r, y + r * y_stride, y_stride, r == 0);
+        tile(records, block, x, r, y + r * y_stride, y_stride, fetch);
     });
 }

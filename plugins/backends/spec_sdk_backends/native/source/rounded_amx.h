@@ -100,7 +100,7 @@ void rounded_tiles_by_amx(const Records& records, int64_t block, const RoundedRo
             int64_t first = tile * tiles.rows;
             auto unpack = [&](int64_t g) {
                 const char* of_group = record + g * size;
-                for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(of_group + AHEAD_BYTES + i, 0, 2);
+                fetch_ahead(of_group, size, Fetch::KEPT);
                 weights.unpack<BITS>(records, of_group, g);
             };
             if (!tile)

@@ -29,10 +29,10 @@ template <> struct Bytes<8> {
     }
 };
 
-// R rows from row ``first`` on; records behind are fetched meanwhile if ``fetch``
+// R rows from row ``first`` on; records behind are fetched meanwhile
 template <int BITS, int R>
 void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows, int64_t first, float* y,
-                  int64_t y_stride, bool fetch) {
+                  int64_t y_stride, Fetch fetch) {
     using B = Bytes<BITS>;
     // one sum of few rows would wait for itself
     constexpr int CHAINS = R < 4 ? 2 : 1;
@@ -45,8 +45,7 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
     for (int r = 0; r < R; r++) total[r] = zeros();
     for (int64_t g = 0; g < groups; g++, record += size) {
         int64_t at = g * rows.count;
-        if (fetch)
-            for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(record + AHEAD_BYTES + i, 0, 2);
+        fetch_ahead(record, size, fetch);
         __m512i part[R][CHAINS];
         for (int r = 0; r < R; r++) {
             part[r][0] = B::ABOVE ? _mm512_set1_epi32(-B::ABOVE * wholes[at + r]) : _mm512_setzero_si512();

@@ -6,7 +6,7 @@
 
 template <int BITS, int R>
 void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows, int64_t first, float* y,
-                  int64_t y_stride, bool) {
+                  int64_t y_stride, Fetch) {
     int64_t groups = records.groups;
     const int8_t* codes = rows.codes.data() + first * GROUP;
     const float *scales = rows.scales.data() + first, *sums = rows.sums.data() + first;
