@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from spec_sdk_backends.native import huge_pages
+
 OUTPUTS = 16
 BYTES = 4
 """Of an output's inputs in a step."""
@@ -22,7 +24,7 @@ def to_panels(weight_xOI: torch.Tensor) -> torch.Tensor:
     shape = (*weight_xOI.shape[:-2], -(-outputs // OUTPUTS), -(-inputs // depth), OUTPUTS, depth)
     padded = F.pad(weight_xOI, (0, -inputs % depth, 0, -outputs % OUTPUTS))
     of_step = padded.view(*shape[:-3], OUTPUTS, -1, depth).transpose(-2, -3)
-    return of_step.contiguous()
+    return huge_pages.empty(shape, weight_xOI.dtype).copy_(of_step)
 
 
 def from_panels(panels_PSCD: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, QuantizedWeights
+from spec_sdk_backends.native import huge_pages
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.structures import DTYPES, Matrix, address
 
@@ -42,7 +43,9 @@ class SideBySide(QuantizedWeights):
             part = F.pad(part_OGC, (0, 0, 0, 0, 0, missing)).view(-1, BESIDE, groups, size // step, step)
             # [P, G, lines, S, bytes of an output in a line]
             records.append(part.permute(0, 2, 3, 1, 4).flatten(2))
-        return cls(torch.cat(records, 2), matrix.outputs)
+        size = sum(part_PGC.shape[2] for part_PGC in records)
+        records_PGC = huge_pages.empty((*records[0].shape[:2], size), torch.uint8)
+        return cls(torch.cat(records, 2, out=records_PGC), matrix.outputs)
 
     @functools.cached_property
     def bits(self) -> int:

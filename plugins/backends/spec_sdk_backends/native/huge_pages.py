@@ -1,0 +1,76 @@
+"""Memory for weights in pages of 2 MiB.
+
+Of weights in pages of 4 KiB a pass looks up the places of tens of thousands, which slows reading. Linux gives larger
+ones to memory that asks for them, begins where such a page begins, and is not smaller; so weights lie one behind the
+other. Where the system has no such page left or never gives any, and on other systems, memory is what it always is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import weakref
+from collections.abc import Sequence
+from threading import Lock
+
+import torch
+
+PAGE = 2 << 20
+REGION = 16 * PAGE
+"""Bytes that smaller tensors are laid out in, one behind the other; given back when the last of them is gone."""
+ALIGNMENT = 64
+
+_LOCK = Lock()
+
+
+class _Region:
+    """Memory that begins with a page, and how much of it is taken."""
+
+    def __init__(self, nbytes: int) -> None:
+        memory = mmap.mmap(-1, nbytes + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # there are kernels without them
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        # tensors keep the memory, and the region does not
+        self.memory = weakref.ref(memory)
+        self.taken = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % PAGE
+        self.end = self.taken + nbytes
+        self._new: mmap.mmap | None = memory
+
+    def take(self, nbytes: int) -> torch.Tensor | None:
+        """So many bytes; None where there is no room, or the memory is gone."""
+        memory = self.memory()
+        if memory is None or self.taken + nbytes > self.end:
+            return None
+        taken = torch.frombuffer(memory, dtype=torch.uint8, offset=self.taken, count=nbytes)
+        self.taken += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        self._new = None
+        return taken
+
+
+_current: _Region | None = None
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of this shape in host memory, in large pages where the system has them. Contiguous; not initialised.
+
+    Raises RuntimeError if the memory is not to be had.
+    """
+    global _current
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(*shape, dtype=dtype)
+    try:
+        with _LOCK:
+            if nbytes >= REGION:
+                taken = _Region(-(-nbytes // PAGE) * PAGE).take(nbytes)
+            else:
+                taken = None if _current is None else _current.take(nbytes)
+                if taken is None:
+                    _current = _Region(REGION)
+                    taken = _current.take(nbytes)
+    except OSError as error:
+        raise RuntimeError(f"no memory for {nbytes} bytes: {error}") from error
+    assert taken is not None
+    return taken.view(dtype).view(*shape)
