@@ -163,12 +163,15 @@ class Turn:
     @functools.cached_property
     def path_hidden(self) -> Hidden:
         """The tapped states of what was committed, in order: layer → [N, M]."""
-        return {layer: torch.cat([*self._fed(layer), h_NM]) for layer, h_NM in self.pass_hidden.items()}
+        hidden = self.pass_hidden
+        if not self.fed_hidden:
+            return hidden
+        return {layer: torch.cat([self.fed_hidden[layer], h_NM]) for layer, h_NM in hidden.items()}
 
     @functools.cached_property
     def pass_hidden(self) -> Hidden:
-        """Those of them that the pass gave."""
-        return {layer: h_NM[self.rows] for layer, h_NM in self.scores.hidden.items()}
-
-    def _fed(self, layer: int) -> list[torch.Tensor]:
-        return [self.fed_hidden[layer]] if self.fed_hidden else []
+        """Those of them that the pass gave; copies, which do not keep the whole pass in memory."""
+        hidden, rows = self.scores.hidden, self.rows
+        if rows == [*range(len(rows))]:
+            return {layer: h_NM[: len(rows)].clone() for layer, h_NM in hidden.items()}
+        return {layer: h_NM[rows] for layer, h_NM in hidden.items()}

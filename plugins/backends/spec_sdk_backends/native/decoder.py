@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -114,14 +114,13 @@ class NativeDecoder(RestagedDecoder):
         if not self._narrow(h_BNM):
             return self._blocks_in_parts(h_BNM, work, first, end) if self.in_parts else None
         of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
-        rotations = PassRotations(work)
-        for stop in sorted({layer for layer in work.taps if first < layer < end} | {end}):
-            h_BNM = h_BNM.clone(memory_format=torch.contiguous_format)
-            run_blocks(
-                self.dtype, self._shape, self._native[first], first, stop - first, of_pass, cache, h_BNM, rotations
-            )
-            work.record(stop, h_BNM)
-            first = stop
+        h_BNM, rotations = h_BNM.clone(memory_format=torch.contiguous_format), PassRotations(work)
+        left = {layer: torch.empty_like(h_BNM) for layer in work.taps if first < layer < end}
+        block, count = self._native[first], end - first
+        run_blocks(self.dtype, self._shape, block, first, count, of_pass, cache, h_BNM, rotations, left=left)
+        for layer, state_BNM in left.items():
+            work.record(layer, state_BNM)
+        work.record(end, h_BNM)
         return h_BNM
 
     def _blocks_in_parts(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor:
@@ -230,11 +229,18 @@ def run_blocks(
     h_BNM: torch.Tensor,
     rotations: PassRotations,
     beside_BNM: torch.Tensor | None = None,
+    left: Mapping[int, torch.Tensor] | None = None,
 ) -> None:
     """Run ``count`` blocks, ``block`` and those behind it in memory, from cache layer ``first`` on; writes ``h_BNM``.
 
-    ``beside_BNM``: what their attention reads before each hidden state.
+    ``beside_BNM``: what their attention reads before each hidden state. ``left``: tensors like ``h_BNM`` to write to,
+    layer → what leaves the block before it.
     """
+    places = None
+    if left:
+        places = (ctypes.c_void_p * count)()
+        for layer, state_BNM in left.items():
+            places[layer - first - 1] = state_BNM.data_ptr()
     library().spec_blocks(
         DTYPES[dtype],
         address(shape),
@@ -248,6 +254,7 @@ def run_blocks(
         rotations.cosines,
         rotations.sines,
         rotations.position,
+        None if places is None else ctypes.addressof(places),
         torch.get_num_threads(),
     )
 

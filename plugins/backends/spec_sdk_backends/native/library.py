@@ -196,7 +196,7 @@ def _declare(loaded: Any) -> None:
         "product": [pointer, pointer, whole, whole, pointer],
         "expand": [pointer, pointer, whole, whole, pointer],
         "attention": [whole, whole, whole, number, number, whole, pointer, pointer, whole, pointer, whole, pointer],
-        "blocks": [pointer, pointer, whole, whole, pointer, pointer, pointer, pointer, pointer, pointer, pointer],
+        "blocks": [pointer, pointer, whole, whole, *([pointer] * 8)],
         "before": [pointer, pointer, whole, pointer, pointer, pointer, pointer, pointer],
         "after": [pointer, pointer, whole, pointer, pointer],
         "norm": [pointer, whole, whole, pointer, number, pointer],

@@ -36,11 +36,12 @@ Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosin
             (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
 }
 
-// ``group``: of each block the number of its group, whose attention reads what enters the group; null: of each its own
+// ``group``: of each block the number of its group, whose attention reads what enters the group; null: of each its own.
+// ``left``: where what leaves each block is kept [rows, model], or null; null: of none
 template <class T>
 void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, const Pass& pass, const Cache& cache,
             T* h, const T* beside, const void* const* cosines, const void* const* sines, const int32_t* position,
-            int threads, const int64_t* group = nullptr) {
+            int threads, const int64_t* group = nullptr, void* const* left = nullptr) {
     thread_local Buffers<T> kept;
     Buffers<T>& buffers = kept;
     Sight sight(pass);
@@ -75,6 +76,11 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
             team.meet();
             add_mlp(block, work, own);
             team.meet();
+            if (left && left[i]) {
+                // all have met again before h changes
+                Team::Part part = Team::part_of(work.rows * shape.model);
+                std::copy(h + part.first, h + part.end, (T*)left[i] + part.first);
+            }
         }
     }
 }

@@ -130,16 +130,17 @@ void spec_attention(int dtype, int64_t heads, int64_t kv_heads, int64_t dim, dou
 }
 
 // ``count`` blocks from cache layer ``first`` on, h [rows, model] in place; ``beside`` [rows, model], or null;
-// cosines and sines: of every rotation a table [positions, D], in which row r is at ``position`` [rows]
+// cosines and sines: of every rotation a table [positions, D], in which row r is at ``position`` [rows];
+// ``left``: for each block where what leaves it is written, or null; null: for none
 void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t first, int64_t count, const Pass* pass,
                  const Cache* cache, void* h, const void* beside, const void* const* cosines,
-                 const void* const* sines, const int32_t* position, int threads) {
+                 const void* const* sines, const int32_t* position, void* const* left, int threads) {
     if (dtype)
         blocks<bf16>(*shape, blocks_of, first, count, *pass, *cache, (bf16*)h, (const bf16*)beside, cosines, sines,
-                     position, threads);
+                     position, threads, nullptr, left);
     else
         blocks<float>(*shape, blocks_of, first, count, *pass, *cache, (float*)h, (const float*)beside, cosines, sines,
-                      position, threads);
+                      position, threads, nullptr, left);
 }
 
 // a token tree of the most probable paths behind what is committed, as growing.h says
