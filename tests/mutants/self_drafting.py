@@ -83,9 +83,23 @@ SELF_DRAFTING = (
     Mutant(
         "native: a run of blocks begins with the first one's weights",
         "plugins/backends/spec_sdk_backends/native/decoder.py",
-        "self._native[first], first,",
-        "self._native[0], first,",
+        "block, count = self._native[first],",
+        "block, count = self._native[0],",
         ("tests/native/test_decoder.py::test_runs_of_blocks_agree_with_their_stages_to_the_bit",),
+    ),
+    Mutant(
+        "native: a tapped state is what leaves the block behind its own",
+        "plugins/backends/spec_sdk_backends/native/decoder.py",
+        "places[layer - first - 1]",
+        "places[layer - first]",
+        ("tests/native/test_decoder.py::test_runs_of_blocks_agree_with_their_stages_to_the_bit",),
+    ),
+    Mutant(
+        "native: of a tapped state one thread keeps its part alone",
+        "plugins/backends/spec_sdk_backends/native/source/blocks.h",
+        "std::copy(h + part.first, h + part.end, (T*)left[i] + part.first);",
+        "if (!omp_get_thread_num()) std::copy(h + part.first, h + part.end, (T*)left[i] + part.first);",
+        ("tests/native/test_decoder.py::test_stages_agree_with_whole_blocks_to_the_bit",),
     ),
     Mutant(
         "adaptive: a drafter in the target's cache is thought to catch up",

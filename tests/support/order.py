@@ -80,7 +80,8 @@ LONGEST = (
 """Those that take more than ten seconds of a core, the longest first; no test knows of it."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def begin_with_the_longest(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the processes that run them, the files of :data:`LONGEST` first."""
     if hasattr(config, "workerinput"):
         place = {name: number for number, name in enumerate(LONGEST)}
         items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
