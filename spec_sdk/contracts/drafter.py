@@ -86,7 +86,7 @@ class Drafter(Plugin, ABC):
         """``committed`` tokens were just appended to each request's tokens. Record only; mend the own cache in propose.
 
         ``path_hidden``: per request, layer → states [N, M] of the committed path's nodes, the root first; before them
-        those of tokens that :meth:`observe_forced` told of.
+        those of tokens that :meth:`observe_forced` told of. They are not to be written to.
         """
 
     def observe_forced(self, requests: Sequence[Request], forced: Sequence[Sequence[int]]) -> None:
