@@ -3,8 +3,8 @@
     python -m benchmarks.huge_pages model.weights=int4 "model.dtype=bfloat16 model.weights=dense"
 
 For each set of options (one argument, blanks between them): target passes over N nodes behind 256 tokens, both kinds of
-pages by turns in one process. Figures are medians; ``pages_2_mib_mib`` is how much memory the system gave in large
-pages, of what was asked for. Writes results/huge_pages.json.
+pages by turns in one process. Figures are medians; ``pages_2_mib_mib`` are the MiB that the system gave in large
+pages. Writes results/huge_pages.json.
 """
 
 from __future__ import annotations

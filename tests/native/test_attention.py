@@ -29,6 +29,7 @@ from tests.kernels.dense_attention import (
     random_tree,
     star,
 )
+from tests.support.threads import threads
 
 L, G, S = 2, 2, 5
 CPU = torch.device("cpu")
@@ -122,10 +123,9 @@ def compare_with_float64(name: str, spec: AttentionSpec, R: int, D: int, kept: K
     cache = PassCache(stored[0], stored[1], inputs)
     assert attends(q_LBNHD, stored[0])
     found = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        found.append(attention(q_LBNHD, cache, 0, spec))
-    torch.set_num_threads(1)
+    for count in (1, 2):
+        with threads(count):
+            found.append(attention(q_LBNHD, cache, 0, spec))
     assert torch.equal(*found)
     for b, (rows, visible_NS) in enumerate(batch):
         live, keys = len(rows.token), rows.prefix + len(rows.key_end)
@@ -203,11 +203,10 @@ def test_threads_that_sleep_at_once_are_woken() -> None:
     alone = attention(q_1BNHD, cache, 0, PLAIN)
     asleep = ThreadWaiting("sleep", find_runtime=lambda: None)
     NativeOps(CpuOps(), asleep).before_pass()
-    torch.set_num_threads(4)
     try:
-        assert all(torch.equal(attention(q_1BNHD, cache, 0, PLAIN), alone) for _ in range(200))
+        with threads(4):
+            assert all(torch.equal(attention(q_1BNHD, cache, 0, PLAIN), alone) for _ in range(200))
     finally:
-        torch.set_num_threads(1)
         NativeOps(CpuOps(), ThreadWaiting("spin", find_runtime=lambda: None)).before_pass()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +29,7 @@ from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, un
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
+from tests.support.threads import threads
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 from tests.support.tiny_decoder import ModelTensors
 
@@ -49,16 +48,6 @@ def native(name: str, dtype: torch.dtype) -> NativeDecoder:
 
 FORMS = [(torch.float32, "exact"), (torch.bfloat16, "exact"), (torch.float32, "bfloat16")]
 """Of rows, and of their cache."""
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def executor_of(decoder: Decoder, cache_form: str) -> TorchExecutor:

@@ -22,6 +22,7 @@ from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native import crossover, decoder, library, products, prompts_in_parts
 from spec_sdk_backends.native.decoder import NativeDecoder
+from tests.support.threads import threads
 from tests.support.tiny_decoder import ModelTensors
 
 KNOWN = {
@@ -185,19 +186,16 @@ def test_a_growing_tree_wider_than_one_native_call() -> None:
         assert same_bits(found.full_KV[i], scores.logits_NV[0]), i
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_change_no_bit(threads: int) -> None:
-    executor, before = executor_of("qwen3", torch.bfloat16), torch.get_num_threads()
+@pytest.mark.parametrize("several", [1, 2, 3])
+def test_threads_change_no_bit(several: int) -> None:
+    executor = executor_of("qwen3", torch.bfloat16)
     tree = random_tree(random.Random(0), 90, 96)
     results = []
-    try:
-        for count in (1, threads):
-            torch.set_num_threads(count)
+    for count in (1, several):
+        with threads(count):
             session = Session(executor)
             session.prefill(0, list(range(3, 90)))
             results.append(session.score([0], [tree])[0].logits_NV)
-    finally:
-        torch.set_num_threads(before)
     assert same_bits(*results)
 
 

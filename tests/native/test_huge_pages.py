@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import mmap
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,8 @@ asks = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this syste
 
 
 @pytest.fixture(autouse=True)
-def own_region(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_region(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huge_pages, "_current", None)
-    yield
 
 
 def flags_at(tensor: torch.Tensor) -> list[str]:
@@ -81,11 +79,12 @@ def test_memory_goes_with_the_last_of_its_tensors() -> None:
 
 
 @asks
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="this system does not say")
+@pytest.mark.skipif(
+    not (Path("/proc/self/smaps").exists() and Path("/sys/kernel/mm/transparent_hugepage").exists()),
+    reason="a kernel without huge pages, or one that does not say where they are",
+)
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weights_ask_for_huge_pages(bits: int) -> None:
-    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
-        pytest.skip("a kernel without them")
     weight_OI = torch.randn(32, 64)
     assert "hg" in flags_at(to_panels(weight_OI))
     assert "hg" in flags_at(SideBySide.of(quantize(weight_OI, bits)).records_PGC)

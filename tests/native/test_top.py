@@ -9,6 +9,7 @@ from spec_sdk.ops import Ops
 from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.top import MOST_KEPT, top_log_probabilities
+from tests.support.threads import threads
 
 SIZES = [(1, 1), (3, 7), (2, 64), (1, 4095), (4, 4097), (8, 8192), (2, 49_152)]
 
@@ -47,13 +48,9 @@ def test_impossible_tokens_come_last_and_what_is_no_number_comes_first() -> None
 def test_a_row_does_not_depend_on_those_beside_it_nor_on_threads() -> None:
     logits_NV = logits(8, 8300, torch.bfloat16)
     whole = NativeOps(CpuOps()).top_log_probabilities(logits_NV, 5)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    with threads(1):
         # rows that lie apart
         parts = [NativeOps(CpuOps()).top_log_probabilities(logits_NV[row::8], 5) for row in range(8)]
-    finally:
-        torch.set_num_threads(threads)
     for found, alone in zip(whole, zip(*parts, strict=True), strict=True):
         assert torch.equal(found, torch.cat(alone))
 

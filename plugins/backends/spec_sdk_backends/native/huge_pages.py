@@ -24,19 +24,22 @@ ALIGNMENT = 64
 _LOCK = Lock()
 
 
-class _Region:
-    """Memory that begins with a page, and how much of it is taken."""
+def _mapped(nbytes: int) -> mmap.mmap:
+    """So many bytes and a page more, which ask for large pages."""
+    memory = mmap.mmap(-1, nbytes + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # there are kernels without them
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
-    def __init__(self, nbytes: int) -> None:
-        memory = mmap.mmap(-1, nbytes + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # there are kernels without them
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        # tensors keep the memory, and the region does not
+
+class _Region:
+    """What is taken of some memory, from where a page begins. Tensors keep the memory, and the region does not."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
         self.memory = weakref.ref(memory)
         self.taken = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % PAGE
-        self.end = self.taken + nbytes
-        self._new: mmap.mmap | None = memory
+        self.end = self.taken + len(memory) - PAGE
 
     def take(self, nbytes: int) -> torch.Tensor | None:
         """So many bytes; None where there is no room, or the memory is gone."""
@@ -45,7 +48,6 @@ class _Region:
             return None
         taken = torch.frombuffer(memory, dtype=torch.uint8, offset=self.taken, count=nbytes)
         self.taken += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        self._new = None
         return taken
 
 
@@ -63,13 +65,13 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(*shape, dtype=dtype)
     try:
         with _LOCK:
-            if nbytes >= REGION:
-                taken = _Region(-(-nbytes // PAGE) * PAGE).take(nbytes)
-            else:
-                taken = None if _current is None else _current.take(nbytes)
-                if taken is None:
-                    _current = _Region(REGION)
-                    taken = _current.take(nbytes)
+            taken = None if _current is None or nbytes >= REGION else _current.take(nbytes)
+            if taken is None:
+                memory = _mapped(max(REGION, -(-nbytes // PAGE) * PAGE))
+                region = _Region(memory)
+                taken = region.take(nbytes)
+                if nbytes < REGION:
+                    _current = region
     except OSError as error:
         raise RuntimeError(f"no memory for {nbytes} bytes: {error}") from error
     assert taken is not None
