@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spec_sdk.contracts import Suitability
     from spec_sdk.registry import Registry
 
-AUTO, DEFAULT, DTYPE, SAMPLER = "auto", "cpu", "float32", "reference"
+AUTO, DEFAULT, DTYPE, SAMPLER = "auto", "cpu", "float32", "exact"
 """What is chosen by machine; and the choices where nothing else suits."""
 DRIVER_FILES = ("/dev/nvidiactl", "/dev/nvgpu", "/dev/dxg", "/dev/kfd", "/dev/tenstorrent")
 """What drivers of accelerators make: NVIDIA's, on Jetson and under Windows too, AMD's, Tenstorrent's."""

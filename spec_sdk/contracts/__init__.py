@@ -28,7 +28,15 @@ from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.ops.draft_logits import DraftLogits
-from spec_sdk.ops.grown_paths import GrownLevel, GrownPaths, OutputRows, ProbablePaths, RowsToCommit, ToppedLogits
+from spec_sdk.ops.grown_paths import (
+    GrownLevel,
+    GrownPaths,
+    OutputRows,
+    PathDraws,
+    ProbablePaths,
+    RowsToCommit,
+    ToppedLogits,
+)
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.top_tokens import TopTokens
 from spec_sdk.ops.types import (
@@ -40,6 +48,7 @@ from spec_sdk.ops.types import (
     SpeculativeAttention,
     relative_error,
 )
+from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.plugin import NoOptions, Plugin, Random
 from spec_sdk.sampling_params import SamplingParams
 
@@ -77,6 +86,7 @@ __all__ = [
     "PassInputs",
     "PassOutput",
     "PassPlan",
+    "PathDraws",
     "Plugin",
     "Policy",
     "Predictor",
@@ -89,6 +99,7 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "SelfTest",
+    "SomeLogits",
     "Space",
     "SpeculativeAttention",
     "Suitability",

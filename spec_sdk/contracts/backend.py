@@ -37,7 +37,7 @@ class Suitability:
     reason: str
     rank: int | None = None
     dtype: str = "float32"
-    sampler: str = "reference"
+    sampler: str = "exact"
 
 
 class Backend(Plugin, ABC):

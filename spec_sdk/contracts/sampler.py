@@ -15,6 +15,7 @@ from spec_sdk.errors import UnusableLogits
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import DrawnTree, Ops, Recipe, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
+from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.plugin import Plugin, Random, not_inherited
 from spec_sdk.sampling_params import SamplingParams
@@ -100,9 +101,9 @@ class Sampler(Plugin, ABC):
         """
         return self.probabilities(logits_NV).argmax(-1)
 
-    def distribution(self, logits_V: torch.Tensor) -> DraftDistribution:
+    def distribution(self, logits: torch.Tensor | SomeLogits) -> DraftDistribution:
         """The distribution of a token drawn from these draft logits [V], which stay as they are; made when read."""
-        return DraftDistribution(logits_V, lambda row_V: self.probabilities(row_V[None])[0].cpu())
+        return DraftDistribution(logits, lambda row_V: self.probabilities(row_V[None])[0].cpu())
 
     def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
         """One token of a drafter's distribution. A sampler that can draw from logits should override this."""

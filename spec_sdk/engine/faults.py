@@ -13,6 +13,7 @@ import torch
 from spec_sdk.contracts.request import Budget, Verdict
 from spec_sdk.model.session import token_fault
 from spec_sdk.ops.draws import DraftDistribution, Draw, DrawKind
+from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.tree import TokenTree
 
 KINDS = get_args(DrawKind)
@@ -68,11 +69,12 @@ def _draw_fault(draw: Draw, vocabulary: int) -> str | None:
         return f"a drawn token needs its q_V, a chosen one has none (kind {draw.kind!r})"
     if source is None:
         return None
-    held = source.stored if isinstance(source, DraftDistribution) else source
+    given = source.given if isinstance(source, DraftDistribution) else source
+    held = given.logits_R if isinstance(given, SomeLogits) else given
     if not isinstance(held, torch.Tensor):
         return f"its q_V is of type {type(held).__name__}, and no tensor"
-    if held.shape != (vocabulary,) or not held.is_floating_point():
-        return f"its q_V is {held.dtype} of shape {list(held.shape)}, it must be floating-point of [{vocabulary}]"
+    if given.shape != (vocabulary,) or not held.is_floating_point():
+        return f"its q_V is {held.dtype} of shape {list(given.shape)}, it must be floating-point of [{vocabulary}]"
     return "its q_V requires a gradient; draft under torch.no_grad()" if held.requires_grad else None
 
 

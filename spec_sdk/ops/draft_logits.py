@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 
 from spec_sdk.ops import host_reads
 from spec_sdk.ops.attention import Ops
+from spec_sdk.ops.vocabulary_row import SomeLogits, spread
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class DraftLogits:
 
     ``token_R``: the tokens that they are of, all different, int64 on the same device; None: the tokens 0 … R − 1. Other
     tokens of the ``vocabulary`` cannot be drafted. ``ops``: what finds the most probable ones. ``drawn_K``: a token of
-    each node's distribution, where the device has drawn one already, with replacement, by the request's sampling and
-    its next random number.
+    each node's distribution, where one is drawn already, with replacement, by the request's sampling and its next
+    random number; ``probability_K``: how probable that was, where it is known.
     """
 
     logits_KR: torch.Tensor
@@ -33,6 +33,7 @@ class DraftLogits:
     vocabulary: int
     ops: Ops = field(default_factory=Ops, repr=False, compare=False)
     drawn_K: tuple[int, ...] | None = None
+    probability_K: tuple[float, ...] | None = None
 
     @staticmethod
     def over_all(logits_KV: torch.Tensor, ops: Ops | None = None) -> DraftLogits:
@@ -46,10 +47,11 @@ class DraftLogits:
     @cached_property
     def full_KV(self) -> torch.Tensor:
         """Logits [K, V] of all tokens; those that cannot be drafted have -inf. Made when first asked for."""
-        if self.token_R is not None:
-            return spread(self.logits_KR, self.token_R, self.vocabulary)
-        missing = self.vocabulary - self.logits_KR.shape[-1]
-        return F.pad(self.logits_KR, (0, missing), value=float("-inf")) if missing else self.logits_KR
+        return spread(self.logits_KR, self.token_R, self.vocabulary)
+
+    def row(self, node: int) -> SomeLogits:
+        """One node's logits, over all tokens only where somebody asks for that."""
+        return SomeLogits(self.logits_KR[node], self.token_R, self.vocabulary)
 
     def top(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities [K, W], float32, and tokens [K, W] of each node's W = ``count`` most probable children, the
@@ -69,9 +71,3 @@ class DraftLogits:
         if self.token_R is None:
             return replace(self, logits_KR=self.logits_KR[:, :vocabulary], vocabulary=vocabulary)
         return replace(self, logits_KR=self.full_KV[:, :vocabulary], token_R=None, vocabulary=vocabulary)
-
-
-def spread(logits: torch.Tensor, token_R: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Logits [..., R] of the tokens ``token_R`` as [..., V]; those of all others are -inf."""
-    full = logits.new_full((*logits.shape[:-1], vocabulary), float("-inf"))
-    return full.index_copy_(-1, token_R, logits)

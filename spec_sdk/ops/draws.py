@@ -11,6 +11,8 @@ from typing import Literal, Protocol, overload
 
 import torch
 
+from spec_sdk.ops.vocabulary_row import SomeLogits
+
 PART = "/"
 """Stands between a drafter's name and that of a part of it."""
 DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
@@ -24,20 +26,25 @@ def part_of(drafter: str, part: str) -> str:
 class DraftDistribution:
     """A draft distribution that is worked out when it is first read.
 
-    ``logits_V``: the draft model's logits [V], the repetition penalty applied: all that a fused sampler reads. They lie
-    where the draft model left them, or in host memory once a rule there needed them. ``known``: what a sampler learnt
-    of the row when it drew from it.
+    ``logits``: the draft model's, the repetition penalty applied, of all tokens [V] or of some: all that a fused
+    sampler reads. They lie where the draft model left them, or in host memory once a rule there needed them. ``known``:
+    what a sampler learnt of the row when it drew from it, as the probability of a token.
     """
 
-    def __init__(self, logits_V: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self.logits_V = logits_V
+    def __init__(self, logits: torch.Tensor | SomeLogits, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.logits = logits
         self.known: object = None
         self._make = make
         self._q_V: torch.Tensor | None = None
 
     @property
+    def logits_V(self) -> torch.Tensor:
+        """The logits [V] of all tokens."""
+        return self.logits.full_V if isinstance(self.logits, SomeLogits) else self.logits
+
+    @property
     def shape(self) -> torch.Size:
-        return self.logits_V.shape
+        return self.logits.shape
 
     @property
     def q_V(self) -> torch.Tensor:
@@ -52,14 +59,19 @@ class DraftDistribution:
         return self._q_V
 
     @property
+    def given(self) -> torch.Tensor | SomeLogits:
+        """What is kept, as it was given: ``q_V`` if it is made, else the logits."""
+        return self.logits if self._q_V is None else self._q_V
+
+    @property
     def stored(self) -> torch.Tensor:
-        """What is kept [V]: ``q_V`` if it is made, else the logits."""
+        """The same [V], of all tokens."""
         return self.logits_V if self._q_V is None else self._q_V
 
     def hold(self, stored_V: torch.Tensor) -> None:
         """Keep :attr:`stored` elsewhere: in host memory, where a rule is at work."""
         if self._q_V is None:
-            self.logits_V = stored_V
+            self.logits = stored_V
         else:
             self._q_V = stored_V
 

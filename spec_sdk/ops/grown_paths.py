@@ -1,4 +1,4 @@
-"""A token tree of the most probable paths that was fed in one call, before its growth asked for any level.
+"""A token tree of the most probable paths, or a drawn chain, fed in one call before its growth asked for any level.
 
 Which levels a growth will ask for is guessed by the rule that it says it follows. Whoever lets it grow compares what it
 asks for with what was fed, so a wrong guess costs time and nothing else.
@@ -20,12 +20,25 @@ from spec_sdk.ops.linear import Projection
 
 
 @dataclass(frozen=True)
+class PathDraws:
+    """How the tokens of a chain are drawn: by inversion in the order of tokens, as a sampler without filters does, from
+    the tokens below ``vocabulary``. ``uniforms``: a random number for each level. ``temperature``: logits are divided
+    by it.
+    """
+
+    uniforms: tuple[float, ...]
+    temperature: float
+    vocabulary: int
+
+
+@dataclass(frozen=True)
 class ProbablePaths:
     """Of every level the ``width`` most probable paths are fed, ``depth`` levels at most, those of the last one not.
 
     ``nodes``: most nodes of the tree, the root included; every level gets an equal share of what is left.
     ``least_reach``: levels that are reached less probably are not fed. ``groups``: of consecutive layers whose
     attention reads one hidden state, the one that enters the group, in the passes of levels; None: of each its own.
+    ``draws``: the one path's tokens are drawn, and how.
     """
 
     width: int
@@ -33,6 +46,13 @@ class ProbablePaths:
     nodes: int
     least_reach: float = 0.0
     groups: tuple[tuple[int, ...], ...] | None = None
+    draws: PathDraws | None = None
+
+    @staticmethod
+    def drawn(draws: PathDraws) -> ProbablePaths:
+        """A chain of as many tokens as there are random numbers."""
+        depth = len(draws.uniforms)
+        return ProbablePaths(1, depth, depth + 1, draws=draws)
 
     @property
     def most_fed(self) -> int:
@@ -89,7 +109,8 @@ class GrownLevel:
 
 @dataclass(frozen=True)
 class GrownPaths:
-    """The logits of a root, K = 1, and the levels behind it that were fed, maybe none.
+    """The logits of a root, K = 1, and the levels behind it that were fed, maybe none. Where a chain was drawn, logits
+    have :attr:`DraftLogits.drawn_K`, of the last level too.
 
     ``state_XM``: of a head, what the root and the nodes feed their children.
     """
@@ -101,5 +122,6 @@ class GrownPaths:
 
 PathGrower = Callable[[RowsToCommit, Any, OutputRows, ProbablePaths], GrownPaths | None]
 """Rows, a cache with room for them and for the tree, output rows and paths → what grew; None, and nothing done, for
-what it does not take. K and V of all fed rows are in the cache, as after a pass of each level.
+what it does not take. K and V of all fed rows are in the cache, as after a pass of each level. Raises UnusableLogits
+where a token cannot be drawn.
 """

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 
 from spec_sdk.ops.attention import Ops
-from spec_sdk.ops.draft_logits import spread
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.vocabulary_row import spread
 
 HeadRows = Callable[[torch.Tensor], torch.Tensor]
 """Tokens [C] → their rows of an output head [C, M]."""

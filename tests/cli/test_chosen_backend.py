@@ -19,7 +19,7 @@ from spec_sdk_backends.accelerate import AccelerateBackend
 from spec_sdk_backends.cuda import CudaBackend
 from tests.cli.conftest import Result
 
-SUITED = Suitability(True, "Some GPU, and Triton is installed", 100, "bfloat16", "exact")
+SUITED = Suitability(True, "Some GPU, and Triton is installed", 100, "bfloat16")
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def chosen(*overrides: str) -> tuple[str, str, str]:
         (("backend=auto",), ("cuda", "bfloat16", "exact")),
         (("backend=auto", "backend.index=1"), ("cuda", "bfloat16", "exact")),
         (("backend=cuda",), ("cuda", "bfloat16", "exact")),
-        (("backend=cpu",), ("cpu", "float32", "reference")),
+        (("backend=cpu",), ("cpu", "float32", "exact")),
         (("model.dtype=float16",), ("cuda", "float16", "exact")),
         (("sampler=reference",), ("cuda", "bfloat16", "reference")),
         (("sampler=sigmoid", "sampler.alpha=-3"), ("cuda", "bfloat16", "sigmoid")),
@@ -60,6 +60,13 @@ def test_with_a_gpu(overrides: tuple[str, ...], expected: tuple[str, str, str]) 
     assert chosen(*overrides) == expected
 
 
+def test_a_backend_may_have_a_sampler_that_suits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    suited = Suitability(True, "its own", 100, "bfloat16", "sigmoid")
+    monkeypatch.setattr(CudaBackend, "suitability", lambda config: suited)
+    assert chosen("backend=cuda") == ("cuda", "bfloat16", "sigmoid")
+    assert chosen("backend=cuda", "sampler=exact") == ("cuda", "bfloat16", "exact")
+
+
 @pytest.mark.usefixtures("gpu")
 def test_what_a_pipelines_yaml_chooses_stays(tmp_path: Path) -> None:
     (tmp_path / "pipeline").mkdir()
@@ -67,7 +74,7 @@ def test_what_a_pipelines_yaml_chooses_stays(tmp_path: Path) -> None:
     for more, expected in (
         ("", ("cuda", "bfloat16", "exact")),
         ("  - override /sampler: reference\n", ("cuda", "bfloat16", "reference")),
-        ("  - override /backend: cpu\n", ("cpu", "float32", "reference")),
+        ("  - override /backend: cpu\n", ("cpu", "float32", "exact")),
     ):
         (tmp_path / "pipeline" / "own.yaml").write_text(yaml.format(more=more))
         assert chosen(f"hydra.searchpath=[file://{tmp_path}]", "pipeline=own") == expected
@@ -84,7 +91,7 @@ def test_without_an_accelerator_no_plugin_is_asked(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(chosen_backend, "has_accelerator", lambda: False)
     monkeypatch.setattr(chosen_backend, "suited_backend", asked)
-    assert chosen() == ("cpu", "float32", "reference")
+    assert chosen() == ("cpu", "float32", "exact")
 
 
 def test_a_driver_is_seen_by_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -137,7 +144,7 @@ def test_where_there_is_nothing_to_choose_nothing_is_said(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("fake")
 def test_the_line_is_on_stderr_and_in_the_metrics(cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaBackend, "suitability", lacking)
-    line = "backend=auto: cpu, float32, sampler reference (cuda: no pebbles: install them)"
+    line = "backend=auto: cpu, float32, sampler exact (cuda: no pebbles: install them)"
     result = cli("prompt=hello", "output_dir=out", "max_new_tokens=3", "backend=auto")
     assert result.err.count(line) == 1
     assert json.loads(Path("out/metrics.json").read_text())["backend_choice"] == line

@@ -164,9 +164,7 @@ def head_session(place: Path, name: str, dtype: torch.dtype, weights: str, few_t
         options = {"normed residual": {"norm_before_residual": True}, "normed output": {"norm_output": True}}
         write_eagle3(place, sizes, **options.get(name, {}))
     ops, ends = NativeOps(CpuOps(), rounds=weights != "dense"), random_ends(sizes, dtype=dtype)
-    executor = load_head(
-        open_draft_head(str(place)), EAGLE_HEADS, ends, HeadChoices(weights=weights), CPU, dtype, ops
-    )
+    executor = load_head(open_draft_head(str(place)), EAGLE_HEADS, ends, HeadChoices(weights=weights), CPU, dtype, ops)
     if not few_tokens:
         return DraftHeadSession(executor)
     reduced = with_lowest_tokens(executor, few_tokens, "tests")

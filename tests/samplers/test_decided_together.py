@@ -84,7 +84,7 @@ def test_trees_that_cannot_be_gathered_do_not_keep_others_from_it() -> None:
     tree = cases[1][0]
     source = tree.draws_N[0][0].source
     assert source is not None and not isinstance(source, torch.Tensor)
-    source.logits_V = source.logits_V[:-1]
+    source.logits = source.logits_V[:-1]
     found = verified(cases)
     assert "is not one of the target's" in str(found[1])
     assert [found[0], found[2]] == [verified([case_of(number, "triton")])[0] for number in (0, 6)]

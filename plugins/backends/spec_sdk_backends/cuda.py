@@ -133,7 +133,7 @@ class CudaBackend(Backend):
         properties = torch.cuda.get_device_properties(min(config.index, torch.cuda.device_count() - 1))
         # older ones compute bfloat16 in float32
         dtype = "bfloat16" if properties.major >= BFLOAT16_SINCE else "float32"
-        return Suitability(True, f"{properties.name}, and Triton is installed", RANK, dtype, sampler="exact")
+        return Suitability(True, f"{properties.name}, and Triton is installed", RANK, dtype)
 
     @classmethod
     def diagnose(cls) -> Sequence[Finding]:

@@ -13,12 +13,12 @@ from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, Tr
 from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
-from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
+from spec_sdk.ops.grown_paths import GrownPaths, PathDraws, ProbablePaths
 from spec_sdk.plugin import not_inherited
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
-from spec_sdk_drafters.levels_at_once import draws_of, grow_known, known_logits
+from spec_sdk_drafters.levels_at_once import draws_of, draws_without_asking, grow_known, known_logits
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
@@ -141,15 +141,22 @@ class GrowingDrafter(Drafter):
         self, requests: Sequence[Request], budgets: Sequence[Budget], depths: Sequence[int], able: Sequence[int]
     ) -> GrownPaths | None:
         """What :meth:`grown_paths` gives of one request alone, whose growth says what it will ask for."""
-        if len(able) != 1 or self.drafts_at_once or not self.grows_paths:
+        if len(able) != 1 or self.drafts_at_once or not self.grows_paths or requests[able[0]].changes_logits:
             return None
-        (i,) = able
-        width = None if requests[i].changes_logits else self.growth.kept_paths(requests[i])
-        if width is None:
+        request, budget, depth = requests[able[0]], budgets[able[0]], depths[able[0]]
+        width = self.growth.kept_paths(request)
+        if width is not None:
+            return self.grown_paths(request, ProbablePaths(width, depth, budget.nodes, budget.level_cost))
+        shape = self.growth.fixed_shape(depth, budget.nodes, request)
+        if shape is None or max(shape.widths) > 1 or not draws_without_asking(shape, request):
             return None
-        return self.grown_paths(
-            requests[i], ProbablePaths(width, depths[i], budgets[i].nodes, budgets[i].level_cost)
-        )
+        state = request.rng.get_state()
+        *uniforms, temperature = draws_of(request, len(shape.widths))
+        draws = PathDraws(tuple(uniforms), temperature * (shape.draw_temperature or 1.0), self.vocabulary)
+        grown = self.grown_paths(request, ProbablePaths.drawn(draws))
+        if grown is None or grown.root.drawn_K is None:
+            request.rng.set_state(state)
+        return grown
 
     def _follow(self, draft: GrowingDraft, grown: GrownPaths) -> bool:
         """Let a tree grow with the levels that were fed for it, as long as it asks for just these; whether it asks for
@@ -180,8 +187,7 @@ class GrowingDrafter(Drafter):
             request, budget = requests[i], budgets[i]
             if not (request.changes_logits or budget.level_cost):
                 shape = self.growth.fixed_shape(depths[i], budget.nodes, request)
-                recipe = request.sampler.recipe
-                if shape is not None and not (shape.drawn and (recipe is None or recipe.shaping.filtered)):
+                if shape is not None and (not shape.drawn or draws_without_asking(shape, request)):
                     alike.setdefault(shape, []).append(i)
         known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
         for shape, index in alike.items():

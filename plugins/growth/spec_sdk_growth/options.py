@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Literal, cast
+from dataclasses import replace
+from typing import Literal, cast, overload
 
 import torch
 
-from spec_sdk.contracts import LARGEST_TREE, TreeShape, option
+from spec_sdk.contracts import LARGEST_TREE, SomeLogits, TreeShape, option
 from spec_sdk.errors import UserError
 
 Children = Literal["top_k", "with_replacement", "without_replacement"]
@@ -46,11 +47,17 @@ def temperature_option() -> float:
     )
 
 
-def tempered(logits_V: torch.Tensor, temperature: float) -> torch.Tensor:
+@overload
+def tempered(logits: torch.Tensor, temperature: float) -> torch.Tensor: ...
+@overload
+def tempered(logits: SomeLogits, temperature: float) -> SomeLogits: ...
+def tempered(logits: torch.Tensor | SomeLogits, temperature: float) -> torch.Tensor | SomeLogits:
     """Logits [V] to draw from: divided by ``temperature``, in float32 at least; at 1 they are left as they are."""
     if temperature == 1:
-        return logits_V
-    return logits_V.to(torch.promote_types(logits_V.dtype, torch.float32)) / temperature
+        return logits
+    if isinstance(logits, SomeLogits):
+        return replace(logits, logits_R=tempered(logits.logits_R, temperature))
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
 
 
 def check_draws(children: str, temperature: float, growth: str, pruned: bool = False) -> None:

@@ -100,16 +100,32 @@ def grow_static(
                 for token in [token for token, left in zip(tokens, left_W, strict=True) if left]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
-            if logits.drawn_K is None:
+            if logits.drawn_K is not None:
+                _add_drawn(fed, frontier, logits, logits.drawn_K, temperature, request, drafter)
+            else:
                 count_read()
-            for k, (node, logits_V) in enumerate(zip(frontier, logits.full_KV, strict=True)):
-                distribution = request.sampler.distribution(tempered(logits_V, temperature))
-                if logits.drawn_K is not None:
-                    fed.add(node, logits.drawn_K[k], "with_replacement", distribution, drafter)
-                    continue
-                _draw_children(fed, node, distribution, count, children, request, drafter)
+                for node, logits_V in zip(frontier, logits.full_KV, strict=True):
+                    distribution = request.sampler.distribution(tempered(logits_V, temperature))
+                    _draw_children(fed, node, distribution, count, children, request, drafter)
         frontier = list(range(first_new, fed.size))
     return fed.build().tree
+
+
+def _add_drawn(
+    fed: TreeBuilder,
+    frontier: Sequence[int],
+    logits: DraftLogits,
+    drawn_K: Sequence[int],
+    temperature: float,
+    request: Request,
+    drafter: str,
+) -> None:
+    """Add the children that were drawn already, one of each node."""
+    for k, (node, token) in enumerate(zip(frontier, drawn_K, strict=True)):
+        distribution = request.sampler.distribution(tempered(logits.row(k), temperature))
+        if logits.probability_K is not None:
+            distribution.known = {token: logits.probability_K[k]}
+        fed.add(node, token, "with_replacement", distribution, drafter)
 
 
 def _draw_children(

@@ -1,8 +1,7 @@
 """The fused sampler: the reference's tokens for the same random numbers, from logits, without an N x V tensor.
 
-On the CPU one row at a time is normalised, and only rows that a verdict needs: those of visited nodes, and of a draft
-distribution whose token was rejected. Where the backend has a kernel for the rule, that gets the logits, and no row is
-made.
+In torch one row at a time is normalised, and only rows that a verdict needs: those of visited nodes, and of a draft
+distribution whose token was rejected. Where the backend has kernels for the rule, these get the logits.
 
 Legend: N tree nodes, V vocabulary.
 """
@@ -36,7 +35,7 @@ class ExactConfig:
     kernels: str = option(
         "auto",
         "what accepts and draws",
-        choices={"auto": "triton on a GPU, torch elsewhere", "triton": "", "torch": ""},
+        choices={"auto": "what the backend has", "triton": "", "torch": ""},
     )
 
 

@@ -1,5 +1,5 @@
-"""A draft model's or head's token tree in one native call, root and levels, where Python would take as long between its
-passes as these do.
+"""A draft model's or head's token tree, or drawn chain, in one native call, root and levels, where Python would take as
+long between its passes as these do.
 
 Legend: B requests, N rows of a pass, W children of a node, R tokens that can be drafted, X nodes, M model dim, V
 vocabulary, C positions, D head dim.
@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from spec_sdk.errors import UnusableLogits
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rounded_kv_cache import RoundedKVCache
+from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.grown_paths import (
     GrownLevel,
@@ -40,7 +42,7 @@ from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import DTYPES, Block, Cache, DraftModel, Growing, Lookup, Matrix, address
 from spec_sdk_backends.native.top import MOST_KEPT
 
-_INT64 = ctypes.c_int64
+_INT64, _DOUBLE = ctypes.c_int64, ctypes.c_double
 _HEAD_STAGES = (
     "entering",
     "normed_embedding",
@@ -88,7 +90,7 @@ def lookup_of(embedding: Embedding) -> Lookup | None:
 
 
 class NativePathGrower:
-    """Feeds what is committed, and the levels of the most probable paths behind it."""
+    """Feeds what is committed, and the levels of the most probable paths behind it, or of a drawn one."""
 
     def __init__(self, decoder: Decoder, lookup: Lookup) -> None:
         self._decoder = decoder
@@ -116,9 +118,7 @@ class NativePathGrower:
             logit_scale,
         )
 
-    def __call__(
-        self, rows: RowsToCommit, cache: Any, output: OutputRows, paths: ProbablePaths
-    ) -> GrownPaths | None:
+    def __call__(self, rows: RowsToCommit, cache: Any, output: OutputRows, paths: ProbablePaths) -> GrownPaths | None:
         columns = sum(head.outputs for head in output.heads)
         matrices = self._matrices(output.heads)
         if matrices is None or not self._takes(rows, cache, columns, paths):
@@ -140,6 +140,9 @@ class NativePathGrower:
         token_R, group = output.token_R, None
         if paths.groups and max(map(len, paths.groups)) > 1:
             group = (_INT64 * decoder.layers)(*(i for i, layers in enumerate(paths.groups) for _ in layers))
+        draws, uniform, probability = paths.draws, None, (_DOUBLE * most)()
+        if draws is not None:
+            uniform = (_DOUBLE * paths.depth)(*draws.uniforms)
         growing = Growing(
             rows.slot,
             rows.prefix,
@@ -156,9 +159,13 @@ class NativePathGrower:
             paths.nodes,
             None if group is None else ctypes.addressof(group),
             paths.least_reach,
+            None if uniform is None else ctypes.addressof(uniform),
+            0.0 if draws is None else draws.temperature,
+            0 if draws is None else draws.vocabulary,
             logits_XR.data_ptr(),
             logprob_XW.data_ptr(),
             token_XW.data_ptr(),
+            ctypes.addressof(probability),
             None if state_XM is None else state_XM.data_ptr(),
             ctypes.addressof(node_token),
             ctypes.addressof(node_parent),
@@ -170,9 +177,14 @@ class NativePathGrower:
         )
         vocabulary = decoder.vocabulary
 
-        def logits_of(first: int, nodes: int) -> ToppedLogits:
+        def logits_of(first: int, nodes: int) -> DraftLogits:
             own = slice(first, first + nodes)
             logits_KR = logits_XR[own]
+            if draws is not None:
+                drawn_K, probability_K = tuple(token_XW[own, 0].tolist()), tuple(probability[own])
+                if min(drawn_K) < 0:
+                    raise UnusableLogits(0)
+                return DraftLogits(logits_KR, token_R, vocabulary, drawn_K=drawn_K, probability_K=probability_K)
             return ToppedLogits(logits_KR, token_R, vocabulary, logprob_KW=logprob_XW[own], token_KW=token_XW[own])
 
         grown, first = list[GrownLevel](), 1
@@ -190,6 +202,7 @@ class NativePathGrower:
             # a pass says what is wrong with a token that there is not
             and max(rows.tokens) < self._tokens
             and 0 < paths.width <= min(self._most_rows, MOST_KEPT, columns)
+            and (paths.draws is None or (paths.width == 1 and paths.draws.temperature > 0))
             and (paths.groups is None or [*chain(*paths.groups)] == [*range(self._decoder.layers)])
             and type(cache) in (KVCache, RoundedKVCache)
         )
@@ -198,4 +211,3 @@ class NativePathGrower:
         """The output heads for the kernels; None where one lies in another form."""
         known = [head.matrix for head in heads if isinstance(head, NativeProjection | NativeQuantizedProjection)]
         return (Matrix * len(known))(*known) if len(known) == len(heads) else None
-

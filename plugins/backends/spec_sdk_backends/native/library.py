@@ -207,12 +207,19 @@ def _declare(loaded: Any) -> None:
         function = getattr(loaded, f"spec_{name}")
         function.argtypes = [short, *types, short]
         function.restype = None
-    loaded.spec_wait.argtypes = [short]
-    loaded.spec_wait.restype = None
-    loaded.spec_amx.argtypes = [short]
-    loaded.spec_amx.restype = short
-    loaded.spec_uses_amx.argtypes = []
-    loaded.spec_uses_amx.restype = short
+    answering: dict[str, tuple[list[Any], Any]] = {
+        "wait": ([short], None),
+        "amx": ([short], short),
+        "uses_amx": ([], short),
+        "mass_of_logits": ([short, pointer, pointer, pointer, whole, number, short], number),
+        "mass_of_probabilities": ([pointer, pointer], number),
+        "mass_beyond": ([pointer, pointer, number, pointer, number, short], number),
+        "mass_without": ([pointer, whole], number),
+        "draw": ([pointer, number], whole),
+    }
+    for name, (types, result) in answering.items():
+        function = getattr(loaded, f"spec_{name}")
+        function.argtypes, function.restype = types, result
 
 
 def _works(loaded: Any) -> bool:

@@ -6,11 +6,12 @@ V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from spec_sdk.ops import Ops
+from spec_sdk.ops import Ops, PendingDecision, Rule, ScoredTree
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
@@ -25,6 +26,7 @@ from spec_sdk_backends.native.products import NativeProjection, NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import DTYPES
 from spec_sdk_backends.native.top import top_log_probabilities
+from spec_sdk_backends.native.verdicts import with_native_rows
 from spec_sdk_backends.thread_waiting import ThreadWaiting
 
 SPINS = {False: 20_000, True: 100}
@@ -96,6 +98,11 @@ class NativeOps(Ops):
     def top_log_probabilities(self, logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         found = top_log_probabilities(logits_NV, min(count, logits_NV.shape[-1]))
         return self.other.top_log_probabilities(logits_NV, count) if found is None else found
+
+    def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
+        if rule == "multi_step":
+            scored = [with_native_rows(tree) for tree in scored]
+        return super().accept(rule, scored)
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN

@@ -178,5 +178,13 @@ class Growing(ctypes.Structure):
         *((name, _WHOLE) for name in ("depth", "width", "nodes")),
         ("group", _POINTER),
         ("least_reach", ctypes.c_double),
-        *((name, _POINTER) for name in ("logits", "logprob", "token_top", "state", "node_token", "node_parent", "fed")),
+        ("uniform", _POINTER),
+        ("temperature", ctypes.c_double),
+        ("tokens", _WHOLE),
+        *((name, _POINTER) for name in ("logits", "logprob", "token_top", "probability", "state")),
+        *((name, _POINTER) for name in ("node_token", "node_parent", "fed")),
     ]
+
+
+class Mass(ctypes.Structure):
+    _fields_ = [("tokens", _WHOLE), ("of", _POINTER), ("sums", _POINTER)]

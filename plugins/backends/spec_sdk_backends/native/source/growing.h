@@ -1,4 +1,5 @@
-// A token tree of the most probable paths in one call: what was committed is fed, then level after level of the tree.
+// A token tree of the most probable paths in one call, or a chain of drawn tokens: what was committed is fed, then level
+// after level of the tree.
 //
 // A model that drafts is small: between its passes Python would take as long as they do. The tree grows as the host
 // would grow it, in float64 and with the same order of equal paths, so that it can be grown there once more.
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "mass.h"
 #include "product.h"
 #include "top.h"
 
@@ -65,11 +67,15 @@ extern "C" struct Growing {
     int64_t nodes;             // most nodes of the tree, the root included
     const int64_t* group;      // of each block, as blocks takes it, in passes of the tree's levels; null: of each its own
     double least_reach;        // a level that is reached less probably is not fed
+    const double* uniform;     // [depth], where a chain is drawn, width 1: what each token is drawn with; or null
+    double temperature;        // of draws, as tokens:
+    int64_t tokens;            // only those below can be drawn
 
     // written; X: the root and all nodes that are fed
     void* logits;              // [X, R]
-    float* logprob;            // [X, width], as token_top: the most probable children
-    int64_t* token_top;
+    float* logprob;            // [X, width], as token_top: the most probable children, or the drawn one
+    int64_t* token_top;        // -1: it cannot be drawn
+    double* probability;       // [X], where a chain is drawn: that with which the child was
     void* state;               // [X, M] of a head: what the children are fed
     int64_t* node_token;       // [X - 1], as node_parent, whose numbers count from the root's 0
     int64_t* node_parent;
@@ -211,10 +217,24 @@ template <class T> class Feeder {
         if (_model.logit_scale != 1.0)
             for (int64_t i = 0; i < nodes * _columns; i++)
                 logits[i] = rounded<T>(to_float(logits[i]) * float(_model.logit_scale));
+        if (_growing.uniform) return draw_child(logits, first);
         int64_t width = _growing.width, *top = _growing.token_top + first * width;
         top_log_probabilities<T>(logits, _columns, nodes, _columns, width, _growing.logprob + first * width, top,
                                  _threads);
         for (int64_t i = 0; _growing.token_of && i < nodes * width; i++) top[i] = _growing.token_of[top[i]];
+    }
+
+    // in the order of tokens, whatever that of their logits is
+    void draw_child(const T* logits, int64_t node) {
+        thread_local std::vector<float> kept_mass, kept_sums;
+        Mass mass{_growing.tokens};
+        kept_mass.resize(mass.tokens), kept_sums.resize(mass.tiles());
+        mass.of = kept_mass.data(), mass.sums = kept_sums.data();
+        double whole = mass_of_logits(mass, logits, _growing.token_of, _columns, _growing.temperature, _threads);
+        int64_t token = std::isnan(whole) ? -1 : drawn(mass, _growing.uniform[node]);
+        double probability = token < 0 ? 0.0 : mass.of[token] / whole;
+        _growing.token_top[node] = token, _growing.probability[node] = probability;
+        _growing.logprob[node] = float(std::log(probability));
     }
 
     const DraftModel& _model;

@@ -1,6 +1,7 @@
 // What Python calls. dtype: 0 float32, 1 bfloat16. Nothing is checked here: the callers know their tensors.
 #include "blocks.h"
 #include "growing.h"
+#include "mass.h"
 #include "product.h"
 #include "top.h"
 
@@ -143,7 +144,24 @@ void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t 
                       position, threads, nullptr, left);
 }
 
-// a token tree of the most probable paths behind what is committed, as growing.h says
+// what tokens are drawn from, and drawing, as mass.h says
+double spec_mass_of_logits(int dtype, const Mass* mass, const void* logits, const int64_t* token, int64_t count,
+                           double temperature, int threads) {
+    if (dtype) return mass_of_logits(*mass, (const bf16*)logits, token, count, temperature, threads);
+    return mass_of_logits(*mass, (const float*)logits, token, count, temperature, threads);
+}
+
+double spec_mass_of_probabilities(const Mass* mass, const float* given) { return mass_of_probabilities(*mass, given); }
+
+double spec_mass_beyond(const Mass* beyond, const Mass* p, double p_sum, const Mass* q, double q_sum, int threads) {
+    return mass_beyond(*beyond, *p, p_sum, *q, q_sum, threads);
+}
+
+double spec_mass_without(const Mass* mass, int64_t token) { return mass_without(*mass, token); }
+
+int64_t spec_draw(const Mass* mass, double uniform) { return drawn(*mass, uniform); }
+
+// a token tree of the most probable paths, or a drawn chain, behind what is committed, as growing.h says
 void spec_grow(int dtype, const DraftModel* model, const Growing* growing, const Cache* cache, int threads) {
     if (dtype)
         grow<bf16>(*model, *growing, *cache, threads);
