@@ -15,8 +15,8 @@ from spec_sdk.errors import UnusableLogits
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import DrawnTree, Ops, Recipe, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
-from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.ops.inversion import draw, next_uniform
+from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.plugin import Plugin, Random, not_inherited
 from spec_sdk.sampling_params import SamplingParams
 

@@ -17,16 +17,19 @@ import torch
 
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.rows import Shaping
 
 
 @dataclass(frozen=True)
 class PathDraws:
-    """How the tokens of a chain are drawn: by inversion in the order of tokens, as a sampler without filters does, from
-    the tokens below ``vocabulary``. ``uniforms``: a random number for each level. ``temperature``: logits are divided
-    by it.
+    """How the tokens of a chain are drawn: by inversion in the order of tokens, of those below ``vocabulary``.
+
+    ``uniforms``: a random number for each level. Logits are divided by ``temperature`` before ``shaping`` makes
+    probabilities of them.
     """
 
     uniforms: tuple[float, ...]
+    shaping: Shaping
     temperature: float
     vocabulary: int
 

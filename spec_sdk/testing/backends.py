@@ -13,7 +13,7 @@ import torch
 
 from spec_sdk.contracts import Backend, Finding, SamplingParams
 from spec_sdk.errors import UserError
-from spec_sdk.ops import RULES, LogitsToCome, Ops, Recipe, Rows, ScoredTree, UnscoredTree, read_decisions
+from spec_sdk.ops import RULES, FromLogits, LogitsToCome, Ops, Recipe, Rows, ScoredTree, UnscoredTree, read_decisions
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler
 from spec_sdk.testing.executors import CHECKS, check_executor
@@ -180,6 +180,9 @@ def _scored(rule: str, make_sampler: MakeSampler, params: SamplingParams, device
         closed = tree.build().tree
         logits_NV = (2 * torch.randn((closed.size, VOCABULARY), generator=rng)).to(device)
         rows: Rows = sampler.rows(closed, logits_NV)
+        if not (sampler.greedy or sampler.own_probabilities) and rows.from_logits is None:
+            # so that kernels that make rows by themselves are asked, too
+            rows.from_logits = FromLogits(logits_NV, params)
         numbers = torch.Generator().manual_seed(1000 + number)
 
         def uniforms(count: int, numbers: torch.Generator = numbers) -> list[float]:

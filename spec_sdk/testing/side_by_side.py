@@ -12,9 +12,9 @@ import torch
 
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.executor import Executor, LogitRows, PassOutput, PassPlan
-from spec_sdk.ops.vocabulary_row import spread
 from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
+from spec_sdk.ops.vocabulary_row import spread
 
 CPU = torch.device("cpu")
 

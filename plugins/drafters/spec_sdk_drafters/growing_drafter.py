@@ -14,11 +14,12 @@ from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.ops.grown_paths import GrownPaths, PathDraws, ProbablePaths
+from spec_sdk.ops.inversion import next_uniform
 from spec_sdk.plugin import not_inherited
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
-from spec_sdk_drafters.levels_at_once import draws_of, draws_without_asking, grow_known, known_logits
+from spec_sdk_drafters.levels_at_once import draws_of, grow_known, known_logits
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
@@ -147,12 +148,12 @@ class GrowingDrafter(Drafter):
         width = self.growth.kept_paths(request)
         if width is not None:
             return self.grown_paths(request, ProbablePaths(width, depth, budget.nodes, budget.level_cost))
-        shape = self.growth.fixed_shape(depth, budget.nodes, request)
-        if shape is None or max(shape.widths) > 1 or not draws_without_asking(shape, request):
+        shape, recipe = self.growth.fixed_shape(depth, budget.nodes, request), request.sampler.recipe
+        if shape is None or shape.draw_temperature is None or max(shape.widths) > 1 or recipe is None:
             return None
         state = request.rng.get_state()
-        *uniforms, temperature = draws_of(request, len(shape.widths))
-        draws = PathDraws(tuple(uniforms), temperature * (shape.draw_temperature or 1.0), self.vocabulary)
+        uniforms = tuple(next_uniform(request.rng) for _ in shape.widths)
+        draws = PathDraws(uniforms, recipe.shaping, shape.draw_temperature, self.vocabulary)
         grown = self.grown_paths(request, ProbablePaths.drawn(draws))
         if grown is None or grown.root.drawn_K is None:
             request.rng.set_state(state)
@@ -187,7 +188,8 @@ class GrowingDrafter(Drafter):
             request, budget = requests[i], budgets[i]
             if not (request.changes_logits or budget.level_cost):
                 shape = self.growth.fixed_shape(depths[i], budget.nodes, request)
-                if shape is not None and (not shape.drawn or draws_without_asking(shape, request)):
+                recipe = request.sampler.recipe
+                if shape is not None and not (shape.drawn and (recipe is None or recipe.shaping.filtered)):
                     alike.setdefault(shape, []).append(i)
         known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
         for shape, index in alike.items():

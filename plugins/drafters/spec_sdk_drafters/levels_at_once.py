@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spec_sdk.contracts import DraftLogits, Request, TreeShape
+from spec_sdk.contracts import DraftLogits, Request
 from spec_sdk.errors import PluginFault, UnusableLogits
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.ops.inversion import next_uniform
@@ -42,12 +42,6 @@ def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits:
     if min(drawn_K) < 0:
         raise UnusableLogits(0)
     return DraftLogits(level.logits_KR, None, vocabulary, drawn_K=tuple(drawn_K))
-
-
-def draws_without_asking(shape: TreeShape, request: Request) -> bool:
-    """Whether tokens are drawn, and by what a kernel can draw them by."""
-    recipe = request.sampler.recipe
-    return shape.drawn and recipe is not None and not recipe.shaping.filtered
 
 
 def draws_of(request: Request, levels: int) -> list[float]:

@@ -39,7 +39,17 @@ from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.side_by_side import SideBySide
-from spec_sdk_backends.native.structures import DTYPES, Block, Cache, DraftModel, Growing, Lookup, Matrix, address
+from spec_sdk_backends.native.structures import (
+    DTYPES,
+    Block,
+    Cache,
+    DraftModel,
+    Growing,
+    Lookup,
+    Matrix,
+    Shaping,
+    address,
+)
 from spec_sdk_backends.native.top import MOST_KEPT
 
 _INT64, _DOUBLE = ctypes.c_int64, ctypes.c_double
@@ -140,9 +150,10 @@ class NativePathGrower:
         token_R, group = output.token_R, None
         if paths.groups and max(map(len, paths.groups)) > 1:
             group = (_INT64 * decoder.layers)(*(i for i, layers in enumerate(paths.groups) for _ in layers))
-        draws, uniform, probability = paths.draws, None, (_DOUBLE * most)()
+        draws, uniform, shaping, probability = paths.draws, None, None, (_DOUBLE * most)()
         if draws is not None:
             uniform = (_DOUBLE * paths.depth)(*draws.uniforms)
+            shaping = Shaping.of(draws.shaping, draws.shaping.temperature * draws.temperature)
         growing = Growing(
             rows.slot,
             rows.prefix,
@@ -160,7 +171,7 @@ class NativePathGrower:
             None if group is None else ctypes.addressof(group),
             paths.least_reach,
             None if uniform is None else ctypes.addressof(uniform),
-            0.0 if draws is None else draws.temperature,
+            None if shaping is None else address(shaping),
             0 if draws is None else draws.vocabulary,
             logits_XR.data_ptr(),
             logprob_XW.data_ptr(),
@@ -202,7 +213,7 @@ class NativePathGrower:
             # a pass says what is wrong with a token that there is not
             and max(rows.tokens) < self._tokens
             and 0 < paths.width <= min(self._most_rows, MOST_KEPT, columns)
-            and (paths.draws is None or (paths.width == 1 and paths.draws.temperature > 0))
+            and (paths.draws is None or (paths.width == 1 and paths.draws.shaping.temperature > 0))
             and (paths.groups is None or [*chain(*paths.groups)] == [*range(self._decoder.layers)])
             and type(cache) in (KVCache, RoundedKVCache)
         )

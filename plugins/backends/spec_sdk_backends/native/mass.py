@@ -18,7 +18,7 @@ from spec_sdk_backends.native.structures import DTYPES, address
 
 TILE = 256
 """``MASS_TILE`` of ``source/mass.h``."""
-_rows = threading.local()
+_thread = threading.local()
 
 
 def takes(logits: torch.Tensor | SomeLogits) -> bool:
@@ -46,15 +46,14 @@ class Mass:
         """The one of this ``use`` in this thread, to be written anew: memory that is touched for the first time costs
         more than the arithmetic on it.
         """
-        rows = _rows.__dict__
+        rows: dict[Hashable, Mass] = _thread.__dict__.setdefault("rows", {})
         found = rows.get(use)
         if found is None or found.vocabulary != vocabulary:
             found = rows[use] = Mass(vocabulary)
-        made: Mass = found
-        return made
+        return found
 
-    def of_logits(self, logits: torch.Tensor | SomeLogits, temperature: float) -> float:
-        """Of a row that :func:`takes` says yes to, divided by the temperature. Returns ``whole``."""
+    def of_logits(self, logits: torch.Tensor | SomeLogits, shaping: structures.Shaping) -> float:
+        """Of a row that :func:`takes` says yes to, 0 of tokens that the filters leave out. Returns ``whole``."""
         row, token_R = (logits.logits_R, logits.token_R) if isinstance(logits, SomeLogits) else (logits, None)
         self.whole = library().spec_mass_of_logits(
             DTYPES[row.dtype],
@@ -62,7 +61,7 @@ class Mass:
             row.data_ptr(),
             None if token_R is None else token_R.data_ptr(),
             row.shape[0],
-            temperature,
+            address(shaping),
             torch.get_num_threads(),
         )
         return self.whole

@@ -10,6 +10,7 @@ from typing import Self
 
 import torch
 
+from spec_sdk.ops import rows
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -178,8 +179,7 @@ class Growing(ctypes.Structure):
         *((name, _WHOLE) for name in ("depth", "width", "nodes")),
         ("group", _POINTER),
         ("least_reach", ctypes.c_double),
-        ("uniform", _POINTER),
-        ("temperature", ctypes.c_double),
+        *((name, _POINTER) for name in ("uniform", "shaping")),
         ("tokens", _WHOLE),
         *((name, _POINTER) for name in ("logits", "logprob", "token_top", "probability", "state")),
         *((name, _POINTER) for name in ("node_token", "node_parent", "fed")),
@@ -188,3 +188,16 @@ class Growing(ctypes.Structure):
 
 class Mass(ctypes.Structure):
     _fields_ = [("tokens", _WHOLE), ("of", _POINTER), ("sums", _POINTER)]
+
+
+class Shaping(ctypes.Structure):
+    _fields_ = [
+        ("temperature", ctypes.c_double),
+        ("top_k", _WHOLE),
+        *((name, ctypes.c_double) for name in ("top_p", "min_p")),
+    ]
+
+    @classmethod
+    def of(cls, params: rows.Shaping, temperature: float) -> Self:
+        """Those of ``params``, but for the ``temperature``."""
+        return cls(temperature, params.top_k, params.top_p, params.min_p)

@@ -18,12 +18,13 @@ from spec_sdk.ops import FromLogits, Left, Rows, ScoredTree
 from spec_sdk.ops.draws import DraftDistribution, Draw
 from spec_sdk.ops.rows import possible
 from spec_sdk_backends.native.mass import Mass, takes
+from spec_sdk_backends.native.structures import Shaping
 
 
 def with_native_rows(scored: ScoredTree) -> ScoredTree:
-    """The same tree with rows of the kernels; as it is where they lack something: filters, or the sigmoid."""
+    """The same tree with rows of the kernels; as it is where they lack something, as the sigmoid."""
     given = scored.rows.from_logits
-    if given is None or given.sigmoid is not None or given.shaping.filtered or not takes(given.logits_NV[0]):
+    if given is None or given.sigmoid is not None or not takes(given.logits_NV[0]):
         return scored
     return ScoredTree(scored.tree, NativeRows(scored.rows, given), scored.uniforms)
 
@@ -34,7 +35,7 @@ class NativeRows(Rows):
     def __init__(self, rows: Rows, given: FromLogits) -> None:
         super().__init__(rows.tree, given.logits_NV, rows.greedy)
         self._rows = rows
-        self.temperature = given.shaping.temperature
+        self.shaping = Shaping.of(given.shaping, given.shaping.temperature)
 
     def unread(self, choices_only: bool) -> list[torch.Tensor]:
         return [self.logits_NV]
@@ -68,7 +69,7 @@ class NativeLeft(Left):
         logits_V = rows.logits_NV[node]
         self._vocabulary = logits_V.shape[0]
         self._p, self._spare = self._row("p"), self._row("spare")
-        if isnan(self._p.of_logits(logits_V, rows.temperature)):
+        if isnan(self._p.of_logits(logits_V, rows.shaping)):
             raise UnusableLogits(node)
         self._q: Mass | None = None
         self._rest: dict[int, Mass] = {}
@@ -112,7 +113,7 @@ class NativeLeft(Left):
         if self._q is None:
             self._q, source = self._row("q", draw.sequence), draw.source
             if isinstance(source, DraftDistribution) and source.made is None and takes(source.logits):
-                if isnan(self._q.of_logits(source.logits, self.rows.temperature)):
+                if isnan(self._q.of_logits(source.logits, self.rows.shaping)):
                     raise UnusableLogits(self.node, "draft, ")
             else:
                 self._q.of_probabilities(self.rows.draft(draw, self.node).float())

@@ -68,7 +68,7 @@ extern "C" struct Growing {
     const int64_t* group;      // of each block, as blocks takes it, in passes of the tree's levels; null: of each its own
     double least_reach;        // a level that is reached less probably is not fed
     const double* uniform;     // [depth], where a chain is drawn, width 1: what each token is drawn with; or null
-    double temperature;        // of draws, as tokens:
+    const Shaping* shaping;    // of draws, as tokens:
     int64_t tokens;            // only those below can be drawn
 
     // written; X: the root and all nodes that are fed
@@ -230,7 +230,8 @@ template <class T> class Feeder {
         Mass mass{_growing.tokens};
         kept_mass.resize(mass.tokens), kept_sums.resize(mass.tiles());
         mass.of = kept_mass.data(), mass.sums = kept_sums.data();
-        double whole = mass_of_logits(mass, logits, _growing.token_of, _columns, _growing.temperature, _threads);
+        Logits<T> given{logits, _growing.token_of, _columns, mass.tokens};
+        double whole = mass_of_logits(mass, given, *_growing.shaping, _threads);
         int64_t token = std::isnan(whole) ? -1 : drawn(mass, _growing.uniform[node]);
         double probability = token < 0 ? 0.0 : mass.of[token] / whole;
         _growing.token_top[node] = token, _growing.probability[node] = probability;

@@ -146,9 +146,9 @@ void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t 
 
 // what tokens are drawn from, and drawing, as mass.h says
 double spec_mass_of_logits(int dtype, const Mass* mass, const void* logits, const int64_t* token, int64_t count,
-                           double temperature, int threads) {
-    if (dtype) return mass_of_logits(*mass, (const bf16*)logits, token, count, temperature, threads);
-    return mass_of_logits(*mass, (const float*)logits, token, count, temperature, threads);
+                           const Shaping* shaping, int threads) {
+    if (dtype) return mass_of_logits<bf16>(*mass, {(const bf16*)logits, token, count, mass->tokens}, *shaping, threads);
+    return mass_of_logits<float>(*mass, {(const float*)logits, token, count, mass->tokens}, *shaping, threads);
 }
 
 double spec_mass_of_probabilities(const Mass* mass, const float* given) { return mass_of_probabilities(*mass, given); }

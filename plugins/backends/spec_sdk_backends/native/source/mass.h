@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -48,58 +50,163 @@ template <class F> void over_tiles(const Mass& mass, int threads, const F& f) {
     for (int64_t share = 0; share < shares; share++) f(tiles * share / shares, tiles * (share + 1) / shares);
 }
 
-// The largest of ``count`` logits; not finite if they are unusable: NaN or +infinity among them, or nothing but -infinity.
-// ``token``: of each logit, null: its place; logits of tokens from ``tokens`` on are passed over.
-template <class T> float largest_logit(const T* logits, const int64_t* token, int64_t count, int64_t tokens) {
-    constexpr int STEP = 64;
-    float top[STEP];
-    int unusable[STEP] = {};
-    std::fill_n(top, STEP, -std::numeric_limits<float>::infinity());
-    auto look = [&](float x, int l) {
-        unusable[l] |= x != x;
-        top[l] = x > top[l] ? x : top[l];
-    };
-    int64_t i = 0;
-    if (!token)
-        for (; i + STEP <= count; i += STEP)
-            for (int l = 0; l < STEP; l++) look(to_float(logits[i + l]), l);
-    for (; i < count; i++)
-        if (!token || token[i] < tokens) look(to_float(logits[i]), 0);
-    if (*std::max_element(unusable, unusable + STEP)) return std::numeric_limits<float>::quiet_NaN();
-    return *std::max_element(top, top + STEP);
+// How logits become mass. Filters in the order top-k, top-p, min-p; 0, 1 and 0 where they are off.
+extern "C" struct Shaping {
+    double temperature;
+    int64_t top_k;
+    double top_p, min_p;
+};
+
+// Logits of some tokens: ``token`` names them, null: they are of 0 … count - 1. Those of tokens from ``tokens`` on are
+// passed over.
+template <class T> struct Logits {
+    const T* of;
+    const int64_t* token;
+    int64_t count, tokens;
+
+    float operator[](int64_t i) const {
+        return !token || token[i] < tokens ? to_float(of[i]) : -std::numeric_limits<float>::infinity();
+    }
+
+    // the largest of those from ``i`` up to ``end``; NaN if there is one among them
+    float largest(int64_t i, int64_t end) const {
+        constexpr int WIDE = 64;
+        float top[WIDE];
+        int unusable[WIDE] = {};
+        std::fill_n(top, WIDE, -std::numeric_limits<float>::infinity());
+        auto look = [&](float x, int l) {
+            unusable[l] |= x != x;
+            top[l] = x > top[l] ? x : top[l];
+        };
+        if (!token)
+            for (; i + WIDE <= end; i += WIDE)
+                for (int l = 0; l < WIDE; l++) look(to_float(of[i + l]), l);
+        for (; i < end; i++) look((*this)[i], 0);
+        for (int width = WIDE / 2; width > 0; width /= 2)
+            for (int l = 0; l < width; l++) {
+                unusable[l] |= unusable[l + width];
+                top[l] = top[l + width] > top[l] ? top[l + width] : top[l];
+            }
+        return unusable[0] ? std::numeric_limits<float>::quiet_NaN() : top[0];
+    }
+};
+
+// the ``k``-th largest of all, without order among the others
+inline float kth_largest(std::vector<float>& x, int64_t k) {
+    std::nth_element(x.begin(), x.begin() + (k - 1), x.end(), std::greater<float>());
+    return x[k - 1];
 }
 
-// e^((x - top) / T) of each logit as the mass of its token, and no mass of tokens that have no logit. ``token`` as above.
-// The mass's sum; NaN for unusable logits, and then there is none.
-template <class T>
-double mass_of_logits(const Mass& mass, const T* logits, const int64_t* token, int64_t count, double temperature,
-                      int threads) {
-    count = token ? count : std::min(count, mass.tokens);
-    float top = largest_logit(logits, token, count, mass.tokens);
+// The ``k``-th largest logit, none of which is NaN. That of the steps' largest ones is no larger, so that few steps need
+// be looked into.
+template <class T> float kth_logit(const Logits<T>& logits, int64_t k) {
+    constexpr int64_t STEP = 256;
+    std::vector<float> largest, some;
+    for (int64_t i = 0; i < logits.count; i += STEP)
+        largest.push_back(logits.largest(i, std::min(i + STEP, logits.count)));
+    some = largest;
+    float least = k < int64_t(some.size()) ? kth_largest(some, k) : -std::numeric_limits<float>::infinity();
+    some.clear();
+    for (int64_t i = 0; i < logits.count; i++) {
+        if (largest[i / STEP] < least)
+            i += STEP - 1;
+        else if (logits[i] >= least)
+            some.push_back(logits[i]);
+    }
+    return kth_largest(some, k);
+}
+
+// What top-p and min-p keep of a row whose largest mass is 1: more than ``least``, and of just as much the tokens up to
+// ``last``.
+struct Border {
+    float least;
+    int64_t last;
+};
+
+// The fewest most probable tokens whose sum reaches ``top_p``; of equals the first ones. Tokens of less than 1 - top_p
+// shared by all lie outside. Others are sorted by their leading bits, and only those about the border wholly.
+inline Border nucleus(const Mass& mass, double whole, double top_p) {
+    constexpr int LEADING = 12, BUCKETS = 1 << LEADING;  // sign, exponent, and three bits of the fraction
+    struct Found {
+        float mass;
+        int64_t token;
+    };
+    auto bucket_of = [](float x) {
+        uint32_t bits;
+        std::memcpy(&bits, &x, sizeof bits);
+        return int(bits >> (32 - LEADING));
+    };
+    thread_local std::vector<Found> found;
+    thread_local std::vector<double> sums;
+    found.clear(), sums.assign(BUCKETS, 0.0);
+    float least = float(std::min(1.0, (1 - top_p) * whole / mass.tokens));
+    constexpr int STEP = 64;
+    for (int64_t first = 0; first < mass.tokens; first += STEP) {
+        int64_t end = std::min(first + STEP, mass.tokens);
+        int any = 0;
+        for (int64_t i = first; i < end; i++) any |= mass.of[i] >= least;
+        if (any)
+            for (int64_t i = first; i < end; i++)
+                if (mass.of[i] >= least && mass.of[i] > 0) {
+                    found.push_back({mass.of[i], i});
+                    sums[bucket_of(mass.of[i])] += mass.of[i];
+                }
+    }
+    double goal = top_p * whole, before = 0;
+    int bucket = BUCKETS - 1;
+    for (; bucket > 0 && before + sums[bucket] < goal; bucket--) before += sums[bucket];
+    auto last = std::partition(found.begin(), found.end(), [&](const Found& x) { return bucket_of(x.mass) == bucket; });
+    std::sort(found.begin(), last, [](const Found& a, const Found& b) {
+        return a.mass != b.mass ? a.mass > b.mass : a.token < b.token;
+    });
+    Border border{least, mass.tokens};  // where rounding leaves the sum short of its goal
+    for (auto x = found.begin(); x != last && before < goal; before += x->mass, x++) border = {x->mass, x->token};
+    return border;
+}
+
+// The logits' mass, e^((x - top) / T) of what the filters keep, and none of all other tokens. Its sum; NaN for unusable
+// logits, and then there is none: with NaN or +infinity among them, or nothing but -infinity.
+template <class T> double mass_of_logits(const Mass& mass, Logits<T> logits, const Shaping& shaping, int threads) {
+    if (!logits.token) logits.count = std::min(logits.count, mass.tokens);
+    float top = logits.largest(0, logits.count), least = -std::numeric_limits<float>::infinity();
     if (!std::isfinite(top)) return std::numeric_limits<double>::quiet_NaN();
-    float per = float(1 / std::max(temperature, double(std::numeric_limits<float>::min())));
-    if (token) {
+    if (0 < shaping.top_k && shaping.top_k < logits.count) least = kth_logit(logits, shaping.top_k);
+    float per = float(1 / std::max(shaping.temperature, double(std::numeric_limits<float>::min())));
+    auto of = [=](float x) { return x >= least ? exponential((x - top) * per) : 0.0f; };
+    if (logits.token) {
         std::fill_n(mass.of, mass.tokens, 0.0f);
         float some[MASS_TILE];
-        for (int64_t first = 0; first < count; first += MASS_TILE) {
-            int64_t size = std::min(MASS_TILE, count - first);
-            for (int64_t i = 0; i < size; i++) some[i] = exponential((to_float(logits[first + i]) - top) * per);
+        for (int64_t first = 0; first < logits.count; first += MASS_TILE) {
+            int64_t size = std::min(MASS_TILE, logits.count - first);
+            for (int64_t i = 0; i < size; i++) some[i] = of(to_float(logits.of[first + i]));
             for (int64_t i = 0; i < size; i++)
-                if (token[first + i] < mass.tokens) mass.of[token[first + i]] = some[i];
+                if (logits.token[first + i] < mass.tokens) mass.of[logits.token[first + i]] = some[i];
         }
+        // what this thread wrote, it adds up faster by itself
+        threads = 1;
     }
-    // what this thread wrote, it adds up faster by itself
-    over_tiles(mass, token ? 1 : threads, [&](int64_t first, int64_t last) {
-        for (int64_t t = first; t < last; t++) {
-            if (!token) {
-                int64_t i = t * MASS_TILE, end = std::min(mass.end(t), std::max(i, count));
-                for (; i < end; i++) mass.of[i] = exponential((to_float(logits[i]) - top) * per);
-                for (; i < mass.end(t); i++) mass.of[i] = 0;
-            }
-            mass.sum_tile(t);
+    auto sum = [&](const auto& make) {
+        over_tiles(mass, threads, [&](int64_t first, int64_t last) {
+            for (int64_t t = first; t < last; t++) make(t * MASS_TILE, mass.end(t)), mass.sum_tile(t);
+        });
+        return mass.total();
+    };
+    double whole = sum([&](int64_t first, int64_t end) {
+        if (logits.token) return;
+        int64_t known = std::clamp(logits.count, first, end);
+        for (int64_t i = first; i < known; i++) mass.of[i] = of(to_float(logits.of[i]));
+        for (int64_t i = known; i < end; i++) mass.of[i] = 0;
+    });
+    if (shaping.top_p >= 1 && shaping.min_p <= 0) return whole;
+    Border border{0.0f, mass.tokens};
+    if (shaping.top_p < 1) border = nucleus(mass, whole, shaping.top_p);
+    if (float(shaping.min_p) > border.least) border = {float(shaping.min_p), mass.tokens};
+    return sum([&](int64_t first, int64_t end) {
+        for (int64_t i = first; i < end; i++) {
+            float x = mass.of[i];
+            mass.of[i] = x > border.least || (x == border.least && i <= border.last) ? x : 0;
         }
     });
-    return mass.total();
 }
 
 // Probabilities that are given [tokens] as mass of their own; its sum.

@@ -1,0 +1,182 @@
+"""Verdicts on rows of the native kernels are the reference's for the same random numbers, and as lossless.
+
+Legend: N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Sampler, SamplingParams
+from spec_sdk.errors import UnusableLogits
+from spec_sdk.ops import Ops
+from spec_sdk.ops.vocabulary_row import SomeLogits
+from spec_sdk.testing import SIGNIFICANCE, TREES, check_verifier
+from spec_sdk.testing.backends import check_rule
+from spec_sdk.testing.defaults import reference_sampler
+from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_backends.cpu import CpuBackend, CpuOps
+from spec_sdk_backends.native import verdicts
+from spec_sdk_backends.native.mass import Mass
+from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
+from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
+from spec_sdk_verifiers.chain_rejection import ChainRejection
+from spec_sdk_verifiers.multi_step import MultiStep
+from tests.losslessness.plans import TREES as TREE_PLANS
+from tests.samplers.random_cases import Case, Given, make_case
+from tests.samplers.random_trees import WAYS, TreeCase, is_allowed, make_tree_case
+from tests.samplers.test_equal_tokens import FEW, differing, differing_trees
+from tests.samplers.test_losslessness import DRAWN_CHAIN, PENALISED, probability
+
+SAMPLED = SamplingParams(temperature=1.0)
+
+
+def native(params: SamplingParams) -> ExactSampler:
+    sampler = ExactSampler(ExactConfig("torch"), params)
+    sampler.ops = NativeOps(CpuOps())
+    return sampler
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A node for each row of the target that the kernels made."""
+    nodes: list[int] = []
+
+    class Counted(verdicts.NativeLeft):
+        def __init__(self, rows: verdicts.NativeRows, node: int) -> None:
+            nodes.append(node)
+            super().__init__(rows, node)
+
+    monkeypatch.setattr(verdicts, "NativeLeft", Counted)
+    return nodes
+
+
+def test_random_chains(made: list[int], scale: Callable[[int, int], int]) -> None:
+    cases = [make_case(seed, 1 << 15) for seed in range(scale(120, 2000))]
+
+    def answers(case: Case) -> list[list[int]]:
+        return case.answers(native(case.params))
+
+    steps, excused = differing(cases, answers)
+    assert steps > len(cases) and excused <= 1 + FEW * steps and len(made) > steps / 2
+
+
+def test_random_trees(made: list[int], scale: Callable[[int, int], int]) -> None:
+    """Branches; draws with and without replacement, chosen, mixed, twice alike; logits and probabilities; filters."""
+    cases = [make_tree_case(seed, 1 << 14) for seed in range(scale(90, 1000))]
+    assert {case.way for case in cases} == set(WAYS)
+
+    def answers(case: TreeCase) -> list[list[int]]:
+        return case.answers(native(case.params))
+
+    steps, excused, kept = differing_trees(cases, answers)
+    assert steps > len(cases) and kept > len(cases) // 2 and excused <= 1 + FEW * steps and len(made) > steps / 2
+    for case in cases:
+        for b, answer in enumerate(answers(case)):
+            assert is_allowed(case, b, answer)
+
+
+def test_it_is_lossless(scale: Callable[[int, int], int]) -> None:
+    def sampler(params: SamplingParams) -> Sampler:
+        return native(params)
+
+    check_verifier(MultiStep(None), plans=TREES, draws=scale(60, 3000), make_sampler=sampler)
+
+
+def test_more_answers_are_distributed_as_the_targets(scale: Callable[[int, int], int]) -> None:
+    for params in (SAMPLED, SamplingParams(temperature=1.3, top_p=0.8), PENALISED):
+        draws = scale(300, 20_000)
+        assert probability(ChainRejection(None), native(params), DRAWN_CHAIN, draws) > SIGNIFICANCE / 6
+        plan = TREE_PLANS["all kinds, two drafters"]
+        assert probability(MultiStep(None), native(params), plan, draws) > SIGNIFICANCE / 6
+
+
+def test_what_is_left_of_q_alone_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same test finds rows that are wrong: p itself after a rejection, not what of it lies beyond q."""
+    monkeypatch.setattr(Mass, "beyond", lambda own, p, q: -1.0)
+    assert probability(ChainRejection(None), native(SAMPLED), DRAWN_CHAIN, 1000) < SIGNIFICANCE
+
+
+def tree_of(sampler: Sampler, draft: torch.Tensor | SomeLogits, tokens: tuple[int, ...] = (3, 5)) -> TokenTree:
+    """A root whose children were drawn from one row."""
+    builder, distribution = TreeBuilder(0), sampler.distribution(draft)
+    for token in tokens:
+        builder.add(0, token, "with_replacement", distribution)
+    return builder.build().tree
+
+
+def answer(sampler: Sampler, tree: TokenTree, logits_NV: torch.Tensor, uniforms: list[float]) -> list[int]:
+    request = Given.of(sampler, torch.tensor(uniforms, dtype=torch.float64))
+    return MultiStep(None).verify_one(tree, logits_NV, request).tokens
+
+
+def test_draft_logits_of_some_tokens_are_spread_over_none_others(made: list[int]) -> None:
+    target_NV = torch.randn(3, 400, generator=torch.Generator().manual_seed(2))
+    token_R = torch.tensor([5, 390, 3, 17])
+    some = SomeLogits(torch.tensor([2.0, 1.0, 1.5, 0.0]), token_R, 400)
+    for first in (0.05, 0.5, 0.999):
+        for last in (0.1, 0.6, 0.9):
+            numbers = [first, 0.999, last]
+            expected = answer(reference_sampler(SAMPLED), tree_of(reference_sampler(SAMPLED), some), target_NV, numbers)
+            some.__dict__.pop("full_V", None)
+            assert answer(native(SAMPLED), tree_of(native(SAMPLED), some), target_NV, numbers) == expected
+            assert "full_V" not in some.__dict__, "no row over the vocabulary is made"
+    assert made
+
+
+def test_rows_that_are_not_usable_are_named() -> None:
+    sampler, target_NV, draft_V = native(SAMPLED), torch.zeros(3, 400), torch.zeros(400)
+    with pytest.raises(UnusableLogits, match="^row 0 of the logits"):
+        answer(sampler, tree_of(sampler, draft_V), target_NV.index_fill(1, torch.tensor([7]), torch.nan), [0.5] * 3)
+    draft_V[7] = torch.inf
+    with pytest.raises(UnusableLogits, match=r"^draft, row 0 of the logits|row 0 of the draft") as raised:
+        answer(sampler, tree_of(sampler, draft_V), target_NV, [0.5] * 3)
+    assert raised.value.row == 0
+    # a row that no rule reads may be what it likes
+    target_NV[2] = torch.nan
+    assert answer(sampler, tree_of(sampler, torch.zeros(400)), target_NV, [0.5, 0.5, 0.5])[0] == 3
+
+
+def test_a_token_that_its_distribution_could_not_give() -> None:
+    draft_V = torch.zeros(400)
+    draft_V[3] = -torch.inf
+    sampler = native(SAMPLED)
+    with pytest.raises(ValueError, match="tree node 1: drafter '' says that it drew token 3 .* probability 0"):
+        answer(sampler, tree_of(sampler, draft_V), torch.zeros(3, 400), [0.5] * 3)
+
+
+def test_probabilities_that_are_no_numbers() -> None:
+    q_V = torch.full((400,), torch.nan)
+    q_V[3] = 0.5
+    builder = TreeBuilder(0)
+    builder.add(0, 3, "with_replacement", q_V)
+    for sampler in (native(SAMPLED), ExactSampler(ExactConfig("torch"), SAMPLED)):
+        with pytest.raises(UnusableLogits):
+            answer(sampler, builder.build().tree, torch.zeros(2, 400), [0.9, 0.5])
+
+
+def test_what_is_left_to_torch(made: list[int]) -> None:
+    tree = TokenTree.root_only(0)
+    for sampler, dtype in (
+        (SigmoidSampler(SigmoidConfig("torch"), SAMPLED), torch.float32),
+        (native(SAMPLED), torch.float64),
+        (native(SAMPLED), torch.float16),
+    ):
+        sampler.ops = NativeOps(CpuOps())
+        assert answer(sampler, tree, torch.tensor([[0.0, 30.0, 1.0]], dtype=dtype), [0.5]) == [1]
+    assert not made
+
+
+def test_what_the_doctor_runs_finds_a_wrong_row(made: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = CpuBackend(CpuBackend.Config())
+    if type(backend.ops) is Ops or not isinstance(backend.ops, NativeOps):
+        pytest.skip("no native kernels")
+    check_rule(backend, "multi_step", reference_sampler)
+    assert made
+    monkeypatch.setattr(Mass, "remove", lambda own, token: None)
+    with pytest.raises(AssertionError, match="rule 'multi_step'"):
+        check_rule(backend, "multi_step", reference_sampler)
