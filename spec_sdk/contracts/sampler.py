@@ -16,6 +16,7 @@ from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import DrawnTree, Ops, Recipe, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
 from spec_sdk.ops.inversion import draw, next_uniform
+from spec_sdk.ops.residual import without
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.plugin import Plugin, Random, not_inherited
 from spec_sdk.sampling_params import SamplingParams
@@ -27,7 +28,7 @@ class Sampler(Plugin, ABC):
     All logits that it is given are penalised already (:meth:`Request.process_logits
     <spec_sdk.contracts.request.Request.process_logits>`, called by the scheduler for the target's and by drafters for
     their own, which calls :meth:`penalise`). ``ops``: where rules of acceptance are to run, if not on the backend's
-    operations.
+    operations, which are ``backend_ops`` and told by the engine.
     """
 
     kind = "sampler"
@@ -40,13 +41,14 @@ class Sampler(Plugin, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        changed = ("greedy", "probabilities", "choices", "distribution", "draw_from", "draw", "rows")
+        changed = ("greedy", "probabilities", "choices", "distribution", "draw_from", "draw_different", "draw", "rows")
         not_inherited(cls, "recipe", Sampler.recipe, changed)
 
     def __init__(self, config: Any, params: SamplingParams) -> None:
         self.config = config
         self.params = params
         self.ops: Ops | None = None
+        self.backend_ops: Ops | None = None
 
     @property
     def greedy(self) -> bool:
@@ -108,6 +110,17 @@ class Sampler(Plugin, ABC):
     def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
         """One token of a drafter's distribution. A sampler that can draw from logits should override this."""
         return self.draw(distribution.q_V, random)
+
+    def draw_different(self, distribution: DraftDistribution, count: int, random: torch.Generator) -> list[int]:
+        """Up to ``count`` tokens of a drafter's distribution in the order of drawing, without replacement: fewer where
+        it has no more. A sampler that can draw from logits should override this.
+        """
+        remaining_V, tokens = distribution.q_V, list[int]()
+        for left in range(min(count, int((remaining_V > 0).sum())), 0, -1):
+            tokens.append(self.draw(remaining_V, random))
+            if left > 1:
+                remaining_V = without(remaining_V, tokens[-1])
+        return tokens
 
     @property
     def recipe(self) -> Recipe | None:

@@ -150,11 +150,13 @@ class TokenEngine:
         number = self._next_id if request.request_id is None else request.request_id
         self._next_id = max(self._next_id, number + 1)
         stream = number if request.random_stream is None else request.random_stream
+        sampler = self._make_sampler(sampling)
+        sampler.backend_ops = self._ops
         return RequestState(
             tokens=list(request.prompt),
             prompt_length=len(request.prompt),
             max_new_tokens=request.max_new_tokens,
-            sampler=self._make_sampler(sampling),
+            sampler=sampler,
             rng=random_stream(sampling.seed, stream),
             stop_ids=(frozenset() if request.ignore_eos else self._stop_ids) | frozenset(request.stop_token_ids),
             id=number,

@@ -19,6 +19,7 @@ from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.ops.cross_attention import cross_attention
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree
+from spec_sdk.ops.draws import Drawing
 from spec_sdk.ops.in_pass import DecisionsInPass, LogitsToCome, UnscoredTree, greedy_in_pass
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.masked_attention import QUERY_BLOCK, fold_heads, masked_attention
@@ -26,8 +27,10 @@ from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
+from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.top_tokens import top_log_probabilities
 from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, PartialAttention, SpeculativeAttention
+from spec_sdk.ops.vocabulary_row import SomeLogits
 
 
 class Ops:
@@ -89,6 +92,14 @@ class Ops:
         row without a finite logit gets NaN.
         """
         return top_log_probabilities(logits_NV, count)
+
+    def drawing(self, logits: torch.Tensor | SomeLogits, shaping: Shaping) -> Drawing | None:
+        """What tokens are drawn from by these logits [V], of all tokens or some. None, the default, where a sampler's
+        own way is as quick.
+
+        Raises UnusableLogits, row 0, for logits that are NaN, +inf, or -inf throughout.
+        """
+        return None
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         """For each tree the accepted nodes and the token after them, by a rule of that name or a verifier's own.

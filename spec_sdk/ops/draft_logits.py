@@ -49,9 +49,12 @@ class DraftLogits:
         """Logits [K, V] of all tokens; those that cannot be drafted have -inf. Made when first asked for."""
         return spread(self.logits_KR, self.token_R, self.vocabulary)
 
-    def row(self, node: int) -> SomeLogits:
-        """One node's logits, over all tokens only where somebody asks for that."""
-        return SomeLogits(self.logits_KR[node], self.token_R, self.vocabulary)
+    def row(self, node: int) -> torch.Tensor | SomeLogits:
+        """One node's logits [V]; of those that can be drafted, where these are not all."""
+        logits_R = self.logits_KR[node]
+        if self.token_R is None and logits_R.shape[0] == self.vocabulary:
+            return logits_R
+        return SomeLogits(logits_R, self.token_R, self.vocabulary)
 
     def top(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities [K, W], float32, and tokens [K, W] of each node's W = ``count`` most probable children, the

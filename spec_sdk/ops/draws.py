@@ -132,6 +132,18 @@ class Draw:
         return source
 
 
+class Drawing(Protocol):
+    """What tokens are drawn from, made by a kernel. It is to be used before the next one is asked for."""
+
+    def probability(self, token: int) -> float: ...
+
+    def draw(self, uniform: float) -> int:
+        """The first token whose cumulated probability exceeds ``uniform`` times the whole."""
+
+    def remove(self, token: int) -> None:
+        """Take a token's probability away, unless no other token has any."""
+
+
 class DrawnTree(Protocol):
     """What a rule reads of a :class:`~spec_sdk.tree.TokenTree`. Node 0 is the root, children come after their parents.
 

@@ -45,6 +45,9 @@ class Remembering(Sampler):
     def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
         return self.inner.draw_from(distribution, random)
 
+    def draw_different(self, distribution: DraftDistribution, count: int, random: torch.Generator) -> list[int]:
+        return self.inner.draw_different(distribution, count, random)
+
     def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
         own = type(self.inner).rows is not Sampler.rows
         return self.inner.rows(tree, logits_NV) if own else super().rows(tree, logits_NV)

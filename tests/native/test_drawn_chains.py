@@ -17,7 +17,7 @@ from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.session import Session
 from spec_sdk.ops.grown_paths import PathDraws, ProbablePaths
-from spec_sdk.tree import TreeBuilder
+from spec_sdk.tree import DraftDistribution, TreeBuilder
 from spec_sdk_backends.native.growing import NativePathGrower
 from spec_sdk_growth.auto import AutoGrowth
 from spec_sdk_growth.beam import BeamGrowth
@@ -35,6 +35,11 @@ from tests.native.test_growing import (
 )
 from tests.support.real_pipelines import bench_prompts, pipeline_of
 from tests.support.real_pipelines import tokens_of as tokens_of_pipeline
+
+
+def row_of(logits_V: torch.Tensor) -> torch.Tensor:
+    return logits_V
+
 
 UNIFORMS = ((0.3, 0.9, 0.05, 0.6), (0.999,), (0.0, 0.5))
 PARAMS = (
@@ -82,7 +87,8 @@ def check_the_same(make: Callable[[], Session], fed: Callable[[Session, int], Fe
                 assert found.drawn_K == (token,)
                 assert (found.probability_K or (0,))[0] == pytest.approx(float(q_V[token]), rel=1e-5)
                 own = found.within(vocabulary)
-                assert own.drawn_K == (token,) and torch.equal(own.row(0).full_V, row_V)
+                assert own.drawn_K == (token,)
+                assert torch.equal(DraftDistribution(own.row(0), row_of).logits_V, row_V)
                 if number + 1 < len(draws.uniforms):
                     level = grown.levels[number]
                     assert (list(level.token_K), list(level.parent_K)) == ([token], [number])

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from spec_sdk.contracts import LARGEST_TREE, DraftLogits, Growing, Growth, Request, TreeShape, option
 from spec_sdk.errors import UserError
-from spec_sdk.ops import without
 from spec_sdk.ops.host_reads import count as count_read
 from spec_sdk.tree import DraftDistribution, TreeBuilder
 from spec_sdk_growth.options import (
@@ -104,8 +103,8 @@ def grow_static(
                 _add_drawn(fed, frontier, logits, logits.drawn_K, temperature, request, drafter)
             else:
                 count_read()
-                for node, logits_V in zip(frontier, logits.full_KV, strict=True):
-                    distribution = request.sampler.distribution(tempered(logits_V, temperature))
+                for k, node in enumerate(frontier):
+                    distribution = request.sampler.distribution(tempered(logits.row(k), temperature))
                     _draw_children(fed, node, distribution, count, children, request, drafter)
         frontier = list(range(first_new, fed.size))
     return fed.build().tree
@@ -142,9 +141,5 @@ def _draw_children(
         for _ in range(count):
             fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", distribution, drafter)
         return
-    remaining_V = distribution.q_V
-    for left in range(min(count, int((remaining_V > 0).sum())), 0, -1):
-        token = sampler.draw(remaining_V, rng)
+    for token in sampler.draw_different(distribution, count, rng):
         fed.add(node, token, "without_replacement", distribution, drafter)
-        if left > 1:
-            remaining_V = without(remaining_V, token)

@@ -20,6 +20,7 @@ import torch
 from spec_sdk.contracts import Random, Sampler, SamplingParams, option
 from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.ops import DrawnTree, FromLogits, Ops, Recipe, Rows
+from spec_sdk.ops.draws import Drawing
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.ops.pieces import largest, pieces
 from spec_sdk.plugin import not_inherited
@@ -51,7 +52,7 @@ class ExactSampler(ReferenceSampler):
         not_inherited(cls, "recipe", Sampler.recipe, ["row_distribution"])
         if "row_distribution" not in vars(cls):
             # rows of its own way would pass by what such a class makes of logits
-            for name in ("rows", "draw_from"):
+            for name in ("rows", "draw_from", "draw_different"):
                 not_inherited(cls, name, getattr(Sampler, name), ["probabilities"])
 
     def __init__(self, config: ExactConfig | None, params: SamplingParams) -> None:
@@ -69,10 +70,39 @@ class ExactSampler(ReferenceSampler):
 
         Raises UnusableLogits as :meth:`probabilities` does.
         """
+        drawing = self._drawing(distribution)
+        if drawing is not None:
+            token = drawing.draw(next_uniform(random))
+            return self._remembered(distribution, token, drawing.probability(token))
         q_V = self.row_distribution(distribution.logits_V, 0, "q")
         token = draw(q_V, next_uniform(random))
+        return self._remembered(distribution, token, float(q_V[token]))
+
+    def draw_different(self, distribution: DraftDistribution, count: int, random: torch.Generator) -> list[int]:
+        drawing = self._drawing(distribution)
+        if drawing is None:
+            return super().draw_different(distribution, count, random)
+        tokens = list[int]()
+        while len(tokens) < count:
+            tokens.append(drawing.draw(next_uniform(random)))
+            if len(tokens) == 1:
+                self._remembered(distribution, tokens[0], drawing.probability(tokens[0]))
+            drawing.remove(tokens[-1])
+            if drawing.probability(tokens[-1]) > 0:
+                break
+        return tokens
+
+    def _drawing(self, distribution: DraftDistribution) -> Drawing | None:
+        """What a kernel draws from, where there is one that this sampler may use."""
+        ops = self.ops or self.backend_ops
+        if ops is None or self.greedy or self.recipe is None or distribution.made is not None:
+            return None
+        return ops.drawing(distribution.logits, self.params)
+
+    @staticmethod
+    def _remembered(distribution: DraftDistribution, token: int, probability: float) -> int:
         known = distribution.known if isinstance(distribution.known, dict) else {}
-        distribution.known = known | {token: float(q_V[token])}
+        distribution.known = known | {token: probability}
         return token
 
     def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Hashable
+from math import isnan
 
 import torch
 
+from spec_sdk.errors import UnusableLogits
+from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk_backends.native import structures
 from spec_sdk_backends.native.library import library
@@ -25,6 +28,16 @@ def takes(logits: torch.Tensor | SomeLogits) -> bool:
     """Whether :meth:`Mass.of_logits` takes a row, over all tokens or some."""
     row = logits.logits_R if isinstance(logits, SomeLogits) else logits
     return row.dtype in DTYPES and row.device.type == "cpu" and row.stride(0) == 1
+
+
+def drawing(logits: torch.Tensor | SomeLogits, shaping: Shaping) -> Mass | None:
+    """What :meth:`spec_sdk.ops.Ops.drawing` returns; None for logits that the kernel does not take."""
+    if not takes(logits):
+        return None
+    mass = Mass.kept("drawing", logits.shape[0])
+    if isnan(mass.of_logits(logits, structures.Shaping.of(shaping, shaping.temperature))):
+        raise UnusableLogits(0)
+    return mass
 
 
 class Mass:

@@ -12,15 +12,19 @@ from typing import Any
 import torch
 
 from spec_sdk.ops import Ops, PendingDecision, Rule, ScoredTree
+from spec_sdk.ops.draws import Drawing
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.types import PLAIN, AttentionSpec
+from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk_backends.native.attention import attends, attention, expanded, reads_in_place, takes
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.growing import NativePathGrower, native_path_grower
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.mass import drawing
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
@@ -98,6 +102,9 @@ class NativeOps(Ops):
     def top_log_probabilities(self, logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         found = top_log_probabilities(logits_NV, min(count, logits_NV.shape[-1]))
         return self.other.top_log_probabilities(logits_NV, count) if found is None else found
+
+    def drawing(self, logits: torch.Tensor | SomeLogits, shaping: Shaping) -> Drawing | None:
+        return drawing(logits, shaping)
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         if rule == "multi_step":
