@@ -9,7 +9,8 @@ inputs. A step begins with drawn tokens and what drawing left behind, alike for 
 
 - ``transformers``: ``transformers.generation.utils._speculative_sampling``, as its assisted generation calls it;
 - ``reference``: our definition;
-- ``exact``: the fused sampler, which gives the reference's tokens for the same random numbers;
+- ``exact``: the fused sampler, which gives the reference's tokens for the same random numbers, by the kernels of the
+  device's backend, and by torch alone;
 - ``sigmoid``: the approximation of "Optimized speculative sampling", α = -1e4, β = 1e4, as our plugin does it: σ of
   drafted tokens, and of whole rows only after a rejection;
 - ``published exact``, ``published sigmoid``: the paper's two algorithms, which work on all γ rows every step

@@ -4,11 +4,11 @@
     python -m benchmarks.tree_verdicts --quick    # a smoke run
 
 Trees of WIDTHS, their children made in each of three ways: chosen, drawn with replacement, without. ``reference``,
-``exact`` and ``sigmoid`` get the same logits and tokens in one process, turn by turn; on a GPU also ``by nodes``,
-``exact`` without its kernels, in torch on the device, which waits for the host at every decision. A step begins with
-what drawing leaves behind, as :mod:`benchmarks.support.sampling_rivals` has it: made distributions for ``reference``
-and, of draws without replacement, for everybody; of draws with replacement the logits and each drawn token's q for the
-others. Chosen tokens have no distribution. Figures are medians over steps of several sets of inputs; memory is that of
+``exact`` and ``sigmoid`` get the same logits and tokens in one process, turn by turn; so does ``by nodes``, ``exact``
+without its kernels, in torch, which on a GPU waits for the host at every decision. A step begins with what drawing
+leaves behind, as :mod:`benchmarks.support.sampling_rivals` has it: made distributions for ``reference`` and, of draws
+without replacement, wherever these are made in torch; else the logits and the drawn token's q. Chosen tokens have no
+distribution. Figures are medians over steps of several sets of inputs; memory is that of
 a sampler's first step, and so holds the distributions that drawing leaves.
 
 Prints a table (ratio first: the reference's time over the rival's) and writes ``results/tree_verdicts-<machine>.json``.
@@ -28,7 +28,7 @@ import torch
 
 from benchmarks.places import RESULTS
 from benchmarks.sampling import FILTERED, SAMPLED, VOCABULARIES
-from benchmarks.support.device_ops import device_ops
+from benchmarks.support.device_ops import command_line_ops
 from spec_sdk.bench.aims import Aim
 from spec_sdk.bench.case_report import CaseReport
 from spec_sdk.bench.cuda_timing import median_wall
@@ -106,9 +106,12 @@ class TreeStep:
             distributions = self._left[sampler] = {
                 node: sampler.distribution(row_V) for node, row_V in self.draft.items()
             }
+            drawn_by_kernels = self.target.device.type == "cpu" and sampler.ops is None
             for node, distribution in distributions.items():
-                if self.kind == "with_replacement" and isinstance(sampler, ExactSampler):
-                    distribution.known = self.q[node]
+                if isinstance(sampler, ExactSampler) and (self.kind == "with_replacement" or drawn_by_kernels):
+                    # of different tokens only the first one's is remembered
+                    known = [*self.q[node].items()][: None if self.kind == "with_replacement" else 1]
+                    distribution.known = dict(known)
                 else:
                     assert distribution.q_V is not None
         return self._left[sampler]
@@ -120,16 +123,15 @@ def rivals(steps: Sequence[TreeStep], params: SamplingParams, device: torch.devi
         "reference": ReferenceSampler(None, params),
         "exact": ExactSampler(None, params),
         "sigmoid": SigmoidSampler(None, params),
+        "by nodes": ExactSampler(ExactConfig("torch"), params),
     }
-    if device.type == "cuda":
-        samplers["by nodes"] = ExactSampler(ExactConfig("torch"), params)
     return {name: _next_step(steps, sampler, device) for name, sampler in samplers.items()}
 
 
 def _next_step(steps: Sequence[TreeStep], sampler: Sampler, device: torch.device) -> Callable[[], object]:
     turn = itertools.cycle(steps)
     rng = torch.Generator().manual_seed(1)
-    request = RequestState([0], 1, 1 << 30, sampler, rng, ops=device_ops(device)).view
+    request = RequestState([0], 1, 1 << 30, sampler, rng, ops=command_line_ops(device)).view
     return lambda: next(turn).by(sampler, request)
 
 

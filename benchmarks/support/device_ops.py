@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from spec_sdk.ops import Ops
@@ -17,3 +19,13 @@ def device_ops(device: torch.device) -> Ops:
     from spec_sdk_backends.cpu import CpuOps
 
     return CpuOps()
+
+
+@functools.cache
+def command_line_ops(device: torch.device) -> Ops:
+    """What a command line's run has on this device, which on a CPU are the native kernels, where they can be made."""
+    if device.type == "cuda":
+        return device_ops(device)
+    from spec_sdk_backends.cpu import CpuBackend
+
+    return CpuBackend(CpuBackend.Config()).ops

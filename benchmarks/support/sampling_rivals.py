@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from benchmarks.support.device_ops import device_ops
+from benchmarks.support.device_ops import command_line_ops
 from benchmarks.support.published_sampling import Decide, compiled, decider, sigmoid_matrices, softmax_matrices
 from spec_sdk.contracts import Request, Sampler, SamplingParams
 from spec_sdk.contracts.request import RequestState
 from spec_sdk.tree import TokenTree, TreeBuilder
-from spec_sdk_samplers.exact import ExactSampler
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidSampler
 from spec_sdk_verifiers.chain_rejection import ChainRejection
@@ -28,10 +29,12 @@ from spec_sdk_verifiers.chain_rejection import ChainRejection
 TRANSFORMERS = "transformers"
 PUBLISHED_EXACT, PUBLISHED_SIGMOID = "published exact", "published sigmoid"
 COMPILED_SIGMOID = "published sigmoid, compiled"
-OURS: dict[str, type[ReferenceSampler]] = {
-    "reference": ReferenceSampler,
-    "exact": ExactSampler,
-    "sigmoid": SigmoidSampler,
+IN_TORCH = "exact, in torch"
+OURS: dict[str, Callable[[SamplingParams], Sampler]] = {
+    "reference": partial(ReferenceSampler, None),
+    "exact": partial(ExactSampler, None),
+    IN_TORCH: partial(ExactSampler, ExactConfig("torch")),
+    "sigmoid": partial(SigmoidSampler, None),
 }
 RIVALS = (TRANSFORMERS, *OURS, PUBLISHED_EXACT, PUBLISHED_SIGMOID)
 
@@ -92,7 +95,7 @@ def functions(compiled_for: torch.device | None) -> dict[str, Decide]:
 def request_of(step: Step, sampler: Sampler, seed: int) -> Request:
     """A request on the operations of the device that the step's logits lie on."""
     rng = torch.Generator().manual_seed(seed)
-    return RequestState([0], 1, 1 << 30, sampler, rng, ops=device_ops(step.target_GV1.device)).view
+    return RequestState([0], 1, 1 << 30, sampler, rng, ops=command_line_ops(step.target_GV1.device)).view
 
 
 Stepper = Callable[[int, int], list[int]]
@@ -102,7 +105,7 @@ Stepper = Callable[[int, int], list[int]]
 def stepper(name: str, steps: Sequence[Step], params: SamplingParams, known: dict[str, Decide]) -> Stepper:
     """``name`` of RIVALS. Ours take the same random numbers for the same seed; the others torch's own."""
     if name in OURS:
-        sampler = OURS[name](None, params)
+        sampler = OURS[name](params)
         trees, verifier = [step.tree(sampler) for step in steps], ChainRejection(None)
 
         def verify(step: int, seed: int) -> list[int]:
@@ -121,7 +124,8 @@ def whole_step(name: str, step: Step, params: SamplingParams, known: dict[str, D
     if name not in OURS:
         one = stepper(name, [step], params, known)
         return lambda: one(0, 0)
-    sampler = OURS[name](None, params)
+    sampler = OURS[name](params)
+    sampler.backend_ops = command_line_ops(step.draft_GV.device)
 
     def draw_and_verify() -> object:
         for row_V in step.draft_GV if isinstance(sampler, ExactSampler) else ():

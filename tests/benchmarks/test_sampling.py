@@ -36,7 +36,7 @@ def test_a_case_has_every_rival_and_a_ratio(known) -> None:  # type: ignore[no-u
 def test_filtered_cases_leave_functions_of_logits_out(known) -> None:  # type: ignore[no-untyped-def]
     """They take logits that a processor has filtered already."""
     steps = [make_step(2, 500, torch.float32, CPU, FILTERED, 0)]
-    assert list(rivals(steps, FILTERED, known)) == ["reference", "exact", "sigmoid"]
+    assert list(rivals(steps, FILTERED, known)) == ["reference", "exact", "exact, in torch", "sigmoid"]
 
 
 def test_recorded_steps_are_replayed_to_every_method(known) -> None:  # type: ignore[no-untyped-def]
