@@ -22,6 +22,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import RULES, Ops
 from spec_sdk.testing.backends import check_rule, check_rule_in_pass
 from spec_sdk.testing.defaults import reference_sampler
+from spec_sdk.testing.drawing import check_drawing
 from spec_sdk.testing.executors import check_batches, check_closed_trees, random_tree, tree_rows
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.testing.side_by_side import SideBySide
@@ -82,6 +83,8 @@ def backend_tests(backend: Backend) -> Iterator[SelfTest]:
         yield from (
             SelfTest(f"accept: {rule}", "choices", 0.0, functools.partial(_rule, backend, rule)) for rule in RULES
         )
+    if overrides(ops, "drawing"):
+        yield SelfTest("drawing", "choices", 0.0, functools.partial(_draws, backend))
     if is_own(backend, "accept_in_pass"):
         for rule in RULES:
             run = functools.partial(_rule_in_pass, backend, rule)
@@ -138,6 +141,12 @@ def largest_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def _rule(backend: Backend, rule: str) -> float:
     check_rule(backend, rule, reference_sampler)
+    return 0.0
+
+
+def _draws(backend: Backend) -> float:
+    if not check_drawing(backend):
+        raise UserError("samplers draw in torch")
     return 0.0
 
 

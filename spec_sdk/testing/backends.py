@@ -16,6 +16,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.ops import RULES, FromLogits, LogitsToCome, Ops, Recipe, Rows, ScoredTree, UnscoredTree, read_decisions
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler
+from spec_sdk.testing.drawing import check_drawing
 from spec_sdk.testing.executors import CHECKS, check_executor
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.testing.same_bits import check_same_bits
@@ -101,7 +102,8 @@ def _check_rules(backend: Backend, make_sampler: MakeSampler) -> str:
     for rule in RULES:
         check_rule(backend, rule, make_sampler)
         check_rule_in_pass(backend, rule, make_sampler)
-    return f"{len(RULES)} rules, {TREES} trees at once"
+    drawn = ", and draws as the reference sampler does" if check_drawing(backend) else ""
+    return f"{len(RULES)} rules, {TREES} trees at once{drawn}"
 
 
 def _check_diagnosis(backend: Backend) -> str:

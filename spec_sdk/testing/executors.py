@@ -23,13 +23,17 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.grown_paths import ProbablePaths
+from spec_sdk.ops.draft_logits import DraftLogits
+from spec_sdk.ops.grown_paths import PathDraws, ProbablePaths
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.testing.side_by_side import SideBySide
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 FLOAT32 = {torch.float32: 1e-4}
+SHAPES = ((1, 4, 99), (3, 3, 99), (4, 4, 9), (2, 1, 99))
+"""Of trees that grow in one call: their width, depth, and most nodes."""
 LARGEST_SIZE = 300
 """Sizes of passes are asked for up to this one."""
 
@@ -99,21 +103,36 @@ def check_grown_paths(executor: Executor, tolerance: float, rng: random.Random, 
         return
     ahead, plain = Session(executor), Session(executor)
     vocabulary = executor.config.vocab_size
-    for width, depth, nodes in ((1, 4, 99), (3, 3, 99), (4, 4, 9), (2, 1, 99)):
+    chosen = [ProbablePaths(width, depth, nodes) for width, depth, nodes in SHAPES]
+    params = SamplingParams(temperature=1.2)
+    drawn = [PathDraws(uniforms, params, 0.8, vocabulary) for uniforms in ((0.2, 0.9, 0.5), (0.7,))]
+    for paths in (*chosen, *map(ProbablePaths.drawn, drawn)):
         tokens = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 9))]
-        grown = ahead.feed_and_grow(1, tokens, ProbablePaths(width, depth, nodes))
+        grown = ahead.feed_and_grow(1, tokens, paths)
         (root,) = plain.feed([1], [tokens])
-        pairs, tree = [(grown.root, root)], TreeBuilder(tokens[-1], nodes)
+        pairs, tree = [(grown.root, root)], TreeBuilder(tokens[-1], paths.nodes)
         for level in grown.levels:
             for parent, token in zip(level.parent_K, level.token_K, strict=True):
                 tree.add(parent, token, "chosen")
-            assert max(tree.depth) < depth, f"{where}: a tree of {depth} levels is fed {max(tree.depth)}"
+            assert max(tree.depth) < paths.depth, f"{where}: a tree of {paths.depth} levels is fed {max(tree.depth)}"
             pairs.append((level.logits, plain.grow([1], [tree], [len(level.token_K)])[0]))
         for number, (found, expected) in enumerate(pairs):
             of_own, of_passes = found.full_KV.float(), expected.full_KV.float()
             off, most = float((of_own - of_passes).abs().max()), tolerance * float(of_passes.abs().max())
             # a comparison with NaN is false
             assert off <= most, f"{where}: level {number} of a tree that grows in one call is off by {off:.1e}"
+            if paths.draws is not None and found.drawn_K is not None:
+                check_drawn(found, paths.draws, paths.draws.uniforms[number], where)
+
+
+def check_drawn(logits: DraftLogits, draws: PathDraws, uniform: float, where: str) -> None:
+    """The token of a level's one node is the one that ``uniform`` draws, and as probable as it says."""
+    (token,), (probability,) = logits.drawn_K or (-1,), logits.probability_K or (0.0,)
+    temperature = draws.temperature * draws.shaping.temperature
+    p_V = (logits.full_KV[0, : draws.vocabulary].cpu().double() / temperature).softmax(-1)
+    last = float(p_V.cumsum(0)[token])
+    assert last - float(p_V[token]) - 1e-5 <= uniform <= last + 1e-5, f"{where}: {uniform} draws token {token}"
+    assert abs(probability - float(p_V[token])) < 1e-5, f"{where}: token {token} is drawn with {probability}"
 
 
 def check_chains(side: SideBySide) -> None:

@@ -27,7 +27,8 @@ def test_a_tree_case_is_drawn_as_it_says(kind: DrawKind) -> None:
 
 
 def test_every_sampler_starts_from_what_its_own_drawing_leaves() -> None:
-    """The reference has made its distributions; fused samplers know drawn tokens, or in torch make them to draw none twice.
+    """The reference has made its distributions; fused samplers know drawn tokens, or, in torch, make what they draw
+    different ones from.
     """
     samplers = ReferenceSampler(None, SAMPLED), ExactSampler(None, SAMPLED), ExactSampler(ExactConfig("torch"), SAMPLED)
     for kind in KINDS[1:]:

@@ -18,6 +18,7 @@ from spec_sdk.diagnosis.op_cases import CASES, Inputs
 from spec_sdk.diagnosis.self_tests import Outcome, backend_tests, carried_out, of_all, ops_tests, reference_tests
 from spec_sdk.errors import UserError
 from spec_sdk.ops import (
+    RULES,
     Decision,
     DecisionsInPass,
     LogitsToCome,
@@ -35,7 +36,7 @@ from tests.doctor.wrong_ops import Wrong
 
 CPU = torch.device("cpu")
 COMPUTES_NOTHING = {"before_pass", "fast_in_bits"}
-OF_THEIR_OWN = {"accept", "accept_in_pass", "head_block", "path_grower"}
+OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "path_grower"}
 """Operations without tensors to compare in every case, tested in :mod:`spec_sdk.diagnosis.self_tests`."""
 
 
@@ -60,6 +61,7 @@ def test_the_cpu_backend_is_sound(native: Any) -> None:
     assert {outcome.verdict for outcome in found} == {"ok"}, [o for o in found if o.verdict != "ok"]
     operations = {outcome.operation for outcome in found}
     own = {"cached_attention", "head_block", "path_grower", "quantized_projection", "rms_norm", "top_log_probabilities"}
+    own |= {"drawing", *(f"accept: {rule}" for rule in RULES)}
     kernels = native == "auto" and not isinstance(find(), str)
     assert operations == {"projection", "projections", "a whole pass"} | (own if kernels else set())
 

@@ -12,13 +12,13 @@ import torch
 
 from spec_sdk.contracts import Sampler, SamplingParams
 from spec_sdk.errors import UnusableLogits
-from spec_sdk.ops import Ops
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.testing import SIGNIFICANCE, TREES, check_verifier
 from spec_sdk.testing.backends import check_rule
 from spec_sdk.testing.defaults import reference_sampler
+from spec_sdk.testing.drawing import check_drawing
 from spec_sdk.tree import TokenTree, TreeBuilder
-from spec_sdk_backends.cpu import CpuBackend, CpuOps
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native import verdicts
 from spec_sdk_backends.native.mass import Mass
 from spec_sdk_backends.native.ops import NativeOps
@@ -172,11 +172,21 @@ def test_what_is_left_to_torch(made: list[int]) -> None:
 
 
 def test_what_the_doctor_runs_finds_a_wrong_row(made: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = CpuBackend(CpuBackend.Config())
-    if type(backend.ops) is Ops or not isinstance(backend.ops, NativeOps):
-        pytest.skip("no native kernels")
+    backend = CpuBackend(CpuConfig())
     check_rule(backend, "multi_step", reference_sampler)
     assert made
-    monkeypatch.setattr(Mass, "remove", lambda own, token: None)
-    with pytest.raises(AssertionError, match="rule 'multi_step'"):
-        check_rule(backend, "multi_step", reference_sampler)
+    assert check_drawing(backend) and not check_drawing(CpuBackend(CpuConfig(native=False)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Mass, "remove", lambda own, token: None)
+        with pytest.raises(AssertionError, match="rule 'multi_step'"):
+            check_rule(backend, "multi_step", reference_sampler)
+        with pytest.raises(AssertionError, match="without its likeliest token"):
+            check_drawing(backend)
+    for name, wrong, words in (
+        ("draw", lambda own, uniform: 0, "whose share of the numbers"),
+        ("probability", lambda own, token: 1e-3, "a probability is off"),
+        ("of_logits", lambda own, logits, shaping: 1.0, "a probability is off"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(AssertionError, match=words):
+            patch.setattr(Mass, name, wrong)
+            check_drawing(backend)

@@ -48,9 +48,10 @@ class Mass:
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
+        self._of_V, self._sum_T = torch.empty(vocabulary), torch.empty(-(-vocabulary // TILE))
         # ctypes reads a single number in a tenth of the time that torch takes
-        self._of, self._sums = (ctypes.c_float * vocabulary)(), (ctypes.c_float * -(-vocabulary // TILE))()
-        self._fields = structures.Mass(vocabulary, ctypes.addressof(self._of), ctypes.addressof(self._sums))
+        self._of = (ctypes.c_float * vocabulary).from_address(self._of_V.data_ptr())
+        self._fields = structures.Mass(vocabulary, self._of_V.data_ptr(), self._sum_T.data_ptr())
         self._address = address(self._fields)
         self.whole = 0.0
 
