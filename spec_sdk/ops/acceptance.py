@@ -19,7 +19,6 @@ from spec_sdk.ops.block_acceptance import block
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree
 from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.in_pass import follow
-from spec_sdk.ops.inversion import draw
 from spec_sdk.ops.residual import accepts
 from spec_sdk.ops.rows import Decision, Left, Rows, Uniforms
 
@@ -66,7 +65,7 @@ def naive(tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
     Every emitted token is a draw of the target's, so the distribution holds for any tree, however it was drafted, and
     nothing is read of its draws. A drawn child x is accepted with p(x) only. Takes one random number for every token.
     """
-    return follow(tree, lambda node: draw(rows.target(node), uniforms(1)[0]))
+    return follow(tree, lambda node: rows.left(node).draw(uniforms(1)[0]))
 
 
 def greedy(tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:

@@ -26,6 +26,7 @@ from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
 from spec_sdk_verifiers.chain_rejection import ChainRejection
 from spec_sdk_verifiers.multi_step import MultiStep
+from spec_sdk_verifiers.naive_tree import NaiveTree
 from tests.losslessness.plans import TREES as TREE_PLANS
 from tests.samplers.random_cases import Case, Given, make_case
 from tests.samplers.random_trees import WAYS, TreeCase, is_allowed, make_tree_case
@@ -78,6 +79,19 @@ def test_random_trees(made: list[int], scale: Callable[[int, int], int]) -> None
     for case in cases:
         for b, answer in enumerate(answers(case)):
             assert is_allowed(case, b, answer)
+
+
+def test_naive_sampling_draws_from_the_same_rows(made: list[int]) -> None:
+    """So what it gives with any tree is plain decoding's, whatever rule that has, token by token."""
+    tree, logits_NV = TokenTree.root_only(0), 3 * torch.randn(1, 5000, generator=torch.Generator().manual_seed(8))
+    for params in (SAMPLED, SamplingParams(temperature=0.7, top_p=0.9)):
+        for number in torch.rand(50, generator=torch.Generator().manual_seed(9)).tolist():
+            found = [
+                verifier.verify_one(tree, logits_NV, Given.of(native(params), torch.tensor([number]))).tokens
+                for verifier in (MultiStep(None), NaiveTree(None))
+            ]
+            assert found[0] == found[1]
+    assert len(made) == 200
 
 
 def test_it_is_lossless(scale: Callable[[int, int], int]) -> None:

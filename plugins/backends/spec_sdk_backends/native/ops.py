@@ -107,7 +107,7 @@ class NativeOps(Ops):
         return drawing(logits, shaping)
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
-        if rule == "multi_step":
+        if rule in ("multi_step", "naive"):
             scored = [with_native_rows(tree) for tree in scored]
         return super().accept(rule, scored)
 

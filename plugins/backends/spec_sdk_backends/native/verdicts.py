@@ -1,7 +1,8 @@
-"""The rule ``multi_step`` on rows that the native kernels make of logits (:class:`~spec_sdk.ops.FromLogits`).
+"""The rules ``multi_step`` and ``naive`` on rows that the native kernels make of logits
+(:class:`~spec_sdk.ops.FromLogits`).
 
-The rule is the reference's (:func:`spec_sdk.ops.acceptance.multi_step`): it walks through few nodes, and what takes
-time is the rows.
+The rules are the reference's (:mod:`spec_sdk.ops.acceptance`): they walk through few nodes, and what takes time is the
+rows.
 
 Legend: V vocabulary.
 """
