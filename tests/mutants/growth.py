@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 STATIC = "plugins/growth/spec_sdk_growth/static.py"
+SAMPLER = "spec_sdk/contracts/sampler.py"
 LEVELS = "plugins/growth/spec_sdk_growth/most_probable.py"
 DYNAMIC = "plugins/growth/spec_sdk_growth/dynamic.py"
 DRAFTER = "plugins/drafters/spec_sdk_drafters/draft_model.py"
@@ -26,7 +27,7 @@ TOGETHER = f"{PROPOSALS}::test_requests_of_one_step_get_the_trees_that_each_gets
 REPEATED_DRAW = """\
             fed.add(node, sampler.draw_from(distribution, rng), "with_replacement", distribution, drafter)
 """
-REMOVAL = "remaining_V = without(remaining_V, token)"
+REMOVAL = "remaining_V = without(remaining_V, tokens[-1])"
 
 GROWTH = (
     Mutant(
@@ -53,8 +54,8 @@ GROWTH = (
     Mutant(
         "a likely draw is left out when there is room for one more only",
         STATIC,
-        "        token = sampler.draw(remaining_V, rng)\n",
-        """        token = sampler.draw(remaining_V, rng)
+        "    for token in sampler.draw_different(distribution, count, rng):\n",
+        """    for token in sampler.draw_different(distribution, count, rng):
         if fed.room == 1 and distribution.q_V[token] > 0.3:
             return
 """,
@@ -62,21 +63,21 @@ GROWTH = (
     ),
     Mutant(
         "only the last sibling is removed",
-        STATIC,
+        SAMPLER,
         REMOVAL,
-        "remaining_V = without(distribution.q_V, token)",
+        "remaining_V = without(distribution.q_V, tokens[-1])",
         (f"{SIBLINGS}[drawn paths-temperature 1]",),
     ),
     Mutant(
         "no sibling is removed",
-        STATIC,
+        SAMPLER,
         REMOVAL,
         "pass",
         (f"{SIBLINGS}[drawn paths-temperature 1]",),
     ),
     Mutant(
         "the likeliest token is removed, not the drawn one",
-        STATIC,
+        SAMPLER,
         REMOVAL,
         "remaining_V = without(remaining_V, int(remaining_V.argmax()))",
         (f"{SIBLINGS}[drawn paths-temperature 1]",),
@@ -91,15 +92,15 @@ GROWTH = (
     Mutant(
         "static: the frontier's rows in reverse",
         STATIC,
-        "enumerate(zip(frontier, logits.full_KV, strict=True))",
-        "enumerate(zip(frontier, logits.full_KV.flip(0), strict=True))",
+        "tempered(logits.row(k), temperature))\n                    _draw",
+        "tempered(logits.row(len(frontier) - 1 - k), temperature))\n                    _draw",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
         "static: children are drawn from the first node's distribution",
         STATIC,
-        "tempered(logits_V, temperature)",
-        "tempered(logits.full_KV[0], temperature)",
+        "tempered(logits.row(k), temperature))\n                    _draw",
+        "tempered(logits.row(0), temperature))\n                    _draw",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(

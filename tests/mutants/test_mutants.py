@@ -39,6 +39,7 @@ from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.native_attention import NATIVE_ATTENTION
 from tests.mutants.native_growing import NATIVE_GROWING
+from tests.mutants.native_sampling import NATIVE_SAMPLING
 from tests.mutants.papers import PAPERS
 from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
@@ -64,6 +65,7 @@ LISTS = (
     CONSTRAINING,
     GROWTH,
     NATIVE_GROWING,
+    NATIVE_SAMPLING,
     SELF_DRAFTING,
     SCHEDULING,
     MODEL,

@@ -85,7 +85,7 @@ TRAINING = (
     ),
     Mutant(
         "draft vocabulary: other tokens have a logit of 0",
-        "spec_sdk/ops/draft_logits.py",
+        "spec_sdk/ops/vocabulary_row.py",
         'vocabulary), float("-inf"))',
         "vocabulary), 0.0)",
         (OF_DIRECTORY,),

@@ -141,8 +141,8 @@ VERIFIERS = (
     Mutant(
         "naive: all tokens from the root's row",
         ACCEPTANCE,
-        "draw(rows.target(node), uniforms(1)[0])",
-        "draw(rows.target(0), uniforms(1)[0])",
+        "rows.left(node).draw(uniforms(1)[0])",
+        "rows.left(0).draw(uniforms(1)[0])",
         (f"{ENUMERATION}::test_naive_tree",),
     ),
     Mutant(

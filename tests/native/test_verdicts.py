@@ -17,7 +17,7 @@ from spec_sdk.testing import SIGNIFICANCE, TREES, check_verifier
 from spec_sdk.testing.backends import check_rule
 from spec_sdk.testing.defaults import reference_sampler
 from spec_sdk.testing.drawing import check_drawing
-from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk.tree import DraftDistribution, TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native import verdicts
 from spec_sdk_backends.native.mass import Mass
@@ -140,6 +140,30 @@ def test_draft_logits_of_some_tokens_are_spread_over_none_others(made: list[int]
             assert answer(native(SAMPLED), tree_of(native(SAMPLED), some), target_NV, numbers) == expected
             assert "full_V" not in some.__dict__, "no row over the vocabulary is made"
     assert made
+
+
+def test_sequences_beside_one_another_and_a_distribution_that_was_read(made: list[int]) -> None:
+    """A draw comes from what its own sequence has left, and from the probabilities that its drafter read."""
+    rng = torch.Generator().manual_seed(4)
+    target_NV, rows = torch.randn(5, 50, generator=rng), torch.randn(2, 50, generator=rng)
+    read = DraftDistribution(rows[0], lambda row_V: (2 * row_V).softmax(-1))
+    assert float(read.q_V.sum()) == pytest.approx(1)
+
+    def tree_by(sampler: Sampler) -> TokenTree:
+        builder = TreeBuilder(0)
+        for sequence, (distribution, tokens) in enumerate(((read, (3, 7)), (sampler.distribution(rows[1]), (11, 5)))):
+            for token in tokens:
+                builder.add(0, token, "without_replacement", distribution, sequence=sequence)
+        return builder.build().tree
+
+    paths = set()
+    in_torch = ExactSampler(ExactConfig("torch"), SAMPLED)
+    for _ in range(300):
+        numbers = torch.rand(5, generator=rng, dtype=torch.float64).tolist()
+        expected = answer(in_torch, tree_by(in_torch), target_NV, numbers)
+        assert answer(native(SAMPLED), tree_by(native(SAMPLED)), target_NV, numbers) == expected
+        paths.add(expected[0])
+    assert {3, 7, 11, 5} <= paths and made
 
 
 def test_rows_that_are_not_usable_are_named() -> None:
