@@ -1,6 +1,7 @@
 """This tree against an earlier commit of the project: decoding speed and memory, in one run.
 
     python -m benchmarks.against_commit 904e470
+    python -m benchmarks.against_commit 904e470 --overrides sampling.temperature=0.8 sampling.top_p=0.9
 
 The commit is checked out into a worktree of git's, and both run the same prompts through the same pipelines, by turns:
 a process of the one, a process of the other, in every round in another order. What they share is the command line's
@@ -106,6 +107,7 @@ def main() -> int:
     parser.add_argument("--pipelines", nargs="+", default=list(PIPELINES), choices=list(PIPELINES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--overrides", nargs="+", default=[], help="options of all pipelines, of both trees")
     parser.add_argument("--long", type=int, default=4000, help="tokens of a long context, for its memory; 0: none")
     options = parser.parse_args()
     lines = [json.loads(line)["turns"][0] for line in options.prompts.read_text(encoding="utf-8").splitlines()]
@@ -129,6 +131,7 @@ def compare(trees: dict[str, Path], texts: Sequence[str], options: argparse.Name
         "earlier": git("rev-parse", "--short", options.commit),
         "now": git("rev-parse", "--short", "HEAD"),
         "dtype": options.dtype,
+        "overrides": options.overrides,
         "new_tokens": options.new_tokens,
         "prompts": len(texts),
         "rounds": options.rounds,
@@ -139,7 +142,7 @@ def compare(trees: dict[str, Path], texts: Sequence[str], options: argparse.Name
         for turn in range(options.rounds):
             for tree in (*trees, *reversed(trees))[turn % 2 * 2 :][:2]:
                 asked = {
-                    "overrides": [*PIPELINES[name], f"model.dtype={options.dtype}"],
+                    "overrides": [*PIPELINES[name], f"model.dtype={options.dtype}", *options.overrides],
                     "texts": list(texts),
                     "new_tokens": options.new_tokens,
                     "long": options.long if turn == 0 and name == "vanilla" else 0,
