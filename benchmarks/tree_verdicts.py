@@ -131,8 +131,15 @@ def rivals(steps: Sequence[TreeStep], params: SamplingParams, device: torch.devi
 def _next_step(steps: Sequence[TreeStep], sampler: Sampler, device: torch.device) -> Callable[[], object]:
     turn = itertools.cycle(steps)
     rng = torch.Generator().manual_seed(1)
-    request = RequestState([0], 1, 1 << 30, sampler, rng, ops=command_line_ops(device)).view
-    return lambda: next(turn).by(sampler, request)
+    ops = command_line_ops(device)
+    request = RequestState([0], 1, 1 << 30, sampler, rng, ops=ops).view
+
+    def call() -> object:
+        # as the pass before a verdict does: threads are told how to wait
+        ops.before_pass()
+        return next(turn).by(sampler, request)
+
+    return call
 
 
 def measure(

@@ -94,8 +94,10 @@ def functions(compiled_for: torch.device | None) -> dict[str, Decide]:
 
 def request_of(step: Step, sampler: Sampler, seed: int) -> Request:
     """A request on the operations of the device that the step's logits lie on."""
-    rng = torch.Generator().manual_seed(seed)
-    return RequestState([0], 1, 1 << 30, sampler, rng, ops=command_line_ops(step.target_GV1.device)).view
+    rng, ops = torch.Generator().manual_seed(seed), command_line_ops(step.target_GV1.device)
+    # as the pass before a verdict does: threads are told how to wait
+    ops.before_pass()
+    return RequestState([0], 1, 1 << 30, sampler, rng, ops=ops).view
 
 
 Stepper = Callable[[int, int], list[int]]

@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "lanes.h"
+#include "team.h"
 
 constexpr int64_t MASS_TILE = 256;
-constexpr int64_t LEAST_TILES = 64;  // of a thread: waking one for fewer takes longer than they do
+constexpr int64_t LEAST_TILES = 64;  // of a thread: what it saves with fewer, handing them over takes
 
 extern "C" struct Mass {
     int64_t tokens;
@@ -42,8 +43,9 @@ extern "C" struct Mass {
     }
 };
 
-// f(first, end) of shares of the tiles, on as many threads as these are worth
+// f(first, end) of shares of the tiles, on as many threads as these are worth; on this one alone where others sleep
 template <class F> void over_tiles(const Mass& mass, int threads, const F& f) {
+    if (spins.load(std::memory_order_relaxed) < AWAKE) threads = 1;
     int64_t tiles = mass.tiles(), shares = std::clamp<int64_t>(tiles / LEAST_TILES, 1, threads);
     if (shares == 1) return f(0, tiles);
 #pragma omp parallel for num_threads(int(shares)) schedule(static)
