@@ -5,12 +5,13 @@ Legend: B requests, N rows of a request, M model dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.block_tensors import form_of
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.encoder_input import EncoderInput
@@ -77,6 +78,14 @@ class TorchExecutor(Executor):
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
         assert isinstance(cache, KVCache)
         self.ops.before_pass()
+        if self._whole_pass is not None and runs_plainly(plan.runner, self.layers):
+            whole = self._whole_pass(inputs, cache, plan.taps, plan.logits)
+            if whole is not None:
+                h_BNM, hidden, logits_BNV = whole
+                if plan.logits == "none":
+                    return PassOutput(h_BNM[..., :0], hidden, plan.runner.reports())
+                made = None if plan.epilogue is None else plan.epilogue(logits_BNV)
+                return PassOutput(logits_BNV, hidden, plan.runner.reports(), self.decoder.token_R, made)
         h_BNM, work = self.decoder.forward_pass(inputs, cache, self.ops, plan.taps)
         h_BNM = plan.runner.run(self.decoder.of_pass(work), h_BNM, work)
         reports = plan.runner.reports()
@@ -87,6 +96,10 @@ class TorchExecutor(Executor):
         logits_BNV = self.decoder.head(h_BNM)
         made = None if plan.epilogue is None else plan.epilogue(logits_BNV)
         return PassOutput(logits_BNV, work.hidden, reports, self.decoder.token_R, made)
+
+    @cached_property
+    def _whole_pass(self) -> Callable[..., Any] | None:
+        return self.ops.whole_pass(self.decoder)
 
     @cached_property
     def _path_grower(self) -> PathGrower | None:
@@ -127,6 +140,12 @@ class TorchExecutor(Executor):
 
     def _running(self, decoder: Decoder) -> TorchExecutor:
         return TorchExecutor(decoder, self.ops)
+
+
+def runs_plainly(runner: BlockRunner, layers: int) -> bool:
+    """Whether a runner runs every block on the output of the one before, and does nothing else."""
+    groups = runner.attention_groups(layers)
+    return groups is not None and len(groups) == layers
 
 
 def last_live_row(h_BNM: torch.Tensor, inputs: PassInputs) -> torch.Tensor:

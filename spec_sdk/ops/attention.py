@@ -73,6 +73,13 @@ class Ops:
         """
         return None
 
+    def whole_pass(self, decoder: Any) -> Callable[..., Any] | None:
+        """What runs a decoder's plain passes in one call, ``(inputs, cache, taps, logits) → (what leaves the last block
+        [B, N, M], tapped states, layer → [B, N, M], logits [B, n, R])``, or returns None for a pass that it leaves to
+        the decoder's stages. None where nothing is quicker than those. Asked once, at the first pass.
+        """
+        return None
+
     def path_grower(self, decoder: Any) -> Callable[..., Any] | None:
         """A :data:`~spec_sdk.ops.grown_paths.PathGrower`: what feeds a draft model or head a tree of the most probable
         paths, root and levels, in one call. None where nothing is quicker than a pass for each level. Asked once, when

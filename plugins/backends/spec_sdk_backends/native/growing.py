@@ -20,7 +20,6 @@ from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rounded_kv_cache import RoundedKVCache
 from spec_sdk.ops.draft_logits import DraftLogits
-from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.grown_paths import (
     GrownLevel,
     GrownPaths,
@@ -30,15 +29,14 @@ from spec_sdk.ops.grown_paths import (
     ToppedLogits,
 )
 from spec_sdk.ops.linear import Projection
-from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_of, shape_of, unknown_stages
 from spec_sdk_backends.native.head_block import NativeHeadBlock
 from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.lookup import lookup_of, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
-from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import (
     DTYPES,
     Block,
@@ -84,21 +82,6 @@ def native_path_grower(decoder: Decoder) -> NativePathGrower | None:
     return None if lookup is None else NativePathGrower(decoder, lookup)
 
 
-def lookup_of(embedding: Embedding) -> Lookup | None:
-    """How the kernels look tokens up; None where they cannot."""
-    held: Any = embedding.held
-    if isinstance(held, SideBySide):
-        return Lookup(held.matrix(None))
-    if isinstance(held, NativeProjection):
-        return Lookup(held.matrix)
-    parts = [held.codes_OC, held.scale_OG, held.offset_OG] if isinstance(held, QuantizedMatrix) else [held]
-    if not all(part is None or (isinstance(part, torch.Tensor) and part.is_contiguous()) for part in parts):
-        return None
-    if isinstance(held, QuantizedMatrix):
-        return Lookup(Matrix(), None, *(None if part is None else part.data_ptr() for part in parts), held.bits)
-    return Lookup(Matrix(), held.data_ptr())
-
-
 class NativePathGrower:
     """Feeds what is committed, and the levels of the most probable paths behind it, or of a drawn one."""
 
@@ -106,8 +89,7 @@ class NativePathGrower:
         self._decoder = decoder
         self._most_rows = min(MOST_ROWS, most_rows(decoder.dtype))
         self._is_head = isinstance(decoder, Eagle3Head)
-        held = decoder.embedding.held
-        self._tokens = held.shape[0] if isinstance(held, torch.Tensor) else held.outputs
+        self._tokens = tokens_of(decoder.embedding)
         gains = [block.input_norm_M for block in decoder.blocks]
         embedding = entering = None
         feeds_normed, logit_scale = False, 1.0

@@ -211,6 +211,7 @@ def _declare(loaded: Any) -> None:
         "wait": ([short], None),
         "amx": ([short], short),
         "uses_amx": ([], short),
+        "forward": ([short, *([pointer] * 9), short], short),
         "mass_of_logits": ([short, pointer, pointer, pointer, whole, pointer, short], number),
         "mass_of_probabilities": ([pointer, pointer], number),
         "mass_beyond": ([pointer, pointer, number, pointer, number, short], number),

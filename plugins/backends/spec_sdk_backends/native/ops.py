@@ -31,6 +31,7 @@ from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import DTYPES
 from spec_sdk_backends.native.top import top_log_probabilities
 from spec_sdk_backends.native.verdicts import with_native_rows
+from spec_sdk_backends.native.whole_pass import NativeWholePass, native_whole_pass
 from spec_sdk_backends.thread_waiting import ThreadWaiting
 
 SPINS = {False: 20_000, True: 100}
@@ -91,6 +92,9 @@ class NativeOps(Ops):
 
     def head_block(self, head: Any) -> NativeHeadBlock | None:
         return native_head_block(head)
+
+    def whole_pass(self, decoder: Any) -> NativeWholePass | None:
+        return native_whole_pass(decoder)
 
     def path_grower(self, decoder: Any) -> NativePathGrower | None:
         return native_path_grower(decoder)

@@ -158,6 +158,22 @@ class Lookup(ctypes.Structure):
     ]
 
 
+class Model(ctypes.Structure):
+    _fields_ = [
+        ("shape", Shape),
+        ("blocks", _POINTER),
+        ("layers", _WHOLE),
+        ("embedding", Lookup),
+        ("tokens", _WHOLE),
+        ("final_norm", _POINTER),
+        ("head", Matrix),
+    ]
+
+
+class Scored(ctypes.Structure):
+    _fields_ = [("rows", _WHOLE), ("row", _POINTER), ("logits", _POINTER)]
+
+
 class DraftModel(ctypes.Structure):
     _fields_ = [
         ("shape", Shape),

@@ -1,5 +1,6 @@
 // What Python calls. dtype: 0 float32, 1 bfloat16. Nothing is checked here: the callers know their tensors.
 #include "blocks.h"
+#include "forward.h"
 #include "growing.h"
 #include "mass.h"
 #include "product.h"
@@ -142,6 +143,14 @@ void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t 
     else
         blocks<float>(*shape, blocks_of, first, count, *pass, *cache, (float*)h, (const float*)beside, cosines, sines,
                       position, threads, nullptr, left);
+}
+
+// a whole pass, as forward.h says; whether it was made
+int spec_forward(int dtype, const Model* model, const Pass* pass, const Cache* cache, const int32_t* token,
+                  const void* const* cosines, const void* const* sines, void* h, void* const* left,
+                  const Scored* scored, int threads) {
+    if (dtype) return forward<bf16>(*model, *pass, *cache, token, cosines, sines, (bf16*)h, left, *scored, threads);
+    return forward<float>(*model, *pass, *cache, token, cosines, sines, (float*)h, left, *scored, threads);
 }
 
 // what tokens are drawn from, and drawing, as mass.h says

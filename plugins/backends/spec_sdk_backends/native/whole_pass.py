@@ -1,0 +1,107 @@
+"""A pass of a decoder in one native call: tokens in, hidden states and logits out.
+
+Between calls for its embedding, blocks, norm and output head Python takes some percent of a small model's pass.
+
+Legend: B requests, N rows of a request, n of them that get logits, M model dim, R tokens of the output head.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection
+
+import torch
+
+from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.rounded_kv_cache import RoundedKVCache
+from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
+from spec_sdk_backends.native.attention import MOST_ROWS
+from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_of, shape_of
+from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.lookup import lookup_of, tokens_of
+from spec_sdk_backends.native.products import NativeProjection
+from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Lookup, Matrix, Model, Pass, Scored, address
+
+Passed = tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor]
+"""What leaves the last block [B, N, M], tapped states, layer → [B, N, M], and logits [B, n, R]."""
+
+
+def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
+    """None for a decoder with parts that the kernels lack."""
+    if type(decoder) is not NativeDecoder or decoder.config.logit_softcap is not None:
+        return None
+    head, lookup = rows_and_tokens(decoder.output_head)[0], lookup_of(decoder.embedding)
+    if isinstance(head, NativeProjection):
+        most = most_rows(decoder.dtype)
+    elif isinstance(head, NativeQuantizedProjection):
+        most = most_rows(decoder.dtype, head.quantized.bits, head.rounds)
+    else:
+        return None
+    known = lookup is not None and decoder.embedding_scale == 1.0 and decoder.final_norm_M.dtype == decoder.dtype
+    return NativeWholePass(decoder, lookup, head.matrix, min(most, most_rows(decoder.dtype), MOST_ROWS)) if known else None
+
+
+class NativeWholePass:
+    """Runs all blocks one after the other: what a plain runner does."""
+
+    def __init__(self, decoder: Decoder, lookup: Lookup, head: Matrix, most_rows: int) -> None:
+        self._decoder = decoder
+        self._most_rows = most_rows
+        self._outputs = head.outputs
+        gains = [block.input_norm_M for block in decoder.blocks]
+        self._blocks = (Block * decoder.layers)(*(block_of(decoder, i, gain) for i, gain in enumerate(gains)))
+        self._model = Model(
+            shape_of(decoder),
+            ctypes.addressof(self._blocks),
+            decoder.layers,
+            lookup,
+            tokens_of(decoder.embedding),
+            decoder.final_norm_M.data_ptr(),
+            head,
+        )
+
+    def __call__(self, inputs: PassInputs, cache: KVCache, taps: Collection[int], logits: str) -> Passed | None:
+        """``logits``: of ``all`` rows, of each request's ``last`` live one, or ``none``. None, and nothing done, for a
+        pass that it does not take.
+        """
+        flat, decoder, (B, N) = inputs.flat, self._decoder, inputs.token_BN.shape
+        known = flat is not None and type(cache) in (KVCache, RoundedKVCache) and 0 not in taps
+        if not known or flat is None or self._most_rows < B * N or torch.is_grad_enabled():
+            return None
+        h_BNM = torch.empty((B, N, decoder.config.hidden_size), dtype=decoder.dtype)
+        left = {layer: torch.empty_like(h_BNM) for layer in taps if layer < decoder.layers}
+        places = (ctypes.c_void_p * decoder.layers)()
+        for layer, state_BNM in left.items():
+            places[layer - 1] = state_BNM.data_ptr()
+        count = {"all": N, "last": 1, "none": 0}[logits]
+        logits_BnR = torch.empty((B, count, self._outputs), dtype=decoder.dtype)
+        row = None
+        if count == 1 and N > 1:
+            row = (ctypes.c_int32 * B)(*(b * N + part.live - 1 for b, part in enumerate(inputs.parts)))
+        scored = Scored(B * count, None if row is None else ctypes.addressof(row), logits_BnR.data_ptr())
+        tables = decoder.rotary_tables(cache.capacity)
+        cosines, sines = addresses_of(tables)
+        of_pass, storage = Pass.of(inputs), Cache.of(cache.k_LSGCD, cache.v_LSGCD)
+        made = library().spec_forward(
+            DTYPES[decoder.dtype],
+            address(self._model),
+            address(of_pass),
+            address(storage),
+            inputs.token_BN.data_ptr(),
+            ctypes.addressof(cosines),
+            ctypes.addressof(sines),
+            h_BNM.data_ptr(),
+            ctypes.addressof(places),
+            address(scored),
+            torch.get_num_threads(),
+        )
+        if not made:
+            # the stages say what is wrong
+            return None
+        if decoder.layers in taps:
+            left[decoder.layers] = h_BNM
+        return h_BNM, left, logits_BnR
