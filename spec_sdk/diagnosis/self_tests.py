@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from spec_sdk.diagnosis.head_case import grown_logits, head_logits
 from spec_sdk.diagnosis.in_double import InDouble
 from spec_sdk.diagnosis.op_cases import CASES, Computes, Inputs
 from spec_sdk.errors import UserError, in_a_line, message_of
+from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -179,12 +181,22 @@ def _pass(backend: Backend, dtype: torch.dtype) -> float:
     source = RandomWeights(TINY, 0, dtype)
     reference = TorchExecutor(load_decoder(source, CPU, torch.float32), Ops())
     executor, largest = backend.load(source, dtype), 0.0
-    for check in (_prompt_and_tree,) if backend.simulates else (check_batches, check_closed_trees):
+    runners = (SequentialRunner, _InStages) if overrides(backend.ops, "whole_pass") else (SequentialRunner,)
+    for runner, check in itertools.product(
+        runners, (_prompt_and_tree,) if backend.simulates else (check_batches, check_closed_trees)
+    ):
         limit, rng = PASS_LIMITS[dtype], random.Random(0)
-        side = SideBySide(executor, reference, SequentialRunner, limit, rng, "random weights")
+        side = SideBySide(executor, reference, runner, limit, rng, "random weights")
         check(side)
         largest = max(largest, side.largest_error)
     return largest
+
+
+class _InStages(SequentialRunner):
+    """Of whom no kernel knows that it runs blocks one after the other."""
+
+    def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        return super().run(decoder, h_BNM, work)
 
 
 def _prompt_and_tree(side: SideBySide) -> None:

@@ -101,8 +101,8 @@ class Ops:
         return top_log_probabilities(logits_NV, count)
 
     def drawing(self, logits: torch.Tensor | SomeLogits, shaping: Shaping) -> Drawing | None:
-        """What tokens are drawn from by these logits [V], of all tokens or some. None, the default, where a sampler's
-        own way is as quick.
+        """What tokens are drawn from by these logits [V], of all tokens or some. None, the default, for
+        logits that a sampler draws from in its own way.
 
         Raises UnusableLogits, row 0, for logits that are NaN, +inf, or -inf throughout.
         """

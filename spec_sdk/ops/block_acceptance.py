@@ -64,7 +64,9 @@ def blocks_of(tree: DrawnTree, rows: Rows) -> list[Block]:
         if drawn.source is None:
             q_V[token] = 1.0
         blocks.append(Block(node, weight, p_V, q_V))
-        weight = min(weight * (float(p_V[token]) / possible(float(q_V[token]), tree, drawn)), 1.0)
+        known = rows.known(drawn)
+        q = possible(float(q_V[token]) if known is None else known, tree, drawn)
+        weight = min(weight * (float(p_V[token]) / q), 1.0)
         node = drawn.node
 
 

@@ -28,12 +28,13 @@ class DraftDistribution:
 
     ``logits``: the draft model's, the repetition penalty applied, of all tokens [V] or of some: all that a fused
     sampler reads. They lie where the draft model left them, or in host memory once a rule there needed them. ``known``:
-    what a sampler learnt of the row when it drew from it, as the probability of a token.
+    the probability of each token that was drawn, where whoever drew it knows that; of several different ones, of the
+    first.
     """
 
     def __init__(self, logits: torch.Tensor | SomeLogits, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.logits = logits
-        self.known: object = None
+        self.known: dict[int, float] = {}
         self._make = make
         self._q_V: torch.Tensor | None = None
 
@@ -55,7 +56,7 @@ class DraftDistribution:
 
     @property
     def made(self) -> torch.Tensor | None:
-        """``q_V`` if somebody has read it, as a drafter must that draws without replacement."""
+        """``q_V`` if somebody has read it, as whoever draws without replacement in torch must."""
         return self._q_V
 
     @property

@@ -16,11 +16,21 @@ import torch.nn.functional as F
 class SomeLogits:
     """``logits_R``: those of ``token_R``, all different, int64 on the same device; None: of the tokens 0 … R − 1. All
     others of the ``vocabulary`` have -inf.
+
+    Raises ValueError for tokens that are not int64 [R].
     """
 
     logits_R: torch.Tensor
     token_R: torch.Tensor | None
     vocabulary: int
+
+    def __post_init__(self) -> None:
+        token_R = self.token_R
+        if token_R is not None and (token_R.dtype != torch.int64 or token_R.shape != self.logits_R.shape):
+            raise ValueError(
+                f"tokens of {token_R.dtype} {list(token_R.shape)} beside logits {list(self.logits_R.shape)}; they must "
+                "be int64, one for each"
+            )
 
     @property
     def shape(self) -> torch.Size:

@@ -35,7 +35,8 @@ def check_drawing(backend: Backend) -> bool:
                 if drawing is not None:
                     asked = True
                     _check(drawing, logits, params)
-    return asked and _refuses(backend)
+            _check_refusal(backend, dtype)
+    return asked
 
 
 def _rows(dtype: torch.dtype, device: torch.device) -> list[torch.Tensor | SomeLogits]:
@@ -71,13 +72,12 @@ def _check(drawing: Drawing, logits: torch.Tensor | SomeLogits, params: Sampling
     )
 
 
-def _refuses(backend: Backend) -> bool:
-    for bad in (float("nan"), float("inf")):
-        logits_V = torch.zeros(VOCABULARY, device=backend.device)
-        logits_V[VOCABULARY // 3] = bad
+def _check_refusal(backend: Backend, dtype: torch.dtype) -> None:
+    for bad, where in ((float("nan"), slice(7, 8)), (float("inf"), slice(7, 8)), (float("-inf"), slice(None))):
+        logits_V = torch.zeros(VOCABULARY, device=backend.device, dtype=dtype)
+        logits_V[where] = bad
         try:
-            backend.ops.drawing(logits_V, SAMPLINGS[0])
+            taken = backend.ops.drawing(logits_V, SAMPLINGS[0])
         except UnusableLogits:
             continue
-        raise AssertionError(f"drawing: logits with {bad} among them are taken")
-    return True
+        assert taken is None, f"drawing: logits of {dtype} with {bad} among them are taken"

@@ -81,7 +81,7 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
 
 def test_results_name_what_ran(cli: Cli) -> None:
     """Every plugin with the options that do not have their defaults, and which of the pipeline's keys were changed."""
-    overrides = ["pipeline=easyspec_paper", "drafter.width=2", "policy=adaptive", "policy.max=3", "sampler=exact"]
+    overrides = ["pipeline=easyspec_paper", "drafter.width=2", "policy=adaptive", "policy.max=3", "sampler=reference"]
     result = cli(*overrides, "backend.threads=1", "prompt=hello", "max_new_tokens=4", "output_dir=out")
     written = metrics()
     assert written["pipeline"] == "easyspec_paper"
@@ -89,7 +89,7 @@ def test_results_name_what_ran(cli: Cli) -> None:
     assert written["plugins"] == {
         "drafter": {"name": "easyspec", "width": 2},
         "verifier": {"name": "multi_step"},
-        "sampler": {"name": "exact"},
+        "sampler": {"name": "reference"},
         "policy": {"name": "adaptive", "max": 3},
         "predictor": {"name": "none"},
         "backend": {"name": "cpu", "threads": 1},

@@ -36,7 +36,7 @@ from tests.doctor.wrong_ops import Wrong
 
 CPU = torch.device("cpu")
 COMPUTES_NOTHING = {"before_pass", "fast_in_bits"}
-OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "path_grower"}
+OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "path_grower", "whole_pass"}
 """Operations without tensors to compare in every case, tested in :mod:`spec_sdk.diagnosis.self_tests`."""
 
 
@@ -146,6 +146,24 @@ def test_a_wrong_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_block, "run_blocks", off)
     wrong = [o for o in outcomes(backend_tests(CpuBackend(CpuConfig()))) if o.verdict == "wrong"]
     assert {o.operation for o in wrong if o.numbers == "float32"} == {"a whole pass", "head_block"}
+
+
+def test_a_wrong_pass_in_one_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(find(), str):
+        pytest.skip(f"nothing can be compiled here: {find()}")
+    from spec_sdk_backends.native.whole_pass import NativeWholePass, Passed
+
+    call = NativeWholePass.__call__
+
+    def off(self: NativeWholePass, *arguments: Any) -> Passed | None:
+        made = call(self, *arguments)
+        if made is not None:
+            made[2][..., 3] *= 1.01
+        return made
+
+    monkeypatch.setattr(NativeWholePass, "__call__", off)
+    wrong = [o for o in outcomes(backend_tests(CpuBackend(CpuConfig()))) if o.verdict == "wrong"]
+    assert {o.operation for o in wrong if o.numbers == "float32"} == {"a whole pass"}
     assert all("off by" in o.words for o in wrong)
 
 

@@ -92,15 +92,15 @@ GROWTH = (
     Mutant(
         "static: the frontier's rows in reverse",
         STATIC,
-        "tempered(logits.row(k), temperature))\n                    _draw",
-        "tempered(logits.row(len(frontier) - 1 - k), temperature))\n                    _draw",
+        "_distribution(logits, k, temperature, request)\n                    _draw",
+        "_distribution(logits, len(frontier) - 1 - k, temperature, request)\n                    _draw",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(
         "static: children are drawn from the first node's distribution",
         STATIC,
-        "tempered(logits.row(k), temperature))\n                    _draw",
-        "tempered(logits.row(0), temperature))\n                    _draw",
+        "_distribution(logits, k, temperature, request)\n                    _draw",
+        "_distribution(logits, 0, temperature, request)\n                    _draw",
         (f"{PROPOSALS}::test_a_drawn_child_comes_from_the_draft_models_distribution_after_its_own_path",),
     ),
     Mutant(

@@ -12,7 +12,37 @@ OF_A_MODEL = (f"{TESTS}::test_a_draft_model_grows_what_its_passes_would",)
 OF_PIPELINES = (f"{TESTS}::test_a_pipeline_drafts_the_same_trees",)
 PARALLEL = (f"{TESTS}::test_layers_that_run_in_parallel",)
 
+WHOLE = ("tests/native/test_whole_pass.py",)
+
 NATIVE_GROWING: tuple[Mutant, ...] = (
+    Mutant(
+        "whole pass: logits are those of the first rows",
+        SOURCE + "forward.h",
+        "(scored.row ? scored.row[r] : r)",
+        "r",
+        WHOLE,
+    ),
+    Mutant(
+        "whole pass: tokens that there are not are looked up",
+        SOURCE + "forward.h",
+        "t < 0 || t >= model.tokens",
+        "false",
+        WHOLE,
+    ),
+    Mutant(
+        "whole pass: a tapped state is what leaves the block behind its own",
+        "plugins/backends/spec_sdk_backends/native/whole_pass.py",
+        "places[layer - 1] = state_BNM",
+        "places[layer] = state_BNM",
+        WHOLE,
+    ),
+    Mutant(
+        "whole pass: every runner is taken for a plain one",
+        "spec_sdk/model/torch_executor.py",
+        "return groups is not None and len(groups) == layers",
+        "return True",
+        WHOLE,
+    ),
     Mutant(
         "native growing: paths are kept in the order of their probability",
         GROWING,
@@ -92,7 +122,7 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "native growing: half of a group's codes are read twice",
-        GROWING,
+        SOURCE + "lookup.h",
         "i < GROUP / 2 ? byte & 15 : byte >> 4",
         "byte & 15",
         (f"{TESTS}::test_an_embedding_is_read_in_rows_too",),

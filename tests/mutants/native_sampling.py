@@ -20,12 +20,16 @@ NATIVE_SAMPLING: tuple[Mutant, ...] = (
     Mutant(
         "native rows: tokens that the target lacks are counted",
         MASS,
-        "return !token || token[i] < tokens ? to_float",
+        "return !token || has(token[i]) ? to_float",
         "return true ? to_float",
         OF_ROWS,
     ),
     Mutant(
-        "native rows: the temperature multiplies", MASS, "float(1 / std::max(shaping", "float(std::max(shaping", OF_ROWS
+        "native rows: the temperature multiplies",
+        MASS,
+        "std::max(1 / std::max(shaping",
+        "std::max(std::max(shaping",
+        OF_ROWS,
     ),
     Mutant(
         "native rows: top-k keeps one less",

@@ -148,8 +148,8 @@ VERIFIERS = (
     Mutant(
         "block: a weight above 1",
         BLOCK,
-        "weight = min(weight * (float(p_V[token]) / possible(float(q_V[token]), tree, drawn)), 1.0)",
-        "weight = weight * (float(p_V[token]) / possible(float(q_V[token]), tree, drawn))",
+        "weight = min(weight * (float(p_V[token]) / q), 1.0)",
+        "weight = weight * (float(p_V[token]) / q)",
         (f"{ENUMERATION}::test_block_verification", BLOCKS),
     ),
     Mutant(

@@ -84,8 +84,8 @@ WAITING = (
     Mutant(
         "a pass does not look after its threads",
         "spec_sdk/model/torch_executor.py",
-        "        self.ops.before_pass()\n        h_BNM",
-        "        h_BNM",
+        "        self.ops.before_pass()\n        if self._whole_pass",
+        "        if self._whole_pass",
         (OF_WAITING,),
     ),
 )

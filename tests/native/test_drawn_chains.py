@@ -165,6 +165,13 @@ def test_a_pipeline_draws_the_same_chains(overrides: tuple[str, ...], monkeypatc
     assert [tokens_of_pipeline(pipeline, prompt, 24) for prompt in prompts] == drafted and not calls
 
 
+def test_rules_in_torch_come_with_draws_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = levels_fed(monkeypatch)
+    pipeline = pipeline_of(*SAMPLED, "pipeline=sd_chain", "sampler.kernels=torch")
+    (prompt,) = bench_prompts(pipeline, 1, longest=400)
+    assert tokens_of_pipeline(pipeline, prompt, 12) and not calls
+
+
 def test_a_refusal_takes_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = pipeline_of(*SAMPLED, "pipeline=sd_chain")
     (prompt,) = bench_prompts(pipeline, 1, longest=400)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from spec_sdk.contracts import Sampler, SamplingParams
+from spec_sdk.contracts import DraftLogits, Sampler, SamplingParams
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.errors import UnusableLogits
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.testing import check_sampler
+from spec_sdk.testing.defaults import request_for
+from spec_sdk.tree import DraftDistribution, TreeBuilder
 from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native.mass import Mass
 from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_growth.static import grow_static
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_samplers.sigmoid import SigmoidConfig, SigmoidSampler
+from spec_sdk_verifiers.block_verification import BlockVerification
 from tests.native.test_mass import SAMPLINGS, row
 from tests.support.real_pipelines import bench_prompts, pipeline_of
 
@@ -74,7 +80,7 @@ def test_the_tokens_of_the_reference(params: SamplingParams, made: list[int]) ->
             assert drawn[0] == drawn[1] and len(set(drawn[0])) == len(drawn[0]) <= count
             different += len(drawn[0])
         assert torch.equal(mine.get_state(), yours.get_state())
-        assert isinstance(ours.known, dict) and ours.made is None
+        assert ours.made is None
         for token, probability in ours.known.items():
             assert probability == pytest.approx(float(theirs.q_V[token]), rel=1e-4)
         drawn = [native(params).draw_different(ours, 1000, mine), other.draw_different(theirs, 1000, yours)]
@@ -113,6 +119,48 @@ def test_who_does_not_draw_by_kernels(made: list[int]) -> None:
     sigmoid = SigmoidSampler(SigmoidConfig(), params)
     sigmoid.backend_ops = NATIVE
     assert sigmoid.draw_from(sigmoid.distribution(logits_V), 0.5) == 0 and made
+
+
+def test_a_rule_in_torch_takes_the_probability_that_a_token_was_drawn_with() -> None:
+    """On the border of top-p the kernels may keep a token that torch does not: it was drawn, and so is possible."""
+    params, met = SamplingParams(temperature=1.0, top_p=0.9), 0
+    for seed in range(400):
+        logits_V = 2 * torch.randn(2000, generator=rng(seed))
+        sorted_V = logits_V.double().softmax(-1).sort(descending=True).values.cumsum(0)
+        params = SamplingParams(temperature=1.0, top_p=float(sorted_V[50 + seed % 50]))
+        sampler = native(params)
+        distribution = sampler.distribution(logits_V)
+        kept = ReferenceSampler(None, params).probabilities(logits_V[None])[0] > 0
+        drawing = NATIVE.drawing(logits_V, params)
+        assert drawing is not None
+        border = [token for token in range(2000) if drawing.probability(token) > 0 and not kept[token]]
+        if not border:
+            continue
+        met += 1
+        distribution.known[border[0]] = drawing.probability(border[0])
+        builder = TreeBuilder(0)
+        builder.add(0, border[0], "with_replacement", distribution)
+        tree, target_NV = builder.build().tree, torch.randn(2, 2000, generator=rng(seed))
+        request = request_for([0], sampler, 0).view
+        assert BlockVerification(None).verify_one(tree, target_NV, request).tokens
+    assert met
+
+
+def test_a_sampler_with_distributions_of_its_own_gets_logits_of_all_tokens() -> None:
+    given: list[object] = []
+
+    class Own(ReferenceSampler):
+        def distribution(self, logits: Any) -> DraftDistribution:
+            given.append(logits)
+            return super().distribution(logits * 1.0)
+
+    request = request_for([0], Own(None, SAMPLINGS[0]), 0).view
+    logits = DraftLogits(torch.zeros(1, 4), torch.arange(4), 9)
+    tree = TreeBuilder(0)
+    growing = grow_static(tree, logits, 1, [2], "with_replacement", 1.0, request, "tests")
+    with pytest.raises(StopIteration):
+        next(growing)
+    assert isinstance(given[0], torch.Tensor) and given[0].shape == (9,)
 
 
 def test_unusable_logits() -> None:

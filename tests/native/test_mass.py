@@ -179,7 +179,34 @@ def test_a_row_does_not_depend_on_the_number_of_threads(params: SamplingParams) 
         assert torch.equal(mass_of(logits_V, params, 49_152)._of_V, several._of_V)
 
 
+def test_memory_is_float32_whatever_the_programs_default_is() -> None:
+    logits_V, before = row(5000, 3.0), torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        mass = mass_of(logits_V, SAMPLINGS[0], 5000)
+    finally:
+        torch.set_default_dtype(before)
+    check(probabilities(mass), expected(logits_V, SAMPLINGS[0]))
+
+
+def test_the_highest_temperature() -> None:
+    logits_V = torch.tensor([1.0, -torch.inf, 3.0])
+    for temperature in (1e38, 1e46, 1e300):
+        mass = mass_of(logits_V, SamplingParams(temperature=temperature), 3)
+        assert [mass.probability(token) for token in range(3)] == [0.5, 0.0, 0.5]
+
+
+def test_tokens_that_there_are_not_have_no_place() -> None:
+    some = SomeLogits(torch.tensor([1.0, 9.0, 1.0, 9.0]), torch.tensor([2, -1, 0, 1 << 40]), 3)
+    assert probabilities(mass_of(some, SAMPLINGS[0], 3)).tolist() == [0.5, 0.0, 0.5]
+
+
 def test_what_the_kernels_do_not_take() -> None:
+    apart = torch.arange(8)[::2]
+    assert not takes(SomeLogits(torch.zeros(4), apart, 9)) and takes(SomeLogits(torch.zeros(4), apart.contiguous(), 9))
+    for token_R in (torch.arange(4, dtype=torch.int32), torch.arange(5)):
+        with pytest.raises(ValueError, match="int64, one for each"):
+            SomeLogits(torch.zeros(4), token_R, 9)
     assert not takes(torch.zeros(4, dtype=torch.float64)) and not takes(torch.zeros(8)[::2])
     assert not takes(SomeLogits(torch.zeros(4).half(), None, 9))
     assert takes(torch.zeros(4)) and takes(SomeLogits(torch.zeros(4).bfloat16(), None, 9))

@@ -149,7 +149,9 @@ class GrowingDrafter(Drafter):
         if width is not None:
             return self.grown_paths(request, ProbablePaths(width, depth, budget.nodes, budget.level_cost))
         shape, recipe = self.growth.fixed_shape(depth, budget.nodes, request), request.sampler.recipe
-        if shape is None or shape.draw_temperature is None or max(shape.widths) > 1 or recipe is None:
+        if shape is None or shape.draw_temperature is None or max(shape.widths) > 1:
+            return None
+        if recipe is None or request.sampler.ops is not None:
             return None
         state = request.rng.get_state()
         uniforms = tuple(next_uniform(request.rng) for _ in shape.widths)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spec_sdk.contracts import LARGEST_TREE, DraftLogits, Growing, Growth, Request, TreeShape, option
+from spec_sdk.contracts import LARGEST_TREE, DraftLogits, Growing, Growth, Request, Sampler, TreeShape, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops.host_reads import count as count_read
 from spec_sdk.tree import DraftDistribution, TreeBuilder
@@ -104,10 +104,18 @@ def grow_static(
             else:
                 count_read()
                 for k, node in enumerate(frontier):
-                    distribution = request.sampler.distribution(tempered(logits.row(k), temperature))
+                    distribution = _distribution(logits, k, temperature, request)
                     _draw_children(fed, node, distribution, count, children, request, drafter)
         frontier = list(range(first_new, fed.size))
     return fed.build().tree
+
+
+def _distribution(logits: DraftLogits, k: int, temperature: float, request: Request) -> DraftDistribution:
+    """What children of the level's k-th node are drawn from; a sampler that makes distributions in a way of its own is
+    given logits of all tokens.
+    """
+    own = type(request.sampler).distribution is not Sampler.distribution
+    return request.sampler.distribution(tempered(logits.full_KV[k] if own else logits.row(k), temperature))
 
 
 def _add_drawn(
@@ -121,9 +129,9 @@ def _add_drawn(
 ) -> None:
     """Add the children that were drawn already, one of each node."""
     for k, (node, token) in enumerate(zip(frontier, drawn_K, strict=True)):
-        distribution = request.sampler.distribution(tempered(logits.row(k), temperature))
+        distribution = _distribution(logits, k, temperature, request)
         if logits.probability_K is not None:
-            distribution.known = {token: logits.probability_K[k]}
+            distribution.known[token] = logits.probability_K[k]
         fed.add(node, token, "with_replacement", distribution, drafter)
 
 

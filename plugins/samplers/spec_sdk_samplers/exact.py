@@ -101,8 +101,7 @@ class ExactSampler(ReferenceSampler):
 
     @staticmethod
     def _remembered(distribution: DraftDistribution, token: int, probability: float) -> int:
-        known = distribution.known if isinstance(distribution.known, dict) else {}
-        distribution.known = known | {token: probability}
+        distribution.known[token] = probability
         return token
 
     def rows(self, tree: DrawnTree, logits_NV: torch.Tensor) -> Rows:
@@ -222,8 +221,8 @@ class RowsFromLogits(Rows):
         return q_V.to(self.logits_NV.device)
 
     def known(self, draw: Draw) -> float | None:
-        known = draw.source.known if isinstance(draw.source, DraftDistribution) else None
-        return known.get(self.tree.token_N[draw.node]) if isinstance(known, dict) else None
+        source = draw.source
+        return source.known.get(self.tree.token_N[draw.node]) if isinstance(source, DraftDistribution) else None
 
     def spare(self, beside_V: torch.Tensor) -> torch.Tensor:
         row_V = self.sampler.scratch_row("rest", beside_V)

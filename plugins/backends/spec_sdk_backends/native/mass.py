@@ -26,8 +26,9 @@ _thread = threading.local()
 
 def takes(logits: torch.Tensor | SomeLogits) -> bool:
     """Whether :meth:`Mass.of_logits` takes a row, over all tokens or some."""
-    row = logits.logits_R if isinstance(logits, SomeLogits) else logits
-    return row.dtype in DTYPES and row.device.type == "cpu" and row.stride(0) == 1
+    row, token_R = (logits.logits_R, logits.token_R) if isinstance(logits, SomeLogits) else (logits, None)
+    known = token_R is None or (token_R.device.type == "cpu" and token_R.stride(0) == 1)
+    return known and row.dtype in DTYPES and row.device.type == "cpu" and row.stride(0) == 1
 
 
 def drawing(logits: torch.Tensor | SomeLogits, shaping: Shaping) -> Mass | None:
@@ -48,7 +49,9 @@ class Mass:
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
-        self._of_V, self._sum_T = torch.empty(vocabulary), torch.empty(-(-vocabulary // TILE))
+        self._of_V, self._sum_T = (
+            torch.empty(size, dtype=torch.float32, device="cpu") for size in (vocabulary, -(-vocabulary // TILE))
+        )
         # ctypes reads a single number in a tenth of the time that torch takes
         self._of = (ctypes.c_float * vocabulary).from_address(self._of_V.data_ptr())
         self._fields = structures.Mass(vocabulary, self._of_V.data_ptr(), self._sum_T.data_ptr())

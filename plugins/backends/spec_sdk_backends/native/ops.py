@@ -41,7 +41,7 @@ millisecond, or as often as libgomp's then do.
 
 
 class NativeOps(Ops):
-    """Linear layers and attention of narrow passes by the native kernels; ``other`` keeps dtypes that they lack.
+    """Narrow passes, drafting and sampling by the native kernels; ``other`` keeps dtypes that they lack.
 
     ``waiting``: how threads wait within a call; without it, as the process was told last. ``rounds``: rows are rounded
     to 8 bits before they are multiplied with weights in few bits.

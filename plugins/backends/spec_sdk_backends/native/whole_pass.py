@@ -41,8 +41,9 @@ def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
         most = most_rows(decoder.dtype, head.quantized.bits, head.rounds)
     else:
         return None
-    known = lookup is not None and decoder.embedding_scale == 1.0 and decoder.final_norm_M.dtype == decoder.dtype
-    return NativeWholePass(decoder, lookup, head.matrix, min(most, most_rows(decoder.dtype), MOST_ROWS)) if known else None
+    if lookup is None or decoder.embedding_scale != 1.0 or decoder.final_norm_M.dtype != decoder.dtype:
+        return None
+    return NativeWholePass(decoder, lookup, head.matrix, min(most, most_rows(decoder.dtype), MOST_ROWS))
 
 
 class NativeWholePass:

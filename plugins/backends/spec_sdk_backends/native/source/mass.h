@@ -45,7 +45,7 @@ extern "C" struct Mass {
 
 // f(first, end) of shares of the tiles, on as many threads as these are worth; on this one alone where others sleep
 template <class F> void over_tiles(const Mass& mass, int threads, const F& f) {
-    if (spins.load(std::memory_order_relaxed) < AWAKE) threads = 1;
+    if (spins.load(std::memory_order_relaxed) < AWAKE_SPINS) threads = 1;
     int64_t tiles = mass.tiles(), shares = std::clamp<int64_t>(tiles / LEAST_TILES, 1, threads);
     if (shares == 1) return f(0, tiles);
 #pragma omp parallel for num_threads(int(shares)) schedule(static)
@@ -67,8 +67,11 @@ template <class T> struct Logits {
     int64_t count, tokens;
 
     float operator[](int64_t i) const {
-        return !token || token[i] < tokens ? to_float(of[i]) : -std::numeric_limits<float>::infinity();
+        return !token || has(token[i]) ? to_float(of[i]) : -std::numeric_limits<float>::infinity();
     }
+
+    // whether there is such a token
+    bool has(int64_t named) const { return named >= 0 && named < tokens; }
 
     // the largest of those from ``i`` up to ``end``; NaN if there is one among them
     float largest(int64_t i, int64_t end) const {
@@ -173,7 +176,9 @@ template <class T> double mass_of_logits(const Mass& mass, Logits<T> logits, con
     float top = logits.largest(0, logits.count), least = -std::numeric_limits<float>::infinity();
     if (!std::isfinite(top)) return std::numeric_limits<double>::quiet_NaN();
     if (0 < shaping.top_k && shaping.top_k < logits.count) least = kth_logit(logits, shaping.top_k);
-    float per = float(1 / std::max(shaping.temperature, double(std::numeric_limits<float>::min())));
+    // never 0, with which -infinity would become NaN, nor infinite
+    constexpr double LEAST = std::numeric_limits<float>::min();
+    float per = float(std::max(1 / std::max(shaping.temperature, LEAST), LEAST));
     auto of = [=](float x) { return x >= least ? exponential((x - top) * per) : 0.0f; };
     if (logits.token) {
         std::fill_n(mass.of, mass.tokens, 0.0f);
@@ -182,7 +187,7 @@ template <class T> double mass_of_logits(const Mass& mass, Logits<T> logits, con
             int64_t size = std::min(MASS_TILE, logits.count - first);
             for (int64_t i = 0; i < size; i++) some[i] = of(to_float(logits.of[first + i]));
             for (int64_t i = 0; i < size; i++)
-                if (logits.token[first + i] < mass.tokens) mass.of[logits.token[first + i]] = some[i];
+                if (logits.has(logits.token[first + i])) mass.of[logits.token[first + i]] = some[i];
         }
         // what this thread wrote, it adds up faster by itself
         threads = 1;

@@ -15,7 +15,7 @@
 
 // how often a waiting thread looks before it sleeps
 inline std::atomic<int> spins{20000};
-constexpr int AWAKE = 1000;  // threads that look less often sleep when a call begins
+constexpr int AWAKE_SPINS = 1000;  // threads that look less often sleep when a call begins
 
 class Team {
   public:
