@@ -17,7 +17,7 @@ from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
-from spec_sdk_backends.native import crossover, decoder, measured_once, ops, products
+from spec_sdk_backends.native import crossover, decoder, measured_once, ops, products, whole_pass
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.panels import to_panels
@@ -307,7 +307,7 @@ def test_what_must_be_measured_is_measured_before_a_run(
         asked.append((dtype, bits, rounds))
         return 64
 
-    for module in (ops, products, decoder):
+    for module in (ops, products, decoder, whole_pass):
         monkeypatch.setattr(module, "most_rows", noted)
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96}
     executor = CpuBackend(CpuConfig()).load(model("smollm", 0, **sizes), torch.float32)

@@ -189,6 +189,17 @@ def test_a_token_that_its_distribution_could_not_give() -> None:
         answer(sampler, tree_of(sampler, draft_V), torch.zeros(3, 400), [0.5] * 3)
 
 
+@pytest.mark.parametrize("q_V", [torch.full((300,), 1 / 300), SomeLogits(torch.zeros(9), None, 500)], ids=str)
+def test_a_distribution_over_other_tokens(q_V: torch.Tensor | SomeLogits) -> None:
+    builder, sampler = TreeBuilder(0), native(SAMPLED)
+    given = sampler.distribution(q_V) if isinstance(q_V, SomeLogits) else q_V
+    builder.add(0, 3, "with_replacement", given)
+    with pytest.raises(
+        ValueError, match=r"^tree node 1: its distribution has shape \[[35]00\], the target's .* \[400\]"
+    ):
+        answer(sampler, builder.build().tree, torch.zeros(2, 400), [0.5, 0.5])
+
+
 def test_probabilities_that_are_no_numbers() -> None:
     q_V = torch.full((400,), torch.nan)
     q_V[3] = 0.5

@@ -113,6 +113,11 @@ class NativeLeft(Left):
         """q of the draw that is being tried: made once, for its test and its rejection."""
         if self._q is None:
             self._q, source = self._row("q", draw.sequence), draw.source
+            if source is not None and source.shape != (self._vocabulary,):
+                raise ValueError(
+                    f"tree node {draw.node}: its distribution has shape {list(source.shape)}, the target's logits "
+                    f"{[self._vocabulary]}"
+                )
             if isinstance(source, DraftDistribution) and source.made is None and takes(source.logits):
                 if isnan(self._q.of_logits(source.logits, self.rows.shaping)):
                     raise UnusableLogits(self.node, "draft, ")
