@@ -43,7 +43,8 @@ DRAFTERS: Mapping[str, tuple[str, ...]] = {
     "easyspec": ("pipeline=easyspec_paper", "drafter.growth=beam"),
     "cut": ("pipeline=sd_chain", "model.draft=cut", "model.draft_layers=[0,1,2,27,28,29]", "drafter.growth=beam"),
 }
-PARTS = ("entering", "blocks", "head", "session", "growth")
+STAGES = ("whole pass", "entering", "blocks", "head")
+PARTS = (*STAGES, "session", "growth")
 
 
 class Parts:
@@ -126,6 +127,10 @@ def main() -> int:
     return 0
 
 
+def _says_nothing(*arguments: object) -> None:
+    """Of a growth: neither which paths it keeps, nor which shape its trees have."""
+
+
 def level_of(proposing: Proposing, depth: int, seconds: float) -> dict[str, Any]:
     """The least over proposals of both depths, which take turns."""
     session = proposing.drafter.draft_session
@@ -137,17 +142,20 @@ def level_of(proposing: Proposing, depth: int, seconds: float) -> dict[str, Any]
     decoder.forward_pass = parts.timed("entering", decoder.forward_pass)
     decoder.blocks_at_once = parts.timed("blocks", decoder.blocks_at_once)
     decoder.head = parts.timed("head", decoder.head)
+    runs: Any = executor
+    if runs._whole_pass is not None:
+        runs._whole_pass = parts.timed("whole pass", runs._whole_pass)
     drafter: Any = proposing.drafter
     growth = drafter.growth
-    says = growth.kept_paths
-    ways: dict[str, Callable[..., int | None]] = {"as drafted": says, "pass each": lambda request: None}
+    says: tuple[Callable[..., Any], ...] = growth.kept_paths, growth.fixed_shape
+    ways: dict[str, tuple[Callable[..., Any], ...]] = {"as drafted": says, "pass each": (_says_nothing, _says_nothing)}
     taken: dict[tuple[str, int], list[dict[str, float]]] = {(way, levels): [] for way in ways for levels in (1, depth)}
     began = time.perf_counter()
     while time.perf_counter() - began < seconds or len(taken["pass each", depth]) < 6:
         if len(proposing.state.tokens) >= len(TOKENS):
             break
         for way, levels in taken:
-            growth.kept_paths = ways[way]
+            growth.kept_paths, growth.fixed_shape = ways[way]
             proposing.commit()
             parts.seconds.clear()
             start = time.perf_counter()
@@ -160,8 +168,8 @@ def level_of(proposing: Proposing, depth: int, seconds: float) -> dict[str, Any]
         deep, flat = (min(one.get(part, 0.0) for one in taken[way, levels]) for levels in (depth, 1))
         return 1e3 * (deep - flat) / (depth - 1)
 
-    level = {part: between(part) for part in ("whole", "grow", "entering", "blocks", "head")}
-    found = {part: level[part] for part in ("entering", "blocks", "head")}
+    level = {part: between(part) for part in ("whole", "grow", *STAGES)}
+    found = {part: level[part] for part in STAGES}
     found["session"] = level["grow"] - sum(found.values())
     found["growth"] = level["whole"] - level["grow"]
     roots = {way: 1e3 * min(one["whole"] for one in taken[way, 1]) for way in ways}
