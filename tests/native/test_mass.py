@@ -142,7 +142,7 @@ def test_draws_follow_the_probabilities() -> None:
     logits_V = row(600, 2.0)
     mass, count = mass_of(logits_V, SAMPLINGS[0], 600), 200_000
     drawn = torch.bincount(torch.tensor([mass.draw((i + 0.5) / count) for i in range(count)]), minlength=600)
-    torch.testing.assert_close(drawn / count, expected(logits_V, SAMPLINGS[0]).float(), rtol=0, atol=1.01 / count)
+    torch.testing.assert_close(drawn / count, expected(logits_V, SAMPLINGS[0]).float(), rtol=0, atol=1.1 / count)
 
 
 def test_what_a_rejection_leaves() -> None:
