@@ -83,8 +83,8 @@ SELF_DRAFTING = (
     Mutant(
         "native: a run of blocks begins with the first one's weights",
         "plugins/backends/spec_sdk_backends/native/decoder.py",
-        "block, count = self._native[first],",
-        "block, count = self._native[0],",
+        "block, count = self.native_blocks[first],",
+        "block, count = self.native_blocks[0],",
         ("tests/native/test_decoder.py::test_runs_of_blocks_agree_with_their_stages_to_the_bit",),
     ),
     Mutant(

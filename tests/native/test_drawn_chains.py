@@ -13,7 +13,6 @@ import torch
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UnusableLogits
 from spec_sdk.model.context_vocabulary import with_lowest_tokens
-from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.session import Session
 from spec_sdk.ops.grown_paths import PathDraws, ProbablePaths
@@ -28,6 +27,7 @@ from tests.native.test_growing import (
     SIZES,
     Fed,
     chains,
+    fed_to_both,
     head_session,
     levels_fed,
     native_executor,
@@ -64,18 +64,8 @@ def check_the_same(make: Callable[[], Session], fed: Callable[[Session, int], Fe
         ahead, plain = make(), make()
         sampler = ReferenceSampler(None, draws.shaping)  # type: ignore[arg-type]
         for count in (5, 1):
-            tokens, features_NM = fed(plain, count)
-            for session in (ahead, plain):
-                if session.context_vocabulary is not None:
-                    session.context_vocabulary.follow(slot, tokens)
             paths = ProbablePaths.drawn(draws)
-            if isinstance(ahead, DraftHeadSession) and isinstance(plain, DraftHeadSession):
-                assert features_NM is not None
-                grown = ahead.feed_pairs_and_grow(slot, tokens, features_NM, paths)
-                (logits,) = plain.feed_pairs([slot], [tokens], [features_NM])
-            else:
-                grown = ahead.feed_and_grow(slot, tokens, paths)
-                (logits,) = plain.feed([slot], [tokens])
+            tokens, grown, logits = fed_to_both(ahead, plain, slot, fed(plain, count), paths)
             assert len(grown.levels) == len(draws.uniforms) - 1
             tree = TreeBuilder(tokens[-1])
             for number, uniform in enumerate(draws.uniforms):
@@ -110,7 +100,7 @@ def test_a_heads_chain(name: str, dtype: torch.dtype, weights: str, tmp_path: Pa
 
 @torch.no_grad()
 def test_the_tokens_of_a_text_are_drawn_in_the_order_of_tokens(tmp_path: Path) -> None:
-    def make() -> DraftHeadSession:
+    def make() -> Session:
         return head_session(tmp_path / "head", "all tokens", torch.float32, "dense", few_tokens=20)
 
     check_the_same(make, pairs(), SIZES.V)

@@ -91,22 +91,30 @@ def level_by_level(
         return found
 
 
+def fed_to_both(
+    ahead: Session, plain: Session, slot: int, fed: Fed, paths: ProbablePaths
+) -> tuple[list[int], GrownPaths, DraftLogits]:
+    """The tokens, what grew behind them in one session, and the root's logits in the other one's plain pass."""
+    tokens, features_NM = fed
+    for session in (ahead, plain):
+        if session.context_vocabulary is not None:
+            session.context_vocabulary.follow(slot, tokens)
+    if isinstance(ahead, DraftHeadSession) and isinstance(plain, DraftHeadSession):
+        assert features_NM is not None
+        grown = ahead.feed_pairs_and_grow(slot, tokens, features_NM, paths)
+        (root,) = plain.feed_pairs([slot], [tokens], [features_NM])
+    else:
+        grown = ahead.feed_and_grow(slot, tokens, paths)
+        (root,) = plain.feed([slot], [tokens])
+    return tokens, grown, root
+
+
 def check_the_same(make: Callable[[], Session], fed: Callable[[Session, int], Fed], slot: int = 1) -> None:
     """Rounds of text, with trees of all shapes behind them, in a session and in another of the same model."""
     for paths in PATHS:
         ahead, plain = make(), make()
         for number, count in enumerate(ROUNDS):
-            tokens, features_NM = fed(plain, count)
-            for session in (ahead, plain):
-                if session.context_vocabulary is not None:
-                    session.context_vocabulary.follow(slot, tokens)
-            if isinstance(ahead, DraftHeadSession) and isinstance(plain, DraftHeadSession):
-                assert features_NM is not None
-                grown = ahead.feed_pairs_and_grow(slot, tokens, features_NM, paths)
-                (root,) = plain.feed_pairs([slot], [tokens], [features_NM])
-            else:
-                grown = ahead.feed_and_grow(slot, tokens, paths)
-                (root,) = plain.feed([slot], [tokens])
+            tokens, grown, root = fed_to_both(ahead, plain, slot, fed(plain, count), paths)
             levels = level_by_level(plain, root, tokens[-1], slot, paths)
             assert grown.levels or paths.depth == 1 or paths.least_reach
             compare(grown, root, levels, paths.width)

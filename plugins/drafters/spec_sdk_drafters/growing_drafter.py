@@ -14,12 +14,11 @@ from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.ops.grown_paths import GrownPaths, PathDraws, ProbablePaths
-from spec_sdk.ops.inversion import next_uniform
 from spec_sdk.plugin import not_inherited
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
-from spec_sdk_drafters.levels_at_once import draws_of, grow_known, known_logits
+from spec_sdk_drafters.levels_at_once import draws_of, grow_known, known_logits, uniforms_of
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
@@ -154,8 +153,8 @@ class GrowingDrafter(Drafter):
         if recipe is None or request.sampler.ops is not None:
             return None
         state = request.rng.get_state()
-        uniforms = tuple(next_uniform(request.rng) for _ in shape.widths)
-        draws = PathDraws(uniforms, recipe.shaping, shape.draw_temperature, self.vocabulary)
+        uniforms = uniforms_of(request, len(shape.widths))
+        draws = PathDraws(tuple(uniforms), recipe.shaping, shape.draw_temperature, self.vocabulary)
         grown = self.grown_paths(request, ProbablePaths.drawn(draws))
         if grown is None or grown.root.drawn_K is None:
             request.rng.set_state(state)

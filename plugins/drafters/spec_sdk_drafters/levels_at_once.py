@@ -46,7 +46,12 @@ def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits:
 
 def draws_of(request: Request, levels: int) -> list[float]:
     """A random number for each level, the request's next, and its temperature."""
-    return [*(next_uniform(request.rng) for _ in range(levels)), request.sampler.params.temperature]
+    return [*uniforms_of(request, levels), request.sampler.params.temperature]
+
+
+def uniforms_of(request: Request, levels: int) -> list[float]:
+    """The request's next random numbers, one for each level."""
+    return [next_uniform(request.rng) for _ in range(levels)]
 
 
 def grow_known(draft: GrowingDraft, levels: Sequence[DraftedLevel], known: Sequence[DraftLogits]) -> None:

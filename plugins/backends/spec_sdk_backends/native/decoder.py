@@ -87,6 +87,7 @@ class NativeDecoder(RestagedDecoder):
     """A decoder of blocks that :func:`unknown_block` has nothing against.
 
     ``in_parts``: wide passes run natively too, part by part, so that a row gets the same bits in every pass.
+    ``native_shape``, ``native_blocks``: what the kernels are given of it.
     """
 
     # a row's bits are those of its own stages then, however many rows and layers there are
@@ -97,9 +98,9 @@ class NativeDecoder(RestagedDecoder):
         self.in_parts = in_parts
         self._dtype_number = DTYPES[self.dtype]
         self._most_rows = min(MOST_ROWS, most_rows(self.dtype))
-        self._shape = shape_of(self)
+        self.native_shape = shape_of(self)
         gains = [block.input_norm_M for block in self.blocks]
-        self._native = (Block * self.layers)(*(block_of(self, layer, gain) for layer, gain in enumerate(gains)))
+        self.native_blocks = (Block * self.layers)(*(block_of(self, layer, gain) for layer, gain in enumerate(gains)))
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         return NativeDecoder(super().subset(layers), self.in_parts)
@@ -116,8 +117,8 @@ class NativeDecoder(RestagedDecoder):
         of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
         h_BNM, rotations = h_BNM.clone(memory_format=torch.contiguous_format), PassRotations(work)
         left = {layer: torch.empty_like(h_BNM) for layer in work.taps if first < layer < end}
-        block, count = self._native[first], end - first
-        run_blocks(self.dtype, self._shape, block, first, count, of_pass, cache, h_BNM, rotations, left=left)
+        block, count = self.native_blocks[first], end - first
+        run_blocks(self.dtype, self.native_shape, block, first, count, of_pass, cache, h_BNM, rotations, left=left)
         for layer, state_BNM in left.items():
             work.record(layer, state_BNM)
         work.record(end, h_BNM)
@@ -169,8 +170,8 @@ class NativeDecoder(RestagedDecoder):
         qkv_BNXD = h_BNM.new_empty((B, N, H + 2 * G, c.head_dim))
         library().spec_before(
             self._dtype_number,
-            address(self._shape),
-            ctypes.addressof(self._native[layer]),
+            address(self.native_shape),
+            ctypes.addressof(self.native_blocks[layer]),
             B * N,
             h_BNM.data_ptr(),
             rotations.cosines,
@@ -187,8 +188,8 @@ class NativeDecoder(RestagedDecoder):
         h_BNM, a_BNM = h_BNM.clone(memory_format=torch.contiguous_format), a_BNM.contiguous()
         library().spec_after(
             self._dtype_number,
-            address(self._shape),
-            ctypes.addressof(self._native[layer]),
+            address(self.native_shape),
+            ctypes.addressof(self.native_blocks[layer]),
             h_BNM.shape[0] * h_BNM.shape[1],
             h_BNM.data_ptr(),
             a_BNM.data_ptr(),

@@ -19,12 +19,12 @@ from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
 from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_of, shape_of
+from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import lookup_of, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
-from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Lookup, Matrix, Model, Pass, Scored, address
+from spec_sdk_backends.native.structures import DTYPES, Cache, Lookup, Matrix, Model, Pass, Scored, address
 
 Passed = tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor]
 """What leaves the last block [B, N, M], tapped states, layer → [B, N, M], and logits [B, n, R]."""
@@ -49,15 +49,14 @@ def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
 class NativeWholePass:
     """Runs all blocks one after the other: what a plain runner does."""
 
-    def __init__(self, decoder: Decoder, lookup: Lookup, head: Matrix, most_rows: int) -> None:
+    def __init__(self, decoder: NativeDecoder, lookup: Lookup, head: Matrix, most: int) -> None:
+        """``most``: rows that it takes."""
         self._decoder = decoder
-        self._most_rows = most_rows
+        self._most_rows = most
         self._outputs = head.outputs
-        gains = [block.input_norm_M for block in decoder.blocks]
-        self._blocks = (Block * decoder.layers)(*(block_of(decoder, i, gain) for i, gain in enumerate(gains)))
         self._model = Model(
-            shape_of(decoder),
-            ctypes.addressof(self._blocks),
+            decoder.native_shape,
+            ctypes.addressof(decoder.native_blocks),
             decoder.layers,
             lookup,
             tokens_of(decoder.embedding),
@@ -69,9 +68,9 @@ class NativeWholePass:
         """``logits``: of ``all`` rows, of each request's ``last`` live one, or ``none``. None, and nothing done, for a
         pass that it does not take.
         """
-        flat, decoder, (B, N) = inputs.flat, self._decoder, inputs.token_BN.shape
-        known = flat is not None and type(cache) in (KVCache, RoundedKVCache) and 0 not in taps
-        if not known or flat is None or self._most_rows < B * N or torch.is_grad_enabled():
+        decoder, (B, N) = self._decoder, inputs.token_BN.shape
+        known = inputs.flat is not None and type(cache) in (KVCache, RoundedKVCache) and 0 not in taps
+        if not known or self._most_rows < B * N or torch.is_grad_enabled():
             return None
         h_BNM = torch.empty((B, N, decoder.config.hidden_size), dtype=decoder.dtype)
         left = {layer: torch.empty_like(h_BNM) for layer in taps if layer < decoder.layers}
