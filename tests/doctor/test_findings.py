@@ -18,7 +18,7 @@ from spec_sdk.diagnosis.packages import command_for, missing_of
 from spec_sdk.errors import UserError
 from spec_sdk.model.source_hub import HubUnreachable
 from spec_sdk_backends import diagnosis
-from spec_sdk_backends.diagnosis import thread_findings
+from spec_sdk_backends.diagnosis import large_pages, thread_findings
 
 
 def threads(
@@ -48,6 +48,21 @@ def test_more_threads_than_cores() -> None:
 def test_fewer_threads_than_the_environment_could_have() -> None:
     found = threads(1, 4, setting="OMP_NUM_THREADS=1")["threads"]
     assert "by OMP_NUM_THREADS=1" in found.text and "unset OMP_NUM_THREADS" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "text", "advice"),
+    [
+        ("madvise", 1.0, "100% of what asks for them; transparent_hugepage=madvise", ""),
+        ("never", 0.0, "0% of what asks for them; transparent_hugepage=never", "echo madvise >"),
+        ("always", 0.25, "25% of what asks for them; transparent_hugepage=always", "memory is in pieces"),
+        (None, None, "this system does not say", ""),
+    ],
+)
+def test_large_pages(setting: str | None, given: float | None, text: str, advice: str) -> None:
+    found = large_pages(setting, given)
+    assert found.text == text
+    assert advice in found.advice and bool(found.advice) == bool(advice)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,31 @@ def test_weights_ask_for_huge_pages(bits: int) -> None:
     weight_OI = torch.randn(32, 64)
     assert "hg" in flags_at(to_panels(weight_OI))
     assert "hg" in flags_at(SideBySide.of(quantize(weight_OI, bits)).records_PGC)
+
+
+@asks
+def test_what_the_system_is_set_to_and_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tried, empty = list[int](), huge_pages.empty
+
+    def noted(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        memory = empty(shape, dtype)
+        address = memory.data_ptr()
+        lines = [f"{address:x}-{address + memory.numel():x} rw-p 0", "Size: 9 kB", "AnonHugePages:      8192 kB"]
+        before = [f"{address - 4096:x}-{address:x} rw-p 0", "AnonHugePages:      4096 kB"]
+        (tmp_path / "smaps").write_text("\n".join([*before, *lines]))
+        tried.append(memory.numel())
+        return memory
+
+    monkeypatch.setattr(huge_pages, "empty", noted)
+    monkeypatch.setattr(huge_pages, "MAPS", tmp_path / "smaps")
+    monkeypatch.setattr(huge_pages, "SETTING", tmp_path / "enabled")
+    assert huge_pages.setting() is None
+    (tmp_path / "enabled").write_text("always [madvise] never\n")
+    assert huge_pages.setting() == "madvise"
+    assert huge_pages.given() == 0.25
+    monkeypatch.setattr(huge_pages, "MAPS", tmp_path / "absent")
+    assert huge_pages.given() is None
+    assert tried == [huge_pages.REGION + 1] * 2
 
 
 def test_other_systems_have_memory_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,15 @@ from spec_sdk.contracts import Finding
 from spec_sdk.model.compiler import processor
 from spec_sdk.ranks import launched_processes
 from spec_sdk_backends.core_use import granted_cpus, read_core_times
-from spec_sdk_backends.native import library
+from spec_sdk_backends.native import huge_pages, library
 from spec_sdk_backends.native.crossover import ANY, most_rows
 from spec_sdk_backends.openmp_runtime import CPUS_AT_START
 from spec_sdk_backends.thread_waiting import ASLEEP, ENVIRONMENT, TAKEN
 
 LOOK_S = 0.5
 """Seconds over which the use of the cores is measured."""
+MOST_GIVEN = 0.5
+"""Where less memory than this part of it gets large pages, something is in the way."""
 PINNING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _MADE_BY = re.compile(rb"GCC: \([^)]*\) [\d.]+|clang version [\d.]+")
 
@@ -35,6 +37,7 @@ def cpu_findings() -> Iterator[Finding]:
     """Compilers, native kernels, and what threads have to reckon with."""
     yield from _compilers()
     yield from _native_kernels()
+    yield large_pages(huge_pages.setting(), huge_pages.given())
     runtimes = library.openmp_runtimes()
     several = "unset LD_PRELOAD, or install one torch: threads of two runtimes share the cores"
     yield Finding("OpenMP", ", ".join(runtimes) or "no runtime is seen", several if len(runtimes) > 1 else "")
@@ -68,6 +71,18 @@ def _native_kernels() -> Iterator[Finding]:
     }
     words = [f"{name} {'of any number of' if rows >= ANY else f'up to {rows}'} rows" for name, rows in most.items()]
     yield Finding("native products", ", ".join(words))
+
+
+def large_pages(setting: str | None, given: float | None) -> Finding:
+    """Whether weights get pages of 2 MiB. ``given``: the share of some memory that asked for them and got them."""
+    if setting is None or given is None:
+        return Finding("large pages", "this system does not say")
+    text = f"{given:.0%} of what asks for them; transparent_hugepage={setting}"
+    if setting == "never":
+        advice = f"as root: echo madvise > {huge_pages.SETTING}; weights in large pages are read faster"
+    else:
+        advice = "memory is in pieces: fewer large pages are left, and passes are slower" if given < MOST_GIVEN else ""
+    return Finding("large pages", text, advice)
 
 
 def _amx() -> str:

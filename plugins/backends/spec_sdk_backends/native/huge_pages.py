@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import re
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Lock
 
 import torch
@@ -20,6 +22,9 @@ PAGE = 2 << 20
 REGION = 16 * PAGE
 """Bytes that smaller tensors are laid out in, one behind the other; given back when the last of them is gone."""
 ALIGNMENT = 64
+SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+"""Where Linux says whether memory that asks for large pages may have them: ``always [madvise] never``."""
+MAPS = Path("/proc/self/smaps")
 
 _LOCK = Lock()
 
@@ -76,3 +81,29 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         raise RuntimeError(f"no memory for {nbytes} bytes: {error}") from error
     assert taken is not None
     return taken.view(dtype).view(*shape)
+
+
+def setting() -> str | None:
+    """``always``, ``madvise`` or ``never``: what the system is set to; None where it does not say."""
+    try:
+        chosen = re.search(r"\[(\w+)\]", SETTING.read_text())
+    except OSError:
+        return None
+    return chosen[1] if chosen else None
+
+
+def given() -> float | None:
+    """The share of some memory that asked for large pages and got them, now; None where the system does not say."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    tried = empty((REGION + 1,), torch.uint8).fill_(1)
+    try:
+        lines = iter(MAPS.read_text().splitlines())
+    except OSError:
+        return None
+    for line in lines:
+        place = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+        if place and int(place[1], 16) <= tried.data_ptr() < int(place[2], 16):
+            found = next((re.match(r"AnonHugePages: +(\d+) kB", later) for later in lines if "AnonHuge" in later), None)
+            return None if found is None else min(1.0, int(found[1]) * 1024 / REGION)
+    return None
