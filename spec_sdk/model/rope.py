@@ -91,17 +91,17 @@ class RotaryTable:
         self._frequency = inverse_frequencies(head_dim, rope).to(device)
         self._attention_factor = 1.0 if rope.scaling is None else rope.scaling.attention_factor
         self._dtype = dtype
-        self._cos_CD = torch.empty(0)
-        self._sin_CD = torch.empty(0)
+        self._tables = torch.empty(0), torch.empty(0)
 
     def reserve(self, positions: int) -> int:
         """Have so many positions, or more; how many there are. Where they were fewer, the table is another one now."""
-        if positions > self._cos_CD.shape[0]:
+        if positions > self._tables[0].shape[0]:
             position_C = torch.arange(positions, device=self._frequency.device, dtype=torch.float32)
             angle_CD = torch.outer(position_C, self._frequency).repeat(1, 2)
-            self._cos_CD = (angle_CD.cos() * self._attention_factor).to(self._dtype)
-            self._sin_CD = (angle_CD.sin() * self._attention_factor).to(self._dtype)
-        return self._cos_CD.shape[0]
+            cos_CD, sin_CD = ((of(angle_CD) * self._attention_factor).to(self._dtype) for of in (torch.cos, torch.sin))
+            # both at once, for other threads that read them
+            self._tables = cos_CD, sin_CD
+        return self._tables[0].shape[0]
 
     def at(self, position_BN: torch.Tensor, positions: int) -> Rotation:
         """Cosines and sines [B, N, 1, D] at ``position_BN``, all less than ``positions``."""
@@ -111,7 +111,7 @@ class RotaryTable:
     def of(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines [C, D] of positions 0 … C - 1, so many or more."""
         self.reserve(positions)
-        return self._cos_CD, self._sin_CD
+        return self._tables
 
 
 class RotationsAt(Sequence[Rotation]):

@@ -145,7 +145,7 @@ class TorchExecutor(Executor):
 def runs_plainly(runner: BlockRunner, layers: int) -> bool:
     """Whether a runner runs every block on the output of the one before, and does nothing else."""
     groups = runner.attention_groups(layers)
-    return groups is not None and len(groups) == layers
+    return groups is not None and [*map(tuple, groups)] == [(layer,) for layer in range(layers)]
 
 
 def last_live_row(h_BNM: torch.Tensor, inputs: PassInputs) -> torch.Tensor:

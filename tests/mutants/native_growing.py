@@ -12,37 +12,7 @@ OF_A_MODEL = (f"{TESTS}::test_a_draft_model_grows_what_its_passes_would",)
 OF_PIPELINES = (f"{TESTS}::test_a_pipeline_drafts_the_same_trees",)
 PARALLEL = (f"{TESTS}::test_layers_that_run_in_parallel",)
 
-WHOLE = ("tests/native/test_whole_pass.py",)
-
 NATIVE_GROWING: tuple[Mutant, ...] = (
-    Mutant(
-        "whole pass: logits are those of the first rows",
-        SOURCE + "forward.h",
-        "(scored.row ? scored.row[r] : r)",
-        "r",
-        WHOLE,
-    ),
-    Mutant(
-        "whole pass: tokens that there are not are looked up",
-        SOURCE + "forward.h",
-        "t < 0 || t >= model.tokens",
-        "false",
-        WHOLE,
-    ),
-    Mutant(
-        "whole pass: a tapped state is what leaves the block behind its own",
-        "plugins/backends/spec_sdk_backends/native/whole_pass.py",
-        "places[layer - 1] = state_BNM",
-        "places[layer] = state_BNM",
-        WHOLE,
-    ),
-    Mutant(
-        "whole pass: every runner is taken for a plain one",
-        "spec_sdk/model/torch_executor.py",
-        "return groups is not None and len(groups) == layers",
-        "return True",
-        WHOLE,
-    ),
     Mutant(
         "native growing: paths are kept in the order of their probability",
         GROWING,
@@ -183,6 +153,20 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
         "and max(rows.tokens) < self._tokens",
         "and max(rows.tokens) <= self._tokens",
         (f"{TESTS}::test_tokens_that_the_model_lacks_are_named_by_a_pass",),
+    ),
+    Mutant(
+        "native growing: negative tokens are looked up",
+        "plugins/backends/spec_sdk_backends/native/growing.py",
+        "            and min(rows.tokens) >= 0\n",
+        "",
+        (f"{TESTS}::test_tokens_that_the_model_lacks_are_named_by_a_pass",),
+    ),
+    Mutant(
+        "native growing: an embedding that was laid out anew is read where it lay",
+        "plugins/backends/spec_sdk_backends/native/growing.py",
+        "if self._decoder.embedding.held is not self._held:",
+        "if False:",
+        (f"{TESTS}::test_an_embedding_that_is_laid_out_anew",),
     ),
     Mutant(
         "kit for runners: attention_groups is not looked at",

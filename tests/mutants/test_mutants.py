@@ -57,6 +57,7 @@ from tests.mutants.ttnn import TTNN
 from tests.mutants.ttnn_attention import TTNN_ATTENTION
 from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
+from tests.mutants.whole_pass import WHOLE_PASS
 
 TREES = "tests/tree/test_refusals.py"
 LISTS = (
@@ -65,6 +66,7 @@ LISTS = (
     CONSTRAINING,
     GROWTH,
     NATIVE_GROWING,
+    WHOLE_PASS,
     NATIVE_SAMPLING,
     SELF_DRAFTING,
     SCHEDULING,

@@ -5,6 +5,7 @@ Legend: N pairs, M model dim, S model dim of the target.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -296,6 +297,24 @@ def test_an_embedding_is_read_in_rows_too(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @torch.no_grad()
+def test_an_embedding_that_is_laid_out_anew() -> None:
+    """As by a model that borrows it, and ties its output head to it."""
+    executor = native_executor("mistral", torch.float32, "dense")
+
+    def roots_and_levels() -> list[torch.Tensor]:
+        grown = Session(executor).feed_and_grow(0, [5, 6, 7], ProbablePaths(2, 3, 99))
+        return [grown.root.full_KV, *(level.logits.full_KV for level in grown.levels)]
+
+    before = roots_and_levels()
+    assert len(before) == 3
+    freed = weakref.ref(executor.decoder.embedding.held)
+    executor.decoder.embedding.tied_head(executor.ops)
+    for one, other in zip(before, roots_and_levels(), strict=True):
+        assert torch.equal(one, other)
+    assert freed() is None
+
+
+@torch.no_grad()
 def test_what_it_does_not_take_is_fed_level_by_level(tmp_path: Path) -> None:
     session = head_session(tmp_path / "head", "all tokens", torch.float32, "dense")
     fed = pairs()
@@ -313,8 +332,9 @@ def test_what_it_does_not_take_is_fed_level_by_level(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_tokens_that_the_model_lacks_are_named_by_a_pass() -> None:
     session = Session(native_executor("smollm", torch.float32, "dense"))
-    with pytest.raises(IndexError):
-        session.feed_and_grow(0, [5, session.vocabulary], ProbablePaths(1, 3, 99))
+    for token in (session.vocabulary, -1):
+        with pytest.raises(IndexError):
+            session.feed_and_grow(0, [5, token], ProbablePaths(1, 3, 99))
 
 
 def test_who_computes_otherwise_grows_level_by_level() -> None:

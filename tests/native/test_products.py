@@ -144,6 +144,16 @@ def test_side_by_side_is_the_same_matrix(shape: tuple[int, int], bits: int, offs
             held.dequantized(torch.float32, wrong)
 
 
+def test_rows_that_there_are_not() -> None:
+    """A panel is filled up behind the last row."""
+    made = NativeProjection(torch.randn(90, 64))
+    assert made.rows(torch.tensor([89, 0])).shape == (2, 64)
+    assert made.rows(torch.tensor([], dtype=torch.int64)).shape == (0, 64)
+    for wrong in (90, 95, 96, -1):
+        with pytest.raises(IndexError, match=f"row {wrong} of 90"):
+            made.rows(torch.tensor([3, wrong]))
+
+
 def test_a_tied_head_in_few_bits_is_the_embedding() -> None:
     """Tokens are looked up in the head's own memory, and the other layout is let go."""
     matrix = quantized(50, 64, 8, False)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from spec_sdk.model.context_vocabulary import with_lowest_tokens
+from spec_sdk.model.executor import PassPlan
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.embedding import Embedding
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.whole_pass import NativeWholePass, Passed, native_whole_pass
 from tests.native.test_growing import native_executor
 from tests.support.real_pipelines import bench_prompts, pipeline_of
@@ -71,7 +77,7 @@ def results(executor: TorchExecutor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("family", ["smollm", "qwen3", "mistral"])
+@pytest.mark.parametrize("family", ["smollm", "biased_llama", "qwen3", "mistral", "mistral_sliding"])
 @torch.no_grad()
 def test_the_bits_of_the_stages(
     family: str, dtype: torch.dtype, weights: str, passes: list[bool], monkeypatch: pytest.MonkeyPatch
@@ -114,7 +120,8 @@ def test_passes_that_it_leaves_to_the_stages(passes: list[bool]) -> None:
     of(lambda session: session.prefill(0, tokens(5, 1), taps=(0, 2)))
     assert passes and not any(passes)
     del passes[:]
-    for runner in (LayerParallelRunner.of([[0], [1, 2]]), SequentialRunner(end=2)):
+    groups = ([[0], [1, 2]], [[0], [2], [1]], [[0, 1, 2], [], []])
+    for runner in (*map(LayerParallelRunner.of, groups), SequentialRunner(end=2)):
         of(lambda session: session.score([0], [TokenTree.root_only(5)]), runner)
     assert not passes
 
@@ -134,16 +141,81 @@ def test_passes_that_it_leaves_to_the_stages(passes: list[bool]) -> None:
 def test_a_token_that_there_is_not_is_left_to_the_stages(passes: list[bool]) -> None:
     native_executor("smollm", torch.float32, "dense")
     del passes[:]
-    for token in (VOCABULARY, VOCABULARY + 5000):
+    for token in (VOCABULARY, VOCABULARY + 5000, -1):
         with pytest.raises(IndexError):
             of(lambda session, token=token: session.prefill(0, [5, token]))  # type: ignore[misc]
-    of(lambda session: session.prefill(0, [5, -1]))
     assert passes == [False] * 3
+
+
+def test_states_that_no_block_leaves(passes: list[bool]) -> None:
+    native_executor("smollm", torch.float32, "dense")
+    del passes[:]
+    for layer in (-1, 4):
+        with pytest.raises(KeyError):
+            of(lambda session, layer=layer: session.prefill(0, tokens(5, 1), taps=(layer,)))  # type: ignore[misc]
+    assert passes == [False] * 2
+
+
+@torch.no_grad()
+def test_a_request_without_rows_is_left_to_the_stages(passes: list[bool]) -> None:
+    executor = native_executor("smollm", torch.float32, "dense")
+    cache = executor.new_cache()
+    cache.reserve(2, 32)
+    chains = [RequestRows.chain(0, 0, [5, 6]), RequestRows.chain(1, 0, [])]
+    inputs = PassInputs.of("chain", chains, executor.device)
+    del passes[:]
+    with pytest.raises(RuntimeError):
+        executor.forward(inputs, cache, PassPlan(SequentialRunner(), (), "last"))
+    assert passes == [False]
+
+
+@pytest.mark.parametrize("weights", ["dense", "int8"])
+@torch.no_grad()
+def test_weights_that_lie_elsewhere_since_the_pass_before(weights: str) -> None:
+    """A draft model that borrows an embedding may tie its head to it, which lays the matrix out anew."""
+    executor = native_executor("mistral", torch.float32, weights)
+    decoder, taken = executor.decoder, tokens(9, 3)
+    assert type(decoder.embedding.held) is not type(decoder.output_head)
+
+    def logits() -> torch.Tensor:
+        session = Session(executor)
+        session.prefill(0, taken[:-1])
+        return session.feed([0], [taken[-1:]])[0].full_KV
+
+    before = logits()
+    freed = weakref.ref(decoder.embedding.held)
+    tied = decoder.embedding.tied_head(executor.ops)
+    assert torch.equal(logits(), before)
+    assert freed() is None
+    decoder.output_head = tied
+    of_tied = logits()
+    assert not torch.equal(of_tied, before)
+    executor = executor.of_decoder(decoder)
+    assert torch.equal(logits(), of_tied)
+    decoder.final_norm_M = 2 * decoder.final_norm_M
+    assert torch.equal(logits(), 2 * of_tied)
 
 
 def test_decoders_that_the_kernels_do_not_run_whole() -> None:
     decoder = native_executor("smollm", torch.float32, "dense").decoder
     assert native_whole_pass(decoder) is not None
+    capped = decoder.with_head(decoder.output_head)
+    capped.config = replace(capped.config, logit_softcap=30.0)
+    assert native_whole_pass(capped) is None
+
+    class Halved(NativeProjection):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return super().__call__(x) / 2
+
+    class Shifted(Embedding):
+        def __call__(self, token_BN: torch.Tensor) -> torch.Tensor:
+            return super().__call__(token_BN) + 1
+
+    weight_VM = torch.randn(VOCABULARY, decoder.config.hidden_size)
+    assert native_whole_pass(decoder.with_head(Halved(weight_VM))) is None
+    shifted = decoder.with_head(decoder.output_head)
+    shifted.embedding = Shifted(weight_VM)
+    assert native_whole_pass(shifted) is None
     scaled = decoder.with_head(decoder.output_head)
     scaled.embedding_scale = 2.0
     assert native_whole_pass(scaled) is None

@@ -34,7 +34,7 @@ from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_of, shape_of, unknown_stages
 from spec_sdk_backends.native.head_block import NativeHeadBlock
 from spec_sdk_backends.native.library import library
-from spec_sdk_backends.native.lookup import lookup_of, tokens_of
+from spec_sdk_backends.native.lookup import plain_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import (
@@ -43,7 +43,6 @@ from spec_sdk_backends.native.structures import (
     Cache,
     DraftModel,
     Growing,
-    Lookup,
     Matrix,
     Shaping,
     address,
@@ -74,34 +73,49 @@ def native_path_grower(decoder: Decoder) -> NativePathGrower | None:
         )
     else:
         known = type(decoder) is NativeDecoder
-    known = known and unknown_stages(decoder) is None and decoder.config.logit_softcap is None
-    known = known and decoder.embedding_scale == 1.0
-    gains = [decoder.final_norm_M, *([decoder.embedding_norm_M] if isinstance(decoder, Eagle3Head) else [])]
-    known = known and all(gain.dtype == decoder.dtype for gain in gains)
-    lookup = lookup_of(decoder.embedding) if known else None
-    return None if lookup is None else NativePathGrower(decoder, lookup)
+    if not known or unknown_stages(decoder) is not None:
+        return None
+    made = NativePathGrower(decoder)
+    return made if made.takes_any else None
 
 
 class NativePathGrower:
     """Feeds what is committed, and the levels of the most probable paths behind it, or of a drawn one."""
 
-    def __init__(self, decoder: Decoder, lookup: Lookup) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
-        self._most_rows = min(MOST_ROWS, most_rows(decoder.dtype))
         self._is_head = isinstance(decoder, Eagle3Head)
-        self._tokens = tokens_of(decoder.embedding)
-        gains = [block.input_norm_M for block in decoder.blocks]
+        if isinstance(decoder, NativeDecoder):
+            self._shape, self._blocks = decoder.native_shape, decoder.native_blocks
+        else:
+            assert isinstance(decoder, Eagle3Head)
+            self._shape, self._blocks = shape_of(decoder), (Block * 1)(block_of(decoder, 0, decoder.attention_norm_M))
+        self._lay_out()
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether there is anything that it grows."""
+        return self._most_rows > 0
+
+    def _lay_out(self) -> None:
+        """Tell the kernels where weights lie; they are kept as long as the kernels read them."""
+        decoder = self._decoder
+        self._held, self._most_rows = decoder.embedding.held, 0
         embedding = entering = None
         feeds_normed, logit_scale = False, 1.0
         if isinstance(decoder, Eagle3Head):
             variant = decoder.variant
             feeds_normed, logit_scale = variant.norm_output, variant.logit_scale
             embedding = decoder.embedding_norm_M
-            entering = gains[0] if variant.norm_before_residual else None
-            gains = [decoder.attention_norm_M]
-        self._blocks = (Block * decoder.layers)(*(block_of(decoder, i, gain) for i, gain in enumerate(gains)))
+            entering = decoder.blocks[0].input_norm_M if variant.norm_before_residual else None
+        gains = decoder.final_norm_M, *(() if embedding is None else (embedding,))
+        lookup = plain_lookup(decoder, *gains)
+        if lookup is None:
+            return
+        self._most_rows = min(MOST_ROWS, most_rows(decoder.dtype))
+        self._tokens = tokens_of(decoder.embedding)
         self._model = DraftModel(
-            shape_of(decoder),
+            self._shape,
             ctypes.addressof(self._blocks),
             decoder.layers,
             lookup,
@@ -111,6 +125,8 @@ class NativePathGrower:
         )
 
     def __call__(self, rows: RowsToCommit, cache: Any, output: OutputRows, paths: ProbablePaths) -> GrownPaths | None:
+        if self._decoder.embedding.held is not self._held:
+            self._lay_out()
         columns = sum(head.outputs for head in output.heads)
         matrices = self._matrices(output.heads)
         if matrices is None or not self._takes(rows, cache, columns, paths):
@@ -193,6 +209,7 @@ class NativePathGrower:
         return (
             0 < len(rows.tokens) <= self._most_rows
             # a pass says what is wrong with a token that there is not
+            and min(rows.tokens) >= 0
             and max(rows.tokens) < self._tokens
             and 0 < paths.width <= min(self._most_rows, MOST_KEPT, columns)
             and (paths.draws is None or (paths.width == 1 and paths.draws.shaping.temperature > 0))

@@ -112,6 +112,11 @@ class NativeProjection(Projection):
         return Matrix.dense(self._weight_OI, self._outputs, self._inputs, self.bias_O)
 
     def rows(self, row_K: torch.Tensor) -> torch.Tensor:
+        if row_K.numel() and not is_stand_in(row_K):
+            # panels have zeros behind the last row
+            least, most = (int(end) for end in torch.aminmax(row_K))
+            if least < 0 or most >= self._outputs:
+                raise IndexError(f"row {least if least < 0 else most} of {self._outputs}")
         return rows_of_panels(self._weight_OI, row_K)[:, : self._inputs]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

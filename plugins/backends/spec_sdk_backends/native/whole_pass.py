@@ -21,10 +21,10 @@ from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of
 from spec_sdk_backends.native.library import library
-from spec_sdk_backends.native.lookup import lookup_of, tokens_of
+from spec_sdk_backends.native.lookup import plain_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
-from spec_sdk_backends.native.structures import DTYPES, Cache, Lookup, Matrix, Model, Pass, Scored, address
+from spec_sdk_backends.native.structures import DTYPES, Cache, Model, Pass, Scored, address
 
 Passed = tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor]
 """What leaves the last block [B, N, M], tapped states, layer → [B, N, M], and logits [B, n, R]."""
@@ -32,27 +32,40 @@ Passed = tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor]
 
 def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
     """None for a decoder with parts that the kernels lack."""
-    if type(decoder) is not NativeDecoder or decoder.config.logit_softcap is not None:
+    if type(decoder) is not NativeDecoder:
         return None
-    head, lookup = rows_and_tokens(decoder.output_head)[0], lookup_of(decoder.embedding)
-    if isinstance(head, NativeProjection):
-        most = most_rows(decoder.dtype)
-    elif isinstance(head, NativeQuantizedProjection):
-        most = most_rows(decoder.dtype, head.quantized.bits, head.rounds)
-    else:
-        return None
-    if lookup is None or decoder.embedding_scale != 1.0 or decoder.final_norm_M.dtype != decoder.dtype:
-        return None
-    return NativeWholePass(decoder, lookup, head.matrix, min(most, most_rows(decoder.dtype), MOST_ROWS))
+    made = NativeWholePass(decoder)
+    return made if made.takes_any else None
 
 
 class NativeWholePass:
     """Runs all blocks one after the other: what a plain runner does."""
 
-    def __init__(self, decoder: NativeDecoder, lookup: Lookup, head: Matrix, most: int) -> None:
-        """``most``: rows that it takes."""
+    def __init__(self, decoder: NativeDecoder) -> None:
         self._decoder = decoder
-        self._most_rows = most
+        self._lay_out()
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether there are passes that it takes."""
+        return self._most_rows > 0
+
+    def _lay_out(self) -> None:
+        """Tell the kernels where weights lie; they are kept as long as the kernels read them."""
+        decoder = self._decoder
+        self._held = decoder.embedding.held
+        self._head, self._final_norm_M = decoder.output_head, decoder.final_norm_M
+        self._most_rows = 0
+        head, lookup = rows_and_tokens(self._head)[0], plain_lookup(decoder, self._final_norm_M)
+        if type(head) is NativeProjection:
+            most_scored = most_rows(decoder.dtype)
+        elif type(head) is NativeQuantizedProjection:
+            most_scored = most_rows(decoder.dtype, head.quantized.bits, head.rounds)
+        else:
+            return
+        if lookup is None:
+            return
+        self._most_rows = min(most_scored, most_rows(decoder.dtype), MOST_ROWS)
         self._outputs = head.outputs
         self._model = Model(
             decoder.native_shape,
@@ -60,28 +73,40 @@ class NativeWholePass:
             decoder.layers,
             lookup,
             tokens_of(decoder.embedding),
-            decoder.final_norm_M.data_ptr(),
-            head,
+            self._final_norm_M.data_ptr(),
+            head.matrix,
         )
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether weights lie where they did: an embedding that a draft model borrows may be laid out anew."""
+        decoder = self._decoder
+        same = decoder.embedding.held is self._held and decoder.output_head is self._head
+        return same and decoder.final_norm_M is self._final_norm_M
 
     def __call__(self, inputs: PassInputs, cache: KVCache, taps: Collection[int], logits: str) -> Passed | None:
         """``logits``: of ``all`` rows, of each request's ``last`` live one, or ``none``. None, and nothing done, for a
         pass that it does not take.
         """
+        if not self._is_current:
+            self._lay_out()
         decoder, (B, N) = self._decoder, inputs.token_BN.shape
-        known = inputs.flat is not None and type(cache) in (KVCache, RoundedKVCache) and 0 not in taps
-        if not known or self._most_rows < B * N or torch.is_grad_enabled():
+        if self._most_rows < B * N or inputs.flat is None or type(cache) not in (KVCache, RoundedKVCache):
             return None
+        if torch.is_grad_enabled() or not all(0 < layer <= decoder.layers for layer in taps):
+            return None
+        row, count = None, {"all": N, "last": 1, "none": 0}[logits]
+        if logits == "last" and N > 1:
+            live = inputs.live_B.tolist()
+            if min(live) < 1:
+                return None
+            row = (ctypes.c_int32 * B)(*(b * N + rows - 1 for b, rows in enumerate(live)))
         h_BNM = torch.empty((B, N, decoder.config.hidden_size), dtype=decoder.dtype)
         left = {layer: torch.empty_like(h_BNM) for layer in taps if layer < decoder.layers}
         places = (ctypes.c_void_p * decoder.layers)()
         for layer, state_BNM in left.items():
             places[layer - 1] = state_BNM.data_ptr()
-        count = {"all": N, "last": 1, "none": 0}[logits]
         logits_BnR = torch.empty((B, count, self._outputs), dtype=decoder.dtype)
-        row = None
-        if count == 1 and N > 1:
-            row = (ctypes.c_int32 * B)(*(b * N + part.live - 1 for b, part in enumerate(inputs.parts)))
         scored = Scored(B * count, None if row is None else ctypes.addressof(row), logits_BnR.data_ptr())
         tables = decoder.rotary_tables(cache.capacity)
         cosines, sines = addresses_of(tables)
