@@ -98,7 +98,8 @@ class RotaryTable:
         if positions > self._tables[0].shape[0]:
             position_C = torch.arange(positions, device=self._frequency.device, dtype=torch.float32)
             angle_CD = torch.outer(position_C, self._frequency).repeat(1, 2)
-            cos_CD, sin_CD = ((of(angle_CD) * self._attention_factor).to(self._dtype) for of in (torch.cos, torch.sin))
+            cos_CD = (angle_CD.cos() * self._attention_factor).to(self._dtype)
+            sin_CD = (angle_CD.sin() * self._attention_factor).to(self._dtype)
             # both at once, for other threads that read them
             self._tables = cos_CD, sin_CD
         return self._tables[0].shape[0]
