@@ -130,7 +130,7 @@ def test_a_process_with_other_options_ends_the_run_in_one_line(case: str, comman
 def test_a_process_that_fails_before_it_met_the_others_says_why(command: list[str], tmp_path: Path) -> None:
     """The leader knows only that it did not come."""
     began = time.monotonic()
-    ended = end(start(2, [*command, "max_new_tokens=4", "backend.timeout=15"], tmp_path, ["drafter.widht=3"]))
+    ended = end(start(2, [*command, "max_new_tokens=4", "backend.timeout=6"], tmp_path, ["drafter.widht=3"]))
     assert time.monotonic() - began < SOON_S
     assert [status for status, _, _ in ended] == [LOST, BAD_INPUT]
     assert "did not find each other" in ended[0][2]
