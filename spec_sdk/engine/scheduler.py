@@ -24,6 +24,7 @@ from spec_sdk.engine.forced_tokens import WIDEST, forced_run
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
+from spec_sdk.engine.time_shares import TimeShares
 from spec_sdk.engine.token_logprobs import Asked, read_logprobs
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
@@ -67,6 +68,7 @@ class Scheduler:
         self._active: list[Active] = []
         self._free = list(range(slots))
         self._progress: list[Progress] = []
+        self._time_shares = TimeShares()
 
     @property
     def busy(self) -> bool:
@@ -442,10 +444,13 @@ class Scheduler:
         recover_s: float,
         reads: int,
     ) -> None:
-        """Emit what happened. A stage's seconds are divided by rows, so that requests add up to the time it took."""
+        """Emit what happened. A stage's seconds are divided so that those of requests add up to what it took: by rows,
+        but for the target's pass.
+        """
         rows = sum(turn.size for turn in turns)
         drafted = sum(turn.size for turn in turns if turn.budget.depth)
-        for turn in turns:
+        scored = self._time_shares.divided(score_s, [turn.size for turn in turns]) if turns else []
+        for turn, scored_s in zip(turns, scored, strict=True):
             active, size, tree, path = turn.active, turn.size, turn.drafted, turn.drafted_path
             share = size / rows
             draft_share = (size if turn.budget.depth else 0) / drafted if drafted else share
@@ -457,7 +462,7 @@ class Scheduler:
                 prefix=turn.prefix,
                 budget=turn.budget.depth,
                 draft_s=draft_s * draft_share,
-                verify_s=(score_s + verdict_s) * share,
+                verify_s=scored_s + verdict_s * share,
                 verdict_s=verdict_s * share,
                 recover_s=recover_s * share,
                 tree_nodes=size,

@@ -31,6 +31,8 @@ UNTRIED = 8
 """After so many cycles in which no guess was worth that, half of it; then a third, and so on: else no pass over several
 would ever be timed where no guess is that sure.
 """
+UNTRIED_SINCE = 64
+"""The same where passes over several were timed before: one that was slow for other reasons must not be the last."""
 GAINS_KEPT = 4
 """Gains that are set against later losses, in ``patience``."""
 FORGET = 0.9
@@ -106,7 +108,11 @@ class BreakEvenPolicy(Policy):
         times.add_verify(forced.timed_rows(rows, times) if nodes == 1 else rows, verify_s)
         self._since_plain = self._since_plain + 1 if nodes > 1 else 0
         self._wider_passes += rows > 1
-        self._untried += event["budget"] > 0 and nodes == 1
+        if nodes == 1:
+            self._untried += event["budget"] > 0
+        elif self._untried:
+            # the next cycles pay what this one took
+            self._untried, self._prices = 0, ()
         verify_s -= forced.seconds(times)
         if not event["budget"]:
             self._pause -= 1
@@ -134,10 +140,11 @@ class BreakEvenPolicy(Policy):
         times, self._since_priced = self._times, 0
         plain = times.plain.mean
         token_s = min(plain, self._seconds / self._tokens) if self._tokens else plain
-        prices, unmeasured = [0.0], UNMEASURED / (1 + self._untried / UNTRIED)
+        known = times.has_curve or self._wider_passes > 0
+        reduced = 1 / (1 + self._untried / (UNTRIED_SINCE if known else UNTRIED))
+        prices = [0.0]
         for nodes in range(2, self.config.max_nodes + 1):
             # a measured curve may dip where it is flat: a wider pass is never taken to cost less
-            known = times.has_curve or self._wider_passes
-            costs_s = times.verify(nodes) - plain if known else unmeasured * (nodes - 1) * plain
-            prices.append(max(prices[-1], costs_s / token_s))
+            costs_s = times.verify(nodes) - plain if known else UNMEASURED * (nodes - 1) * plain
+            prices.append(max(prices[-1], reduced * costs_s / token_s))
         self._prices, self._tokens_per_second = tuple(prices), 1 / token_s

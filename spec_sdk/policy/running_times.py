@@ -10,6 +10,10 @@ WINDOW = 16
 """Samples kept of each time: old ones are of another load, or another prefix length."""
 OUTLIER = 3.0
 """A sample counts for at most so many medians: a compilation or a page fault is no property of the stage."""
+FORGET_AFTER = 512
+"""A size that was not met for so many samples is foreseen from the others: the machine may have been busy then, and
+what looks dear is not met again.
+"""
 LINE_WEIGHT = 2.0
 """A size's own samples and what all sizes together say of it: the latter counts as so many samples."""
 
@@ -38,13 +42,16 @@ class RunningTime:
 
 
 class SizeTimes:
-    """The time of one stage by size: each size's own mean, drawn towards a line through the means of all.
+    """The time of one stage by size: each size's own mean, drawn towards a line through the means of all. That of size
+    1, beside which others are weighed, is never forgotten.
 
     With ``shape``, seconds by size as they were measured before, it is drawn towards a multiple of that instead.
     """
 
     def __init__(self) -> None:
         self.of_size: dict[int, RunningTime] = {}
+        self._met: dict[int, int] = {}
+        self._added = 0
         self._shape: Callable[[int], float] | None = None
         self._line: tuple[float, float] | None = None
 
@@ -55,16 +62,28 @@ class SizeTimes:
     def add(self, size: int, seconds: float) -> None:
         self.of_size.setdefault(size, RunningTime()).add(seconds)
         self._line = None
+        self._added += 1
+        self._met[size] = self._added
+        if self._added % (FORGET_AFTER // 4) == 0:
+            for old in [known for known, met in self._met.items() if met <= self._added - FORGET_AFTER and known > 1]:
+                del self.of_size[old], self._met[old]
 
     def follow(self, shape: Callable[[int], float]) -> None:
         """Go by ``shape`` from now on."""
         self._shape, self._line = shape, None
 
-    def at(self, size: int) -> float:
-        """The expected time at ``size``. Call it only after a sample was added."""
+    @property
+    def line(self) -> tuple[float, float]:
+        """Intercept and slope of the line that sizes are drawn towards, neither negative; a shape's are 0 and its
+        multiple. Call it only after a sample was added.
+        """
         if self._line is None:
             self._line = self._fit()
-        intercept, slope = self._line
+        return self._line
+
+    def at(self, size: int) -> float:
+        """The expected time at ``size``. Call it only after a sample was added."""
+        intercept, slope = self.line
         expected = intercept + slope * (size if self._shape is None else self._shape(size))
         own = self.of_size.get(size)
         if own is None:

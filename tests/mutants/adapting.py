@@ -71,4 +71,32 @@ ADAPTING = (
         "share = max(1, fed.room - (depth - level - 1))",
         ("tests/drafters/test_proposals.py::test_a_tree_becomes_narrower_not_shallower_where_nodes_are_few",),
     ),
+    Mutant(
+        "a pass is divided by rows alone",
+        "spec_sdk/engine/time_shares.py",
+        "fixed_s / count + row_s * rows for rows in rows_B",
+        "row_s * rows for rows in rows_B",
+        ("tests/engine/test_time_shares.py",),
+    ),
+    Mutant(
+        "a pass is divided by what it takes less for fewer requests",
+        "spec_sdk/engine/time_shares.py",
+        "self._of_count.setdefault(count, SizeTimes())",
+        "self._of_count.setdefault(0, SizeTimes())",
+        ("tests/engine/test_time_shares.py::test_other_numbers_of_requests_are_learned_apart",),
+    ),
+    Mutant(
+        "sizes: what was slow once stays slow",
+        "spec_sdk/policy/running_times.py",
+        "met <= self._added - FORGET_AFTER and known > 1",
+        "False",
+        ("tests/policies/test_running_times.py",),
+    ),
+    Mutant(
+        "sizes: plain steps are forgotten",
+        "spec_sdk/policy/running_times.py",
+        " and known > 1]",
+        "]",
+        ("tests/policies/test_running_times.py::test_one_row_is_never_forgotten",),
+    ),
 )

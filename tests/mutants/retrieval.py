@@ -299,9 +299,23 @@ RETRIEVAL = (
     Mutant(
         "break_even: what was never tried stays dear",
         POLICY,
-        "UNMEASURED / (1 + self._untried / UNTRIED)",
-        "UNMEASURED",
+        "(UNTRIED_SINCE if known else UNTRIED)",
+        "(UNTRIED_SINCE if known else 1e9)",
         (f"{OF_POLICY}::test_what_is_unknown_becomes_cheaper_until_it_is_tried",),
+    ),
+    Mutant(
+        "break_even: what looked dear once is never tried again",
+        POLICY,
+        "max(prices[-1], reduced * costs_s / token_s)",
+        "max(prices[-1], (1 if known else reduced) * costs_s / token_s)",
+        (f"{OF_POLICY}::test_a_slow_first_pass_is_not_the_last",),
+    ),
+    Mutant(
+        "break_even: what was tried again stays cheap",
+        POLICY,
+        "            self._untried, self._prices = 0, ()\n",
+        "            pass\n",
+        (f"{OF_POLICY}::test_where_nothing_pays_it_is_hardly_tried",),
     ),
     Mutant(
         "break_even: a level's price is of a whole draft",

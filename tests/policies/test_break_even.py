@@ -10,8 +10,9 @@ import pytest
 
 from spec_sdk.contracts import Budget, CostCurve, SamplingParams
 from spec_sdk.policy import BreakEvenConfig, BreakEvenPolicy
-from spec_sdk.policy.break_even import UNMEASURED
+from spec_sdk.policy.break_even import UNMEASURED, UNTRIED_SINCE
 from spec_sdk.testing.defaults import reference_sampler, request_for
+from spec_sdk_drafters.guessing import worthwhile
 from tests.policies.worlds import FLAT, STEEP, WORLDS, Known
 
 REQUEST = request_for([1], reference_sampler(SamplingParams()), 0).view
@@ -160,3 +161,32 @@ def test_what_is_unknown_becomes_cheaper_until_it_is_tried() -> None:
     for _ in range(8):
         policy.observe(cycle(4, 3, 1, 1.5 * PLAIN_S))
     assert policy.budget(REQUEST).node_costs[2] == pytest.approx(0.5, rel=0.2)
+
+
+@pytest.mark.parametrize(("sure", "slow"), [(0.6, 3), (0.85, 10)])
+def test_a_slow_first_pass_is_not_the_last(sure: float, slow: float) -> None:
+    """Such as one that compiles something. Guesses that are right so often pay by far, a node taking 3 %."""
+    policy, choose, wide, sizes = warm(), random.Random(0), 0, list[int]()
+    # sooner than a size is forgotten
+    for _ in range(400):
+        budget = policy.budget(REQUEST)
+        count = worthwhile([sure**i for i in range(1, budget.depth + 1)], budget.node_costs) if budget.depth else 0
+        right = 0
+        while right < count and choose.random() < sure:
+            right += 1
+        wide += count > 0
+        seconds = PLAIN_S * (slow if wide == 1 and count else 1 + 0.03 * count)
+        policy.observe(cycle(budget.depth, 1 + count, 1 + right, seconds))
+        sizes.append(count)
+    assert sum(size > 0 for size in sizes[-200:]) > 150
+
+
+def test_where_nothing_pays_it_is_hardly_tried() -> None:
+    """Guesses are right half as often as would pay for a node."""
+    policy, tried, steps = warm(patience=10**6), 0, 2000
+    for _ in range(steps):
+        budget = policy.budget(REQUEST)
+        count = worthwhile([0.15], budget.node_costs) if budget.depth else 0
+        tried += count
+        policy.observe(cycle(budget.depth, 1 + count, 1, PLAIN_S * (1 + 0.3 * count)))
+    assert 0 < tried < steps / UNTRIED_SINCE
