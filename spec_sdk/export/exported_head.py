@@ -140,17 +140,7 @@ ARCHITECTURES = {
 
 def model_parameters(config: ModelConfig) -> int:
     """Numbers of the matrices that one token multiplies with: of a mixture, the experts that it has."""
-    M, width = config.hidden_size, config.num_heads * config.head_dim
-    attention = 2 * M * width + 2 * M * config.num_kv_heads * config.head_dim
-    dense, total = 3 * M * config.intermediate_size, config.vocab_size * M
-    for layer in range(config.num_layers):
-        experts = config.experts
-        if experts is None or layer not in experts.layers:
-            total += attention + dense
-            continue
-        shared = experts.shared_intermediate_size or 0
-        total += attention + 3 * M * (experts.per_token * experts.intermediate_size + shared) + experts.count * M
-    return total
+    return config.vocab_size * config.hidden_size + sum(config.layer_parameters)
 
 
 def _stored(tensors: HeadTensors, name: str, dtype: torch.dtype | None) -> torch.Tensor:

@@ -138,6 +138,21 @@ class ModelConfig:
     encoder: EncoderConfig | None = None
 
     @property
+    def layer_parameters(self) -> list[int]:
+        """Of each layer, how many numbers of its matrices one token multiplies with: of a mixture, the experts that it
+        has.
+        """
+        M, width, experts = self.hidden_size, self.num_heads * self.head_dim, self.experts
+        attention = 2 * M * width + 2 * M * self.num_kv_heads * self.head_dim
+        counts = [attention + 3 * M * self.intermediate_size] * self.num_layers
+        for layer in experts.layers if experts is not None else ():
+            assert experts is not None
+            shared = experts.shared_intermediate_size or 0
+            of_experts = 3 * M * (experts.per_token * experts.intermediate_size + shared)
+            counts[layer] = attention + of_experts + experts.count * M
+        return counts
+
+    @property
     def longest_context(self) -> int:
         """The most that ``max_context`` may be set to.
 

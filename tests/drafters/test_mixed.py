@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import types
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,14 +18,13 @@ from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters import asked_model
 from spec_sdk_drafters.acceptance_rates import RatesByTemperature
-from spec_sdk_drafters.asked_model import AskedModel, shape_of_draws
+from spec_sdk_drafters.asked_model import HEAD_SHARE, AskedModel, shape_of_draws, share_of_pass
 from spec_sdk_drafters.mixed import MixedDrafter, beside
 from spec_sdk_drafters.model_source import ModelSource, UsualRates, prior
-from spec_sdk_drafters.model_worth import ModelWorth
+from spec_sdk_drafters.model_worth import CREDIT, EARNED, ModelWorth
 from tests.support.tiny_models import TinyModels
 
 MODELS = TinyModels()
-TARGET_LAYERS = 30
 PLAIN_S = 0.01
 PRICED = Budget(4, 9, tuple(0.05 * n for n in range(9)), tokens_per_second=1 / PLAIN_S)
 Row = list[tuple[int, float]]
@@ -78,7 +79,7 @@ def mixed(model: Drafter | None = None, **options: Any) -> MixedDrafter:
     plugin, config = Registry.discover().configure("drafter", {"name": "mixed", "successors": 0, **options})
     drafter: MixedDrafter = plugin(config, MODELS)
     if model is not None:
-        drafter.model, drafter.taps = AskedModel(model, TARGET_LAYERS), model.taps
+        drafter.model, drafter.taps = AskedModel(model, MODELS.target.executor), model.taps
     return drafter
 
 
@@ -139,15 +140,43 @@ def test_a_model_that_is_right_is_asked_where_guesses_are_not_sure(clock: Clock)
 
 
 def test_a_model_as_large_as_the_target_is_never_started(clock: Clock) -> None:
-    class Large:
-        class executor:
-            layers = 24
-
     model = Scripted(lambda tokens: [(1, 0.9)], clock)
-    session: Any = Large
+    session: Any = types.SimpleNamespace(executor=MODELS.target.executor)
     model.draft_session = session
     assert play(mixed(model), random_text(600), 200, PRICED) == []
     assert model.started == []
+
+
+def test_a_model_is_as_large_as_its_matrices() -> None:
+    """More layers than the target's may be less to read."""
+    target = MODELS.target.executor
+    draft: Any = types.SimpleNamespace(layers=2 * target.layers)
+    config = target.config
+    draft.config = replace(
+        config,
+        num_layers=draft.layers,
+        hidden_size=config.hidden_size // 4,
+        num_heads=config.num_heads // 2,
+        num_kv_heads=config.num_kv_heads // 2,
+    )
+    # MLPs of a quarter of the inputs, and attention of half the heads too
+    assert 2 / 8 < share_of_pass(draft, target) - HEAD_SHARE < 2 / 4
+    draft.layers = config.num_layers
+    assert 1 / 8 < share_of_pass(draft, target) - HEAD_SHARE < 1 / 4
+
+
+def test_what_a_request_drafts_does_not_hang_on_others(clock: Clock) -> None:
+    """A sampled answer is taken to be drafted by draws until the model chose, whatever it did for an earlier one."""
+    model = Scripted(lambda tokens: [(1, 0.9)], clock)
+    drafter = mixed(model)
+    assert drafter.model is not None
+    for _ in range(2):
+        state = request(random_text(20), temperature=1.0)
+        drafter.start([state.view])
+        assert drafter.model.draws(state.view)
+        drafter.propose([state.view], [Budget(2, 9)])
+        assert not drafter.model.draws(state.view)
+        drafter.finish([state.view])
 
 
 @pytest.mark.parametrize("prompt", [10, 400])
@@ -258,6 +287,31 @@ def test_catching_up_must_pay_before_the_answer_ends() -> None:
     assert worth.catch_up(100, 100.0) == pytest.approx(10, rel=0.1)
     assert worth.asks(0.0, 100, 200, 100.0) and not worth.asks(0.0, 100, 20, 100.0)
     assert worth.asks(0.0, 1, 20, 100.0)
+
+
+def test_what_catching_up_takes_may_be_waited_for() -> None:
+    """More than the first credit, and less than what the rest of the answer gains."""
+    worth, waited = ModelWorth(0.25), 0
+    assert worth.catch_up(500, 100.0) > CREDIT
+    while not worth.asks(0.0, 500, 400, 100.0):
+        waited += 1
+    assert waited == pytest.approx((worth.catch_up(500, 100.0) - CREDIT) / EARNED, abs=2)
+    # where the rest of an answer does not pay for it, waiting changes nothing
+    hopeless = ModelWorth(0.25)
+    assert not any(hopeless.asks(0.0, 500, 4, 100.0) for _ in range(4 * waited))
+    assert hopeless._credit == CREDIT
+
+
+def test_a_model_that_was_of_no_use_is_asked_again_once_it_is() -> None:
+    """With a prompt to catch up with for each answer, and nothing left of the credit."""
+    worth, asked, unfed = ModelWorth(0.25), list[int](), 0
+    for step in range(6000):
+        unfed = 200 if step % 200 == 0 else unfed + 1
+        if worth.may_ask(100.0) and worth.asks(0.0, unfed, 200 - step % 200, 100.0):
+            asked.append(step)
+            worth.observe(0.0, float(step > 200), 1, unfed, 0.0025 + 5e-5 * unfed * (unfed > 15), 100.0)
+            unfed = 0
+    assert sum(step > 5000 for step in asked) > 900
 
 
 def test_a_model_that_agrees_with_the_guesses_gains_nothing(clock: Clock) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens
+from spec_sdk.contracts import Budget, Drafter, Executor, Hidden, Request, TopTokens
 from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.acceptance_rates import RatesByTemperature, temperature_class
 from spec_sdk_drafters.model_source import ModelSource, UsualRates, prior
@@ -15,7 +15,7 @@ from spec_sdk_drafters.model_worth import ModelWorth
 from spec_sdk_drafters.unfed_states import joined
 
 UNKNOWN_SHARE = 0.1
-"""What a pass of a drafter takes of one of the target's, where nothing tells its layers."""
+"""What a pass of a drafter takes of one of the target's, where nothing tells its size."""
 HEAD_SHARE = 0.05
 """What its output head and its tree take besides its layers."""
 
@@ -57,10 +57,10 @@ class AskedModel:
     without prices the model is always asked, and a request's tree depends on its own text alone.
     """
 
-    def __init__(self, drafter: Drafter, target_layers: int) -> None:
+    def __init__(self, drafter: Drafter, target: Executor) -> None:
         self.drafter = drafter
         session = drafter.draft_session
-        self.share = UNKNOWN_SHARE if session is None else session.executor.layers / target_layers + HEAD_SHARE
+        self.share = UNKNOWN_SHARE if session is None else share_of_pass(session.executor, target)
         self._usual = RatesByTemperature(prior, keep=True)
         self._worth: dict[float, ModelWorth] = {}
         self._sources: dict[int, ModelSource] = {}
@@ -68,7 +68,7 @@ class AskedModel:
         self._started: set[int] = set()
         self._hidden: dict[int, list[Hidden]] = {}
         self._asked: dict[int, Asked] = {}
-        self._drew: dict[bool, bool] = {}
+        self._drew: dict[int, bool] = {}
 
     def source_of(self, request: Request) -> ModelSource:
         """Its guesses for a request that begins."""
@@ -81,6 +81,7 @@ class AskedModel:
         for i, request in enumerate(requests):
             self._started.discard(request.slot)
             self._asked.pop(request.slot, None)
+            self._drew.pop(request.slot, None)
             self._seen[request.slot] = 0
             self._hidden[request.slot] = [] if prompt_hidden is None else [prompt_hidden[i]]
 
@@ -99,8 +100,10 @@ class AskedModel:
         return self._worth.setdefault(temperature_class(request.sampler.params.temperature), ModelWorth(self.share))
 
     def draws(self, request: Request) -> bool:
-        """Whether its tokens may be drawn at random: some were before, or nothing is known yet of sampled ones."""
-        return self._drew.get(request.sampler.greedy, not request.sampler.greedy)
+        """Whether its tokens may be drawn at random: some were before, or the answer is sampled and none was proposed
+        yet.
+        """
+        return self._drew.get(request.slot, not request.sampler.greedy)
 
     def propose(
         self, requests: Sequence[Request], budgets: Sequence[Budget], surest: Sequence[float]
@@ -121,7 +124,7 @@ class AskedModel:
         for request, tree, unfed in zip(requests, trees, unseen, strict=True):
             drawn = any(draw.kind != "chosen" for draws in tree.draws_N for draw in draws)
             if tree.size > 1:
-                self._drew[request.sampler.greedy] = drawn or self._drew.get(request.sampler.greedy, False)
+                self._drew[request.slot] = drawn or self._drew.get(request.slot, False)
             self._seen[request.slot] = len(request.tokens)
             source = self._sources[request.slot]
             source.propose(tree)
@@ -224,6 +227,16 @@ def shape_of_draws(
             if gain > best:
                 best, shape = gain, (depth, nodes)
     return shape
+
+
+def share_of_pass(draft: Executor, target: Executor) -> float:
+    """About what a pass of a draft model takes of one of the target's: by their matrices, which are read in each."""
+
+    def read(executor: Executor) -> float:
+        per_layer = executor.config.layer_parameters
+        return executor.layers * sum(per_layer) / len(per_layer)
+
+    return read(draft) / read(target) + HEAD_SHARE
 
 
 def accepted(tree: TokenTree, tokens: Sequence[int]) -> int:

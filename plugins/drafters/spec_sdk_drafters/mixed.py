@@ -51,7 +51,7 @@ class MixedDrafter(RetrievalDrafter):
         self.model: AskedModel | None = None
         if config.model is not None:
             drafter: Drafter = member_of(config.model, "drafter.model", models)
-            self.model = AskedModel(drafter, models.target.executor.layers)
+            self.model = AskedModel(drafter, models.target.executor)
             self.taps, self.draft_name, self.draft_session = drafter.taps, drafter.draft_name, drafter.draft_session
             self.drafts_ahead = drafter.drafts_ahead
             self.every_rank, self.target_top_k = drafter.every_rank, max(self.target_top_k, drafter.target_top_k)

@@ -25,6 +25,10 @@ ASSUMED_FEED = 0.05
 CREDIT = 4.0
 """Tokens that trying may lose at first; a trial after a pause may lose ``TRIAL``."""
 TRIAL = 1.5
+EARNED = 0.05
+"""What it earns in tokens by a cycle in which nothing but the credit speaks against asking: catching up with a long
+prompt may take more than there ever was.
+"""
 MOST_CREDIT = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 32, 2048
 """Cycles without a question after one that used up the credit: doubled each time, halved by credit that is full."""
@@ -34,8 +38,9 @@ class ModelWorth:
     """Counts what asking gained, by how sure the guesses without the model were; times what it took.
 
     A gain is the number of tokens that were accepted beyond those that the guesses alone would have had accepted, less
-    the price of the nodes that they took more. What asking loses is bounded: a credit in tokens is used up by it, and
-    earned by what it gains. ``share``: about what a pass of the model takes of one of the target's.
+    the price of the nodes that they took more. What asking loses is bounded: a credit in tokens is used up by it,
+    earned by what it gains, and by waiting for it. ``share``: about what a pass of the model takes of one of the
+    target's.
     """
 
     def __init__(self, share: float) -> None:
@@ -57,8 +62,10 @@ class ModelWorth:
         gain = self._net_gain(place, surest, tokens_per_second)
         price = self.catch_up(unfed, tokens_per_second)
         # what is fed now need not be fed later: about every fourth token of the rest of the answer is drafted by a call
-        if gain > 0 and price <= min(gain * max(remaining, 4) / 4, self._credit):
-            return True
+        if gain > 0 and price <= gain * max(remaining, 4) / 4:
+            if price <= self._credit:
+                return True
+            self._credit += EARNED
         for counts in (self._calls, self._gained, self._levels):
             counts[place] *= FADE
         return False
