@@ -291,10 +291,9 @@ def test_catching_up_must_pay_before_the_answer_ends() -> None:
 
 def test_what_catching_up_takes_may_be_waited_for() -> None:
     """More than the first credit, and less than what the rest of the answer gains."""
-    worth, waited = ModelWorth(0.25), 0
+    worth = ModelWorth(0.25)
     assert worth.catch_up(500, 100.0) > CREDIT
-    while not worth.asks(0.0, 500, 400, 100.0):
-        waited += 1
+    waited = next(cycles for cycles in range(1000) if worth.asks(0.0, 500, 400, 100.0))
     assert waited == pytest.approx((worth.catch_up(500, 100.0) - CREDIT) / EARNED, abs=2)
     # where the rest of an answer does not pay for it, waiting changes nothing
     hopeless = ModelWorth(0.25)
