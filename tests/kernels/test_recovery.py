@@ -157,6 +157,7 @@ def test_captured_passes_are_those_of_the_runner_that_chooses(threshold: float, 
     reads = host_reads.total()
     captured = passes(made, runner)
     assert made.captures == 2 and host_reads.total() == reads, "reports are read when they are looked at"
+    assert not runner.reports(), "memory of a graph that the runner still had would outlive it"
     verdicts = []
     for one, other in zip(captured, chosen, strict=True):
         assert relative_error(one.logits_BNV, other.logits_BNV.double()) < 1e-4

@@ -175,7 +175,11 @@ class CudaBackend(Backend):
     @property
     def compiled(self) -> Mapping[str, Any]:
         graphs = {} if self._capture is None else {"graphs": self._capture.captures}
-        return {**graphs, "unfused_because": self._unfused_because} if self._unfused_because else graphs
+        failures = {
+            "unfused_because": self._unfused_because,
+            "not_captured_because": "" if self._capture is None else self._capture.failure,
+        }
+        return {**graphs, **{name: why for name, why in failures.items() if why}}
 
     def describe(self) -> str:
         properties = torch.cuda.get_device_properties(self._device)
