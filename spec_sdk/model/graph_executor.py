@@ -148,7 +148,8 @@ class GraphExecutor(TorchExecutor):
         return GraphExecutor(decoder, self.ops, self._capture)
 
     def _found(self, key: Hashable, cache: KVCache, capture: Callable[[], CapturedPass]) -> Any:
-        """What was captured under this key, now if it was not; None if it cannot be."""
+        """What was captured under this key, now if it was not; None if it cannot be. It is about to run."""
+        self.ops.before_pass()
         if key in self._cannot:
             return None
         rotations = self.decoder.reserve_rotations(cache.capacity)

@@ -61,6 +61,19 @@ def test_one_capture_serves_every_length_of_a_bucket() -> None:
     assert made.captures == 4, "other taps are another graph"
 
 
+def test_a_repeated_pass_is_announced_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread may be another one than that of its capture."""
+    made, plan, announced = executor(), PassPlan(SequentialRunner()), []
+    monkeypatch.setattr(made.ops, "before_pass", lambda: announced.append(made.captures))
+    cache = made.new_cache()
+    cache.reserve(1, 64)
+    for prefix in (0, 2, 4):
+        announced.clear()
+        made.forward(chain(made, prefix, 2), cache, plan)
+        assert announced, "what is launched behind the pass goes to the current device"
+    assert made.captures == 1
+
+
 def test_a_result_outlives_the_next_pass() -> None:
     made, plan = executor(), PassPlan(SequentialRunner(), taps=(2,))
     cache = made.new_cache()
