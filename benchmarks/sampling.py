@@ -147,11 +147,11 @@ def aims(report: dict[str, Any]) -> list[Aim]:
     found = [faster_aim("exact", name, plain, shape, report["device"]) for name in known]
     asked = [case for case in plain if (case["gamma"], case["vocabulary"]) == (5, 128_256)]
     name = "GPU: exact at least 95 % below transformers per step at V = 128,256, γ = 5"
-    if report["device"] == "cuda" and asked:
+    if report["device"] == "cuda" and asked and "transformers" in known:
         worst = max(time_ratio(case, "exact", "transformers") for case in asked)
         found.append(aim(name, worst <= 0.05, f"{1 - worst:.1%} below"))
     else:
-        found.append(aim(name, None, "needs an NVIDIA GPU"))
+        found.append(aim(name, None, "needs an NVIDIA GPU and transformers"))
     name = "GPU: within 2x of reading the needed logits once, or of a kernel launch"
     found.append(aim(name, None, "bandwidth: python -m benchmarks.sampling_tables"))
     return found
@@ -190,7 +190,7 @@ def main() -> int:
     if arguments.quick:
         plan = [(2, 1000, first, SAMPLED), (2, 1000, second, FILTERED)]
     known = functions(None if arguments.not_compiled else device)
-    print("ratio: transformers' time over the rival's")
+    print("ratio: transformers' time over the rival's, the reference's where transformers is left out")
     table = LiveTable(COLUMNS)
     for gamma, V, dtype, params in report.in_time(plan, lambda case: f"γ={case[0]} V={case[1]} {case[2]}"):
         each = 0.1 if arguments.quick else arguments.each

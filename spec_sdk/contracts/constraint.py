@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.plugin import Plugin
 
 
@@ -96,7 +97,7 @@ class SuppressedTokens(Matcher):
         key = (at_begin, vocabulary, device)
         if key not in self._known:
             ids = [token for token in (self._at_begin if at_begin else self._everywhere) if 0 <= token < vocabulary]
-            self._known[key] = torch.tensor(ids, dtype=torch.long, device=device)
+            self._known[key] = numbers_on(device, ids)
         return self._known[key]
 
 
@@ -107,7 +108,7 @@ class OnlyTokens(Matcher):
         self._tokens = sorted(set(tokens))
 
     def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
-        kept = torch.tensor(self._tokens, dtype=torch.long, device=logits_NV.device)
+        kept = numbers_on(logits_NV.device, self._tokens)
         hidden_V = torch.ones(logits_NV.shape[-1], dtype=torch.bool, device=logits_NV.device)
         hidden_V[kept] = False
         logits_NV.masked_fill_(hidden_V, float("-inf"))

@@ -17,6 +17,7 @@ from spec_sdk.ops import DrawnTree, Ops, Recipe, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
 from spec_sdk.ops.inversion import draw, next_uniform
 from spec_sdk.ops.residual import without
+from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.plugin import Plugin, Random, not_inherited
 from spec_sdk.sampling_params import SamplingParams
@@ -77,10 +78,9 @@ class Sampler(Plugin, ABC):
         device = logits_NV.device
         # two assignments, so that the long prefix is sent once and not once per row
         for rows, columns in (
-            (slice(None), torch.tensor(sorted(common), dtype=torch.long, device=device)),
-            (torch.tensor([i for i, _ in pairs], dtype=torch.long, device=device),
-             torch.tensor([t for _, t in pairs], dtype=torch.long, device=device)),
-        ):  # fmt: skip
+            (slice(None), numbers_on(device, sorted(common))),
+            (numbers_on(device, [i for i, _ in pairs]), numbers_on(device, [t for _, t in pairs])),
+        ):
             if columns.numel():
                 score = logits_NV[rows, columns]
                 logits_NV[rows, columns] = torch.where(score < 0, score * penalty, score / penalty)

@@ -12,6 +12,7 @@ import torch
 
 from spec_sdk.contracts.request import Verdict
 from spec_sdk.ops import host_reads
+from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.tree import TokenTree
 
 
@@ -77,7 +78,7 @@ def _target_probabilities(one: Traced) -> torch.Tensor:
     tokens = [*one.tree.token_N[1:], one.verdict.next_token]
     device = one.logits_NV.device
     logprob_NV = one.logits_NV.float().log_softmax(-1)
-    return logprob_NV[torch.tensor(rows, device=device), torch.tensor(tokens, device=device)].exp()
+    return logprob_NV[numbers_on(device, rows), numbers_on(device, tokens)].exp()
 
 
 def _trace(one: Traced, target: Sequence[float], drawn: dict[int, float]) -> StepTrace:

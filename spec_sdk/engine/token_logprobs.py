@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.ops import host_reads
+from spec_sdk.ops.uploads import numbers_on
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def read_logprobs(asked: Sequence[Asked]) -> list[list[TokenLogprob]]:
     tensors: list[torch.Tensor] = []
     for one in asked:
         logprob_nV = one.logits_nV.float().log_softmax(-1)
-        token_n1 = torch.tensor(one.tokens, dtype=torch.long, device=logprob_nV.device)[:, None]
+        token_n1 = numbers_on(logprob_nV.device, one.tokens)[:, None]
         best = logprob_nV.topk(min(one.top, logprob_nV.shape[-1]), -1)
         tensors += [logprob_nV.gather(-1, token_n1)[:, 0], best.values, best.indices]
     host = [tensor.tolist() for tensor in host_reads.read(*tensors)]

@@ -22,6 +22,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops.grown_paths import OutputRows
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead, reduced
+from spec_sdk.ops.uploads import numbers_on
 
 SMALL_BLOCK = 64
 """Rows of fewer tokens are laid out anew when the text gets another one."""
@@ -104,7 +105,7 @@ class ContextVocabulary:
         text.seen = len(tokens)
         if new:
             text.known.update(new)
-            token_C = torch.tensor(new, device=self._decoder.device)
+            token_C = numbers_on(self._decoder.device, new)
             if text.blocks and len(text.blocks[-1].token_C) < SMALL_BLOCK:
                 token_C = torch.cat((text.blocks.pop().token_C, token_C))
             text.blocks.append(_Block(token_C, self._ops.projection(self._rows(token_C))))

@@ -21,6 +21,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache, is_exact
+from spec_sdk.model.source_progress import notice
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops
@@ -35,8 +36,13 @@ MOST_GRAPHS = 64
 Capture = Callable[[Callable[[], PassOutput]], tuple[Callable[[], object], PassOutput]]
 """Captures a function of no arguments: what repeats it on the same memory, and the output that then holds the results.
 
-Called for inputs that are a real pass, which it may run before and more than once.
+Called for inputs that are a real pass, which it may run before and more than once. Raises :class:`CannotCapture` for
+what runs and cannot be captured.
 """
+
+
+class CannotCapture(Exception):
+    """Why a function that runs cannot be captured."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,9 @@ class CapturedLevels(CapturedPass):
 class GraphExecutor(TorchExecutor):
     """Captures passes of runners that are ``capturable``, by ``capture``, when a size first comes.
 
-    Sizes are powers of two, so that few come. What a drafter feeds beside tokens runs as in the torch executor, and so
-    does the attention level with a runner whose slices depend on lengths that only the host knows.
+    Sizes are powers of two, so that few come. One that cannot be captured runs as in the torch executor from then on; a
+    line on stderr says so of the first. What a drafter feeds beside tokens runs as in the torch executor, and so does
+    the attention level with a runner whose slices depend on lengths that only the host knows.
     """
 
     def __init__(self, decoder: Decoder, ops: Ops, capture: Capture) -> None:
@@ -71,6 +78,7 @@ class GraphExecutor(TorchExecutor):
         self.one_launch = not (self.config.encoder or decoder.data_dependent)
         self._capture = capture
         self._captured: dict[Hashable, Any] = {}
+        self._cannot: set[Hashable] = set()
         self._rotations: tuple[int, ...] = ()
         self.captures = 0
         """Passes that were captured so far."""
@@ -94,7 +102,10 @@ class GraphExecutor(TorchExecutor):
         assert isinstance(cache, KVCache) and inputs.flat is not None
         columns = columns_of(inputs.columns, cache)
         key = key_of(inputs, cache, plan, columns)
-        captured: CapturedPass = self._found(key, cache, lambda: self._capture_pass(inputs, cache, plan, columns))
+        captured: CapturedPass | None
+        captured = self._found(key, cache, lambda: self._capture_pass(inputs, cache, plan, columns))
+        if captured is None:
+            return super().forward(inputs, cache, plan)
         captured.flat_I.copy_(inputs.flat, non_blocking=True)
         captured.replay()
         # the next pass overwrites them
@@ -115,7 +126,10 @@ class GraphExecutor(TorchExecutor):
         columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
         root = levels.root_BR
         key = levels.shape, root.shape, root.dtype, levels.limit, columns, place_of(cache), plan
-        captured: CapturedLevels = self._found(key, cache, lambda: self._capture_levels(levels, cache, plan, columns))
+        captured: CapturedLevels | None
+        captured = self._found(key, cache, lambda: self._capture_levels(levels, cache, plan, columns))
+        if captured is None:
+            return None
         for place, numbers in ((captured.flat_I, levels.flat), (captured.draw_BX, levels.draw_BX)):
             if numbers.numel():
                 place.copy_(numbers if place.device.type == "cpu" else numbers.pin_memory(), non_blocking=True)
@@ -134,7 +148,10 @@ class GraphExecutor(TorchExecutor):
         return GraphExecutor(decoder, self.ops, self._capture)
 
     def _found(self, key: Hashable, cache: KVCache, capture: Callable[[], CapturedPass]) -> Any:
-        """What was captured under this key, now if it was not."""
+        """What was captured under this key, now if it was not; None if it cannot be. It is about to run."""
+        self.ops.before_pass()
+        if key in self._cannot:
+            return None
         rotations = self.decoder.reserve_rotations(cache.capacity)
         if rotations != self._rotations:
             # a larger table took the place of the one that graphs read, perhaps in a pass that was not captured
@@ -142,7 +159,13 @@ class GraphExecutor(TorchExecutor):
             self._rotations = rotations
         found = self._captured.pop(key, None)
         if found is None:
-            found = capture()
+            try:
+                found = capture()
+            except CannotCapture as error:
+                if not self._cannot:
+                    notice(f"backend.compile: a pass that cannot be captured runs without: {error}")
+                self._cannot.add(key)
+                return None
             self.captures += 1
         # the last is the one that was used last
         self._captured[key] = found

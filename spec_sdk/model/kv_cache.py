@@ -17,6 +17,7 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.uploads import numbers_on
 
 GRANULE = 64
 """Capacities are multiples of this, so that answers of nearly the same length share one cache."""
@@ -96,7 +97,7 @@ class KVCache:
                     target.append(prefix + place)
         if not slot:
             return
-        slot_K, source_K, target_K = torch.tensor((slot, source, target), device=self.k_LSGCD.device)
+        slot_K, source_K, target_K = numbers_on(self.k_LSGCD.device, (slot, source, target))
         for storage in self._tensors():
             # reading by index copies first, so a row may be overwritten that is still to be read
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]

@@ -32,11 +32,15 @@ class HostClock(StepClock):
 
 
 class StreamClock(StepClock):
-    """Events on the current CUDA stream: marking waits for nothing."""
+    """Events on the current stream of a CUDA device: marking waits for nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def mark(self) -> torch.cuda.Event:
         event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
+        # another device may be current in the thread that marks
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def seconds(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:

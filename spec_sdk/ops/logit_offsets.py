@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from spec_sdk.ops.uploads import numbers_on
+
 
 class LogitOffsets:
     """``logit_bias``, ``presence_penalty`` and ``frequency_penalty`` as the OpenAI API defines them.
@@ -59,6 +61,6 @@ class LogitOffsets:
 
     @staticmethod
     def _add(logits_NV: torch.Tensor, rows: int | slice, offsets: Mapping[int, float]) -> None:
-        token_B = torch.tensor(list(offsets), dtype=torch.long, device=logits_NV.device)
-        value_B = torch.tensor(list(offsets.values()), dtype=logits_NV.dtype, device=logits_NV.device)
+        token_B = numbers_on(logits_NV.device, list(offsets))
+        value_B = numbers_on(logits_NV.device, list(offsets.values()), logits_NV.dtype)
         logits_NV[rows, token_B] += value_B

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.uploads import to_device
 
 PassKind = Literal["chain", "tree", "growing"]
 """``chain``: a causal chain. ``tree``: closed trees in pre-order. ``growing``: slots in creation order."""
@@ -146,9 +147,7 @@ class PassInputs:
         flat = torch.tensor(
             [*by_row, *by_slot, *(x for row in zip(*known, strict=True) for x in row)], dtype=torch.int32
         )
-        if device.type != "cpu":
-            flat = flat.pin_memory().to(device, non_blocking=True)
-        return PassInputs.over(flat, kind, B, N, T, features_BNM=features_BNM, known=known)
+        return PassInputs.over(to_device(flat, device), kind, B, N, T, features_BNM=features_BNM, known=known)
 
     @staticmethod
     def over(

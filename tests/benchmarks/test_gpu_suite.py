@@ -293,14 +293,52 @@ def test_a_smoke_run_leaves_out_what_needs_a_gpu(tmp_path: Path) -> None:
     assert told(tmp_path)["can"]["output"].strip() == "['--device=cuda', '--device=cpu']"
 
 
-def test_the_model_is_joined_once_all_parts_are_there(empty_kit: Path) -> None:
-    directory = empty_kit / "model"
-    directory.mkdir(parents=True)
-    (directory / "m.gguf.part2of2").write_bytes(b"world")
-    assert kit.model() is None
-    (directory / "m.gguf.part1of2").write_bytes(b"hello ")
+@pytest.fixture
+def parts(empty_kit: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Eleven parts of a model, of two bytes and a last one."""
+    monkeypatch.setattr(kit, "PART_BYTES", 2)
+    (empty_kit / "model").mkdir(parents=True)
+    model = empty_kit / "model" / "m.gguf"
+    model.write_bytes(b"hello world, and more")
+    return kit.split(model)
+
+
+def test_the_model_is_joined_once_all_parts_are_there(parts: list[Path]) -> None:
+    """In the order of their numbers, in whichever they come."""
+    assert len(parts) == 11 and kit.bytes_of(parts[:-1]) == 20
+    contents = {part: part.read_bytes() for part in parts}
+    for part in parts:
+        part.unlink()
+    for part in reversed(parts):
+        assert kit.model() is None
+        part.write_bytes(contents[part])
     joined = kit.model()
-    assert joined is not None and joined.name == "m.gguf" and joined.read_bytes() == b"hello world"
+    assert joined is not None and joined.name == "m.gguf" and joined.read_bytes() == b"hello world, and more"
+    assert kit.model() == joined
+
+
+def test_a_model_whose_parts_were_changed_is_not_used(parts: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Until the right part comes; a joined file that another one broke off is made anew."""
+    right = parts[3].read_bytes()
+    parts[3].write_bytes(b"??")
+    assert kit.model() is None and "the parts of m.gguf are not those" in capsys.readouterr().out
+    parts[3].write_bytes(right)
+    (parts[3].parent / "m.gguf").write_bytes(b"hello")
+    joined = kit.model()
+    assert joined is not None and joined.read_bytes() == b"hello world, and more"
+
+
+def test_the_kit_says_whether_it_can_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what git does not ignore."""
+    monkeypatch.setattr(kit, "ROOT", tmp_path)
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    for name, text in ((".gitignore", "*.txt"), ("ignored.txt", ""), ("some.py", "x" * 100)):
+        (tmp_path / name).write_text(text)
+    assert kit.bytes_of(kit.travelling()) == 105
+    assert kit.room(2**20, 2**20, kit.MOST_BYTES - 2 * 2**20).endswith("room for the wheels and a part (64 MiB)")
+    assert kit.room(2 * 2**20, 2**20, kit.MOST_BYTES) == (
+        "warning: tree 2.0, wheels 1.0, largest part 64.0 MiB: 3.0 MiB more than the 64 that travel in one call"
+    )
 
 
 def test_the_kit_announces_the_plugins(empty_kit: Path) -> None:

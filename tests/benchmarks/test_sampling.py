@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from benchmarks.sampling import FILTERED, SAMPLED, aims, make_step, measure, rivals, rows
-from benchmarks.sampling_tables import replay, run_entry
+from benchmarks.sampling_tables import STEP_COLUMNS, replay, run_entry, show_steps
 from benchmarks.support.published_sampling import BETA, decider, sigmoid_matrices, softmax_matrices
-from benchmarks.support.sampling_rivals import RIVALS, Step, functions
+from benchmarks.support.sampling_rivals import OURS, RIVALS, Step, functions
+from spec_sdk.bench.live_table import LiveTable
 
 CPU = torch.device("cpu")
 
@@ -37,6 +38,44 @@ def test_filtered_cases_leave_functions_of_logits_out(known) -> None:  # type: i
     """They take logits that a processor has filtered already."""
     steps = [make_step(2, 500, torch.float32, CPU, FILTERED, 0)]
     assert list(rivals(steps, FILTERED, known)) == ["reference", "exact", "exact, in torch", "sigmoid"]
+
+
+def test_transformers_of_either_signature_takes_part(known, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """Versions around 5.17 require one more argument."""
+    from transformers.generation import utils
+
+    step, plain, asked = make_step(2, 50, torch.float32, CPU, SAMPLED, 0), utils._speculative_sampling, []
+
+    def older(ids, draft, length, target, is_done_candidate):  # type: ignore[no-untyped-def]
+        asked.append(is_done_candidate)
+        return plain(ids, draft, length, target)
+
+    monkeypatch.setattr(utils, "_speculative_sampling", older)
+    decided = []
+    for function in (known["transformers"], functions(None)["transformers"]):
+        torch.manual_seed(0)
+        decided.append(function(torch.tensor([step.tokens]), step.draft_GV, step.target_GV1))
+    assert decided[0] == decided[1] and set(asked) == {False}
+
+
+def test_a_rival_that_fails_is_left_out_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The step goes on, and what is compared with it is not measured."""
+    from transformers.generation import utils
+
+    monkeypatch.setattr(utils, "_speculative_sampling", lambda ids: ids)
+    left = functions(None)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("left out: transformers: TypeError: ") and "transformers" not in left
+    case = measure(5, 128_256, torch.float32, CPU, SAMPLED, 0.01, left)
+    assert [row[1] for row in rows(case)] == [name for name in RIVALS if name != "transformers"]
+    results = {aim["aim"]: aim["result"] for aim in aims({"cases": [case], "device": "cuda"})}
+    assert {result for aim, result in results.items() if aim.startswith("GPU")} == {"not measured here"}
+    steps = [make_step(2, 50, torch.float32, CPU, SAMPLED, 0)]
+    replayed = replay(steps, [name for name in RIVALS if name in OURS or name in left], left, 0.0, 2)
+    show_steps(replayed, LiveTable(STEP_COLUMNS))
+    assert "reference" in capsys.readouterr().out
 
 
 def test_recorded_steps_are_replayed_to_every_method(known) -> None:  # type: ignore[no-untyped-def]

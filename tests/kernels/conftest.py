@@ -27,7 +27,7 @@ class RepeatedCapture:
     """In the place of ``GraphCapture``: what is captured is computed again."""
 
     def __init__(self, device: torch.device) -> None:
-        self.captures = 0
+        self.captures, self.failure = 0, ""
 
     def __call__(self, run: Callable[[], Any]) -> Any:
         self.captures += 1

@@ -53,6 +53,10 @@ def one_pass(prefixes: list[int], rows: int, splits: int) -> None:
         aligned_attention.aligned_attention(q_LBNHD, PassCache(k_LSGCD, k_LSGCD, own), 0)
     weight_OI = torch.empty((256, G * R * D), dtype=torch.bfloat16)
     fixed_tile_products.FixedTileProjection(weight_OI)(torch.empty((8 * rows, G * R * D), dtype=torch.bfloat16))
+    held = q_LBNHD[0], k_LSGCD[0], k_LSGCD[0]
+    in_slots: dict[str, Any] = {"prefix": inputs.prefix_B, "ends": 16, "splits": splits, "slot_B": inputs.slot_B}
+    prediction = speculative_attention.predict_part(*held, inputs.key_end_BT, **in_slots)
+    speculative_attention.finish(prediction, *held, **in_slots)
     for part in inputs.parts:
         q_1NHD, k_1GCD = q_LBNHD[0, part.index, None], k_LSGCD[0, part.slot, None, :, : part.mask.keys]
         mask = (part.mask.key_end_T, part.mask.prefix)

@@ -129,8 +129,8 @@ def test_a_spill_is_seen(attention: Compiled) -> None:
 def test_a_growing_prefix_and_tree_compile_nothing() -> None:
     """Passes of other lengths, batches and splits take the kernels that the first one compiled. Tree attention has a
     second form, with a list of visible blocks; speculative attention has one for prefixes that are longer than the
-    window, and combines few parts or many; attention in the order of positions has one for chains, and products have
-    three, of one, two and four tiles.
+    window, and combines few parts or many, of one request and of all in their slots; attention in the order of
+    positions has one for chains, and products have three, of one, two and four tiles.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("launch_keys.py")
@@ -139,7 +139,7 @@ def test_a_growing_prefix_and_tree_compile_nothing() -> None:
     launches = [line.split(" ", 1) for line in done.stdout.splitlines()]
     for kernel, most in (
         *(("tree_attention_kernel", 2), ("visible_blocks_kernel", 1), ("combine_splits_kernel", 1)),
-        *(("speculative_split_kernel", 2), ("combine_speculation_kernel", 4)),
+        *(("speculative_split_kernel", 4), ("combine_speculation_kernel", 8)),
         *(("aligned_attention_kernel", 2), ("key_numbers_kernel", 1), ("join_spans_kernel", 2)),
         ("fixed_tile_product_kernel", 3),
     ):

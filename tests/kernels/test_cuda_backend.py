@@ -105,6 +105,27 @@ def test_device_ops_and_description(one_gpu: list[str]) -> None:
     assert one_gpu == ["set_device cuda:0", "synchronize cuda:0"]
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_each_pass_makes_its_gpu_the_current_one(deterministic: bool, one_gpu: list[str]) -> None:
+    """In the thread that makes it: triton launches on whichever is current there."""
+    pytest.importorskip("triton")
+    backend = CudaBackend(CudaConfig())
+    if deterministic:
+        backend.be_deterministic()
+    one_gpu.clear()
+    backend.ops.before_pass()
+    assert one_gpu == ["set_device cuda:0"]
+
+
+def test_the_clock_marks_the_streams_of_its_own_gpu(one_gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    marked: list[object] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: device)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: SimpleNamespace(record=marked.append))
+    CudaBackend(CudaConfig()).clock().mark()
+    assert marked == [torch.device("cuda", 0)]
+
+
 def test_listing_plugins_does_not_import_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("triton", "spec_sdk_backends.t"))]:
         monkeypatch.delitem(sys.modules, name)

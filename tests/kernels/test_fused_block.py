@@ -7,6 +7,7 @@ C capacity.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -217,6 +218,31 @@ def test_a_block_is_four_products_attention_and_four_launches(monkeypatch: pytes
 )
 def test_other_blocks_are_refused_with_the_reason(name: str, why: str) -> None:
     assert why in str(unfused_because(tiny_decoder(name)))
+
+
+NO_RESERVE = 0x4000
+"""Linux's MAP_NORESERVE, which Python's mmap does not name everywhere."""
+
+
+@interpreted
+def test_heads_that_lie_far_apart_in_the_cache() -> None:
+    """Two heads of a long cache are 2³¹ elements apart: in memory that is reserved, and touched where it is written."""
+    H, G, D, stride = 1, 3, 2, 2**30
+    held = mmap.mmap(-1, 2**32 + 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    # from the middle on, so that an offset that became negative lies in it too
+    memory = torch.frombuffer(held, dtype=torch.int8)[2**31 :]
+    k_ptr, v_ptr = memory, memory[4096:]
+    qkv_XD = torch.arange(1.0, 1 + (H + 2 * G) * D)
+    none, one, zero = torch.empty(0), torch.ones(D), torch.zeros(1, dtype=torch.int32)
+    rotate_and_store_kernel[(1, 1)](
+        qkv_XD, none, none, one, torch.zeros(D), zero, zero, zero + 1, torch.empty(H * D), k_ptr, v_ptr,
+        0, stride, D, 0, stride, D, 1, EPSILON,
+        H=H, G=G, D=D, NORMED=False, CACHED=True, BLOCK_X=8, HALF_D=1, num_warps=1,
+    )  # fmt: skip
+    for first, base in ((H, k_ptr), (H + G, v_ptr)):
+        for head in range(G):
+            expected = qkv_XD[(first + head) * D :][:D].to(torch.int8)
+            assert torch.equal(base[head * stride :][:D], expected), head
 
 
 @interpreted

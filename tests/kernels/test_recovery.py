@@ -19,6 +19,7 @@ from spec_sdk.contracts import PassInputs, PassPlan
 from spec_sdk.errors import UserError
 from spec_sdk.model.executor import PassOutput
 from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -33,7 +34,7 @@ from spec_sdk_backends.recovery import recover, unrecoverable_because
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 from tests.kernels.dense_attention import depths, ends, random_tree, relative_error, star
-from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 
 H, D, M, I = 3, 8, 40, 70  # noqa: E741
 TOLERANCE = 1e-5
@@ -147,7 +148,7 @@ def verifier(threshold: float) -> L2Threshold:
 @pytest.mark.parametrize("threshold", [MIXED, *(pytest.param(one, marks=pytest.mark.full) for one in (0.0, 1e9))])
 def test_captured_passes_are_those_of_the_runner_that_chooses(threshold: float, device: torch.device) -> None:
     """One capture for all passes of a size, with hits and misses of their own; nothing in it waits for the host."""
-    decoder = tiny_decoder().subset([0, 1, 2])
+    decoder = load_decoder(ModelTensors("smollm", 0), device, torch.float32).subset([0, 1, 2])
     chosen = passes(
         TorchExecutor(decoder, Ops()),
         AttentionSpeculativeRunner(lambda: AttentionSink(AttentionSinkConfig(size=ENDS)), verifier(threshold)),
@@ -157,6 +158,7 @@ def test_captured_passes_are_those_of_the_runner_that_chooses(threshold: float, 
     reads = host_reads.total()
     captured = passes(made, runner)
     assert made.captures == 2 and host_reads.total() == reads, "reports are read when they are looked at"
+    assert not runner.reports(), "memory of a graph that the runner still had would outlive it"
     verdicts = []
     for one, other in zip(captured, chosen, strict=True):
         assert relative_error(one.logits_BNV, other.logits_BNV.double()) < 1e-4

@@ -5,11 +5,15 @@ Legend: K nodes of a level.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NoReturn
+
 import pytest
 import torch
 
 from spec_sdk.contracts import SamplingParams, TreeShape
-from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.executor import PassOutput
+from spec_sdk.model.graph_executor import CannotCapture, Capture, GraphExecutor
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -23,8 +27,8 @@ PROMPTS = {2: [5, 9, 17, 30, 5, 9, 17, 31, 44], 0: [3, 8, 3]}
 PENDING = 7
 
 
-def captured(runner: LayerParallelRunner | None = None) -> Session:
-    return Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated), runner)
+def captured(runner: LayerParallelRunner | None = None, capture: Capture = repeated) -> Session:
+    return Session(GraphExecutor(tiny_decoder(), StaticOps(), capture), runner)
 
 
 def one_by_one(session: Session, slots: list[int], widths: tuple[int, ...]) -> list[TreeBuilder]:
@@ -130,10 +134,15 @@ def chain(tokens: list[int]) -> TreeBuilder:
 
 
 def test_where_levels_are_not_one_launch() -> None:
-    """Nothing is done, and nothing read: a single level, an executor that captures nothing, a runner that cannot be."""
+    """Nothing is done, and nothing read: a single level, an executor that captures nothing, a runner that cannot be,
+    and levels whose capture fails.
+    """
 
     class Waits(LayerParallelRunner):
         """Not capturable: that is not inherited."""
+
+    def refused(run: Callable[[], PassOutput]) -> NoReturn:
+        raise CannotCapture("not today")
 
     runner = Waits(LayerParallelConfig())
     runner.prepare(tiny_decoder().layers)
@@ -141,6 +150,7 @@ def test_where_levels_are_not_one_launch() -> None:
         (captured(), (2,)),
         (Session(TorchExecutor(tiny_decoder(), Ops())), (1, 1)),
         (captured(runner), (1, 1)),
+        (captured(capture=refused), (1, 1)),
         (captured(), (1, 129)),
         (captured(), (16, 16, 1)),
     )

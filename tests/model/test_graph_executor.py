@@ -12,8 +12,8 @@ import torch
 
 from spec_sdk.contracts import BlockRunner
 from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.executor import PassPlan
-from spec_sdk.model.graph_executor import MOST_GRAPHS, MOST_ROWS, GraphExecutor
+from spec_sdk.model.executor import PassOutput, PassPlan
+from spec_sdk.model.graph_executor import MOST_GRAPHS, MOST_ROWS, CannotCapture, GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -59,6 +59,19 @@ def test_one_capture_serves_every_length_of_a_bucket() -> None:
     assert made.captures == 3, "four rows, one row, eight rows"
     made.forward(chain(made, 4, 1, 1), cache, PassPlan(plan.runner, taps=(1,)))
     assert made.captures == 4, "other taps are another graph"
+
+
+def test_a_repeated_pass_is_announced_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread may be another one than that of its capture."""
+    made, plan, announced = executor(), PassPlan(SequentialRunner()), []
+    monkeypatch.setattr(made.ops, "before_pass", lambda: announced.append(made.captures))
+    cache = made.new_cache()
+    cache.reserve(1, 64)
+    for prefix in (0, 2, 4):
+        announced.clear()
+        made.forward(chain(made, prefix, 2), cache, plan)
+        assert announced, "what is launched behind the pass goes to the current device"
+    assert made.captures == 1
 
 
 def test_a_result_outlives_the_next_pass() -> None:
@@ -140,6 +153,33 @@ def test_long_passes_are_not_captured_and_old_graphs_are_dropped() -> None:
         made.forward(chain(made, 0, 1), cache, plan)
     assert made.captures == MOST_GRAPHS + 4, "the one in use is not dropped"
     assert len(made._captured) == MOST_GRAPHS
+
+
+def test_a_size_that_cannot_be_captured_runs_without_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its neighbours are captured, and the first alone is told of."""
+    tried: list[int] = []
+
+    def capture(run: Callable[[], PassOutput]) -> tuple[Callable[[], object], PassOutput]:
+        tried.append(run().logits_BNV.shape[1])
+        if tried[-1] in (2, 8):
+            raise CannotCapture("it reads a value back")
+        return repeated(run)
+
+    decoder = load_decoder(RandomWeights(TINY, 0), CPU, torch.float32)
+    made, plain = GraphExecutor(decoder, StaticOps(), capture), TorchExecutor(decoder, StaticOps())
+    caches = made.new_cache(), plain.new_cache()
+    for cache in caches:
+        cache.reserve(1, 64)
+    prefix, plan = 0, PassPlan(SequentialRunner())
+    for count in (2, 4, 2, 8, 8, 4, 2):
+        inputs = chain(made, prefix, count)
+        found, expected = (one.forward(inputs, cache, plan) for one, cache in zip((made, plain), caches, strict=True))
+        torch.testing.assert_close(found.logits_BNV, expected.logits_BNV, atol=1e-5, rtol=1e-5)
+        prefix += count
+    assert tried == [2, 4, 8] and made.captures == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "backend.compile: a pass that cannot be captured runs without: it reads a value back"
+    ]
 
 
 def test_the_reference_operations_would_wait() -> None:

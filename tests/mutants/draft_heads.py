@@ -84,8 +84,8 @@ DRAFT_HEADS = (
     Mutant(
         "head session: every node is fed the root's state",
         f"{ROOM}/session.py",
-        "torch.tensor(tree.parent[-new:], device=self.head.device)",
-        "torch.tensor([0] * new, device=self.head.device)",
+        "numbers_on(self.head.device, tree.parent[-new:])",
+        "numbers_on(self.head.device, [0] * new)",
         (FORMULAS,),
     ),
     Mutant(

@@ -16,6 +16,7 @@ CHOSEN = f"{OF_RECOVERY}::test_captured_passes_are_those_of_the_runner_that_choo
 IN_PASS, LEVELS = PACKAGE + "verdicts_in_pass.py", "spec_sdk/model/draft_levels.py"
 DECIDED = f"{OF_TABLES}::test_decisions_of_a_pass_are_those_after_it"
 OF_LEVELS = "tests/model/test_draft_levels.py"
+OF_CAPTURES = "tests/model/test_graph_capture.py"
 DRAWN = f"{OF_LEVELS}::test_drawn_chains_have_the_tokens_that_a_sampler_draws"
 AT_ONCE = f"{OF_LEVELS}::test_levels_at_once_are_those_of_one_after_the_other"
 
@@ -138,5 +139,26 @@ GPU_GRAPHS = (
         "                    request.rng.set_state(state)\n",
         "                    pass\n",
         ("tests/kernels/test_captured_pipelines.py::test_draft_levels_are_one_launch",),
+    ),
+    Mutant(
+        "captures: a pool whose graphs have ended is used again",
+        PACKAGE + "cuda_graphs.py",
+        "        if not self._in_pool:\n",
+        "        if self._pool is None:\n",
+        (f"{OF_CAPTURES}::test_a_pool_whose_graphs_have_ended_is_not_used_again",),
+    ),
+    Mutant(
+        "captures: a pool that a failure left recording is used again",
+        PACKAGE + "cuda_graphs.py",
+        "self._in_pool, self._stream = weakref.WeakSet(), None",
+        "self._stream = None",
+        (f"{OF_CAPTURES}::test_a_capture_that_fails_spoils_no_other",),
+    ),
+    Mutant(
+        "captures: what cannot be captured is tried each time",
+        "spec_sdk/model/graph_executor.py",
+        "                self._cannot.add(key)\n",
+        "",
+        ("tests/model/test_graph_executor.py::test_a_size_that_cannot_be_captured_runs_without_from_then_on",),
     ),
 )

@@ -98,9 +98,9 @@ class CudaBackend(Backend):
         from spec_sdk_backends.triton_ops import TritonOps
 
         self._device = torch.device("cuda", config.index)
-        # triton launches on the current device, whatever the tensors say
+        # for what is launched between passes; each thread has a current device of its own
         torch.cuda.set_device(self._device)
-        self._ops: Ops = TritonOps(decides_in_pass=config.verdicts == "inside")
+        self._ops: Ops = TritonOps(decides_in_pass=config.verdicts == "inside", device=self._device)
         self._capture = GraphCapture(self._device) if captures else None
 
     def be_deterministic(self) -> None:
@@ -108,7 +108,7 @@ class CudaBackend(Backend):
             raise UserError("deterministic: it takes the fused launches; leave out backend.fuse=false")
         from spec_sdk_backends.deterministic_ops import DeterministicOps
 
-        ops = DeterministicOps(decides_in_pass=self.config.verdicts == "inside")
+        ops = DeterministicOps(decides_in_pass=self.config.verdicts == "inside", device=self._device)
         self._ops, self._fuses, self.deterministic = ops, True, True
 
     @property
@@ -175,14 +175,18 @@ class CudaBackend(Backend):
     @property
     def compiled(self) -> Mapping[str, Any]:
         graphs = {} if self._capture is None else {"graphs": self._capture.captures}
-        return {**graphs, "unfused_because": self._unfused_because} if self._unfused_because else graphs
+        failures = {
+            "unfused_because": self._unfused_because,
+            "not_captured_because": "" if self._capture is None else self._capture.failure,
+        }
+        return {**graphs, **{name: why for name, why in failures.items() if why}}
 
     def describe(self) -> str:
         properties = torch.cuda.get_device_properties(self._device)
         return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
 
     def clock(self) -> StepClock:
-        return StreamClock()
+        return StreamClock(self._device)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._device)

@@ -24,8 +24,10 @@ class DeterministicOps(TritonOps):
     ``spans``: sizes of its spans and blocks other than those that suit a head.
     """
 
-    def __init__(self, spans: Spans | None = None, decides_in_pass: bool = False) -> None:
-        super().__init__(decides_in_pass=decides_in_pass)
+    def __init__(
+        self, spans: Spans | None = None, decides_in_pass: bool = False, device: torch.device | None = None
+    ) -> None:
+        super().__init__(decides_in_pass=decides_in_pass, device=device)
         self._spans = spans
 
     def projection(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> Projection:

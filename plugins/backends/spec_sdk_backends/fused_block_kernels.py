@@ -134,8 +134,10 @@ def rotate_and_store_kernel(
         slot = tl.load(slot_ptr + slot).to(tl.int64)
     of_k_X = (head_X >= H) & (head_X < H + G) & (head_X < stored)
     of_v_X = (head_X >= H + G) & (head_X < stored)
-    k_X = slot * stride_ks + (head_X - H) * stride_kg + column * stride_kc
-    v_X = slot * stride_vs + (head_X - H - G) * stride_vg + column * stride_vc
+    # the heads of a long cache lie so far apart that 32 bits do not count them
+    kv_head_X = (head_X - H).to(tl.int64)
+    k_X = slot * stride_ks + kv_head_X * stride_kg + column * stride_kc
+    v_X = slot * stride_vs + (kv_head_X - G) * stride_vg + column * stride_vc
     k_XD = k_out_ptr + k_X[:, None] + half_D[None, :]
     v_XD = v_out_ptr + v_X[:, None] + half_D[None, :]
     of_k_XD = of_k_X[:, None] & in_head_D[None, :]

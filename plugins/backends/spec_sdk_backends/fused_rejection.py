@@ -14,6 +14,7 @@ import triton  # type: ignore[import-untyped]
 
 from spec_sdk.ops.draws import DraftDistribution, Draw, DrawnTree
 from spec_sdk.ops.rows import Shaping
+from spec_sdk.ops.uploads import to_device
 from spec_sdk_backends import rejection_kernels as kernels
 from spec_sdk_backends.kept_tokens import least_kept
 
@@ -309,9 +310,3 @@ def _lowest(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 def _offset(row: torch.Tensor, base: torch.Tensor | None) -> int:
     assert base is not None
     return (row.data_ptr() - base.data_ptr()) // row.element_size()
-
-
-def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    if device.type != "cuda" or values.device.type != "cpu":
-        return values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)

@@ -79,7 +79,9 @@ class OverlappedSpeculationRunner(BlockRunner):
         return h_BNM
 
     def reports(self) -> Sequence[AttentionReport]:
-        return self._reports if self._reports is not None else ()
+        # of a captured pass they lie in the graphs' pool, which would not end before they do
+        taken, self._reports = self._reports, None
+        return taken if taken is not None else ()
 
     def _speculate(
         self,

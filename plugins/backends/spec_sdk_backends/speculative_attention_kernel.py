@@ -61,7 +61,7 @@ def _store_part(part_ptr, lse_ptr, slot, rows, row_M, real_M, m_M, l_M, acc_MD, 
         "B", "N", "T", "P", "first", "last", "window_splits", "middle_splits", "stride_start_b", "stride_end_b",
         "stride_query_b",
     ],
-    do_not_specialize_on_alignment=["key_start_ptr", "key_end_ptr", "query_start_ptr", "prefix_ptr"],
+    do_not_specialize_on_alignment=["key_start_ptr", "key_end_ptr", "query_start_ptr", "prefix_ptr", "slot_ptr"],
 )  # fmt: skip
 def speculative_split_kernel(
     q_ptr,

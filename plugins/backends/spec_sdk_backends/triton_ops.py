@@ -46,12 +46,21 @@ class TritonOps(Ops):
 
     Everything else as the reference does it. ``shares_lists``: whether a pass's layers share one list of the key blocks
     that are visible; if not, every program looks for itself, as benchmarks compare. ``decides_in_pass``: whether
-    ``multi_step`` is a part of captured passes where it can be.
+    ``multi_step`` is a part of captured passes where it can be. ``device``: the GPU that each pass makes the current
+    one of its thread; None leaves that to the caller.
     """
 
-    def __init__(self, shares_lists: bool = True, decides_in_pass: bool = False) -> None:
+    def __init__(
+        self, shares_lists: bool = True, decides_in_pass: bool = False, device: torch.device | None = None
+    ) -> None:
         self.shares_lists = shares_lists
+        self._device = device
         self._tables = TablesInUse() if decides_in_pass else None
+
+    def before_pass(self) -> None:
+        # triton launches on the current device, whatever the tensors say; torch sets none that is current already
+        if self._device is not None:
+            torch.cuda.set_device(self._device)
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         """``multi_step`` in two launches for all trees of the same sampling, where the sampler's rows can be made

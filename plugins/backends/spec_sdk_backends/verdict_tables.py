@@ -17,6 +17,7 @@ import torch
 
 from spec_sdk.ops.draws import DraftDistribution, DrawnTree
 from spec_sdk.ops.rows import Shaping
+from spec_sdk.ops.uploads import to_device
 from spec_sdk_backends.fused_rejection import (
     FIELDS,
     NOWHERE,
@@ -25,7 +26,6 @@ from spec_sdk_backends.fused_rejection import (
     Trees,
     decide,
     first_reads,
-    to_device,
 )
 
 

@@ -13,6 +13,7 @@ from llguidance import LLMatcher
 
 from spec_sdk.contracts import Matcher
 from spec_sdk.errors import ConstraintLimit, UserError
+from spec_sdk.ops.uploads import numbers_on, to_device
 from spec_sdk_constraints.mask_tree import Mask, Place, Where, allowed_in, only_token
 
 
@@ -55,11 +56,11 @@ class GrammarMatcher(Matcher):
         vocabulary, device = logits_NV.shape[-1], logits_NV.device
         # token ids beyond the mask are padding rows of the model: nothing may name them
         bits = np.unpackbits(np.stack(masks), axis=1, bitorder="little", count=vocabulary)
-        hidden_KV = torch.from_numpy(bits == 0).to(device, non_blocking=True)
+        hidden_KV = to_device(torch.from_numpy(bits == 0), device)
         if len(rows) == len(paths):
             logits_NV.masked_fill_(hidden_KV, float("-inf"))
         else:
-            kept_K = torch.tensor(rows, device=device)
+            kept_K = numbers_on(device, rows)
             logits_NV[kept_K] = logits_NV[kept_K].masked_fill_(hidden_KV, float("-inf"))
 
     def allows(self, answer: Sequence[int], path: Sequence[int], token: int) -> bool:

@@ -13,6 +13,7 @@ import torch
 from spec_sdk.contracts import Request
 from spec_sdk.model.draft_heads.block_head import BlockHead
 from spec_sdk.ops.host_reads import read
+from spec_sdk.ops.uploads import numbers_on
 from spec_sdk_drafters.level_tree import LevelTree
 
 
@@ -34,14 +35,14 @@ def grow_levels(
     state_KR = markov.start(len(requests))
     if not head.form.from_anchor:
         # the anchor's slot predicts nothing, and a state begins there all the same
-        anchor_R = torch.tensor([request.pending_token for request in requests], device=device)
+        anchor_R = numbers_on(device, [request.pending_token for request in requests])
         _, state_KR = markov.step(state_KR, anchor_R, normed_RBM[:, 0])
     for position in range(rows_RPM.shape[1]):
         asking = [r for r, tree in enumerate(trees) if tree.open]
         if not asking:
             return
-        owner_K = torch.tensor([r for r in asking for _ in trees[r].open], device=device)
-        token_K = torch.tensor([token for r in asking for token in trees[r].tokens], device=device)
+        owner_K = numbers_on(device, [r for r in asking for _ in trees[r].open])
+        token_K = numbers_on(device, [token for r in asking for token in trees[r].tokens])
         normed_KM = rows_RPM[owner_K, position]
         bias_KV, state_KR = markov.step(state_KR, token_K, normed_KM)
         counts = [len(trees[r].open) for r in asking]
@@ -61,4 +62,4 @@ def grow_levels(
             trees[r].offer(token_KC[own].tolist(), probability_KC[own].tolist())
             kept += [first + row for row in trees[r].rows]
             first += count
-        state_KR = state_KR[torch.tensor(kept, dtype=torch.long, device=device)]
+        state_KR = state_KR[numbers_on(device, kept)]

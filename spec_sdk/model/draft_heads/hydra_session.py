@@ -13,6 +13,7 @@ from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.ops import DraftLogits
+from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.tree import TreeBuilder
 
 
@@ -95,7 +96,7 @@ class HydraSession:
     def _logits(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> torch.Tensor:
         """The logits [K, V] after paths of one length, each in the tree of its slot."""
         state_KM = torch.cat([self._state_1M[slot] for slot in slots])
-        return self.heads.logits(state_KM, torch.tensor(paths, device=state_KM.device))
+        return self.heads.logits(state_KM, numbers_on(state_KM.device, paths))
 
 
 def _path(tree: TreeBuilder, node: int) -> list[int]:

@@ -18,6 +18,7 @@ from spec_sdk.model.session import PLAIN, Session
 from spec_sdk.ops import DraftLogits
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import RequestRows
+from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.tree import TreeBuilder
 
 _LAYER = 1
@@ -83,7 +84,7 @@ class DraftHeadSession(Session):
             for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
         ]
         features = [
-            self._states_TM[slot][torch.tensor(tree.parent[-new:], device=self.head.device)]
+            self._states_TM[slot][numbers_on(self.head.device, tree.parent[-new:])]
             for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
         ]
         outputs = self._run("growing", requests, PassPlan(PLAIN, (_LAYER,)), features)
