@@ -14,6 +14,7 @@ import torch
 
 from spec_sdk.contracts.constraint import Matcher
 from spec_sdk.contracts.sampler import Sampler
+from spec_sdk.errors import ConstraintLimit
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops import DraftLogits, Ops
 from spec_sdk.ops.logit_offsets import LogitOffsets
@@ -98,7 +99,8 @@ class RequestState:
     what its answer may consist of, a matcher of its own. ``constraint_s``: seconds that the host spent on it.
     ``encoder_input``: what the encoder of an encoder–decoder model is given. ``offsets``: what is added to logits.
     ``logprobs``: how many alternatives are told of beside each token's log-probability; None tells of neither.
-    ``trace``: whether each step's tree and verdict are told of.
+    ``trace``: whether each step's tree and verdict are told of. ``unfollowed``: drafted paths behind ``tokens`` after
+    which its constraint cannot tell what may follow.
     """
 
     tokens: list[int]
@@ -118,6 +120,7 @@ class RequestState:
     offsets: LogitOffsets | None = None
     logprobs: int | None = None
     trace: bool = False
+    unfollowed: set[tuple[int, ...]] = field(default_factory=set)
     view: Request = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -215,33 +218,55 @@ class Request:
         presence and frequency penalty) and its constraint, in this order.
 
         ``logits_NV`` [N, V] may be written to; use what is returned. Row i is what follows the request's tokens and
-        then ``paths[i]``, drafted tokens.
+        then ``paths[i]``, drafted tokens. A row behind drafted tokens that its constraint cannot follow stays without
+        it: a verdict ends before them. Raises ConstraintLimit where it cannot follow the request's own.
         """
-        logits_NV = self.sampler.penalise(logits_NV, self.tokens, paths)
-        answer = self.tokens[self.prompt_length :]
-        if self._state.offsets is not None:
-            logits_NV = self._state.offsets.apply(logits_NV, answer, paths)
-        self._constrain(logits_NV, answer, paths)
+        logits_NV = self._offset(logits_NV, paths)
+        limit = self._constrain(logits_NV, paths)
+        if limit is not None:
+            raise limit
         return logits_NV
 
-    def _constrain(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
-        if self._state.constraint is not None:
-            began = time.perf_counter()
-            self._state.constraint.apply(logits_NV, answer, paths)
-            self._state.constraint_s += time.perf_counter() - began
+    def _offset(self, logits_NV: torch.Tensor, paths: Sequence[Sequence[int]]) -> torch.Tensor:
+        logits_NV = self.sampler.penalise(logits_NV, self.tokens, paths)
+        if self._state.offsets is not None:
+            logits_NV = self._state.offsets.apply(logits_NV, self.tokens[self.prompt_length :], paths)
+        return logits_NV
+
+    def _constrain(self, logits_NV: torch.Tensor, paths: Sequence[Sequence[int]]) -> ConstraintLimit | None:
+        """Lay the constraint's mask on every row whose path it can follow; why it cannot follow the request's tokens,
+        if it cannot.
+        """
+        constraint, answer = self._state.constraint, self.tokens[self.prompt_length :]
+        if constraint is None:
+            return None
+        began, limit = time.perf_counter(), None
+        try:
+            constraint.apply(logits_NV, answer, paths)
+        except ConstraintLimit:
+            for row, path in enumerate(paths):
+                try:
+                    constraint.apply(logits_NV[row : row + 1], answer, [path])
+                except ConstraintLimit as error:
+                    self._state.unfollowed.add(tuple(path))
+                    limit = limit if path else error
+        self._state.constraint_s += time.perf_counter() - began
+        return limit
 
     def process_draft(self, logits: DraftLogits, paths: Sequence[Sequence[int]]) -> DraftLogits:
         """:meth:`process_logits` of a draft model's logits, which may be written to, for a growth to choose from.
 
         Where a constraint leaves nothing of what the model can draft, each token that it allows is as probable as the
-        others: a draft model of few tokens then drafts one that it does not have.
+        others: a draft model of few tokens then drafts one that it does not have. Rows that it cannot follow stay
+        without it, those behind the request's own tokens too: the target's will end the answer.
         """
         if not self.changes_logits:
             return replace(logits, ops=self.ops)
-        processed_KV = self.process_logits(logits.full_KV, paths)
+        processed_KV = self._offset(logits.full_KV, paths)
+        self._constrain(processed_KV, paths)
         if self._state.constraint is not None and logits.logits_KR.shape[-1] < logits.vocabulary:
             even_KV = torch.zeros_like(processed_KV)
-            self._constrain(even_KV, self.tokens[self.prompt_length :], paths)
+            self._constrain(even_KV, paths)
             none_left_K1 = processed_KV.isneginf().all(-1, keepdim=True)
             processed_KV = torch.where(none_left_K1, even_KV, processed_KV)
         return DraftLogits.over_all(processed_KV, self.ops)
@@ -254,18 +279,25 @@ class Request:
     def allows(self, path: Sequence[int], token: int) -> bool:
         """Whether ``token`` may follow the request's tokens and then ``path``, drafted tokens, by its constraint.
 
-        A constraint for which that is dear to find out says True.
+        A constraint for which that is dear to find out says True; where it cannot be followed, nothing may follow.
         """
         constraint = self._state.constraint
-        return constraint is None or constraint.allows(self.tokens[self.prompt_length :], path, token)
+        try:
+            return constraint is None or constraint.allows(self.tokens[self.prompt_length :], path, token)
+        except ConstraintLimit:
+            return False
 
     def forced(self, path: Sequence[int]) -> list[int]:
         """Tokens that its constraint leaves no choice about after the request's tokens and then ``path``, drafted
         tokens. Where they are taken at once (``forced_tokens``), there are none behind the request's own tokens when a
-        drafter is asked, but for the last of an answer.
+        drafter is asked, but for the last of an answer. None where it cannot be followed.
         """
         constraint = self._state.constraint
-        return [] if constraint is None else constraint.forced(self.tokens[self.prompt_length :], path)
+        try:
+            return [] if constraint is None else constraint.forced(self.tokens[self.prompt_length :], path)
+        except ConstraintLimit:
+            # the step that needs the mask ends the answer, once what it has so far is emitted
+            return []
 
     def uniforms(self, count: int) -> list[float]:
         """The next ``count`` random numbers of [0, 1), in double precision."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_sdk.contracts.request import Request
-from spec_sdk.errors import ConstraintLimit
 from spec_sdk.ops.draws import Draw
 from spec_sdk.tree import TokenTree
 
@@ -25,11 +24,7 @@ def forced_run(request: Request, room: int) -> tuple[list[int], bool]:
     """
     run: list[int] = []
     while len(run) < room:
-        try:
-            following = request.forced(run)
-        except ConstraintLimit:
-            # the step that needs the mask ends the answer, once what it has so far is emitted
-            break
+        following = request.forced(run)
         if not following:
             break
         for token in following[: room - len(run)]:

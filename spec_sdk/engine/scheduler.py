@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from typing import Any
 
@@ -322,7 +322,7 @@ class Scheduler:
             verdicts = self._verdicts(turns, [logits[turn.active.slot] for turn in turns])
             for turn, verdict in zip(turns, verdicts, strict=True):
                 with self._ending([turn.active]):
-                    turn.verdict = self._checked(verdict, turn)
+                    turn.verdict = followed(self._checked(verdict, turn), turn.active.state.unfollowed)
                     turn.tokens = clip(turn.verdict, turn.active.view)
             # a captured pass leaves them on the device, which is done now
             for turn in turns:
@@ -396,6 +396,7 @@ class Scheduler:
                     rows = [turn.scored.token_N[row] for row in turn.rows]
                     self._tapped.append(turn.active.slot, rows, turn.pass_hidden)
                 turn.active.state.tokens.extend(turn.tokens)
+                turn.active.state.unfollowed.clear()
                 turn.active.state.step += 1
         told = [turn for turn in self._going_on(turns) if turn.active.drafting]
         with self._ending([turn.active for turn in told]):
@@ -578,6 +579,17 @@ def penalised(logits_NV: torch.Tensor, tree: TokenTree, request: Request) -> tor
     for node in range(1, tree.size):
         paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])
     return request.process_logits(logits_NV, paths)
+
+
+def followed(verdict: Verdict, unfollowed: Collection[tuple[int, ...]]) -> Verdict:
+    """The verdict as far as a constraint tells what may follow: ``unfollowed`` are paths behind which it does not. The
+    token that leads to one is the last, and the next step says why it goes no further.
+    """
+    tokens = verdict.tokens[:-1] if unfollowed else []
+    for count in range(1, len(tokens) + 1):
+        if tuple(tokens[:count]) in unfollowed:
+            return Verdict(verdict.path[:count], tokens[count - 1], verdict.tree)
+    return verdict
 
 
 def clip(verdict: Verdict, request: Request) -> list[int]:

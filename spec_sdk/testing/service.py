@@ -173,7 +173,7 @@ def contents(state: RequestState) -> dict[str, object]:
     values: dict[str, object] = {
         field.name: getattr(state, field.name)
         for field in fields(state)
-        if field.name not in ("rng", "view", "ops", "constraint_s")
+        if field.name not in ("rng", "view", "ops", "constraint_s", "unfollowed")
     }
     sampler, view = state.sampler, state.view
     return values | {

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from spec_sdk.common_prefix import common_prefix
-from spec_sdk.contracts import Budget, Drafter, NoOptions, Request
+from spec_sdk.contracts import Budget, Drafter, DraftLogits, NoOptions, Request
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import EpilogueOf, Scores
 from spec_sdk.ops import without
@@ -162,14 +162,11 @@ class TableDrafter(Drafter):
         request: Request,
     ) -> None:
         sampler, rng = request.sampler, request.rng
-        sources = {
-            table: sampler.distribution(
-                request.process_logits(
-                    self.tables[table].logits(prefix)[None].clone(), [prefix[len(request.tokens) :]]
-                )[0]
-            )
-            for _, table in draws
-        }
+        sources = {}
+        for _, table in draws:
+            logits = DraftLogits.over_all(self.tables[table].logits(prefix)[None].clone())
+            processed_1V = request.process_draft(logits, [prefix[len(request.tokens) :]]).full_KV
+            sources[table] = sampler.distribution(processed_1V[0])
         distributions = {table: distribution.q_V for table, distribution in sources.items()}
         undrawn, left = dict(distributions), {table: int((q_V > 0).sum()) for table, q_V in distributions.items()}
         chosen: set[int] = set()

@@ -8,9 +8,11 @@ MATCHER = "plugins/constraints/spec_sdk_constraints/grammar_matcher.py"
 TREE = "spec_sdk/engine/constrained_tree.py"
 FORCED = "spec_sdk/engine/forced_tokens.py"
 TURN = "spec_sdk/engine/turn.py"
+REQUEST = "spec_sdk/contracts/request.py"
 SCHEDULER = "spec_sdk/engine/scheduler.py"
 OF_FORCED = "tests/losslessness/test_forced_tokens.py"
 OF_MATCHER = "tests/losslessness/test_grammar_matcher.py"
+OF_LIMITS = "tests/losslessness/test_constraint_limits.py"
 OF_TREES = "tests/losslessness/test_constraints.py"
 
 CONSTRAINING = (
@@ -139,5 +141,40 @@ CONSTRAINING = (
         'if keyword == "x-guidance":',
         "if False:",
         ("tests/pipelines/test_constrained.py::test_what_is_refused",),
+    ),
+    Mutant(
+        "a verdict goes on where the constraint cannot be followed",
+        SCHEDULER,
+        "if tuple(tokens[:count]) in unfollowed:",
+        "if False:",
+        (f"{OF_LIMITS}::test_answers_end_where_plain_decoding_ends",),
+    ),
+    Mutant(
+        "paths that cannot be followed are kept for later steps",
+        SCHEDULER,
+        "                turn.active.state.unfollowed.clear()\n",
+        "",
+        (f"{OF_LIMITS}::test_answers_end_where_plain_decoding_ends",),
+    ),
+    Mutant(
+        "a limit behind a drafted path ends the answer",
+        REQUEST,
+        "limit = limit if path else error",
+        "limit = error",
+        (f"{OF_LIMITS}::test_answers_end_where_plain_decoding_ends",),
+    ),
+    Mutant(
+        "a limit that a drafter meets ends all requests of the step",
+        REQUEST,
+        "        self._constrain(processed_KV, paths)\n        if",
+        "        if (limit := self._constrain(processed_KV, paths)) is not None:\n            raise limit\n        if",
+        (f"{OF_LIMITS}::test_a_request_that_ends_there_ends_no_other",),
+    ),
+    Mutant(
+        "a parser that gave up is asked for other paths",
+        MATCHER,
+        "        if self._known_parser.is_error():",
+        "        if False:",
+        ("tests/pipelines/test_constrained.py::test_a_limit_behind_drafted_tokens_says_nothing_of_others",),
     ),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 from benchmarks.support.schemas import varied_schemas
 from spec_sdk import Engine, UserError
@@ -279,6 +280,20 @@ def test_a_limit_in_the_middle_of_an_answer(engine: Engine) -> None:
             assert re.fullmatch("[c-h]{30}Q", answer.text)
         else:
             assert answer.tokens == engine.generate("Say: ", constraint=node, **options)[0].tokens
+
+
+def test_a_limit_behind_drafted_tokens_says_nothing_of_others(engine: Engine) -> None:
+    compiled = engine.pipeline.constraints.of({"name": "grammar", "text": TOO_MANY_RULES})
+    assert compiled is not None
+    matcher, fresh = compiled.begin(), compiled.begin()
+    path = engine.tokenizer.encode("c" * 30 + "Q")
+    for answer in ([], path[:3]):
+        with pytest.raises(ConstraintLimit, match=f"cannot be followed beyond {len(path)} tokens"):
+            matcher.apply(torch.zeros(1, VOCABULARY), answer, [path[len(answer) :]])
+        masks = torch.zeros(2, 2, VOCABULARY)
+        for mask_NV, each in zip(masks, (matcher, fresh), strict=True):
+            each.apply(mask_NV, answer, [[], path[len(answer) : -4]])
+        assert masks[0].isneginf().any() and torch.equal(*masks)
 
 
 def test_expressions_that_explode_are_bounded(engine: Engine) -> None:

@@ -113,8 +113,14 @@ class GrammarMatcher(Matcher):
 
     def _mask(self, place: Place, path: Sequence[int]) -> Mask:
         """What may follow ``path``, which leads to ``place``; behind the end, more of it."""
+        if place.limit:
+            raise ConstraintLimit(place.limit)
         if place.mask is None:
-            place.mask = self._end_mask if place.where is Where.end else self._computed(path)
+            try:
+                place.mask = self._end_mask if place.where is Where.end else self._computed(path)
+            except ConstraintLimit as error:
+                place.limit = str(error)
+                raise
         return place.mask
 
     def _computed(self, path: Sequence[int]) -> Mask:
@@ -144,6 +150,10 @@ class GrammarMatcher(Matcher):
 
     def _limit(self, path: Sequence[int], reason: str) -> ConstraintLimit:
         """What ends an answer that its grammar cannot be followed in any further, behind ``path``."""
+        if self._known_parser.is_error():
+            # it says nothing any more, of other paths either
+            self._known_parser, self._known_path = self._first.deep_copy(), []
+            self._known_parser.consume_tokens(self._known_answer)
         tokens = len(self._known_answer) + len(path)
         return ConstraintLimit(f"constraint: {self._name} cannot be followed beyond {tokens} tokens: {reason}")
 

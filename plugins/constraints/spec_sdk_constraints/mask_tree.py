@@ -25,11 +25,14 @@ class Where(Enum):
 
 @dataclass
 class Place:
-    """What may follow some tokens of an answer. ``mask`` and ``forced`` are None until they were asked for."""
+    """What may follow some tokens of an answer. ``mask`` and ``forced`` are None until they were asked for; ``limit``:
+    why there is no mask.
+    """
 
     where: Where
     mask: Mask | None = None
     forced: list[int] | None = None
+    limit: str = ""
     after: dict[int, Place] = field(default_factory=dict)
 
 
