@@ -150,13 +150,6 @@ CONSTRAINING = (
         (f"{OF_LIMITS}::test_answers_end_where_plain_decoding_ends",),
     ),
     Mutant(
-        "paths that cannot be followed are kept for later steps",
-        SCHEDULER,
-        "                turn.active.state.unfollowed.clear()\n",
-        "",
-        (f"{OF_LIMITS}::test_answers_end_where_plain_decoding_ends",),
-    ),
-    Mutant(
         "a limit behind a drafted path ends the answer",
         REQUEST,
         "limit = limit if path else error",
