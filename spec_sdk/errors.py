@@ -20,8 +20,10 @@ class UserError(OneLineError):
 
 class ConstraintLimit(UserError):
     """An answer that its constraint cannot be followed in any further: a limit of its parser is reached, or the model
-    lacks a token. It ends its own request and no other.
+    lacks a token. It ends its own request and no other; ``request``: that one's number, where it is known.
     """
+
+    request: int | None = None
 
 
 class RankLost(OneLineError):

@@ -224,6 +224,7 @@ class Request:
         logits_NV = self._offset(logits_NV, paths)
         limit = self._constrain(logits_NV, paths)
         if limit is not None:
+            limit.request = self.id
             raise limit
         return logits_NV
 

@@ -28,7 +28,7 @@ from spec_sdk.engine.time_shares import TimeShares
 from spec_sdk.engine.token_logprobs import Asked, read_logprobs
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
-from spec_sdk.errors import PluginFault, UnusableLogits, UserError
+from spec_sdk.errors import ConstraintLimit, PluginFault, UnusableLogits, UserError
 from spec_sdk.level_ranks import level_ranks, level_sizes
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import PREFILL_CHUNK
@@ -564,7 +564,7 @@ class _Ending:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        named = error.request if isinstance(error, RequestError) else None
+        named = error.request if isinstance(error, RequestError | ConstraintLimit) else None
         ended = [active for active in self._requests if named in (None, active.state.id)]
         for active in ended:
             self._scheduler._end(active, "error", error)

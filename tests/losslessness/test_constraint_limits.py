@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Matcher, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import Budget, Matcher, Request, SamplingParams, Verdict, Verifier
 from spec_sdk.engine import scheduler as scheduler_module
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import ConstraintLimit
 from spec_sdk.testing import SIGNIFICANCE, TableDrafter, TableModel, goodness_of_fit, request_for
 from spec_sdk.testing.statistics import DeepestPolicy
+from spec_sdk.tree import TokenTree
 from spec_sdk_constraints.regex import RegexConfig, RegexConstraint
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.block_verification import BlockVerification
@@ -118,9 +119,18 @@ def test_going_on_behind_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         assert fit(Blind(tables()[1:], CHAINS["two drawn tokens"]), MultiStep(None), 400) > SIGNIFICANCE
 
 
-def test_a_request_that_ends_there_ends_no_other() -> None:
+class OfTheTargetsKind(TableDrafter):
+    """Has a row of logits processed as the target's are: a limit is raised while it drafts."""
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        request.process_logits(torch.zeros(1, VOCABULARY), [()])
+        return super().propose_one(request, budget)
+
+
+@pytest.mark.parametrize("kind", [TableDrafter, OfTheTargetsKind])
+def test_a_request_that_ends_there_ends_no_other(kind: type[TableDrafter]) -> None:
     target, *drafts = tables()
-    drafter = TableDrafter(drafts, TREES["top-2 tree"])
+    drafter = kind(drafts, TREES["top-2 tree"])
     scheduler = Scheduler(target, drafter, MultiStep(None), DeepestPolicy(None), slots=4)
     ended = dict[int, str]()
     for number in range(40):

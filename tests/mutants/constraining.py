@@ -170,4 +170,11 @@ CONSTRAINING = (
         "        if False:",
         ("tests/pipelines/test_constrained.py::test_a_limit_behind_drafted_tokens_says_nothing_of_others",),
     ),
+    Mutant(
+        "a limit that a drafter raises ends all requests of the step",
+        SCHEDULER,
+        "isinstance(error, RequestError | ConstraintLimit)",
+        "isinstance(error, RequestError)",
+        (f"{OF_LIMITS}::test_a_request_that_ends_there_ends_no_other",),
+    ),
 )
