@@ -136,8 +136,8 @@ GROWTH = (
     Mutant(
         "the penalty falls on logits of some tokens by their places",
         "spec_sdk/contracts/request.py",
-        "processed_KV = self.process_logits(logits.full_KV, paths)",
-        "processed_KV = self.process_logits(logits.logits_KR, paths)",
+        "processed_KV = self._offset(logits.full_KV, paths)",
+        "processed_KV = self._offset(logits.logits_KR, paths)",
         ("tests/model/test_draft_logits.py",),
     ),
     Mutant(

@@ -376,8 +376,8 @@ RETRIEVAL = (
     Mutant(
         "break_even: prices are per node, not of the tree",
         POLICY,
-        "prices.append(max(prices[-1], costs_s / token_s))",
-        "prices.append(max(prices[-1], costs_s / token_s / nodes))",
+        "reduced * costs_s / token_s))",
+        "reduced * costs_s / token_s / nodes))",
         (f"{OF_POLICY}::test_prices_are_those_of_the_cost_curve",),
     ),
     Mutant(

@@ -72,8 +72,8 @@ SPEECH = (
     Mutant(
         "constraint: the prompt is taken for the answer",
         "spec_sdk/contracts/request.py",
-        "answer = self.tokens[self.prompt_length :]",
-        "answer = self.tokens[:]",
+        "constraint, answer = self._state.constraint, self.tokens[self.prompt_length :]",
+        "constraint, answer = self._state.constraint, self.tokens[:]",
         (f"{PIPELINES}::test_a_constraint_is_asked_about_every_node_by_its_path",),
     ),
     Mutant(
