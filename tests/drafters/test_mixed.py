@@ -21,7 +21,7 @@ from spec_sdk_drafters.acceptance_rates import RatesByTemperature
 from spec_sdk_drafters.asked_model import HEAD_SHARE, AskedModel, shape_of_draws, share_of_pass
 from spec_sdk_drafters.mixed import MixedDrafter, beside
 from spec_sdk_drafters.model_source import ModelSource, UsualRates, prior
-from spec_sdk_drafters.model_worth import CREDIT, EARNED, ModelWorth
+from spec_sdk_drafters.model_worth import CREDIT, EARNED, MOST_CREDIT, ModelWorth
 from tests.support.tiny_models import TinyModels
 
 MODELS = TinyModels()
@@ -299,6 +299,18 @@ def test_what_catching_up_takes_may_be_waited_for() -> None:
     hopeless = ModelWorth(0.25)
     assert not any(hopeless.asks(0.0, 500, 4, 100.0) for _ in range(4 * waited))
     assert hopeless._credit == CREDIT
+
+
+def test_what_was_waited_for_is_not_lost_to_others() -> None:
+    """Requests with short texts ask meanwhile, and gain."""
+    worth, waited = ModelWorth(0.25), 0
+    price = worth.catch_up(4000, 100.0)
+    assert price > MOST_CREDIT
+    while not worth.asks(0.0, 4000, 4000, 100.0) and waited < 5000:
+        waited += 1
+        if waited % 4 == 0:
+            worth.observe(0.0, 1.0, 1, 1, 0.0025, 100.0)
+    assert waited < price / EARNED
 
 
 def test_a_model_that_was_of_no_use_is_asked_again_once_it_is() -> None:

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from spec_sdk.contracts import Matcher
-from spec_sdk.errors import UserError
+from spec_sdk.errors import ConstraintLimit, UserError
+from spec_sdk_constraints.grammar_matcher import GrammarMatcher
+from spec_sdk_constraints.grammar_parsers import GrammarParsers
 from spec_sdk_constraints.mask_tree import only_token
 from spec_sdk_constraints.regex import RegexConfig, RegexConstraint
 from tests.support.spelling_tokenizer import AB, END, VOCABULARY, A, B, SpellingTokenizer, spelt
@@ -106,3 +109,41 @@ def test_the_only_token() -> None:
 
     assert [only_token(mask(token)) for token in (0, 7, 8, 63)] == [0, 7, 8, 63]
     assert only_token(mask()) is only_token(mask(3, 4)) is only_token(mask(3, 40)) is None
+
+
+def limited(states: int, compiled: list[int]) -> GrammarMatcher:
+    """Words of a and b whose thirteenth letter from the end is an a: 2^13 states of a lexer, which takes so many."""
+    known = LLTokenizer(TOKENIZER.to_json(), n_vocab=VOCABULARY, eos_token=[END])
+    limits = LLParserLimits(max_lexer_states=states)
+
+    def compile_grammar() -> LLMatcher:
+        compiled.append(states)
+        return LLMatcher(known, LLMatcher.grammar_from_regex("[ab]*a[ab]{12}"), log_level=0, limits=limits)
+
+    return GrammarMatcher(GrammarParsers(compile_grammar), frozenset({END}), 4, "regex")
+
+
+def test_a_lexer_that_others_filled_is_made_anew() -> None:
+    """Answers one after the other and side by side, with drafted paths that are not taken."""
+    rng, compiled = random.Random(5), list[int]()
+    first, unlimited = limited(3000, compiled), matcher("[ab]*a[ab]{12}")
+    for _ in range(6):
+        answers = [(list[int](), first.begin(), unlimited.begin()) for _ in range(2)]
+        for _ in range(300):
+            for text, kept, expected in answers:
+                path = [rng.choice((A, B, AB)) for _ in range(rng.randrange(6))]
+                assert left(kept, text, path) == left(expected, text, path)
+                text.append(rng.choice((A, B)))
+    assert 2 < len(compiled) < 12
+
+
+def test_a_lexer_that_one_answer_fills_is_a_limit() -> None:
+    rng, compiled = random.Random(5), list[int]()
+    first = limited(200, compiled)
+    for _ in range(3):
+        with pytest.raises(ConstraintLimit, match="too many states"):
+            text, each = list[int](), first.begin()
+            for _ in range(400):
+                left(each, text, [])
+                text.append(rng.choice((A, B)))
+        assert len(compiled) == 1

@@ -177,4 +177,25 @@ CONSTRAINING = (
         "isinstance(error, RequestError)",
         (f"{OF_LIMITS}::test_a_request_that_ends_there_ends_no_other",),
     ),
+    Mutant(
+        "a full lexer stays the grammar's",
+        "plugins/constraints/spec_sdk_constraints/grammar_parsers.py",
+        "if self.masks < RENEWED_AFTER:",
+        "if True:",
+        (f"{OF_MATCHER}::test_a_lexer_that_others_filled_is_made_anew",),
+    ),
+    Mutant(
+        "a grammar is compiled anew at every limit",
+        "plugins/constraints/spec_sdk_constraints/grammar_parsers.py",
+        "if self.masks < RENEWED_AFTER:",
+        "if False:",
+        (f"{OF_MATCHER}::test_a_lexer_that_one_answer_fills_is_a_limit",),
+    ),
+    Mutant(
+        "an answer beside one that compiled the grammar anew compiles it too",
+        MATCHER,
+        "if self._copied_of is self._parsers.first and not self._parsers.renew():",
+        "if not self._parsers.renew():",
+        (f"{OF_MATCHER}::test_a_lexer_that_others_filled_is_made_anew",),
+    ),
 )

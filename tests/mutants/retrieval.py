@@ -304,6 +304,13 @@ RETRIEVAL = (
         (f"{OF_MIXED}::test_what_catching_up_takes_may_be_waited_for",),
     ),
     Mutant(
+        "a model's worth: what was waited for is lost to another question",
+        WORTH,
+        "max(self._credit, MOST_CREDIT))",
+        "MOST_CREDIT)",
+        (f"{OF_MIXED}::test_what_was_waited_for_is_not_lost_to_others",),
+    ),
+    Mutant(
         "a model's worth: hopeless questions earn credit",
         WORTH,
         "if gain > 0 and price <= gain * max(remaining, 4) / 4:",

@@ -14,6 +14,7 @@ from llguidance import LLMatcher
 from spec_sdk.contracts import Matcher
 from spec_sdk.errors import ConstraintLimit, UserError
 from spec_sdk.ops.uploads import numbers_on, to_device
+from spec_sdk_constraints.grammar_parsers import GrammarParsers
 from spec_sdk_constraints.mask_tree import Mask, Place, Where, allowed_in, only_token
 
 
@@ -24,24 +25,23 @@ class GrammarMatcher(Matcher):
     pass or the target's logits ask for it, and the parser never begins again. When the answer goes on, the place it
     goes on to becomes the first, with what is known behind it, and the others are dropped.
 
-    ``first``: a parser before its first token; it is copied. ``ends``: tokens that end an answer. ``mask_bytes``: B.
+    ``parsers``: of the grammar, one of which it takes. ``ends``: tokens that end an answer. ``mask_bytes``: B.
     """
 
-    def __init__(self, first: LLMatcher, ends: frozenset[int], mask_bytes: int, name: str) -> None:
-        self._first = first
+    def __init__(self, parsers: GrammarParsers, ends: frozenset[int], mask_bytes: int, name: str) -> None:
+        self._parsers = parsers
         self._ends = ends
         self._mask_bytes = mask_bytes
         self._name = name
         self._end_mask: Mask = np.zeros(mask_bytes, np.uint8)
         for token in ends:
             self._end_mask[token >> 3] |= np.uint8(1 << (token & 7))
-        self._known_parser = first.deep_copy()
         self._known_answer: list[int] = []
-        self._known_path: list[int] = []
         self._known_place = Place(Where.inside)
+        self._take_parser()
 
     def begin(self) -> GrammarMatcher:
-        return GrammarMatcher(self._first, self._ends, self._mask_bytes, self._name)
+        return GrammarMatcher(self._parsers, self._ends, self._mask_bytes, self._name)
 
     def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         self._follow(answer)
@@ -76,6 +76,8 @@ class GrammarMatcher(Matcher):
         if place.forced is None:
             self._go(path)
             place.forced = self._known_parser.compute_ff_tokens()
+            if self._known_parser.is_error():
+                raise self._limit(path, fault_of(self._known_parser))
             if not place.forced and (only := only_token(self._mask(place, path))) is not None:
                 place.forced = [only]
         return place.forced
@@ -86,8 +88,8 @@ class GrammarMatcher(Matcher):
         if len(answer) == len(known):
             return
         if len(answer) < len(known):
-            self._known_parser, self._known_answer, self._known_path = self._first.deep_copy(), [], []
-            self._known_place, known = Place(Where.inside), []
+            self._known_answer, self._known_place, known = [], Place(Where.inside), []
+            self._take_parser()
         new = list(answer[len(known) :])
         place = self._place(new)
         if place.where is Where.outside:
@@ -125,35 +127,60 @@ class GrammarMatcher(Matcher):
 
     def _computed(self, path: Sequence[int]) -> Mask:
         self._go(path)
-        parser = self._known_parser
         mask: Mask = np.zeros(self._mask_bytes, np.uint8)
-        parser.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        if parser.is_error():
-            raise self._limit(path, fault_of(parser))
+        self._fill(mask)
+        if self._known_parser.is_error() and self._begin_anew():
+            self._move(path)
+            self._fill(mask)
+        if self._known_parser.is_error():
+            raise self._limit(path, fault_of(self._known_parser))
         if not mask.any():
             raise self._limit(path, "the model has no token that could come next")
         return mask
 
+    def _fill(self, mask: Mask) -> None:
+        self._parsers.masks += 1
+        self._known_parser.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+
     def _go(self, path: Sequence[int]) -> None:
-        """Bring the parser to the end of ``path``: back to where it parts from where the parser is, then forward."""
+        """Bring the parser to the end of ``path``."""
+        self._move(path)
+        if self._known_parser.is_error() and self._begin_anew():
+            self._move(path)
+        if self._known_parser.is_error():
+            raise self._limit(path, fault_of(self._known_parser))
+
+    def _move(self, path: Sequence[int]) -> None:
+        """Back to where ``path`` parts from where the parser is, then forward."""
         here, common = self._known_path, 0
         while common < min(len(here), len(path)) and here[common] == path[common]:
             common += 1
-        parser = self._known_parser
         if len(here) > common:
-            parser.rollback(len(here) - common)
+            self._known_parser.rollback(len(here) - common)
         if ahead := list(path[common:]):
-            parser.consume_tokens(ahead)
-        if parser.is_error():
-            raise self._limit(path, fault_of(parser))
+            self._known_parser.consume_tokens(ahead)
         self._known_path = list(path)
+
+    def _take_parser(self) -> None:
+        """Have a parser at the end of the answer."""
+        self._copied_of = self._parsers.first
+        self._known_path: list[int] = []
+        self._known_parser = self._copied_of.deep_copy()
+        if self._known_answer:
+            self._known_parser.consume_tokens(self._known_answer)
+
+    def _begin_anew(self) -> bool:
+        """Have a parser whose lexer is not full, if this one's may be; whether there is another one now."""
+        if self._copied_of is self._parsers.first and not self._parsers.renew():
+            return False
+        self._take_parser()
+        return True
 
     def _limit(self, path: Sequence[int], reason: str) -> ConstraintLimit:
         """What ends an answer that its grammar cannot be followed in any further, behind ``path``."""
         if self._known_parser.is_error():
             # it says nothing any more, of other paths either
-            self._known_parser, self._known_path = self._first.deep_copy(), []
-            self._known_parser.consume_tokens(self._known_answer)
+            self._take_parser()
         tokens = len(self._known_answer) + len(path)
         return ConstraintLimit(f"constraint: {self._name} cannot be followed beyond {tokens} tokens: {reason}")
 

@@ -49,16 +49,18 @@ def matcher_of(make: Callable[[], str], tokenizer: Tokenizer, vocabulary: int, o
     from llguidance import LLMatcher
 
     from spec_sdk_constraints.grammar_matcher import GrammarMatcher, fault_of
+    from spec_sdk_constraints.grammar_parsers import GrammarParsers
 
     known = _tokenizer(tokenizer, vocabulary)
     try:
-        parser = LLMatcher(known, make(), log_level=0)
+        grammar = make()
+        parsers = GrammarParsers(lambda: LLMatcher(known, grammar, log_level=0))
     except ValueError as error:
         # also of half a surrogate pair
         raise UserError(f"{option}: {in_words(str(error))}") from error
-    if parser.is_error():
-        raise UserError(f"{option}: {in_words(parser.get_error()) or fault_of(parser)}")
-    return GrammarMatcher(parser, frozenset(tokenizer.stop_ids), (vocabulary + 31) // 32 * 4, name)
+    if parsers.first.is_error():
+        raise UserError(f"{option}: {in_words(parsers.first.get_error()) or fault_of(parsers.first)}")
+    return GrammarMatcher(parsers, frozenset(tokenizer.stop_ids), (vocabulary + 31) // 32 * 4, name)
 
 
 def _tokenizer(tokenizer: Tokenizer, vocabulary: int) -> LLTokenizer:

@@ -130,8 +130,10 @@ class ModelWorth:
         self._levels[place] = FORGET * self._levels[place] + levels
         if not tokens_per_second:
             return
-        self._credit = min(self._credit + gain - seconds * tokens_per_second, MOST_CREDIT)
-        if self._credit == MOST_CREDIT:
+        gained = gain - seconds * tokens_per_second
+        # what was waited for is not lost to another request's question
+        self._credit = min(self._credit + gained, max(self._credit, MOST_CREDIT))
+        if gained > 0 and self._credit >= MOST_CREDIT:
             self._failures //= 2
         elif self._credit < 0:
             self._pause = min(FIRST_PAUSE << self._failures, LONGEST_PAUSE)
