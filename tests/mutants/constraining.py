@@ -166,8 +166,8 @@ CONSTRAINING = (
     Mutant(
         "a parser that gave up is asked for other paths",
         MATCHER,
-        "        if self._known_parser.is_error():",
-        "        if False:",
+        "        if self._known_parser.is_error():\n            # it says",
+        "        if False:\n            # it says",
         ("tests/pipelines/test_constrained.py::test_a_limit_behind_drafted_tokens_says_nothing_of_others",),
     ),
     Mutant(

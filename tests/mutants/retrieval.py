@@ -211,8 +211,8 @@ RETRIEVAL = (
     Mutant(
         "worth: a second costs nothing",
         WORTH,
-        "gain - seconds * tokens_per_second, MOST_CREDIT)",
-        "gain, MOST_CREDIT)",
+        "gained = gain - seconds * tokens_per_second",
+        "gained = gain",
         (f"{OF_MIXED}::test_a_model_that_is_never_right_is_hardly_ever_asked",),
     ),
     Mutant(

@@ -37,6 +37,7 @@ class GrammarMatcher(Matcher):
         for token in ends:
             self._end_mask[token >> 3] |= np.uint8(1 << (token & 7))
         self._known_answer: list[int] = []
+        self._known_path: list[int] = []
         self._known_place = Place(Where.inside)
         self._take_parser()
 
@@ -164,7 +165,7 @@ class GrammarMatcher(Matcher):
     def _take_parser(self) -> None:
         """Have a parser at the end of the answer."""
         self._copied_of = self._parsers.first
-        self._known_path: list[int] = []
+        self._known_path = []
         self._known_parser = self._copied_of.deep_copy()
         if self._known_answer:
             self._known_parser.consume_tokens(self._known_answer)
