@@ -3,6 +3,7 @@
 import os
 import sys
 
+from spec_sdk.cli.ending import end_at_last
 from spec_sdk.cli.starting import end_at_once, open_closed_streams
 
 
@@ -18,9 +19,14 @@ def main() -> int:
     try:
         from spec_sdk import app
 
-        return app.main()
+        status = app.main()
     except KeyboardInterrupt:
-        return 130
+        status = 130
+    from spec_sdk.ranks import launched_processes
+
+    if launched_processes() > 1:
+        end_at_last(status)
+    return status
 
 
 if __name__ == "__main__":
