@@ -450,7 +450,7 @@ class Scheduler:
         """
         rows = sum(turn.size for turn in turns)
         drafted = sum(turn.size for turn in turns if turn.budget.depth)
-        scored = self._time_shares.divided(score_s, [turn.size for turn in turns]) if turns else []
+        scored = self._time_shares.divided(score_s, [turn.size for turn in turns])
         for turn, scored_s in zip(turns, scored, strict=True):
             active, size, tree, path = turn.active, turn.size, turn.drafted, turn.drafted_path
             share = size / rows

@@ -21,11 +21,11 @@ class TimeShares:
 
     def divided(self, seconds: float, rows_B: Sequence[int]) -> list[float]:
         """The seconds of a pass over so many rows of each request, which add up to ``seconds``."""
-        count, rows = len(rows_B), sum(rows_B)
-        if count == 1:
-            return [seconds]
+        count = len(rows_B)
+        if count < 2:
+            return [seconds] * count
         times = self._of_count.setdefault(count, SizeTimes())
-        times.add(rows, seconds)
+        times.add(sum(rows_B), seconds)
         fixed_s, row_s = times.line
         taken_B = [fixed_s / count + row_s * rows for rows in rows_B]
         taken = sum(taken_B)

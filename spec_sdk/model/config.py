@@ -145,11 +145,10 @@ class ModelConfig:
         M, width, experts = self.hidden_size, self.num_heads * self.head_dim, self.experts
         attention = 2 * M * width + 2 * M * self.num_kv_heads * self.head_dim
         counts = [attention + 3 * M * self.intermediate_size] * self.num_layers
-        for layer in experts.layers if experts is not None else ():
-            assert experts is not None
-            shared = experts.shared_intermediate_size or 0
-            of_experts = 3 * M * (experts.per_token * experts.intermediate_size + shared)
-            counts[layer] = attention + of_experts + experts.count * M
+        if experts is not None:
+            width_of_experts = experts.per_token * experts.intermediate_size + (experts.shared_intermediate_size or 0)
+            for layer in experts.layers:
+                counts[layer] = attention + 3 * M * width_of_experts + experts.count * M
         return counts
 
     @property

@@ -53,22 +53,22 @@ WHOLE_PASS: tuple[Mutant, ...] = (
     Mutant(
         "whole pass: an embedding that was laid out anew is read where it lay",
         "plugins/backends/spec_sdk_backends/native/whole_pass.py",
-        "same = decoder.embedding.held is self._held and",
-        "same =",
+        "return decoder.embedding.held, decoder.output_head,",
+        "return None, decoder.output_head,",
         WHOLE,
     ),
     Mutant(
         "whole pass: another output head is not looked at",
         "plugins/backends/spec_sdk_backends/native/whole_pass.py",
-        " and decoder.output_head is self._head\n",
-        "\n",
+        "return decoder.embedding.held, decoder.output_head,",
+        "return decoder.embedding.held, None,",
         WHOLE,
     ),
     Mutant(
         "whole pass: another final norm is not looked at",
         "plugins/backends/spec_sdk_backends/native/whole_pass.py",
-        "return same and decoder.final_norm_M is self._final_norm_M",
-        "return same",
+        "decoder.output_head, decoder.final_norm_M\n",
+        "decoder.output_head, None\n",
         WHOLE,
     ),
     Mutant(
@@ -115,9 +115,9 @@ WHOLE_PASS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "native products: rows behind the last are zeros",
-        "plugins/backends/spec_sdk_backends/native/products.py",
-        "least < 0 or most >= self._outputs:\n                raise IndexError",
-        "least < 0:\n                raise IndexError",
+        "plugins/backends/spec_sdk_backends/native/row_numbers.py",
+        "least < 0 or most >= rows:",
+        "least < 0:",
         ("tests/native/test_products.py::test_rows_that_there_are_not",),
     ),
 )

@@ -9,9 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import os
 import re
-import sys
 import threading
 import time
 import traceback
@@ -22,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from spec_sdk.cli.ending import end_now
 from spec_sdk.errors import RankLost
 from spec_sdk.ranks import ALONE, DeviceGroups, Ranks, Wait
 from spec_sdk_backends.lifelines import Lifelines
@@ -219,10 +218,7 @@ class ProcessRanks(Ranks):
     def _end_if_stuck(self) -> None:
         """End at once: torch.distributed's threads wait for what never comes, and the interpreter would for them."""
         if self._is_stuck and self._status_when_stuck is not None:
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):
-                    stream.flush()
-            os._exit(self._status_when_stuck)
+            end_now(self._status_when_stuck)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -5,7 +5,8 @@ Legend: N rows of logits, V vocabulary, B bytes of a mask, a bit per token, the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,10 +76,7 @@ class GrammarMatcher(Matcher):
         if place.where is not Where.inside:
             return []
         if place.forced is None:
-            self._go(path)
-            place.forced = self._known_parser.compute_ff_tokens()
-            if self._known_parser.is_error():
-                raise self._limit(path, fault_of(self._known_parser))
+            place.forced = self._ask(path, LLMatcher.compute_ff_tokens)
             if not place.forced and (only := only_token(self._mask(place, path))) is not None:
                 place.forced = [only]
         return place.forced
@@ -96,7 +94,7 @@ class GrammarMatcher(Matcher):
         if place.where is Where.outside:
             raise UserError(f"constraint: {self._name} has no answer with the tokens {new} after {len(known)} others")
         if place.where is Where.inside:
-            self._go(new)
+            self._ask(new)
         self._known_path = []
         self._known_answer, self._known_place = [*known, *new], place
 
@@ -127,29 +125,23 @@ class GrammarMatcher(Matcher):
         return place.mask
 
     def _computed(self, path: Sequence[int]) -> Mask:
-        self._go(path)
         mask: Mask = np.zeros(self._mask_bytes, np.uint8)
-        self._fill(mask)
-        if self._known_parser.is_error() and self._begin_anew():
-            self._move(path)
-            self._fill(mask)
-        if self._known_parser.is_error():
-            raise self._limit(path, fault_of(self._known_parser))
+        self._parsers.masks += 1
+        self._ask(path, lambda parser: parser.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes))
         if not mask.any():
             raise self._limit(path, "the model has no token that could come next")
         return mask
 
-    def _fill(self, mask: Mask) -> None:
-        self._parsers.masks += 1
-        self._known_parser.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-
-    def _go(self, path: Sequence[int]) -> None:
-        """Bring the parser to the end of ``path``."""
-        self._move(path)
-        if self._known_parser.is_error() and self._begin_anew():
+    def _ask(self, path: Sequence[int], question: Callable[[LLMatcher], Any] = LLMatcher.is_error) -> Any:
+        """What the parser says behind ``path``, where it is left; another parser is asked where its lexer is full."""
+        while True:
             self._move(path)
-        if self._known_parser.is_error():
-            raise self._limit(path, fault_of(self._known_parser))
+            said = None if self._known_parser.is_error() else question(self._known_parser)
+            if not self._known_parser.is_error():
+                return said
+            reason = fault_of(self._known_parser)
+            if not self._begin_anew():
+                raise self._limit(path, reason)
 
     def _move(self, path: Sequence[int]) -> None:
         """Back to where ``path`` parts from where the parser is, then forward."""

@@ -33,6 +33,7 @@ from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_of, shape_of, unknown_stages
 from spec_sdk_backends.native.head_block import NativeHeadBlock
+from spec_sdk_backends.native.laid_out import LaidOut
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import plain_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
@@ -79,28 +80,23 @@ def native_path_grower(decoder: Decoder) -> NativePathGrower | None:
     return made if made.takes_any else None
 
 
-class NativePathGrower:
+class NativePathGrower(LaidOut):
     """Feeds what is committed, and the levels of the most probable paths behind it, or of a drawn one."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
         self._is_head = isinstance(decoder, Eagle3Head)
         if isinstance(decoder, NativeDecoder):
             self._shape, self._blocks = decoder.native_shape, decoder.native_blocks
         else:
             assert isinstance(decoder, Eagle3Head)
             self._shape, self._blocks = shape_of(decoder), (Block * 1)(block_of(decoder, 0, decoder.attention_norm_M))
-        self._lay_out()
+        super().__init__(decoder)
 
-    @property
-    def takes_any(self) -> bool:
-        """Whether there is anything that it grows."""
-        return self._most_rows > 0
+    def _read_weights(self) -> tuple[Any, ...]:
+        return (self._decoder.embedding.held,)
 
-    def _lay_out(self) -> None:
-        """Tell the kernels where weights lie; they are kept as long as the kernels read them."""
+    def _lay_out(self) -> int:
         decoder = self._decoder
-        self._held, self._most_rows = decoder.embedding.held, 0
         embedding = entering = None
         feeds_normed, logit_scale = False, 1.0
         if isinstance(decoder, Eagle3Head):
@@ -111,8 +107,7 @@ class NativePathGrower:
         gains = decoder.final_norm_M, *(() if embedding is None else (embedding,))
         lookup = plain_lookup(decoder, *gains)
         if lookup is None:
-            return
-        self._most_rows = min(MOST_ROWS, most_rows(decoder.dtype))
+            return 0
         self._tokens = tokens_of(decoder.embedding)
         self._model = DraftModel(
             self._shape,
@@ -123,10 +118,10 @@ class NativePathGrower:
             int(feeds_normed),
             logit_scale,
         )
+        return min(MOST_ROWS, most_rows(decoder.dtype))
 
     def __call__(self, rows: RowsToCommit, cache: Any, output: OutputRows, paths: ProbablePaths) -> GrownPaths | None:
-        if self._decoder.embedding.held is not self._held:
-            self._lay_out()
+        self._follow()
         columns = sum(head.outputs for head in output.heads)
         matrices = self._matrices(output.heads)
         if matrices is None or not self._takes(rows, cache, columns, paths):

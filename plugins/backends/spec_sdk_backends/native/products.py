@@ -18,6 +18,7 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.panels import from_panels, rows_of_panels, to_panels
+from spec_sdk_backends.native.row_numbers import numbers_of
 from spec_sdk_backends.native.structures import DTYPES, Matrix, address
 
 
@@ -112,11 +113,9 @@ class NativeProjection(Projection):
         return Matrix.dense(self._weight_OI, self._outputs, self._inputs, self.bias_O)
 
     def rows(self, row_K: torch.Tensor) -> torch.Tensor:
-        if row_K.numel() and not is_stand_in(row_K):
+        if not is_stand_in(row_K):
             # panels have zeros behind the last row
-            least, most = (int(end) for end in torch.aminmax(row_K))
-            if least < 0 or most >= self._outputs:
-                raise IndexError(f"row {least if least < 0 else most} of {self._outputs}")
+            numbers_of(row_K, self._outputs)
         return rows_of_panels(self._weight_OI, row_K)[:, : self._inputs]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

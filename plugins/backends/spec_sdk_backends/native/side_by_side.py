@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, QuantizedWeights
 from spec_sdk_backends.native import huge_pages
 from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.row_numbers import numbers_of
 from spec_sdk_backends.native.structures import DTYPES, Matrix, address
 
 BESIDE = 16
@@ -86,12 +87,8 @@ class SideBySide(QuantizedWeights):
             return self.dequantized(torch.float32, rows).to(dtype)
         first, named = 0, None
         if isinstance(rows, torch.Tensor):
-            # few numbers, and no operations of torch's on them
-            numbers = rows.tolist()
+            numbers = numbers_of(rows, self.outputs)
             count = len(numbers)
-            least, most = (min(numbers), max(numbers)) if numbers else (0, 0)
-            if least < 0 or most >= self.outputs:
-                raise IndexError(f"row {least if least < 0 else most} of {self.outputs}")
             named = (ctypes.c_int64 * count)(*numbers)
         else:
             first, end, step = (rows or slice(None)).indices(self.outputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
 from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of
+from spec_sdk_backends.native.laid_out import LaidOut
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import plain_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
@@ -38,34 +40,26 @@ def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
     return made if made.takes_any else None
 
 
-class NativeWholePass:
+class NativeWholePass(LaidOut):
     """Runs all blocks one after the other: what a plain runner does."""
 
-    def __init__(self, decoder: NativeDecoder) -> None:
-        self._decoder = decoder
-        self._lay_out()
+    _decoder: NativeDecoder
 
-    @property
-    def takes_any(self) -> bool:
-        """Whether there are passes that it takes."""
-        return self._most_rows > 0
-
-    def _lay_out(self) -> None:
-        """Tell the kernels where weights lie; they are kept as long as the kernels read them."""
+    def _read_weights(self) -> tuple[Any, ...]:
         decoder = self._decoder
-        self._held = decoder.embedding.held
-        self._head, self._final_norm_M = decoder.output_head, decoder.final_norm_M
-        self._most_rows = 0
-        head, lookup = rows_and_tokens(self._head)[0], plain_lookup(decoder, self._final_norm_M)
+        return decoder.embedding.held, decoder.output_head, decoder.final_norm_M
+
+    def _lay_out(self) -> int:
+        decoder = self._decoder
+        head, lookup = rows_and_tokens(decoder.output_head)[0], plain_lookup(decoder, decoder.final_norm_M)
         if type(head) is NativeProjection:
             most_scored = most_rows(decoder.dtype)
         elif type(head) is NativeQuantizedProjection:
             most_scored = most_rows(decoder.dtype, head.quantized.bits, head.rounds)
         else:
-            return
+            return 0
         if lookup is None:
-            return
-        self._most_rows = min(most_scored, most_rows(decoder.dtype), MOST_ROWS)
+            return 0
         self._outputs = head.outputs
         self._model = Model(
             decoder.native_shape,
@@ -73,23 +67,16 @@ class NativeWholePass:
             decoder.layers,
             lookup,
             tokens_of(decoder.embedding),
-            self._final_norm_M.data_ptr(),
+            decoder.final_norm_M.data_ptr(),
             head.matrix,
         )
-
-    @property
-    def _is_current(self) -> bool:
-        """Whether weights lie where they did: an embedding that a draft model borrows may be laid out anew."""
-        decoder = self._decoder
-        same = decoder.embedding.held is self._held and decoder.output_head is self._head
-        return same and decoder.final_norm_M is self._final_norm_M
+        return min(most_scored, most_rows(decoder.dtype), MOST_ROWS)
 
     def __call__(self, inputs: PassInputs, cache: KVCache, taps: Collection[int], logits: str) -> Passed | None:
         """``logits``: of ``all`` rows, of each request's ``last`` live one, or ``none``. None, and nothing done, for a
         pass that it does not take.
         """
-        if not self._is_current:
-            self._lay_out()
+        self._follow()
         decoder, (B, N) = self._decoder, inputs.token_BN.shape
         if self._most_rows < B * N or inputs.flat is None or type(cache) not in (KVCache, RoundedKVCache):
             return None
