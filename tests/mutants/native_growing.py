@@ -164,8 +164,8 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     Mutant(
         "native growing: an embedding that was laid out anew is read where it lay",
         "plugins/backends/spec_sdk_backends/native/growing.py",
-        "return (self._decoder.embedding.held,)",
-        "return ()",
+        "        self._follow()\n",
+        "",
         (f"{TESTS}::test_an_embedding_that_is_laid_out_anew",),
     ),
     Mutant(
