@@ -11,7 +11,7 @@ from spec_sdk.files import expanded
 from spec_sdk.ranks import launched_processes
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.training.options import TrainDraftConfig, check_method, file_names
+from spec_sdk.training.options import TrainDraftConfig, check_method, file_names, temperatures_of
 from spec_sdk.training.sample_plan import SamplePlan, read_openings, read_texts
 
 
@@ -99,7 +99,7 @@ class TrainDraft(Task):
         if not texts and config.openings is None:
             raise UserError("task.openings: without them and without task.prompts there is nothing to answer")
         openings = {} if config.openings is None else read_openings(config.openings, "task.openings")
-        return SamplePlan(only_held_out, texts, openings, config.seed, config.held_out, config.temperature)
+        return SamplePlan(only_held_out, texts, openings, config.seed, config.held_out, temperatures_of(config))
 
 
 def say(line: str) -> None:

@@ -47,7 +47,13 @@ class TrainDraftConfig:
         "a YAML file, kind: [beginnings of prompts], which the target goes on from; many_kinds comes with spec-sdk",
         means={None: "none, only task.prompts"},
     )
-    temperature: float = option(0.0, "of the answers to train on", minimum=0, maximum=2, means={0.0: "greedy"})
+    temperature: Any = option(
+        0.0,
+        "of the answers to train on, or a list of which every answer has one by chance, such as [0, 0, 0.8]",
+        minimum=0,
+        maximum=2,
+        means={0.0: "greedy"},
+    )
     prompt_temperature: float = option(0.8, "of the prompts that the target writes", minimum=0, maximum=2)
     prompt_tokens: int = option(64, "that the target adds to an opening, at most", minimum=1)
     answer_tokens: int = option(256, "of an answer, at most", minimum=2)
@@ -152,6 +158,14 @@ def check_method(config: TrainDraftConfig) -> None:
         raise UserError(f"task.drafted_vocabulary: {drafted} tokens are more than task.vocabulary has, {learned}")
     if config.method == "eagle3" and config.stored in ("int8", "int4"):
         raise UserError(f"task.stored: heads are stored as bfloat16 or float32, not as {config.stored}")
+
+
+def temperatures_of(config: TrainDraftConfig) -> list[float]:
+    """The one temperature, or those of the list. Raises UserError for a list of none, and for what is no number."""
+    given = config.temperature if isinstance(config.temperature, list) else [config.temperature]
+    if not given or not all(isinstance(one, int | float) for one in given):
+        raise UserError(f"task.temperature: {config.temperature!r} must be a number or a list of them")
+    return [float(one) for one in given]
 
 
 def file_names(files: Any, option: str) -> list[str]:

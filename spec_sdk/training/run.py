@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from spec_sdk.training.head_method import HeadMethod
 from spec_sdk.training.learner import Learner
 from spec_sdk.training.method import TrainingMethod
 from spec_sdk.training.model_card import file_size, model_card
-from spec_sdk.training.options import TrainDraftConfig, file_names
+from spec_sdk.training.options import TrainDraftConfig, file_names, temperatures_of
 from spec_sdk.training.sample_plan import SamplePlan
 from spec_sdk.training.sample_shards import SampleShards
 from spec_sdk.training.target_fingerprint import fingerprint, vocabulary_fingerprint
@@ -176,7 +177,7 @@ class TrainingRun:
             **({"complements": ", ".join(self._others)} if self._others else {}),
             **({} if self._method.init_from is None else {"began as": f"`{self._method.init_from}`"}),
             "steps": f"{config.steps} of {config.batch_tokens} tokens, learning rate {config.learning_rate:g}",
-            "answers": "greedy" if config.temperature == 0 else f"at temperature {config.temperature:g}",
+            "answers": _temperatures(temperatures_of(config)),
         }
         card = model_card(output.name, self._method, self._target, facts, counts, curve, config.depth)
         write_atomically(output / CARD, card)
@@ -234,3 +235,10 @@ class TrainingRun:
             config.save_every,
             config.right_weight,
         )
+
+
+def _temperatures(given: Sequence[float]) -> str:
+    """Of the answers, in words; of several each as often as it is given."""
+    counts = Counter(given)
+    shares = {one: f"{count} of {len(given)} " if len(counts) > 1 else "" for one, count in counts.items()}
+    return ", ".join(f"{share}{f'at temperature {one:g}' if one else 'greedy'}" for one, share in shares.items())

@@ -27,7 +27,7 @@ class SamplePlan:
     ``only_held_out``, ``texts``: kind and text of the prompts of files, the first of which are never trained on.
     ``openings``: kind → beginnings of prompts; empty for none. ``held_out``: share of the others that is not trained
     on. Half of all held-out samples are answered at temperature 1, the others greedily; what is trained on is answered
-    at ``temperature``.
+    at one of ``temperatures``, by chance.
     """
 
     only_held_out: Sequence[tuple[str, str]]
@@ -35,7 +35,7 @@ class SamplePlan:
     openings: Mapping[str, Sequence[str]]
     seed: int
     held_out: float
-    temperature: float
+    temperatures: Sequence[float]
 
     @property
     def samples(self) -> int | None:
@@ -53,7 +53,9 @@ class SamplePlan:
         given = [*self.only_held_out, *self.texts]
         held_out, sampled = chance.random() < self.held_out, chance.random() < 0.5
         held_out = held_out or number < len(self.only_held_out)
-        temperature = float(sampled) if held_out else self.temperature
+        # a stream of its own: prompts are the same at any temperatures
+        own = random.Random(f"{self.seed}:{number}:temperature").choice(self.temperatures)
+        temperature = float(sampled) if held_out else own
         if number < len(given):
             kind, text = given[number]
             return Planned(number, kind, text, "", held_out, temperature)

@@ -16,7 +16,7 @@ from tests.training.conftest import QUICK
 
 def test_a_draft_model_learns_its_target_s_language(cli: Callable[..., Any], place: Path) -> None:
     # sampled answers: greedy ones of a random model soon repeat themselves
-    longer = ("task.tokens=3500", "task.batch=32", "task.steps=50", "task.evaluate_every=25", "task.temperature=1")
+    longer = ("task.tokens=3500", "task.batch=32", "task.steps=50", "task.evaluate_every=25", "task.temperature=[0,1]")
     model = ("task.learning_rate=0.003", "task.vocabulary=300", "task.stored=int4", "task.labels=64")
     done = cli(*QUICK, *longer, *model)
     assert done.status == 0, done.err
@@ -29,6 +29,7 @@ def test_a_draft_model_learns_its_target_s_language(cli: Callable[..., Any], pla
     assert 3500 <= kept["data"]["answer_tokens"] < 3500 + 40
     card = (place / "draft" / "README.md").read_text()
     assert "| trained |" in card and "layers of the target | [0, 2]" in card and "License" in card
+    assert "| answers | 1 of 2 greedy, 1 of 2 at temperature 1 |" in card
     assert "<svg" in (place / "draft" / "training.svg").read_text()
 
     # what was measured is what a pipeline does: the same target, the same answers
@@ -93,6 +94,9 @@ def test_a_target_that_writes_no_prompts_is_no_endless_run(
         (["task.openings=null"], "task.openings: without them and without task.prompts"),
         (["task.prompts=gone.jsonl"], "task.prompts: gone.jsonl does not exist"),
         (["task.held_out_prompts=[1]"], "task.held_out_prompts: [1] must be a file or a list of files"),
+        (["task.temperature=[]"], "task.temperature: [] must be a number or a list of them"),
+        (["task.temperature=hot"], "task.temperature: 'hot' must be"),
+        (["task.temperature=[0,3]"], "task.temperature: 3 must be between 0 (greedy) and 2"),
         (["task.prompts=3"], "task.prompts: 3 must be a file"),
         (["task.batch_tokens=64"], "task.batch_tokens: 64 must be 160 (task.width) or more"),
         (["task.warmup=16"], "task.warmup: 16 must be below task.steps=16"),

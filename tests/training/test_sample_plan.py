@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import torch
 
@@ -15,7 +16,7 @@ from spec_sdk.training.training_loop import Schedule, TrainingPlan, evaluation_r
 def test_shares_are_those_that_were_asked_for() -> None:
     openings = read_openings(SHIPPED_OPENINGS, "task.openings")
     texts = [("mine", f"text {i}") for i in range(10)]
-    plan = SamplePlan(texts[:4], texts[4:], openings, 7, 0.25, 0.5)
+    plan = SamplePlan(texts[:4], texts[4:], openings, 7, 0.25, [0.5])
     samples = [plan[i] for i in range(4000)]
     assert samples == [plan[i] for i in range(4000)] and plan.samples is None
     assert [sample.prompt for sample in samples[:10]] == [text for _, text in texts]
@@ -27,7 +28,20 @@ def test_shares_are_those_that_were_asked_for() -> None:
     assert {sample.temperature for sample in samples if not sample.held_out} == {0.5}
     kinds = Counter(sample.kind for sample in samples[10:])
     assert kinds.keys() == openings.keys() and max(kinds.values()) < 2 * min(kinds.values())
-    assert SamplePlan([], [], openings, 8, 0.25, 0.5)[50] != plan[50]
+    assert SamplePlan([], [], openings, 8, 0.25, [0.5])[50] != plan[50]
+
+
+def test_every_answer_has_one_of_the_temperatures() -> None:
+    openings = read_openings(SHIPPED_OPENINGS, "task.openings")
+    texts = [("mine", f"text {i}") for i in range(10)]
+    greedy, mixed = (SamplePlan(texts[:4], texts[4:], openings, 7, 0.25, given) for given in ([0.0], [0.0, 0.0, 0.8]))
+    samples = [mixed[i] for i in range(4000)]
+    assert [replace(sample, temperature=0.0) for sample in samples if not sample.held_out] == [
+        greedy[i] for i in range(4000) if not greedy[i].held_out
+    ]
+    assert [sample for sample in samples if sample.held_out] == [greedy[i] for i in range(4000) if greedy[i].held_out]
+    counts = Counter(sample.temperature for sample in samples if not sample.held_out)
+    assert counts.keys() == {0.0, 0.8} and abs(counts[0.8] / counts.total() - 1 / 3) < 0.03
 
 
 def test_evaluations_read_of_every_kind() -> None:
