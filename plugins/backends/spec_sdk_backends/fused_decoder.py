@@ -184,7 +184,7 @@ def add_rms_norm(
 
 def norm_warps(block: int) -> int:
     """Of a program that normalises a row of so many elements: eight of them to a thread, where there are enough."""
-    return min(16, max(1, block // 256))
+    return min(32, max(1, block // 256))
 
 
 def gated_mlp(mlp: object, x_BNM: torch.Tensor) -> torch.Tensor:
