@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # torch's inductor compiles a program for each of the processor's instruction sets, to see whether g++ knows it
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
+import hypothesis
 import torch  # reads the variable when it is loaded
 
 if not torch.cuda.is_available():
@@ -36,6 +37,12 @@ FULL = os.environ.get("SPEC_SDK_TEST_FULL") == "1"
 # a shell ignores it for what it starts in the background, and so would the processes that tests interrupt
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# a busy machine is no fault of an example that takes long; on top of the profile that is loaded
+hypothesis.settings.register_profile(
+    "patient", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 # tiny tensors gain nothing from a second thread, and lose much to it on a busy machine
 torch.set_num_threads(1)

@@ -92,9 +92,10 @@ class Answering:
                 # for whoever asked: logs and observers are not filled with trees
                 del event["trace"]
         elif event["event"] == "request_end":
+            # what was held back may complete a stop string
+            self._text += self._stop.push(self._stream.flush()) + self._stop.flush()
             self._reason = "stop" if self._stop.found else event["finish_reason"]
             event = {**event, "finish_reason": self._reason}
-            self._text += self._stop.push(self._stream.flush()) + self._stop.flush()
             self.ended = True
         self._log.emit(event)
 

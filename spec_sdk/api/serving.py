@@ -9,7 +9,8 @@ import dataclasses
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk.api.answer import Answer
@@ -51,6 +52,8 @@ class Serving:
         self._live: dict[int, Answering] = {}
         self._left: deque[Mailbox] = deque()
         self._numbers = itertools.count()
+        # of calls under way in the thread that has the lock
+        self._depth = 0
 
     @property
     def busy(self) -> bool:
@@ -100,7 +103,7 @@ class Serving:
 
     def begin(self, planned: Planned) -> Mailbox:
         """Begin a request with the next step. Raises UserError if there is no memory for it."""
-        with self.lock:
+        with self._at_work():
             plan, mailbox = planned.plan, Mailbox(next(self._numbers))
             try:
                 for sample in range(plan.n):
@@ -123,9 +126,8 @@ class Serving:
 
     def step(self) -> None:
         """One step of the token engine for all requests, and what it gave into their mailboxes."""
-        with self.lock:
-            while self._left:
-                self.cancel(self._left.popleft())
+        with self._at_work():
+            self._cancel_left()
             engine = self._pipeline.engine
             try:
                 for progress in engine.step():
@@ -133,7 +135,7 @@ class Serving:
                         self._live[progress.request].error = progress.error
                 for number, answering in self._live.items():
                     if answering.stopped:
-                        engine.cancel(number, "stop")
+                        self._stop(number, answering)
             except Exception as error:
                 # it ended all requests, of whom others than who steps now may wait for
                 for answering in self._live.values():
@@ -144,6 +146,14 @@ class Serving:
                     for answering in self._live.values():
                         answering.abandon("error")
                 self._deliver()
+            self._cancel_left()
+
+    def _stop(self, number: int, answering: Answering) -> None:
+        """End one whose stop string is complete; what that fails with is its own."""
+        try:
+            self._pipeline.engine.cancel(number, "stop")
+        except Exception as error:
+            answering.error = error
 
     def _deliver(self) -> None:
         for number, answering in list(self._live.items()):
@@ -153,24 +163,44 @@ class Serving:
 
     def cancel(self, mailbox: Mailbox) -> None:
         """End a request as ``interrupted``, between steps."""
-        try:
-            for number, answering in mailbox.open.items():
-                try:
-                    self._pipeline.engine.cancel(number)
-                finally:
-                    answering.abandon("interrupted")
-        finally:
-            self._deliver()
+        with self._at_work():
+            try:
+                for number, answering in mailbox.open.items():
+                    try:
+                        self._pipeline.engine.cancel(number)
+                    finally:
+                        answering.abandon("interrupted")
+            finally:
+                self._deliver()
 
     def leave(self, begun: Iterable[Mailbox | Answer]) -> None:
-        """Nobody waits for these any more. If a step is under way elsewhere, the next one cancels them."""
+        """Nobody waits for these any more. If a step is under way, they are cancelled behind it.
+
+        It may be under way in this very thread: the garbage collector closes a forgotten stream at any place.
+        """
         self._left.extend(mailbox for mailbox in begun if isinstance(mailbox, Mailbox) and mailbox.open)
         if self._left and self.lock.acquire(blocking=False):
             try:
-                while self._left:
+                while self._left and not self._depth:
                     self.cancel(self._left.popleft())
             finally:
                 self.lock.release()
+
+    def _cancel_left(self) -> None:
+        """End those that nobody waits for; what that fails with is nobody's who steps, and their last events say so."""
+        while self._left:
+            with suppress(Exception):
+                self.cancel(self._left.popleft())
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """With the lock, and with what the engine holds in the middle of a change."""
+        with self.lock:
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
 
 
 def go_on(begun: Iterable[Mailbox | Answer]) -> bool:

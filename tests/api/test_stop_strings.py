@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_sdk import Engine
+from spec_sdk import Engine, Request
 from spec_sdk.api.stop_strings import StopStrings
-from tests.api.conftest import PROMPTS
+from spec_sdk.contracts import Drafter
+from tests.api.conftest import OVERRIDES, PROMPTS
 
 SAMPLED = {"temperature": 1.5, "max_new_tokens": 40}
 
@@ -78,10 +83,44 @@ def test_an_answer_ends_before_its_stop_string(engine: Engine, seed: int) -> Non
 
 
 def test_a_stop_string_ends_one_request_and_not_its_neighbours(engine: Engine) -> None:
-    from spec_sdk import Request
-
     first, second = engine.generate(PROMPTS[:2])
     stop = next(c for c in first.text if c != "\ufffd")
     stopped, other = engine.generate([Request(PROMPTS[0], stop=stop), PROMPTS[1]])
     assert stopped.finish_reason == "stop" and stopped.text == first.text[: first.text.find(stop)]
     assert other.tokens == second.tokens
+
+
+def test_a_drafter_that_fails_as_a_stop_string_ends_a_request_fails_no_other(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.from_pipeline("prompt_lookup", target=checkpoint, overrides=OVERRIDES)
+    first, second = engine.generate(PROMPTS[:2])
+    stop = next(c for c in first.text if c != "\ufffd" and c not in second.text)
+    finish = type(engine.pipeline.engine.drafter).finish
+
+    def failing(self: Drafter, requests: Any) -> None:
+        finish(self, requests)
+        if requests[0].new_tokens < 12:
+            raise RuntimeError("a bug at the end")
+
+    monkeypatch.setattr(type(engine.pipeline.engine.drafter), "finish", failing)
+    stopped, other = engine.generate([Request(PROMPTS[0], stop=stop), PROMPTS[1]])
+    assert "a bug at the end" in str(stopped.error) and stopped.text == first.text[: first.text.find(stop)]
+    assert (other.tokens, other.finish_reason, other.error) == (second.tokens, "length", None)
+
+
+class HeldBack:
+    """Text that only the end of an answer brings."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return "the end"
+
+
+def test_a_stop_string_in_what_was_held_back_is_the_reason(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(engine.tokenizer), "stream", lambda self: HeldBack())
+    [answer] = engine.generate(PROMPTS[0], stop="end")
+    assert (answer.text, answer.finish_reason) == ("the ", "stop")
+    assert answer.metrics["finish_reason"] == "stop"

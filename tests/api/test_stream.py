@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from spec_sdk import Engine, Part, UserError
-from tests.api.conftest import PROMPTS
+from spec_sdk.contracts import Drafter
+from tests.api.conftest import OVERRIDES, PROMPTS
 
 
 def test_parts_make_up_the_answer(engine: Engine) -> None:
@@ -33,6 +37,26 @@ def test_closing_a_stream_cancels_its_request(engine: Engine) -> None:
     next(stream)
     assert engine.pipeline.engine.busy
     stream.close()
+    assert not engine.pipeline.engine.busy
+
+
+def test_a_stream_that_is_closed_within_a_step_disturbs_no_other(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector closes a forgotten stream at any place, in the thread that steps too."""
+    engine = Engine.from_pipeline("prompt_lookup", target=checkpoint, overrides=OVERRIDES)
+    expected = [answer.tokens for answer in engine.generate(PROMPTS[:2])]
+    forgotten = engine.stream(PROMPTS[2])
+    next(forgotten)
+    kind = type(engine.pipeline.engine.drafter)
+    propose = kind.propose
+
+    def collecting(self: Drafter, requests: Any, budgets: Any) -> Any:
+        forgotten.close()
+        return propose(self, requests, budgets)
+
+    monkeypatch.setattr(kind, "propose", collecting)
+    assert [answer.tokens for answer in engine.generate(PROMPTS[:2])] == expected
     assert not engine.pipeline.engine.busy
 
 

@@ -137,13 +137,29 @@ def test_a_lexer_that_others_filled_is_made_anew() -> None:
     assert 2 < len(compiled) < 12
 
 
+def until_limit(answer: GrammarMatcher, rng: random.Random) -> int:
+    """Tokens of an answer of random letters when its grammar cannot be followed any further."""
+    text = list[int]()
+    with pytest.raises(ConstraintLimit, match="too many states"):
+        for _ in range(400):
+            left(answer, text, [])
+            text.append(rng.choice((A, B)))
+    return len(text)
+
+
 def test_a_lexer_that_one_answer_fills_is_a_limit() -> None:
-    rng, compiled = random.Random(5), list[int]()
+    """Its own, and no reason to compile the grammar anew."""
+    compiled = list[int]()
+    answer = limited(200, compiled).begin()
+    assert until_limit(answer, random.Random(5)) > 50
+    with pytest.raises(ConstraintLimit, match="too many states"):
+        left(answer, [A, B] * 60, [])
+    assert len(compiled) == 1
+
+
+def test_a_lexer_that_one_other_answer_filled_is_made_anew() -> None:
+    """The same answer comes to the same limit after others as before them, at one compilation for each."""
+    compiled = list[int]()
     first = limited(200, compiled)
-    for _ in range(3):
-        with pytest.raises(ConstraintLimit, match="too many states"):
-            text, each = list[int](), first.begin()
-            for _ in range(400):
-                left(each, text, [])
-                text.append(rng.choice((A, B)))
-        assert len(compiled) == 1
+    lengths = [until_limit(first.begin(), random.Random(5)) for _ in range(4)]
+    assert len(set(lengths)) == 1 and len(compiled) == 4

@@ -12,6 +12,7 @@ OF_ANSWERS = "tests/serve/test_answers.py"
 OF_LIMITS = "tests/serve/test_limits.py"
 OF_TRACES = "tests/engine/test_step_trace.py"
 OF_STEPS = "tests/api/test_trace.py"
+OF_STOPS = "tests/api/test_stop_strings.py"
 
 SERVING = (
     Mutant(
@@ -55,6 +56,27 @@ SERVING = (
         'event["logprobs"] = event["logprobs"][:kept]',
         "pass",
         (OF_LOGPROBS,),
+    ),
+    Mutant(
+        "a stream that is closed within a step is cancelled there",
+        "spec_sdk/api/serving.py",
+        "while self._left and not self._depth:",
+        "while self._left:",
+        ("tests/api/test_stream.py",),
+    ),
+    Mutant(
+        "what fails as a stop string ends a request ends all others",
+        "spec_sdk/api/serving.py",
+        "            answering.error = error\n\n    def _deliver",
+        "            raise\n\n    def _deliver",
+        (OF_STOPS,),
+    ),
+    Mutant(
+        "a stop string in what was held back to the end is not found",
+        "spec_sdk/api/answering.py",
+        'self._reason = "stop" if self._stop.found else event["finish_reason"]',
+        'self._reason = event["finish_reason"]',
+        (f"{OF_STOPS}::test_a_stop_string_in_what_was_held_back_is_the_reason",),
     ),
     Mutant(
         "the answers of two prompts are mixed",

@@ -31,6 +31,7 @@ class GrammarMatcher(Matcher):
 
     def __init__(self, parsers: GrammarParsers, ends: frozenset[int], mask_bytes: int, name: str) -> None:
         self._parsers = parsers
+        self._number = parsers.new_answer()
         self._ends = ends
         self._mask_bytes = mask_bytes
         self._name = name
@@ -126,7 +127,7 @@ class GrammarMatcher(Matcher):
 
     def _computed(self, path: Sequence[int]) -> Mask:
         mask: Mask = np.zeros(self._mask_bytes, np.uint8)
-        self._parsers.masks += 1
+        self._parsers.made_mask(self._number)
         self._ask(path, lambda parser: parser.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes))
         if not mask.any():
             raise self._limit(path, "the model has no token that could come next")
