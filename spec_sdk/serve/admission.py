@@ -22,11 +22,13 @@ class Admission:
         self.taken = 0
 
     @contextmanager
-    def admitted(self, answers: int) -> Iterator[None]:
-        """Room for so many answers. Raises Refusal: status 400 if there can be none, 429 if there is none now."""
+    def admitted(self, answers: int, option: str) -> Iterator[None]:
+        """Room for so many answers, which ``option`` asks for. Raises Refusal: status 400 if there can be none, 429 if
+        there is none now.
+        """
         if answers > self.places:
-            message = f"n: {answers} answers are asked for, and this server takes on {self.places} at most"
-            raise Refusal(400, message, "n")
+            message = f"{option}: {answers} answers are asked for, and this server takes on {self.places} at most"
+            raise Refusal(400, message, option)
         if self.taken + answers > self.places:
             message = f"the server has {self.taken} answers in progress or waiting and takes {self.places}; try again"
             raise Refusal(429, message, code="queue_full", headers={"Retry-After": str(RETRY_AFTER_S)})

@@ -88,7 +88,7 @@ class Service:
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return Streamed(self, asked, replies, usage, request)
-        with self._admission.admitted(asked.answers), self._in_time():
+        with self._admission.admitted(asked.answers, asked.several), self._in_time():
             async with asyncio.timeout(self.config.timeout):
                 answers = await unless_left(request, self._answers(asked))
         self._log(replies.id, asked, answers)
@@ -110,7 +110,7 @@ class Service:
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events; ``started`` is set when there are any. Raises Refusal for want of room before that."""
         answers: dict[int, Answer] = {}
-        with self._admission.admitted(asked.answers):
+        with self._admission.admitted(asked.answers, asked.several):
             try:
                 async with aclosing(parts_of(asked, self.engine, self.counts)) as parts:
                     async for index, part in parts:
@@ -118,7 +118,7 @@ class Service:
                         if part.answer is not None:
                             answers[index] = part.answer
                         for chunk in replies.chunks(index, part):
-                            yield _event(chunk)
+                            yield _event(chunk | {"usage": None} if usage else chunk)
             except Refusal as refusal:
                 if not started.is_set():
                     raise

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from spec_sdk.api.engine import Engine
 from spec_sdk.api.request import RequestOptions
+from spec_sdk.config.option import LARGEST_INT64
 from spec_sdk.errors import UserError
 from spec_sdk.model.chat_template import RefusedMessages
 from spec_sdk.prompts import check_text
-from spec_sdk.serve.bodies import NEUTRAL, Body, ChatBody, CompletionBody
+from spec_sdk.serve.bodies import NEUTRAL, NEUTRAL_IN_MESSAGES, Body, ChatBody, CompletionBody, Message
 from spec_sdk.serve.faults import Refusal
 from spec_sdk.serve.structured import StructuredOutputs, constraint_of, outputs_of, refused_structure
 
@@ -23,7 +24,6 @@ PLAIN = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
-    "seed",
     "n",
     "stop",
     "stop_token_ids",
@@ -51,6 +51,11 @@ class Asked:
         return len(self.prompts) * self.n
 
     @property
+    def several(self) -> str:
+        """The option that asks for more than one answer."""
+        return "n" if self.n > 1 else "prompt"
+
+    @property
     def prompt_tokens(self) -> int:
         return sum(map(len, self.prompts))
 
@@ -75,25 +80,28 @@ def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
         raise Refusal(400, f"messages: the model's chat template refuses them: {error.reason}", "messages") from error
     except UserError as error:
         structure = refused_structure(str(error), outputs is not None)
-        raise structure or refused(error) from error
+        raise structure or refused(error, "messages" if isinstance(body, ChatBody) else "prompt") from error
     return Asked(prompts, options, body.n or 1, "logprobs" in shared, outputs is not None)
 
 
-def refused(error: UserError) -> Refusal:
-    """What the engine does not take. The option stands before the colon, by the name that it has here."""
+def refused(error: UserError, prompt: str) -> Refusal:
+    """What the engine does not take. The option stands before the colon, by the name that it has here; that of the
+    prompt is ``prompt``.
+    """
     option, colon, rest = str(error).replace("max_new_tokens", "max_tokens").partition(":")
     option = option.removeprefix("sampling.")
     if not colon or not option.isidentifier():
         return Refusal(400, str(error))
     code = "context_length_exceeded" if option == "prompt" and "context" in rest else None
+    option = prompt if option == "prompt" else option
     return Refusal(400, f"{option}:{rest}", option, code)
 
 
 def _refuse_what_is_not_offered(body: Body) -> None:
-    for name, neutral in NEUTRAL.items():
-        value = getattr(body, name, None)
-        if value is not None and value not in neutral:
-            raise Refusal(400, f"{name}: it is not supported; leave it out", name, "unsupported_parameter")
+    _refuse_unless_neutral(body, NEUTRAL, "")
+    if isinstance(body, ChatBody):
+        for place, message in enumerate(body.messages):
+            _refuse_unless_neutral(message, NEUTRAL_IN_MESSAGES, f"messages.{place}.")
     if isinstance(body, CompletionBody) and body.best_of not in (None, body.n or 1):
         raise Refusal(400, "best_of: it must be n, or be left out", "best_of", "unsupported_parameter")
     if isinstance(body, ChatBody) and body.top_logprobs is not None and not body.logprobs:
@@ -102,10 +110,20 @@ def _refuse_what_is_not_offered(body: Body) -> None:
         raise Refusal(400, "stream_options: it needs stream=true", "stream_options")
 
 
+def _refuse_unless_neutral(given: Body | Message, neutral: Mapping[str, tuple[Any, ...]], before: str) -> None:
+    for name, values in neutral.items():
+        value = getattr(given, name, None)
+        if value is not None and value not in values:
+            where = f"{before}{name}"
+            raise Refusal(400, f"{where}: it is not supported; leave it out", where, "unsupported_parameter")
+
+
 def _options(body: Body, outputs: StructuredOutputs | None) -> RequestOptions:
     given: dict[str, Any] = {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
     if (constraint := constraint_of(body.response_format, outputs)) is not None:
         given["constraint"] = constraint
+    if body.seed is not None:
+        given["seed"] = body.seed & LARGEST_INT64
     if body.logit_bias:
         given["logit_bias"] = _bias(body.logit_bias)
     if (length := _max_tokens(body)) is not None:

@@ -48,7 +48,7 @@ class Body(OlderNames):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Offset] | None = None
-    seed: Annotated[int, Field(ge=0, le=LARGEST_INT64)] | None = None
+    seed: Annotated[int, Field(ge=-LARGEST_INT64 - 1, le=LARGEST_INT64)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     stop_token_ids: list[TokenId] | None = None
@@ -81,11 +81,21 @@ class TextPart(Strict):
 
 
 class Message(Strict):
-    """One message; ``name`` is passed over, as chat templates do not know it."""
+    """One message; ``name`` is passed over, as chat templates do not know it.
+
+    Clients send an answer back as they got it, with all of its fields. ``annotations``, and what OpenAI's client
+    ``parsed`` the content to, are passed over; the others may only be empty.
+    """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(min_length=1)]
     name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
+    audio: Any = None
+    annotations: list[Any] | None = None
+    parsed: Any = None
 
 
 class ChatBody(Body):
@@ -127,3 +137,11 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (False,),
 }
 """Options that are not offered, and the values by which they ask for nothing."""
+
+NEUTRAL_IN_MESSAGES: dict[str, tuple[Any, ...]] = {
+    "refusal": ("",),
+    "tool_calls": ([],),
+    "function_call": (),
+    "audio": (),
+}
+"""The same of a message."""

@@ -13,7 +13,7 @@ from spec_sdk.api.answer import Answer, Part
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.metrics import ratio
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk.model.tokenizer_stream import REPLACEMENT
+from spec_sdk.model.tokenizer_stream import REPLACEMENT, TokenStream
 from spec_sdk.serve.speculation import told as told_of_steps
 
 LEAST = -9999.0
@@ -22,8 +22,9 @@ LEAST = -9999.0
 
 @dataclass
 class Told:
-    """How far the chunks of one answer are: characters of its tokens' texts, for ``text_offset``."""
+    """How far the chunks of one answer are. ``text``: what its tokens come to, ``offset`` characters so far."""
 
+    text: TokenStream
     offset: int = 0
     begun: bool = False
 
@@ -52,7 +53,7 @@ class Replies(ABC):
 
     def chunks(self, index: int, part: Part) -> list[dict[str, Any]]:
         """What a part adds to the answer with this ``index``; none if there is nothing yet to tell."""
-        told = self._told.setdefault(index, Told())
+        told = self._told.setdefault(index, self._nothing_told())
         choices = [] if told.begun else self._begin(index)
         told.begun = True
         if part.text or part.finish_reason or part.steps or (self.logprobs and part.logprobs):
@@ -66,6 +67,9 @@ class Replies(ABC):
 
     def _frame(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": list(choices)}
+
+    def _nothing_told(self) -> Told:
+        return Told(self.tokenizer.stream())
 
     def _begin(self, index: int) -> list[dict[str, Any]]:
         return []
@@ -86,7 +90,7 @@ class CompletionReplies(Replies):
         return {
             "index": index,
             "text": answer.text,
-            "logprobs": self._logprobs(answer.logprobs, Told()),
+            "logprobs": self._logprobs(answer.logprobs, self._nothing_told()),
             "finish_reason": answer.finish_reason,
         }
 
@@ -101,7 +105,8 @@ class CompletionReplies(Replies):
         for one in logprobs:
             texts.append(self.tokenizer.piece(one.token))
             offsets.append(told.offset)
-            told.offset += len(texts[-1])
+            # a part of a character adds nothing to the text, and the last one all of it
+            told.offset += len(told.text.push([one.token]))
         return {
             "tokens": texts,
             "token_logprobs": [max(one.logprob, LEAST) for one in logprobs],

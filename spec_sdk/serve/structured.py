@@ -123,12 +123,20 @@ def _parsed(given: Schema | str) -> Schema:
     return schema
 
 
+_OF_OUTPUTS = {"pattern": "regex", "choices": "choice", "text": "grammar", "schema": "json"}
+_OF_FORMAT = {"text": "json_schema", "schema": "json_schema"}
+"""What constraints' options are called in requests."""
+
+
 def refused_structure(message: str, structured: bool) -> Refusal | None:
     """The engine's refusal of a constraint by the name that it has here; None for what it refuses besides."""
     if not message.startswith("constraint"):
         return None
-    name = "structured_outputs" if structured else "response_format"
-    return Refusal(400, f"{name}{message.removeprefix('constraint')}", name)
+    name, names = ("structured_outputs", _OF_OUTPUTS) if structured else ("response_format", _OF_FORMAT)
+    option, colon, rest = message.removeprefix("constraint").partition(":")
+    own = option.removeprefix(".")
+    where = f"{name}.{names.get(own, own)}" if own else name
+    return Refusal(400, f"{where}{colon}{rest}", name)
 
 
 def limit_reached(error: ConstraintLimit, structured: bool) -> Refusal:

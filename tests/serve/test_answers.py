@@ -47,7 +47,7 @@ def test_prompts_of_a_list_and_several_answers_of_each(client: openai.OpenAI, en
     assert reply.usage is not None and reply.usage.completion_tokens == 24
 
 
-def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI) -> None:
+def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI, server: Served) -> None:
     asked: Any = {"model": MODEL, "prompt": list(QUESTIONS), "max_tokens": 10, "logprobs": 1}
     whole = client.completions.create(**asked)
     texts: dict[int, str] = {}
@@ -64,6 +64,10 @@ def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI) -> None:
     assert [tokens[i] for i in range(3)] == [choice.logprobs and choice.logprobs.tokens for choice in whole.choices]
     assert set(reasons.values()) == {"length"}
     assert usage is not None and usage == whole.usage
+    body = json.dumps({"prompt": "Hi", "max_tokens": 2, "stream": True, "stream_options": {"include_usage": True}})
+    sent = post(server.port, "/v1/completions", body.encode())[1].decode()
+    frames = [json.loads(line[6:]) for line in sent.split("\n\n") if line.startswith("data: {")]
+    assert [frame["usage"] is None for frame in frames] == [True] * (len(frames) - 1) + [False]
 
 
 def test_a_streamed_chat(client: openai.OpenAI) -> None:
@@ -160,7 +164,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "echo": ({"echo": True}, 400, "echo"),
     "best_of": ({"best_of": 2}, 400, "best_of"),
     "too long": ({"max_tokens": 5000}, 400, "exceed the context of 4096"),
-    "too many": ({"n": 100}, 400, "takes on 72 at most"),
+    "too many": ({"n": 100}, 400, "n: 100 answers are asked for, and this server takes on 72 at most"),
+    "too many prompts": ({"prompt": ["a"] * 100}, 400, "prompt: 100 answers are asked for"),
     "empty": ({"prompt": ""}, 400, "prompt: it is empty"),
     "no tokens": ({"prompt": [-1]}, 400, "prompt: it must be a text, token ids"),
     "unknown token": ({"prompt": [480]}, 400, "outside the vocabulary of 480"),
@@ -187,11 +192,57 @@ def test_refusals_are_in_the_shape_of_openai(case: str, stream: bool, server: Se
 
 
 @pytest.mark.parametrize(
-    "options", [{"tools": [{}]}, {"modalities": ["audio"]}, {"top_logprobs": 2}, {"messages": []}, {"messages": [{}]}]
+    ("options", "told"),
+    [
+        ({"tools": [{}]}, "tools"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "long " * 3000}]}, "messages"),
+        ({"messages": [*CHAT, {"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages.2.tool_calls"),
+        ({"messages": [{"role": "assistant", "content": "", "refusal": "No."}]}, "messages.0.refusal"),
+    ],
 )
-def test_refused_chats(options: dict[str, Any], server: Served) -> None:
+def test_refused_chats(options: dict[str, Any], told: str, server: Served) -> None:
     status, reply = post(server.port, "/v1/chat/completions", json.dumps({"messages": CHAT, **options}).encode())
-    assert status == 400 and next(iter(options)) in json.loads(reply)["error"]["message"]
+    error = json.loads(reply)["error"]
+    assert status == 400 and told in error["message"] and str(error["param"]).startswith(told), error
+
+
+def test_an_answer_can_be_sent_back_as_it_came(client: openai.OpenAI, engine: Engine) -> None:
+    message = client.chat.completions.create(model=MODEL, messages=CHAT, max_tokens=8).choices[0].message
+    chat: Any = [*CHAT, message, {"role": "user", "content": "And why is it red?"}]
+    again = client.chat.completions.create(model=MODEL, messages=chat, max_tokens=8)
+    own = {"role": "assistant", "content": message.content}
+    [expected] = engine.generate([[*CHAT, own, chat[-1]]], max_new_tokens=8)
+    assert again.choices[0].message.content == expected.text
+    empty: Any = {**own, "tool_calls": [], "function_call": None, "audio": None, "annotations": [], "parsed": {"a": 1}}
+    kept = client.chat.completions.create(model=MODEL, messages=[*CHAT, empty, chat[-1]], max_tokens=8)
+    assert kept.choices[0].message.content == expected.text
+
+
+def test_negative_seeds(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "prompt": QUESTIONS[0], "temperature": 1.0, "max_tokens": 8}
+    texts = [client.completions.create(**asked, seed=seed).choices[0].text for seed in (-1, -1, -2, -(2**63))]
+    assert texts[0] == texts[1] and len(set(texts)) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_offsets_point_into_the_text(stream: bool, client: openai.OpenAI) -> None:
+    """Characters of several tokens included, which are told of before they are complete."""
+    asked: Any = {"model": MODEL, "prompt": QUESTIONS[0], "max_tokens": 40, "logprobs": 0, "stream": stream}
+    asked |= {"extra_body": {"structured_outputs": {"regex": "hi 😀🦄 abc 我爱你 end"}}}
+    replies = client.completions.create(**asked)
+    choices = [reply.choices[0] for reply in replies] if stream else [replies.choices[0]]  # type: ignore[attr-defined]
+    text = "".join(choice.text for choice in choices)
+    told = [one for c in choices if c.logprobs for one in zip(c.logprobs.tokens, c.logprobs.text_offset, strict=True)]
+    assert text == "hi 😀🦄 abc 我爱你 end" and any("\ufffd" in token for token, _ in told)
+    assert [offset for _, offset in told] == sorted(offset for _, offset in told)
+    for token, offset in told:
+        # behind its end the answer goes on with tokens that are no text
+        whole = token.replace("\ufffd", "").replace("</s>", "")
+        assert text.startswith(whole, offset) and (token != "</s>" or offset == len(text)), (token, offset)
 
 
 def test_malformed_bodies(server: Served) -> None:

@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "keyword": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
         "response_format",
-        "response_format.schema: the keyword 'not' is not supported",
+        "response_format.json_schema: the keyword 'not' is not supported",
     ),
     "no schema": ({"response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
     "both types": (
@@ -111,10 +111,24 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "regex": (
         {"structured_outputs": {"regex": "("}},
         "structured_outputs",
-        "structured_outputs.pattern: unclosed group",
+        "structured_outputs.regex: unclosed group",
+    ),
+    "backslash": (
+        {"structured_outputs": {"regex": "[a]\\"}},
+        "structured_outputs",
+        "structured_outputs.regex: it ends",
+    ),
+    "false": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": False}}},
+        "response_format",
+        "response_format.json_schema: false allows no answer",
     ),
     "large": ({"structured_outputs": {"regex": "a" * 300_000}}, "structured_outputs", "has 300000 characters"),
-    "grammar": ({"structured_outputs": {"grammar": "start: b"}}, "structured_outputs", "unknown name"),
+    "grammar": (
+        {"structured_outputs": {"grammar": "start: b"}},
+        "structured_outputs",
+        "structured_outputs.grammar: at 1(8): unknown name",
+    ),
     "no choice": ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least 1 item"),
     "deep": (
         {"structured_outputs": {"json": '{"items":' * 400 + "{}" + "}" * 400}},

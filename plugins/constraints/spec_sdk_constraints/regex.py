@@ -34,6 +34,8 @@ class RegexConstraint(Constraint):
 
         pattern = self.config.pattern
         check_size(pattern, "constraint.pattern")
+        if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+            raise UserError("constraint.pattern: it ends with a backslash that escapes nothing")
 
         def make() -> str:
             return LLMatcher.grammar_from_regex(pattern)
