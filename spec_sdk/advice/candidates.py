@@ -11,6 +11,7 @@ import yaml
 
 from spec_sdk.advice.cycles import Shape
 from spec_sdk.bench.chosen import (
+    OF_ALL,
     Chosen,
     check_not_beside,
     chosen_pipelines,
@@ -34,7 +35,7 @@ ADVISED = "advised"
 CANDIDATES = "task.candidates"
 OF_DRAFT = ("draft", "draft_layers")
 """Options of the model that are part of what is advised."""
-OF_RUN = ("model", "backend", "deterministic", "sampling", "max_new_tokens", "ignore_eos", "chat")
+OF_RUN = (*OF_ALL, "sampling", "max_new_tokens", "ignore_eos", "chat")
 """Options of the run that are none of the pipeline."""
 WRITTEN = ("drafter", "verifier", "sampler", "policy")
 """Kinds of plugin that the YAML names in any case; the attention level's only where there is one."""

@@ -10,7 +10,7 @@ from typing import Any
 from spec_sdk.advice.cycles import Cycle, Shape, cycles_of
 from spec_sdk.bench.cost_curve import CostCurve
 from spec_sdk.bench.measuring import NODES as MEASURED
-from spec_sdk.contracts import Budget, Policy, Request
+from spec_sdk.contracts import Budget, Matcher, Policy, Request
 from spec_sdk.errors import UserError, in_a_line
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.policy import FixedPolicy
@@ -120,6 +120,7 @@ def take_turns(
     new_tokens: int,
     seconds: float,
     ignore_eos: bool = False,
+    constraint: Matcher | None = None,
     drop: Callable[[Answers], set[str]] = lambda answers: set(),
     tell: Callable[[str], None] = lambda line: None,
     now: Callable[[], float] = time.perf_counter,
@@ -133,12 +134,12 @@ def take_turns(
     """
     answers, going = Answers({each.name: {} for each in contestants}, new_tokens), list(contestants)
     plain = contestants[0]
-    _together(going, prompts[0], 0, {"max_new_tokens": min(WARM_UP, new_tokens), "ignore_eos": ignore_eos}, answers)
+    options = {"max_new_tokens": new_tokens, "ignore_eos": ignore_eos, "constraint": constraint}
+    _together(going, prompts[0], 0, {**options, "max_new_tokens": min(WARM_UP, new_tokens)}, answers)
     began = now()
     for number, prompt in enumerate(prompts):
         going = [each for each in going if each.name in answers.cycles]
         round_began = now()
-        options = {"max_new_tokens": new_tokens, "ignore_eos": ignore_eos}
         for name, cycles in _together(going, prompt, number, options, answers).items():
             answers.cycles[name][number] = cycles
         took = now() - round_began

@@ -10,6 +10,7 @@ from spec_sdk.bench.bench_directory import BenchDirectory
 from spec_sdk.bench.conversations import PromptSet
 from spec_sdk.bench.interleaved import Plan
 from spec_sdk.bench.machine import run_facts
+from spec_sdk.compiled_constraints import NOTHING
 from spec_sdk.errors import UserError
 from spec_sdk.pipeline import Pipeline, build_pipeline, joined_backend
 from spec_sdk.prompts import check_length
@@ -38,6 +39,7 @@ def what_is_asked(
         "weights": model.weights,
         "kv_cache": model.kv_cache,
         "deterministic": app.deterministic,
+        "constraint": _constraint(app),
         "prompts": {"file": prompts.file, "sha256": prompts.sha256, "count": len(prompts.conversations)},
         "new_tokens": app.max_new_tokens,
         "ignore_eos": app.ignore_eos,
@@ -56,6 +58,11 @@ def what_is_asked(
     }
 
 
+def _constraint(app: Settings) -> dict[str, Any] | None:
+    """What all answers are held to; None where nothing is ruled out."""
+    return None if app.constraint == NOTHING else {**app.constraint, "forced_tokens": app.forced_tokens}
+
+
 def load_target(
     app: Settings, target: Settings, registry: Registry, answers: int, directory: BenchDirectory
 ) -> Pipeline:
@@ -66,6 +73,8 @@ def load_target(
     backend = joined_backend(target, registry)
     backend.expect(answers * app.max_new_tokens)
     base = build_pipeline(target, registry, backend)
+    # refused before there is a record
+    base.constraints.of(target.constraint)
     directory.begin(
         {
             "machine": {**run_facts(backend), "load_average": list(os.getloadavg())},

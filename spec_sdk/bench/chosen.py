@@ -23,6 +23,8 @@ from spec_sdk.what_ran import plugins_of
 
 OF_CANDIDATES = ("model.draft", "model.draft_layers")
 """Options of the model that candidates may differ in."""
+OF_ALL = ("model", "backend", "constraint", "forced_tokens", "deterministic")
+"""What holds for all candidates."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Chosen:
 
 
 def shared_overrides(overrides: Sequence[str]) -> list[str]:
-    """Those of a run's overrides that hold for all candidates: of the models and the backend, and where YAML lies."""
+    """Those of a run's overrides that hold for all candidates, and those that say where YAML lies."""
     return [
         str(override.input_line)
         for override in parse(overrides)
-        if _group(override) in ("model", "backend", "deterministic") or override.key_or_group == SEARCH_PATH
+        if _group(override) in OF_ALL or override.key_or_group == SEARCH_PATH
     ]
 
 
@@ -93,7 +95,7 @@ def entrant_of(chosen: Chosen, base: Pipeline, registry: Registry) -> Entrant:
         speculates = settings.predictor.get("name") != "none"
         threshold: Any = settings.attention_verifier.get("threshold") if speculates else None
         plugins = plugins_of(settings, registry)
-        return PipelineCandidate(chosen.name, make, chosen.overrides, plugins, threshold)
+        return PipelineCandidate(chosen.name, make, chosen.overrides, plugins, threshold, settings.constraint)
 
     return Entrant(chosen.name, open_it, "pipeline")
 
@@ -123,7 +125,7 @@ def _chosen(text: str, vanilla: Chosen, shared: Sequence[str]) -> Chosen:
 def _checked(overrides: Sequence[str]) -> Settings:
     """Settings whose plugins have the options that they are given. Raises UserError."""
     settings, registry = settings_for(overrides), Registry.discover()
-    for kind in (*PIPELINE_NODES, "backend"):
+    for kind in (*PIPELINE_NODES, "constraint", "backend"):
         node = getattr(settings, kind)
         # that is the absence of a plugin
         if kind != "predictor" or node.get("name") != "none":

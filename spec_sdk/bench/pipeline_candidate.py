@@ -9,6 +9,7 @@ from typing import Any
 from spec_sdk.bench.candidate import Ask, Candidate, Facts, Measured
 from spec_sdk.bench.cycle_counts import attention_of, depths_of, passes_of
 from spec_sdk.bench.memory import PeakBytes
+from spec_sdk.compiled_constraints import Given
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.errors import UserError
 from spec_sdk.metrics import STAGES
@@ -23,7 +24,7 @@ class PipelineCandidate(Candidate):
 
     ``make``: builds the pipeline with so many slots; every round gets a new one, since drafters and policies learn from
     what they answered. ``overrides`` and ``plugins``: for the record. ``threshold``: of the attention verifier, if
-    there is one.
+    there is one. ``constraint``: that all answers are held to. Raises UserError if it cannot be compiled.
     """
 
     kind = "pipeline"
@@ -35,6 +36,7 @@ class PipelineCandidate(Candidate):
         overrides: Sequence[str] = (),
         plugins: Mapping[str, Any] | None = None,
         threshold: float | None = None,
+        constraint: Given | None = None,
     ) -> None:
         super().__init__(name)
         self.pipeline = make(1)
@@ -42,6 +44,7 @@ class PipelineCandidate(Candidate):
         self._overrides = tuple(overrides)
         self._plugins = plugins
         self._threshold = threshold
+        self._matcher = self.pipeline.constraints.of(constraint)
         self._peak = PeakBytes(self.pipeline.backend.device)
         self._number = 0
 
@@ -111,6 +114,7 @@ class PipelineCandidate(Candidate):
             sampling,
             stop_token_ids=ask.stop_ids,
             ignore_eos=True,
+            constraint=self._matcher,
             request_id=self._number,
             random_stream=0,
             emit=served.emit,

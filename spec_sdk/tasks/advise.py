@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spec_sdk.bench.records import VANILLA
 from spec_sdk.contracts import Task, option
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from spec_sdk.advice.probing import Answers, Contestant
     from spec_sdk.bench.cost_curve import CostCurve
     from spec_sdk.pipeline import Pipeline
+
+T = TypeVar("T")
 
 RESULT = "advise.json"
 PROBING, CHECKING = 0.55, 0.35
@@ -68,7 +70,7 @@ class Advise(Task):
         from spec_sdk.advice.probing import take_turns
 
         named = pipelines.chosen(self.config.candidates, app)
-        asked = spread(prompts_of(app))
+        asked = spread(list(enumerate(prompts_of(app))))
         check_writable(app.output_dir)
         began = time.perf_counter()
 
@@ -77,9 +79,11 @@ class Advise(Task):
         registry = Registry.discover()
         plain_settings = pipelines.plain(app)
         vanilla = build_pipeline(plain_settings, registry)
-        prompts = [encode_prompt(vanilla.tokenizer, prompt, app.chat) for prompt in asked]
-        for i, prompt in enumerate(prompts):
-            check_length(len(prompt), app.max_new_tokens, vanilla.context, i, len(prompts))
+        matcher = vanilla.constraints.of(app.constraint)
+        prompts = []
+        for i, prompt in asked:
+            prompts.append(encode_prompt(vanilla.tokenizer, prompt, app.chat))
+            check_length(len(prompts[-1]), app.max_new_tokens, vanilla.context, i, len(asked))
         say(f"{vanilla.target_name}, {vanilla.dtype}, {vanilla.backend.describe()}")
         curve, step_s = curve_of(vanilla)
         if named is None:
@@ -95,7 +99,7 @@ class Advise(Task):
             return choosing.out_of_reach(choosing.foresee(so_far, VANILLA, deepest, curve))
 
         probed = take_turns(
-            contestants, prompts, length, self.config.seconds * PROBING, app.ignore_eos, losers, tell=say
+            contestants, prompts, length, self.config.seconds * PROBING, app.ignore_eos, matcher, losers, tell=say
         )
         left_out |= probed.failed
         found = choosing.foresee(probed, VANILLA, deepest, curve)
@@ -110,6 +114,7 @@ class Advise(Task):
             length,
             self.config.seconds * CHECKING,
             app.ignore_eos,
+            matcher,
             tell=say,
         )
         verified = choosing.measured(checked, VANILLA, finalists, curve)
@@ -190,7 +195,7 @@ def prompts_of(app: Settings) -> list[Prompt]:
     return read_prompts(replace(app, compare=False))
 
 
-def spread(prompts: Sequence[Prompt]) -> list[Prompt]:
+def spread(prompts: Sequence[T]) -> list[T]:
     """In an order of which any beginning is spread over the whole: files are sorted by task, and time may be short."""
     bits = max(1, (len(prompts) - 1).bit_length())
     return [prompts[i] for i in sorted(range(len(prompts)), key=lambda i: f"{i:0{bits}b}"[::-1])]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk.bench.peers.entrants import PEERS, checked_peers
+from spec_sdk.compiled_constraints import NOTHING
 from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
@@ -100,6 +101,8 @@ class Bench(Task):
         chosen = self._chosen(app, vanilla, shared)
         check_writable(app.output_dir)
         peers = checked_peers(self.config.peers, "task.peers")
+        if peers and app.constraint != NOTHING:
+            raise UserError(f"constraint: {', '.join(peers)} cannot be held to it; leave out constraint or task.peers")
         kinds = {vanilla.name: "pipeline", **{each.name: "pipeline" for each in chosen}}
         for name in peers:
             if name in kinds:

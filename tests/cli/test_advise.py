@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,25 @@ def test_the_yaml_has_what_was_found_fastest(cli: Callable[..., Any], own_direct
     elif row["tree"] != "adaptive":
         assert written["policy"]["max_nodes"] == 1 + row["depth"] * row["width"]
         assert written["drafter"]["layers"] == 3
+
+
+def test_answers_are_held_to_the_constraint_and_so_is_the_command(cli: Callable[..., Any], own_directory: Path) -> None:
+    held = ["constraint=tokens", "constraint.allowed=[5,6]", "forced_tokens=false"]
+    result = advise(cli, "task.candidates=[prompt_lookup]", *held)
+    assert result.status == 0, result.err
+    command = result.out.strip().splitlines()[-1]
+    assert all(option in command for option in held)
+    ran = cli(*shlex.split(command)[3:], "chat=false", "prompt=a b c a b", "max_new_tokens=8", "output_dir=ran")
+    assert ran.status == 0, ran.err
+    metrics = json.loads((own_directory / "ran" / "metrics.json").read_text())
+    assert set(metrics["prompts"][0]["token_ids"]) <= {5, 6}
+
+
+def test_a_prompt_that_is_too_long_is_named_by_its_place(cli: Callable[..., Any], own_directory: Path) -> None:
+    lines = [json.dumps({"prompt": text}) for text in ("a b", "a " * 3000, "d e f")]
+    (own_directory / "prompts.jsonl").write_text("\n".join(lines))
+    result = advise(cli, "task.candidates=[suffix]")
+    assert result.status == 2 and "prompt 2 of 3: " in result.err
 
 
 def test_those_that_cannot_be_built_are_left_out_of_our_own_choice(cli: Callable[..., Any]) -> None:

@@ -54,6 +54,25 @@ def test_the_example_in_the_text_of_the_option_is_valid() -> None:
     assert [each.name for each in chosen_pipelines(example, vanilla, [], "task.pipelines")] == example
 
 
+def test_all_answers_are_held_to_the_constraint(cli: Callable[..., Any], place: Path) -> None:
+    yes = ["constraint=choice", "constraint.choices=[abba,baab]"]
+    asked = ["task=bench", *SMALL, "ignore_eos=false", "task.pipelines=[prompt_lookup]"]
+    result = cli(*asked, *yes)
+    assert result.status == 0, result.err
+    run = read_bench(place / "out")
+    texts = {tuple(answer.tokens) for answer in run.answers}
+    assert {answer.finish_reason for answer in run.answers} == {"stop"} and len(texts) <= 2
+    other = cli(*asked, "constraint=choice", "constraint.choices=[abc]")
+    assert other.status == 2 and "constraint" in other.err
+    free = cli(*asked)
+    assert free.status == 2 and "constraint" in free.err
+    beside = cli(*asked, *yes, "task.peers=[transformers]", "output_dir=other")
+    assert beside.status == 2 and "constraint: transformers cannot be held to it" in beside.err
+    wrong = cli(*asked, "constraint=regex", "constraint.pattern='('", "output_dir=other")
+    assert wrong.status == 2 and "constraint.pattern: unclosed group" in wrong.err
+    assert not (place / "other").exists()
+
+
 def test_pipelines_beside_plain_decoding(cli: Callable[..., Any], place: Path) -> None:
     pipelines = 'task.pipelines=[prompt_lookup, "suffix drafter.min_probability=0.2"]'
     options = ["task.temperatures=[0,1]", "task.batch_sizes=[1,2]", "task.rounds=2"]
