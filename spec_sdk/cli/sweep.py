@@ -6,9 +6,10 @@ Whatever launcher runs them, and in whatever processes, a job that fails costs t
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +120,13 @@ class Sweep:
         # without callbacks: no installed plugin brings any
         context = HydraContext(config_loader=self._loader, callbacks=Callbacks())
         try:
-            with explained(self._overrides):
+            with self._explained():
+                arguments = task_overrides(hydra)
                 sweeper = Plugins.instance().instantiate_sweeper(
-                    hydra_context=context, task_function=job, config=self._config
+                    hydra_context=context, task_function=job, config=self._kept_by_hydra()
                 )
                 with self._launcher_ready():
-                    sweeper.sweep(arguments=task_overrides(hydra))
+                    sweeper.sweep(arguments=arguments)
         except (UserError, JobFailed, BrokenPipeError):
             raise
         except Exception as error:
@@ -132,6 +134,30 @@ class Sweep:
                 raise
             names = ", ".join(f"hydra/{kind}={name}" for kind, name in self._plugins.items())
             raise UserError(f"{names}: {in_a_line(error)}") from error
+
+    def _kept_by_hydra(self) -> DictConfig:
+        """The sweep's config as Hydra writes it into the sweep's directory; jobs are made of their own overrides."""
+        config = self._config
+        if config.save_prompts:
+            return config
+        kept = copy.deepcopy(config)
+        with open_dict(kept):
+            kept.prompt = None
+            kept.hydra.overrides.task = [
+                str(each.input_line) for each in parse(task_overrides(kept.hydra)) if each.key_or_group != "prompt"
+            ]
+            # it names nothing here: jobs have their own
+            kept.hydra.job.override_dirname = ""
+        return kept
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What a job's config fails with is told of its plugins."""
+        try:
+            yield
+        except Exception:
+            with explained(self._loader.job_overrides or self._overrides):
+                raise
 
     def _launcher_ready(self) -> contextlib.AbstractContextManager[None]:
         if self._plugins["launcher"] != started_ray.LAUNCHER:

@@ -33,6 +33,7 @@ from spec_sdk.config.user_yaml import UserYaml
 from spec_sdk.errors import UserError
 from spec_sdk.installed import OWN_CONF, conf_packages
 from spec_sdk.plugin_source import PluginSource
+from spec_sdk.settings import PIPELINE_NODES, PLUGIN_NODES
 
 CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
@@ -70,13 +71,15 @@ class CheckedLoader(ConfigLoaderImpl):
     """Composes configs as Hydra does, and refuses what would have Hydra run code that no installed plugin brings.
 
     Every config that Hydra acts on comes through here: a run's, a sweep's, and in whichever process each of its jobs'.
-    All methods raise UserError for what :mod:`spec_sdk.config.hydra_options` does not allow.
+    All methods raise UserError for what :mod:`spec_sdk.config.hydra_options` does not allow. ``job_overrides``: of the
+    job of a sweep that was composed last.
     """
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Repository(config_search_path)
         self._only_shipped = True
+        self.job_overrides: list[str] | None = None
 
     def load_configuration(
         self,
@@ -90,9 +93,17 @@ class CheckedLoader(ConfigLoaderImpl):
         if run_mode == RunMode.RUN and not any(each.is_sweep_override() or is_hydras(each) for each in read):
             config = self._of_one_run(config_name, read)
         else:
-            config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
+            jobs = _of_jobs_plugins(read) if run_mode == RunMode.MULTIRUN else set()
+            own = [text for text, each in zip(overrides, read, strict=True) if each.key_or_group not in jobs]
+            config = super().load_configuration(config_name, own, run_mode, from_shell, validate_sweep_overrides)
+            if jobs:
+                config.hydra.overrides.task = [each.input_line for each in read if not is_hydras(each)]
         check_composed(config.hydra)
         return config
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        self.job_overrides = sweep_overrides
+        return super().load_sweep_config(master_config, sweep_overrides)
 
     def _of_one_run(self, config_name: str | None, overrides: Sequence[Override]) -> DictConfig:
         """What Hydra composes where nothing is said to itself. It reads the files that ``overrides`` choose, and then
@@ -150,6 +161,14 @@ class CheckedLoader(ConfigLoaderImpl):
             if isinstance(result.config, DictConfig) and "hydra" in result.config:
                 check_file(result.config._get_node("hydra"), file)
         return result
+
+
+def _of_jobs_plugins(overrides: Sequence[Override]) -> set[str]:
+    """Options of plugins that a sweep's jobs choose, each its own: a sweep's own config has others, without them."""
+    swept = {str(each.key_or_group) for each in overrides if each.is_sweep_override()}
+    kinds = set(PIPELINE_NODES) if "pipeline" in swept else swept & set(PLUGIN_NODES)
+    keys = {str(each.key_or_group) for each in overrides}
+    return {key for key in keys if "." in key and key.partition(".")[0] in kinds}
 
 
 @contextlib.contextmanager

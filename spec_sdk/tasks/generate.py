@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from spec_sdk.pipeline import Pipeline
 
 TO_THE_BIT = ", to the bit"
+CUT_OFF = ("interrupted", "error")
+"""Reasons of answers that are not whole."""
 NO_GUESS = "attention: no guess was made; contexts were short (predictor.size), or no layer speculates"
 
 
@@ -73,8 +75,11 @@ class Generate(Task):
                     asked = [each.prompt for each in prompts]
                     output.save(metrics_of(runs, app, asked, plugins), app.kept, attention_of(runs[0], asked, app))
                     print_facts(facts_of(app, plugins))
-                    columns = [run.column() for run in runs]
+                    finished = finished_by_all(runs)
+                    columns = [run.column(finished) for run in runs]
                     closing_table(*columns)
+                    if finished is not None:
+                        print(f"compared by the prompts that both finished: {len(finished)}", file=sys.stderr)
                     for doubt in doubts(*columns):
                         print(doubt, file=sys.stderr)
                     attention = runs[0].summary()["attention"]
@@ -166,14 +171,29 @@ class Run:
         text = self.pipeline.tokenizer.decode(record["token_ids"])
         return {"id": prompt.id, "prompt": prompt.content if save_prompt else None, **record, "text": text}
 
-    def summary(self) -> dict[str, Any]:
-        """The counts over all prompts."""
-        return summarise(self.log.events)
+    def finished(self) -> set[int]:
+        """The numbers of the prompts whose answers are whole."""
+        ends = [event for event in self.log.events if event["event"] == "request_end"]
+        return {event["request"] for event in ends if event["finish_reason"] not in CUT_OFF}
 
-    def column(self) -> Column:
-        """This run in the closing table."""
+    def summary(self, prompts: Collection[int] | None = None) -> dict[str, Any]:
+        """The counts over these prompts; None: over all."""
+        events = self.log.events
+        return summarise(events if prompts is None else [e for e in events if e.get("request") in prompts])
+
+    def column(self, prompts: Collection[int] | None) -> Column:
+        """This run in the closing table, by these prompts; None: by all."""
         promised = self.pipeline.guarantee
-        return Column(self.pipeline.name, self.summary(), promised + TO_THE_BIT * self.pipeline.deterministic)
+        return Column(self.pipeline.name, self.summary(prompts), promised + TO_THE_BIT * self.pipeline.deterministic)
+
+
+def finished_by_all(runs: Sequence[Run]) -> set[int] | None:
+    """The prompts by which runs that were cut off are compared; None where none of several was."""
+    if len(runs) < 2:
+        return None
+    finished = set.intersection(*(run.finished() for run in runs))
+    begun = {event["request"] for run in runs for event in run.log.events if event["event"] == "request_start"}
+    return None if finished == begun else finished
 
 
 class Counts:
@@ -237,7 +257,9 @@ def metrics_of(
         "summary": runs[0].summary(),
     }
     if len(runs) > 1:
-        compared = comparison(metrics["summary"], runs[1].summary())
+        finished = finished_by_all(runs)
+        ratio = comparison(runs[0].summary(finished), runs[1].summary(finished))["speedup"]
+        compared = {"vanilla": runs[1].summary(), "speedup": ratio}
         metrics["comparison"] = {**compared, "prompts": runs[1].records(prompts, save_prompts=False)}
     return metrics
 

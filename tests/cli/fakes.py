@@ -100,12 +100,15 @@ class FakeEngine:
 
     def _steps(self, number: int, request: TokenRequest) -> Iterator[Progress]:
         about, per_cycle = {"request": number}, self.pipeline.per_cycle
-        if number == self.pipeline.fail_at and self.pipeline.failure is not None:
-            raise self.pipeline.failure
+        failure = self.pipeline.failure if number == self.pipeline.fail_at else None
+        if failure is not None and not self.pipeline.fail_after:
+            raise failure
         request.emit({"event": "prefill", **about, "seconds": 0.25})
         answer = [ord(c) for c in ANSWER[: request.max_new_tokens - 1]] + [STOP]
         for step, begin in enumerate(range(0, len(answer), per_cycle), start=1):
             time.sleep(self.pipeline.pause)
+            if failure is not None and step > self.pipeline.fail_after:
+                raise failure
             tokens = answer[begin : begin + per_cycle]
             request.emit(
                 {
@@ -129,7 +132,9 @@ class FakeEngine:
 
 @dataclass(frozen=True)
 class FakePipeline:
-    """``pause``: seconds per cycle, for tests that interrupt it. ``fail_at``: the request that raises ``failure``."""
+    """``pause``: seconds per cycle, for tests that interrupt it. ``fail_at``: the request that raises ``failure``, after
+    ``fail_after`` cycles.
+    """
 
     name: str
     sampling: SamplingParams
@@ -137,6 +142,7 @@ class FakePipeline:
     pause: float = 0.0
     fail_at: int | None = None
     failure: BaseException | None = None
+    fail_after: int = 0
     guarantee: str = "exact"
     target_name: str = "fake-target"
     draft_name: str | None = "fake-draft"

@@ -282,6 +282,22 @@ def test_a_failure_in_the_middle_keeps_what_was_done(cli: Cli, fake: Callable[..
     assert [record["finish_reason"] for record in metrics()["prompts"]] == ["stop", "interrupted"]
 
 
+def test_a_comparison_that_is_cut_off_is_of_whole_answers(cli: Cli, fake: Callable[..., None]) -> None:
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    asked = ("prompt_file=prompts.jsonl", "max_new_tokens=7", "compare=true", "output_dir=out")
+    whole = cli(*asked)
+    assert whole.status == 0 and "compared by" not in whole.err
+    assert metrics()["comparison"]["speedup"] == pytest.approx(7 / 3)
+    fake(fail_at=1, fail_after=1, failure=KeyboardInterrupt())
+    result = cli(*asked)
+    assert result.status == 130 and "compared by the prompts that both finished: 1" in result.err
+    assert metrics()["comparison"]["speedup"] == pytest.approx(7 / 3)
+    assert metrics()["summary"]["new_tokens"] == 10
+    fake(fail_at=0, fail_after=1, failure=KeyboardInterrupt())
+    assert cli(*asked).status == 130
+    assert metrics()["comparison"]["speedup"] is None
+
+
 def test_an_interrupt_in_the_middle_of_a_cycle_is_status_130(cli: Cli, fake: Callable[..., None]) -> None:
     fake(fail_at=0, failure=KeyboardInterrupt())
     assert cli("output_dir=out").status == 130

@@ -53,6 +53,41 @@ def test_a_sweep_that_compares_has_the_ratios(cli: Cli) -> None:
     assert "ratio" not in plain.err and [job["speedup"] for job in summary("plain")] == [None, None]
 
 
+def test_options_of_what_jobs_choose(cli: Cli) -> None:
+    """The pipeline that a sweep does not run has no say in what its jobs' pipelines know."""
+    result = cli("-m", "pipeline=sd_chain,easyspec_paper", "drafter.width=2", "policy.depth=3", "output_dir=out")
+    assert result.status == 0, result.err
+    assert [job["plugins"]["drafter"]["width"] for job in summary()] == [2, 2]
+    assert [job["plugins"]["policy"]["depth"] for job in summary()] == [3, 3]
+    kinds = cli("-m", "drafter=draft_model,easyspec", "drafter.width=3", "output_dir=kinds")
+    assert kinds.status == 0, kinds.err
+    assert [job["plugins"]["drafter"]["width"] for job in summary("kinds")] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("pipeline=sd_chain,prompt_lookup", "drafter.width=2,3"), "of drafter 'prompt_lookup'"),
+        (("policy=fixed,heuristic", "policy.depth=2"), "of policy 'heuristic'"),
+        (("pipeline=sd_chain,easyspec_paper", "drafter.wdth=2"), "of drafter 'draft_model', did you mean 'width'"),
+    ],
+)
+def test_a_job_that_lacks_an_option_is_told_by_its_own_plugin(cli: Cli, overrides: tuple[str, ...], told: str) -> None:
+    result = cli("-m", *overrides, "output_dir=out")
+    assert result.status == 2 and told in result.err, result.err
+    assert not Path("out").exists()
+
+
+def test_prompts_that_are_not_to_be_saved_are_in_no_file(cli: Cli) -> None:
+    """But in names of jobs, where the prompt itself is swept."""
+    result = cli("-m", "pipeline=suffix,mixed", "prompt=SECRET words", "save_prompts=false", "output_dir=out")
+    assert result.status == 0, result.err
+    kept = [path for path in Path("out").rglob("*") if path.is_file()]
+    assert Path("out/multirun.yaml") in kept
+    assert [path for path in kept if b"SECRET" in path.read_bytes()] == []
+    assert [job["summary"]["prompts"] for job in summary()] == [1, 1]
+
+
 def test_the_default_directory_is_one_for_the_whole_sweep(cli: Cli) -> None:
     cli("-m", "max_new_tokens=3,4")
     [sweep] = Path("outputs").glob("*/*")
