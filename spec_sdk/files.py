@@ -27,10 +27,13 @@ class StagedFile:
 
     ``file`` is open for text, and locked until it is in place: what is not locked was left by a process that was
     killed, and is removed when the next one writes there. :meth:`discard` removes what was not published; it may be
-    called at any time, twice too. Raises OSError, which names ``path`` if the disk is full.
+    called at any time, twice too. Raises OSError, which names ``path`` if the disk is full, and for a device or a pipe,
+    in whose place there would be a file.
     """
 
     def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "There is something else than a file", str(path))
         remove_abandoned(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}"))
         while True:
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)

@@ -29,7 +29,7 @@ EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_LOST = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_CLOSED_PIPE, EXIT_TERMINATED = 130, 141, 143
 RESULTS = {
     EXIT_BUG: "bug",
-    EXIT_USER_ERROR: "bad input",
+    EXIT_USER_ERROR: "error",
     EXIT_LOST: "lost a process",
     EXIT_INTERRUPTED: "interrupted",
     EXIT_TERMINATED: "terminated",
@@ -90,6 +90,7 @@ def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | Non
             f"task={make.name}: it runs in one process, and {launched_processes()} were launched; start it as "
             "python -m spec_sdk, without a launcher"
         )
+    _refuse_unheard(make, settings)
     if make.computes and directory is None and launched_rank() == 0 and (choice := backend_choice(settings)):
         print(choice, file=sys.stderr, flush=True)
     if make.computes:
@@ -97,6 +98,20 @@ def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | Non
         importlib.import_module("spec_sdk.pipeline")
     hear_signals()
     return int(make(task_config).run(settings))
+
+
+def _refuse_unheard(make: Any, settings: Settings) -> None:
+    """Raise UserError for an option that the task would pass over."""
+    from spec_sdk.compiled_constraints import NOTHING
+
+    asked = {
+        "compare": settings.compare,
+        "constraint": settings.constraint != NOTHING,
+        "error_bounds": settings.error_bounds,
+    }
+    for name in make.without:
+        if asked[name]:
+            raise UserError(f"{name}: task={make.name} does nothing with it; leave it out")
 
 
 def _in_words(settings: Settings) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from spec_sdk.plugin import Plugin
@@ -13,11 +14,14 @@ class Task(Plugin, ABC):
 
     ``computes``: it makes the run's backend; False for one that only looks at files.
     ``every_rank``: it runs on every rank of a launched run; otherwise a launcher with several processes is refused.
+    ``without``: options of the run that it does nothing with, of ``compare``, ``constraint`` and ``error_bounds``. A
+    run that gives one is refused.
     """
 
     kind = "task"
     computes: ClassVar[bool] = True
     every_rank: ClassVar[bool] = False
+    without: ClassVar[Sequence[str]] = ()
 
     def __init__(self, config: Any) -> None:
         self.config = config

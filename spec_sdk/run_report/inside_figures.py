@@ -77,7 +77,7 @@ def acceptance_by_depth(group: Group, temperature: float) -> list[Figure]:
     """What share of cycles that drafted so deep had as much accepted."""
     curves, rows, shown = [], [], []
     for i, series in enumerate(group.series):
-        depths = summed_depths(series.answers(temperature))
+        depths = summed_depths(series.answers(temperature, 1))
         if not depths:
             continue
         shown.append(series)

@@ -58,6 +58,7 @@ class Advise(Task):
     name = "advise"
     Config = AdviseConfig
     config: AdviseConfig
+    without = ("compare", "error_bounds")
 
     def run(self, app: Settings) -> int:
         """What was found goes to stdout, progress to stderr; returns 0.

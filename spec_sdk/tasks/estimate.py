@@ -73,6 +73,7 @@ class EstimateLatency(Task):
     name = "estimate"
     Config = EstimateConfig
     config: EstimateConfig
+    without = ("compare", "constraint", "error_bounds")
 
     def run(self, app: Settings) -> int:
         """Tables go to stdout, estimate.json and estimate.svg (and a measured table) into the run's directory."""

@@ -53,6 +53,7 @@ class FindNeedles(Task):
     name = "needle"
     Config = NeedleConfig
     config: NeedleConfig
+    without = ("constraint",)
 
     def run(self, app: Settings) -> int:
         """Every answer and a table go to stderr, ``needle.json`` and the config into the run's directory; returns 0.

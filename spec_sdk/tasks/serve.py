@@ -22,6 +22,7 @@ class Serve(Task):
     name = "serve"
     Config = ServeConfig
     config: ServeConfig
+    without = ("compare",)
 
     def run(self, app: Settings) -> int:
         """Returns 0 when it was told to end and answers in progress had ended. Raises UserError for bad input."""

@@ -35,6 +35,7 @@ class ShowTree(Task):
     every_rank = True
     Config = ShowTreeConfig
     config: ShowTreeConfig
+    without = ("compare",)
 
     def run(self, app: Settings) -> int:
         """Trees go to stdout, ``tree-<cycle>.svg`` into the run's directory; the first prompt is taken. Returns 0."""

@@ -22,6 +22,7 @@ class TrainDraft(Task):
     Config = TrainDraftConfig
     config: TrainDraftConfig
     every_rank = True
+    without = ("compare", "constraint", "error_bounds")
 
     def run(self, app: Settings) -> int:
         """Progress goes to stderr, the override that uses the draft model to stdout; returns 0.

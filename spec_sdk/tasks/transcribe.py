@@ -58,6 +58,7 @@ class Transcribe(Task):
     name = "transcribe"
     Config = TranscribeConfig
     config: TranscribeConfig
+    without = ("constraint",)
 
     def run(self, app: Settings) -> int:
         """Transcripts go to stdout, a table to stderr, all of both into the run's directory.

@@ -42,6 +42,7 @@ class TuneLayers(Task):
     name = "tune_layers"
     Config = TuneLayersConfig
     config: TuneLayersConfig
+    without = ("compare", "constraint", "error_bounds")
 
     def run(self, app: Settings) -> int:
         """Progress and a table go to stderr, the best groups to stdout as an override; returns 0.

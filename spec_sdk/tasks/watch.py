@@ -34,6 +34,7 @@ class Watch(Task):
     name = "watch"
     Config = WatchConfig
     config: WatchConfig
+    without = ("compare",)
 
     def run(self, app: Settings) -> int:
         """To stdout: a picture that changes where that is a terminal, else the steps one below the other. The first

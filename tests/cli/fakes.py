@@ -132,8 +132,8 @@ class FakeEngine:
 
 @dataclass(frozen=True)
 class FakePipeline:
-    """``pause``: seconds per cycle, for tests that interrupt it. ``fail_at``: the request that raises ``failure``, after
-    ``fail_after`` cycles.
+    """``pause``: seconds per cycle, for tests that interrupt it. ``fail_at``: the request that raises ``failure``,
+    after ``fail_after`` cycles.
     """
 
     name: str

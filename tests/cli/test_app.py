@@ -212,3 +212,20 @@ def test_streams_that_were_never_open(arguments: str, closed: str, status: int) 
     command = f"exec {sys.executable} -m spec_sdk {arguments} {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+@pytest.mark.parametrize(
+    ("task", "option"),
+    [
+        ("watch", "compare=true"),
+        ("advise", "compare=true"),
+        ("estimate", "constraint=json_schema"),
+        ("needle", "constraint=json_schema"),
+        ("train_draft", "error_bounds=true"),
+    ],
+)
+def test_an_option_that_the_task_would_pass_over_is_refused(cli: Callable[..., Result], task: str, option: str) -> None:
+    result = cli(f"task={task}", option, "prompt=hi", "output_dir=out")
+    name = option.partition("=")[0]
+    assert result.status == 2 and f"{name}: task={task} does nothing with it; leave it out" in result.err
+    assert not Path("out").exists()

@@ -14,7 +14,7 @@ import pytest
 
 from spec_sdk.cli.jobs import report, status_of
 from spec_sdk.errors import PluginFault
-from spec_sdk.files import StagedFile, scratch_directory
+from spec_sdk.files import StagedFile, scratch_directory, write_atomically
 from spec_sdk.run_output import RunOutput
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -181,3 +181,11 @@ def test_a_chain_verifier_beside_a_tree_drafter_is_refused(cli: Callable[..., An
 def test_a_dollar_and_brace_for_what_is_no_text(cli: Callable[..., Any]) -> None:
     result = cli("prompt=a", r"error_bounds=\${b}")
     assert (result.status, result.error) == (2, "error_bounds: '${b}' is of the wrong type")
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="There is something else than a file"):
+        write_atomically(pipe, "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"] and not pipe.is_file()

@@ -169,6 +169,7 @@ def test_depths_are_summed(tmp_path: Path) -> None:
         candidate_record("suffix"),
         answer_record("suffix", 0, depths=[[10, 6], [10, 2]]),
         answer_record("suffix", 1, depths=[[10, 2]]),
+        answer_record("suffix", 0, depths=[[100, 90]], batch_size=2),
     )
     [figure] = acceptance_by_depth(group, 0.0)
     assert figure.table.rows == [["suffix", "1", "20", "8", "40.0 %"], ["suffix", "2", "10", "2", "20.0 %"]]

@@ -234,7 +234,7 @@ def test_offsets_point_into_the_text(stream: bool, client: openai.OpenAI) -> Non
     asked: Any = {"model": MODEL, "prompt": QUESTIONS[0], "max_tokens": 40, "logprobs": 0, "stream": stream}
     asked |= {"extra_body": {"structured_outputs": {"regex": "hi 😀🦄 abc 我爱你 end"}}}
     replies = client.completions.create(**asked)
-    choices = [reply.choices[0] for reply in replies] if stream else [replies.choices[0]]  # type: ignore[attr-defined]
+    choices = [reply.choices[0] for reply in replies] if stream else [replies.choices[0]]
     text = "".join(choice.text for choice in choices)
     told = [one for c in choices if c.logprobs for one in zip(c.logprobs.tokens, c.logprobs.text_offset, strict=True)]
     assert text == "hi 😀🦄 abc 我爱你 end" and any("\ufffd" in token for token, _ in told)
