@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.rope_fields import SPELLINGS
 
 _KEPT = (
     "hidden_act",
@@ -56,9 +57,7 @@ def layer_settings(config: ModelConfig, values: Mapping[str, Any]) -> dict[str, 
 
 def _rotary(config: ModelConfig, values: Mapping[str, Any]) -> dict[str, Any]:
     """Base and scaling three ways: ``rope_theta`` and ``rope_scaling``, and ``rope_parameters`` of transformers 5."""
-    stretched: Mapping[str, Any] = next(
-        (values[key] for key in ("rope_parameters", "rope_scaling") if values.get(key)), {}
-    )
+    stretched: Mapping[str, Any] = next((values[key] for key in SPELLINGS if values.get(key)), {})
     kind = stretched.get("rope_type", stretched.get("type", "default"))
     parameters = {**stretched, "rope_type": kind, _ROPE_THETA: config.rope_theta}
     parameters.pop("type", None)

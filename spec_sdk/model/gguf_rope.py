@@ -28,7 +28,7 @@ def rope_parameters(gguf: GGUFFile, architecture: str, head_dim: int) -> dict[st
     rope = Fields(
         {key.removeprefix(prefix): value for key, value in gguf.metadata.items() if key.startswith(prefix)}, gguf.where
     )
-    kind = rope.text("scaling.type", "none")
+    kind = rope.text("scaling.type", "linear")
     if kind not in _KINDS:
         raise UserError(f"{gguf.where}: unsupported rope scaling '{kind}'{did_you_mean(kind, _KINDS)}")
     positions = Fields(gguf.metadata, gguf.where).size(f"{architecture}.context_length")
@@ -46,7 +46,7 @@ def rope_parameters(gguf: GGUFFile, architecture: str, head_dim: int) -> dict[st
     if kind == "llama3":
         raise UserError(f"{gguf.where}: has Llama 3's rope scaling but no {DIVISORS}")
     factor = rope.positive("scaling.factor", rope.positive("scale_linear", 1.0))
-    if factor != 1.0 and (kind == "linear" or rope.get("scale_linear") is not None):
+    if factor != 1.0 and kind == "linear":
         return base | {"rope_type": "linear", "factor": factor}
     return base | {"rope_type": "default"}
 

@@ -9,15 +9,18 @@ from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.config import RopeScaling
 from spec_sdk.model.config_fields import Fields
 
+SPELLINGS = ("rope_scaling", "rope_parameters")
+"""Where a config.json has the scaling; of both, transformers takes the first."""
+
 
 def read_rope(fields: Fields, head_dim: int, default_theta: float = 10000.0) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, from rope_theta and rope_scaling or from rope_parameters (transformers 5).
+    """Base and scaling, from rope_theta and rope_scaling or, without the latter, from rope_parameters (transformers 5).
 
     The scaling's ``context`` is the model's own: ``max_position_embeddings``, and with YaRN the original context
     times the factor where that is more. Raises UserError for a kind of scaling that is not computed, and for parameters
     that differ between layers.
     """
-    key = next((k for k in ("rope_parameters", "rope_scaling") if fields.get(k)), None)
+    key = next((k for k in SPELLINGS if fields.get(k)), None)
     if key is None:
         return fields.positive("rope_theta", default_theta), None
     rope = fields.section(key)

@@ -127,6 +127,16 @@ def test_both_spellings_of_rope_scaling() -> None:
     assert read(rope_scaling=None, rope_theta=7).rope_theta == 7.0
 
 
+def test_of_both_spellings_rope_scaling_counts() -> None:
+    plain, linear = {"rope_theta": 7.0, "rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}
+    both = read(rope_parameters=plain, rope_scaling=linear)
+    assert both == read(rope_scaling=linear) and both.rope_theta == 10000.0
+    assert read(rope_parameters={"rope_theta": 7.0, **linear}, rope_scaling={"rope_type": "default"}) == read()
+    by_kind = {"full_attention": {"rope_theta": 1e5, "rope_type": "default"}, "sliding_attention": {"rope_theta": 2e4}}
+    stretched = {**by_kind, "full_attention": {"rope_theta": 1e5, **linear}}
+    assert read(**GEMMA3, rope_parameters=by_kind, rope_scaling=linear) == read(**GEMMA3, rope_parameters=stretched)
+
+
 def windows(**changes: Any) -> list[int | None]:
     config = read(**changes)
     assert config.max_context == 8192
@@ -138,6 +148,8 @@ def test_sliding_windows_are_those_of_layers() -> None:
     assert windows(**mistral, sliding_window=100) == [100, 100]
     assert windows(**mistral, sliding_window=None) == [None, None]
     assert windows(**mistral, sliding_window=8192) == [None, None], "it hides nothing"
+    ministral = {**mistral, "sliding_window": 100, "layer_types": ["full_attention", "sliding_attention"]}
+    assert windows(**ministral) == [None, 100]
     qwen = {"model_type": "qwen2", "num_key_value_heads": 2, "sliding_window": 100}
     assert windows(**qwen) == [None, None]
     assert windows(**qwen, use_sliding_window=True, max_window_layers=2) == [None, None]

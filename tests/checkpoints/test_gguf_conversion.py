@@ -203,15 +203,27 @@ def test_unknown_rope_factors_are_refused(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path / "m.gguf"))
 
 
-def test_linear_rope_scaling(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [gguf.RopeScalingType.LINEAR, None], ids=["named", "llama.cpp's default"])
+def test_linear_rope_scaling(kind: gguf.RopeScalingType | None, tmp_path: Path) -> None:
     def linear(writer: gguf.GGUFWriter) -> None:
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        if kind is not None:
+            writer.add_rope_scaling_type(kind)
         writer.add_rope_scaling_factor(4.0)
 
     write_gguf(tmp_path / "m.gguf", customize=linear)
     assert open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling == RopeScaling(
         "linear", 4.0, original_max_position=512, context=512
     )
+
+
+@pytest.mark.parametrize("factor", ["scaling.factor", "scale_linear"])
+def test_a_factor_of_no_rope_scaling_says_nothing(factor: str, tmp_path: Path) -> None:
+    def none(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_float32(f"llama.rope.{factor}", 4.0)
+
+    write_gguf(tmp_path / "m.gguf", customize=none)
+    assert open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling is None
 
 
 def yarn(writer: gguf.GGUFWriter) -> None:

@@ -80,6 +80,12 @@ def qwen_bodied(directory: Path) -> Path:
     return write_head(directory, SIZES.config(**more, **TAPPED), tensors)
 
 
+def stretched_twice(directory: Path) -> Path:
+    """With positions that are stretched in one of two places, which is the one that counts."""
+    plain, linear = {"rope_theta": 5e5, "rope_type": "default"}, {"rope_type": "linear", "factor": 3.0}
+    return write_eagle3(directory, SIZES, rope_parameters=plain, rope_scaling=linear, **TAPPED)
+
+
 def eagle1_in_speculators(directory: Path) -> Path:
     source = write_eagle1(directory.with_name("eagle1"), SIZES)
     return write_head(
@@ -107,6 +113,7 @@ HEADS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "EAGLE-3, normed together": (lambda at: normed(at, True), BOTH),
     "EAGLE-3, normed each": (lambda at: normed(at, False), BOTH),
     "EAGLE-3, the target's rows": (borrowing, BOTH),
+    "EAGLE-3, stretched twice": (stretched_twice, BOTH),
     "EAGLE-3, by frequency": (unsorted, BOTH),
     "EAGLE-3, Qwen's layer": (qwen_bodied, BOTH),
     "EAGLE-1": (lambda at: write_eagle1(at, SIZES), ("safeailab",)),

@@ -73,6 +73,9 @@ def _ropes(fields: Fields) -> tuple[Fields, Fields]:
         if unknown := sorted(by_kind.values.keys() - kinds):
             raise UserError(f"{by_kind.where}: has {unknown[0]}, where Gemma 3 has {' and '.join(kinds)}")
         plain, windowed = ({"rope_parameters": by_kind.get(kind)} for kind in kinds)
+        if fields.get("rope_scaling"):
+            full = by_kind.section(kinds[0]).values if by_kind.get(kinds[0]) else {}
+            plain = {"rope_parameters": {**full, **fields.section("rope_scaling").values}}
     return Fields({**whole, **theta, **plain}, fields.where), Fields({**whole, **local, **windowed}, fields.where)
 
 

@@ -1,4 +1,4 @@
-"""Mistral: no biases, and in its first versions a sliding window in every layer."""
+"""Mistral: no biases, and in its first versions a sliding window in every layer; Ministral's in those of a list."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
-from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
+from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like, windows_by_type
 
 
 def _read_config(fields: Fields) -> ModelConfig:
     window = fields.size_or_none("sliding_window", 4096)
-    return read_llama_like(fields, kv_heads=8, windows=[window] * fields.size("num_hidden_layers"))
+    windows = windows_by_type(fields, window, [True] * fields.size("num_hidden_layers"))
+    return read_llama_like(fields, kv_heads=8, windows=windows)
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
