@@ -17,6 +17,7 @@ from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.borrowed_weights import KEY, BorrowingModel
 from spec_sdk.model.checkpoint import Checkpoint
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.text_settings import text_settings
 from spec_sdk.model.tokenizer import TOKENIZER_NAME
 
 TOKENIZER_FILES = (
@@ -48,15 +49,24 @@ def draft_model_files(
             f"{', '.join(ARCHITECTURES)}"
         )
     source = BorrowingModel(draft, draft.borrowed, target)
-    tensors = {name: source.tensor(name).to(dtype).contiguous() for name in sorted(weights_of(draft.config).shapes)}
-    values = read_json_object(draft.directory / "config.json")
+    tensors = {
+        name.removeprefix(draft.config.prefix): source.tensor(name).to(dtype).contiguous()
+        for name in sorted(weights_of(draft.config).shapes)
+    }
+    values = text_settings(read_json_object(draft.directory / "config.json"))
     stored = str(dtype).removeprefix("torch.")
-    config = {**values, "architectures": [architecture], "dtype": stored, "torch_dtype": stored}
+    config = {
+        **values,
+        "architectures": [architecture],
+        "dtype": stored,
+        "torch_dtype": stored,
+        "tie_word_embeddings": draft.config.tie_embeddings,
+    }
     config.pop(KEY, None)
     rope = values.get("rope_parameters")
     if isinstance(rope, dict) and isinstance(rope.get("rope_theta"), int | float):
         # programs before transformers 5 read it here
-        config.setdefault("rope_theta", rope["rope_theta"])
+        config.setdefault("rope_theta", draft.config.rope_theta)
     return config, tensors
 
 

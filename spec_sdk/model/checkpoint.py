@@ -16,6 +16,7 @@ from spec_sdk.model.borrowed_weights import VOCABULARY, borrowed_names, check_vo
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.packed_weights import WeightStore
 from spec_sdk.model.safetensors_reader import open_directory
 from spec_sdk.model.source_directory import PICKLES, locate
@@ -56,7 +57,12 @@ class Checkpoint:
         values = read_json_object(path)
         store = StoredMatrices(open_directory(directory))
         check_counts(values, store.shapes, str(path))
-        self.config = read_config(values, str(path))
+
+        def rows(name: str, some: range) -> torch.Tensor:
+            store.check_floating((name,))
+            return store.part(name, some)
+
+        self.config = with_own_head(read_config(values, str(path)), store.shapes, rows)
         table = weights_of(self.config)
         self.borrowed = borrowed_names(values, table, str(path))
         shapes = {name: shape for name, shape in table.shapes.items() if name not in self.borrowed}

@@ -17,6 +17,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.model_source import ModelSource
+from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
 
 _numbers = itertools.count(1)
@@ -40,10 +41,12 @@ class InMemoryModel(ModelSource):
         self.name = name
         self.reference = f"memory:{next(_numbers)}"
         self._settings = dict(config)
-        self.config = read_config(self._settings, f"model {name!r}, config")
+        config_read = read_config(self._settings, f"model {name!r}, config")
+        found = {key: tuple(tensor.shape) for key, tensor in state_dict.items()}
+        self.config = with_own_head(config_read, found, lambda key, rows: state_dict[key][rows.start : rows.stop])
         shapes = weights_of(self.config).shapes
         where = f"model {name!r}, state_dict"
-        check_shapes(shapes, {key: tuple(tensor.shape) for key, tensor in state_dict.items()}, where)
+        check_shapes(shapes, found, where)
         self._tensors = {key: state_dict[key].detach() for key in shapes}
         for key, tensor in self._tensors.items():
             if not tensor.is_floating_point():

@@ -21,6 +21,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
+from spec_sdk.model.text_settings import text_settings
 from spec_sdk.ops.quantized import GROUP
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk.training.draft_shape import DraftShape
@@ -45,7 +46,7 @@ def draft_settings(target: Checkpoint, shape: DraftShape, whole: bool) -> dict[s
 
     Raises UserError for a target whose config.json cannot say of some of its layers what it says of all.
     """
-    values = read_json_object(target.directory / "config.json")
+    values = text_settings(read_json_object(target.directory / "config.json"))
     config = shape.config(target.config)
     values |= {
         "num_hidden_layers": config.num_layers,
@@ -53,6 +54,7 @@ def draft_settings(target: Checkpoint, shape: DraftShape, whole: bool) -> dict[s
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
+        "tie_word_embeddings": config.tie_embeddings,
     }
     if isinstance(kinds := values.get("layer_types"), list):
         values["layer_types"] = [kinds[layer] for layer in shape.layers]
@@ -68,7 +70,8 @@ def draft_settings(target: Checkpoint, shape: DraftShape, whole: bool) -> dict[s
 
 def settings_of_draft(draft: Checkpoint, whole: bool) -> dict[str, Any]:
     """The config.json of a draft model that goes on from ``draft``. ``whole``: with embedding and output head."""
-    values = read_json_object(draft.directory / "config.json")
+    values = text_settings(read_json_object(draft.directory / "config.json"))
+    values["tie_word_embeddings"] = draft.config.tie_embeddings
     # weights are written as task.stored says, whatever they were
     values.pop("quantization_config", None)
     if whole:

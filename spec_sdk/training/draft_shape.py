@@ -47,6 +47,8 @@ class DraftShape:
             intermediate_size=self.mlp_size or target.intermediate_size,
             num_kv_heads=kv_heads,
             num_heads=target.num_heads // target.num_kv_heads * kv_heads,
+            # what it lay beside in the target's files is not in its own
+            prefix="",
         )
 
     def cut(self, tensors: Mapping[str, torch.Tensor], target: ModelConfig) -> Tensors:

@@ -22,8 +22,9 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree
+from tests.checkpoints.test_own_head import agree, with_head
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
-from tests.training.test_draft_directory import written
+from tests.training.test_draft_directory import multimodal, written
 from tests.training.test_trainable import CPU
 
 TOKENS = [5, 9, 33, 7, 60, 12]
@@ -51,6 +52,37 @@ def test_a_trained_draft_is_written_whole(name: str, stored: str, tmp_path: Path
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == [type(model).__name__] and "weights_of_target" not in config
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (tmp_path / "target" / "tokenizer.json").read_bytes()
+
+
+def test_of_a_multimodal_model_the_text_is_written(tmp_path: Path) -> None:
+    multimodal(tmp_path / "target")
+    target = str(tmp_path / "target")
+    export(draft_source(target, {}, target, "auto"), Asked(target, dtype=torch.float32), tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["model_type"] == "gemma3_text" and config["architectures"] == ["Gemma3ForCausalLM"]
+    assert "text_config" not in config and config["eos_token_id"] == 2
+    assert all(name.startswith("model.") for name in load_file(tmp_path / "out" / "model.safetensors"))
+    agree(tmp_path / "out")
+
+
+def test_a_head_that_config_json_denies_is_written_and_said(tmp_path: Path) -> None:
+    with_head(tmp_path / "target")
+    target = str(tmp_path / "target")
+    export(draft_source(target, {}, target, "auto"), Asked(target, dtype=torch.float32), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"] is False
+    agree(tmp_path / "out")
+
+
+def test_the_rotary_base_is_written_that_counts(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "target", "smollm")
+    path = tmp_path / "target" / "config.json"
+    values = {**json.loads(path.read_text()), "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    assert values["rope_parameters"]["rope_theta"] != 10000.0
+    path.write_text(json.dumps(values))
+    target = str(tmp_path / "target")
+    export(draft_source(target, {}, target, "auto"), Asked(target, dtype=torch.float32), tmp_path / "out")
+    assert open_checkpoint(str(tmp_path / "out")).config == open_checkpoint(target).config
+    agree(tmp_path / "out")
 
 
 def test_what_is_in_few_bits_becomes_bfloat16(tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Models
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.training.draft_directory import draft_settings, write_draft
+from spec_sdk.training.draft_directory import draft_settings, settings_of_draft, write_draft
 from spec_sdk.training.draft_shape import DraftShape
 from spec_sdk.training.frequent_tokens import frequent_tokens
 from spec_sdk.training.packing import pack
 from spec_sdk.training.trainable import TrainableDraft
+from tests.checkpoints.test_own_head import with_head
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 from tests.training.test_trainable import CPU, logits_one_by_one, sample
 
@@ -81,6 +82,48 @@ def test_embedding_and_head_are_the_target_s_very_memory(tmp_path: Path, name: s
     with torch.no_grad():
         expected = model.logits(model(pack([[one]], 16)))
     torch.testing.assert_close(logits_one_by_one(draft, one), expected, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_of_a_target_that_is_tied_but_has_another_head(tmp_path: Path, whole: bool) -> None:
+    target = with_head(tmp_path / "target")
+    settings = draft_settings(target, SHAPE, whole)
+    assert settings.get("weights_of_target") == (None if whole else ["embedding", "head"])
+    model, one = TrainableDraft(target, SHAPE, CPU), sample(0, 4, 12)
+    write_draft(tmp_path / "draft", model, target, settings, "float32")
+    executor = models(tmp_path).draft().executor
+    assert isinstance(executor, TorchExecutor)
+    assert torch.equal(executor.decoder.output_head.weight_OI, target.tensor("lm_head.weight"))
+    with torch.no_grad():
+        expected = model.logits(model(pack([[one]], 16)))
+    torch.testing.assert_close(logits_one_by_one(executor, one), expected, atol=1e-3, rtol=1e-3)
+    assert settings_of_draft(open_checkpoint(str(tmp_path / "draft")), whole)["tie_word_embeddings"] is False
+
+
+def multimodal(directory: Path) -> Checkpoint:
+    """A gemma3 checkpoint: the tensors and config.json of a text model as parts of a larger one's."""
+    write_checkpoint(directory, "gemma3")
+    tensors = load_file(directory / "model.safetensors")
+    save_file({f"language_model.{name}": tensor for name, tensor in tensors.items()}, directory / "model.safetensors")
+    text = json.loads((directory / "config.json").read_text())
+    end = text.pop("eos_token_id")
+    config = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
+    (directory / "config.json").write_text(json.dumps({**config, "eos_token_id": end}))
+    return open_checkpoint(str(directory))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_of_a_multimodal_target_it_is_a_text_model(tmp_path: Path, whole: bool) -> None:
+    target = multimodal(tmp_path / "target")
+    settings = draft_settings(target, SHAPE, whole)
+    assert (settings["model_type"], settings["eos_token_id"]) == ("gemma3_text", 2) and "text_config" not in settings
+    model, one = TrainableDraft(target, SHAPE, CPU), sample(0, 4, 12)
+    write_draft(tmp_path / "draft", model, target, settings, "float32")
+    executor = models(tmp_path).draft().executor
+    assert isinstance(executor, TorchExecutor)
+    with torch.no_grad():
+        expected = model.logits(model(pack([[one]], 16)))
+    torch.testing.assert_close(logits_one_by_one(executor, one), expected, atol=1e-3, rtol=1e-3)
 
 
 def test_a_head_of_its_own_beside_the_target_s_embedding(tmp_path: Path) -> None:

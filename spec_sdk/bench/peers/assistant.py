@@ -70,7 +70,7 @@ def _cut(target: Checkpoint, draft_layers: str | Sequence[int], dtype: str) -> A
     layers = resolve_cut(draft_layers, target.name, target.config.num_layers)
     source = LayersOf(target, layers)
     settings = read_json_object(target.directory / "config.json")
-    settings["num_hidden_layers"] = len(layers)
+    settings |= {"num_hidden_layers": len(layers), "tie_word_embeddings": target.config.tie_embeddings}
     if isinstance(kinds := settings.get("layer_types"), list):
         settings["layer_types"] = [kinds[layer] for layer in layers]
     name = f"{target.name}, {len(layers)} of {target.config.num_layers} layers"

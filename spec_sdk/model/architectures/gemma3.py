@@ -17,6 +17,7 @@ from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import windows_by_type
 from spec_sdk.model.rope_fields import read_rope
+from spec_sdk.model.text_settings import text_settings
 
 _WINDOW, _PATTERN, _THETA, _LOCAL_THETA = 4096, 6, 1e6, 1e4
 _LAYERS_OF_27B = 62
@@ -35,11 +36,8 @@ _SIZES = {
 def _read_config(fields: Fields) -> ModelConfig:
     if fields.text("model_type", "") == "gemma3_text":
         return _read_text(Fields({**_SIZES, **fields.values}, fields.where))
-    text = fields.section("text_config")
-    # what the whole checkpoint says unless its text's part does
-    shared = ("eos_token_id", "bos_token_id", "tie_word_embeddings", "quantization_config")
-    values = {key: fields.get(key) for key in shared if fields.get(key) is not None}
-    config = _read_text(Fields({**_SIZES, **values, **text.values, "model_type": "gemma3_text"}, text.where))
+    where = fields.section("text_config").where
+    config = _read_text(Fields({**_SIZES, **text_settings(fields.values)}, where))
     return replace(config, prefix="language_model.")
 
 

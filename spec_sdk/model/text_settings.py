@@ -1,0 +1,20 @@
+"""config.json of the text model alone, of a checkpoint that holds more: Gemma 3 with its vision tower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_TEXT_OF = {"gemma3": "gemma3_text"}
+"""``model_type`` of the whole → of the text model whose config it has as ``text_config``."""
+_SHARED = ("eos_token_id", "bos_token_id", "tie_word_embeddings", "quantization_config")
+"""What the whole checkpoint says unless its text's part does."""
+
+
+def text_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the text model's own config.json says: ``values`` as they are unless they are those of something larger."""
+    kind, text = values.get("model_type"), values.get("text_config")
+    if not isinstance(kind, str) or kind not in _TEXT_OF or not isinstance(text, Mapping):
+        return dict(values)
+    shared = {key: values[key] for key in _SHARED if values.get(key) is not None}
+    return {**shared, **text, "model_type": _TEXT_OF[kind]}
