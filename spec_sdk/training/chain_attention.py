@@ -30,6 +30,9 @@ def chain_attention(
 ) -> torch.Tensor:
     """Attention [R, H, D] of the rows of ``step``, sample after sample. At step 0 the chains have no rows (S = 0)."""
     R, H, D = q_RHD.shape
+    if not R:
+        # all answers are shorter than the chains
+        return q_RHD
     G = prefix_k_TGD.shape[1]
     q_RGXD = (q_RHD * scale).view(R, G, H // G, D)
     chain_score_RGXS = torch.einsum("rgxd,rsgd->rgxs", q_RGXD, chain_k_RSGD)

@@ -122,9 +122,10 @@ def measure(
             logprob_r = (logit_rV.gather(1, next_r1.clamp(min=0)) - logit_rV.logsumexp(-1, keepdim=True))[:, 0]
             ratios.append((logprob_r - batch.logprob_A[label_r]).clamp(max=0).exp() * (next_r1[:, 0] >= 0))
         # a chain's row is that of the label that its first token predicts
-        tables = []
+        # no answer of the row may be as long as a chain
+        steps, tables = depth if model.unrolls else 1, []
         for parts in (losses, matches, ratios):
-            table_AS = torch.zeros(batch.labels, int(step_R.max()) + 1, device=device)
+            table_AS = torch.zeros(batch.labels, steps, device=device)
             table_AS[label_R - step_R, step_R] = torch.cat(parts).float()
             tables.append(torch.split(table_AS.cpu(), list(batch.lengths)))
         right_A = torch.zeros(batch.labels) if complements is None else complements.right(batch).cpu()

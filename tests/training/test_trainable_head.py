@@ -27,6 +27,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.training.draft_shape import DraftShape
 from spec_sdk.training.head_directory import head_settings, write_head
 from spec_sdk.training.head_start import head_start
+from spec_sdk.training.measured_acceptance import measure
 from spec_sdk.training.sample_shards import write_shard
 from spec_sdk.training.samples import Sample
 from spec_sdk.training.target_features import TargetFeatures
@@ -116,6 +117,25 @@ def test_chains_are_those_of_a_drafter(
         expected_SV = heads.logits_while_drafting(one, len(one.prompt) - 2 + i, steps)
         found_SW = torch.stack([logit_RW[at[label, step]] for step in range(steps)])
         torch.testing.assert_close(found_SW, expected_SV[:, token_W], atol=1e-4, rtol=1e-4)
+
+
+def test_answers_may_all_be_shorter_than_the_chains(tmp_path: Path) -> None:
+    model = Heads(tmp_path, "smollm", DraftShape([4]), 30).model
+    short, longer = [sample(0, 5, 2), sample(1, 7, 1)], sample(2, 5, 9)
+    state_RM, (_, step_R) = model(batch := model.batch([short], 100)), model.targets(batch)
+    assert step_R.tolist() == [0, 0, 0, 1]
+    state_RM.sum().backward()
+    assert model.weights["qkv"].grad is not None and bool(model.weights["qkv"].grad.isfinite().all())
+    with torch.no_grad():
+        # beside an answer that is as long as a chain they are the same
+        whole_RM, (_, step_R) = model(batch := model.batch([[*short, longer]], 100)), model.targets(batch)
+    torch.testing.assert_close(whole_RM[step_R == 0][:3], state_RM[:3].detach())
+    torch.testing.assert_close(whole_RM[step_R == 1][:1], state_RM[3:].detach())
+    apart, together = (measure(model, rows, 100, 7, CPU).total for rows in ([[one] for one in short], [short]))
+    assert apart.cycles_by_depth == together.cycles_by_depth and len(apart.cycles_by_depth) == 7
+    assert apart.tokens == apart.chain_tokens == 3 and apart.cycles == apart.cycles_by_depth[7] > 0
+    mixed = measure(model, [[short[0]], [longer]], 100, 7, CPU)
+    assert mixed.total.chain_tokens == 11 and len(mixed.report()["mean_accepted_tokens_by_depth"]) == 7  # type: ignore[arg-type]
 
 
 def test_features_are_what_a_prefill_gives(tmp_path: Path) -> None:
