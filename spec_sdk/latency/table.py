@@ -238,10 +238,12 @@ def _device_times(node: Any, where: str, scale: float, layers: int) -> DeviceTim
     )
     if not times.contexts and times.has_stages and not times.covers(1):
         raise UserError(f"{where}: no context is covered by all its times")
-    for context in times.contexts if times.has_stages else ():
-        if times.step(context, layers).fixed < 0:
-            name = show_context(context)
-            raise UserError(f"{where}.tokens_per_second: at {name} a token takes less time than its {layers} layers")
+    for context in (times.contexts or (1,)) if times.has_stages else ():
+        step, at = times.step(context, layers), f"at {show_context(context)} " if times.contexts else ""
+        if not step.fixed and not step.per_layer:
+            raise UserError(f"{where}: {at}fixed and the layers without attention take 0; they must take more")
+        if step.fixed < 0:
+            raise UserError(f"{where}.tokens_per_second: {at}a token takes less time than its {layers} layers")
     return times
 
 

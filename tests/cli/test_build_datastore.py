@@ -75,6 +75,9 @@ def test_answers_of_a_run_are_drafted_from_and_the_tokens_stay(cli: Callable[...
         (["task.output=d"], "task.texts: None must be a file or a list of files, as in task.texts=[answers.jsonl]"),
         (["task.texts=a.txt"], "task.output: is not given; task=build_datastore task.texts=FILE task.output=FILE"),
         (["task.texts=a.txt", "task.output=model"], "task.output: model is a directory; name a file in it"),
+        (["task.texts=a.txt", "task.output=a.txt"], "task.output: a.txt is there already and is no datastore"),
+        (["task.texts=a.txt", "task.output=model/config.json"], "task.output: model/config.json is there already"),
+        (["task.texts=a.txt", "task.output=/dev/null"], "task.output: /dev/null is there already and is no datastore"),
         (["task.texts=[]", "task.output=d"], "task.texts: [] must be a file or a list of files"),
         (["task.texts=b.txt", "task.output=d"], "task.texts: b.txt cannot be read: No such file or directory"),
         (["task.texts=empty.txt", "task.output=d"], "task.texts: there is no text in empty.txt"),
@@ -89,6 +92,7 @@ def test_what_cannot_be_built_is_refused(
     refused = cli("task=build_datastore", "model.target=model", *options)
     assert refused.status == 2 and refused.error.startswith(said)
     assert sorted(entry.name for entry in own_directory.iterdir()) == ["a.txt", "empty.txt", "model"]
+    assert (own_directory / "a.txt").read_text() == TEXT
 
 
 def test_a_datastore_that_cannot_be_used_is_refused(cli: Callable[..., Any], own_directory: Path) -> None:

@@ -23,6 +23,11 @@ tensor_parallel:
   2:
     tokens_per_second: 99
 """
+STAGES = """fixed: 10
+    pre_attention: [Norm: 1, Matmul: 2]
+    post_attention: {1K: 3, 2K: 4}
+"""
+GROUP = STAGES + "    flash_decode: {1K: 5, 2K: 7}\n"
 
 
 def test_units_ops_sums_and_links() -> None:
@@ -60,6 +65,10 @@ def test_a_curve_knows_no_more_than_its_ends() -> None:
         ("    pre_attention: [Norm: 1, Matmul: 2]\n", "", "pre_attention and post_attention is missing"),
         ("fixed: 10", "fixed: 10\n    per_layer: 3", "per_layer: pre_attention is given too"),
         ("fixed: 10", "tokens_per_second: 1e6", "tokens_per_second: at 1K a token takes less time than its 4 layers"),
+        (STAGES, "fixed: 0\n    per_layer: 0\n", "at 1K fixed and the layers without attention take 0"),
+        (STAGES, "fixed: 0\n    per_layer: {1K: 2, 2K: 0}\n", "at 2K fixed and the layers without attention take 0"),
+        (GROUP, "fixed: 0\n    per_layer: 0\n    flash_decode: 5\n", "tensor_parallel.1: fixed and the layers without"),
+        (GROUP, "tokens_per_second: 1e6\n    per_layer: 1\n    flash_decode: 0\n", "a token takes less time than its"),
         ("  2:", "  two:", "tensor_parallel.two: 'two' is not a whole number"),
         ("layers: 4", "layers: [4", "not YAML"),
     ],

@@ -15,7 +15,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.files import expanded
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.settings import Settings
-from spec_sdk_drafters.datastore_file import END, fingerprint, write_datastore
+from spec_sdk_drafters.datastore_file import END, fingerprint, is_datastore, write_datastore
 from spec_sdk_drafters.datastore_texts import documents
 
 
@@ -46,6 +46,8 @@ class BuildDatastore(Task):
         output = expanded(config.output, "task.output")
         if output.is_dir():
             raise UserError(f"task.output: {output} is a directory; name a file in it")
+        if output.exists() and not is_datastore(output):
+            raise UserError(f"task.output: {output} is there already and is no datastore; name another file")
         names = _names(config.texts)
         source = open_checkpoint(app.model.target)
         tokenizer, began = source.tokenizer, time.perf_counter()

@@ -76,6 +76,17 @@ def write_datastore(path: Path, token_N: Tokens, vocabulary_size: int, tokenizer
         raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def is_datastore(path: Path) -> bool:
+    """Whether a file says that it is one, of any version."""
+    if not path.is_file():
+        return False
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return (opened.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError):
+        return False
+
+
 def open_datastore(path: Path, tokenizer: str, where: str) -> DatastoreTensors:
     """Map a datastore's file. ``tokenizer``: the fingerprint of the one whose ids will be looked up.
 
