@@ -87,10 +87,11 @@ class TrainDraft(Task):
             )
         if config.batch_tokens < config.width:
             raise UserError(f"task.batch_tokens: {config.batch_tokens} must be {config.width} (task.width) or more")
-        if config.vocabulary is not None and config.whole and config.method == "model":
-            raise UserError(
-                "task.vocabulary: a draft model of fewer tokens takes its head from the target; whole=false"
-            )
+        for name in ("vocabulary", "drafted_vocabulary"):
+            if getattr(config, name) is not None and config.whole and config.method == "model":
+                raise UserError(
+                    f"task.{name}: a draft model of fewer tokens takes its head from the target; whole=false"
+                )
         if config.warmup >= config.steps and config.warmup:
             raise UserError(f"task.warmup: {config.warmup} must be below task.steps={config.steps}")
         texts, only_held_out = (

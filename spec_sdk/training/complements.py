@@ -22,11 +22,30 @@ from spec_sdk.training.trainable import TrainableDraft
 from spec_sdk.training.trained_draft import open_trained_draft
 
 
+def open_complements(
+    references: Sequence[str], target: ModelSource
+) -> list[tuple[ModelSource, DraftShape, torch.Tensor | None]]:
+    """Each with all of its layers, and the tokens that it can draft; no weights are read.
+
+    Raises UserError, naming ``task.complements``, for one that is no dense draft model with the target's vocabulary.
+    """
+    opened = []
+    for reference in references:
+        try:
+            _, source, token_R = open_trained_draft(reference, target)
+            shape = DraftShape(range(source.config.num_layers))
+            shape.config(source.config)
+        except UserError as error:
+            raise UserError(f"task.complements: {error}") from error
+        opened.append((source, shape, token_R))
+    return opened
+
+
 class Complements:
     """Draft models that are there already, which another one shall complement.
 
-    ``references``: their directories. ``target``: whose embedding and output head they use. Raises UserError, naming
-    ``task.complements``, for one that is no dense draft model with the target's vocabulary.
+    ``references``: their directories. ``target``: whose embedding and output head they use. Raises UserError as
+    :func:`open_complements` does.
     """
 
     def __init__(
@@ -35,13 +54,8 @@ class Complements:
         self.names: list[str] = []
         self.fingerprints: list[str] = []
         self.models: list[TrainableDraft] = []
-        for reference in references:
-            try:
-                _, source, token_R = open_trained_draft(reference, target)
-                shape = DraftShape(range(source.config.num_layers))
-                model = TrainableDraft(source, shape, device, precision, token_R)
-            except UserError as error:
-                raise UserError(f"task.complements: {error}") from error
+        for reference, (source, shape, token_R) in zip(references, open_complements(references, target), strict=True):
+            model = TrainableDraft(source, shape, device, precision, token_R)
             self.models.append(model.requires_grad_(False))
             self.names.append(reference)
             self.fingerprints.append(fingerprint(source))

@@ -16,6 +16,7 @@ from spec_sdk.files import write_atomically, write_json
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.executor import Executor
+from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.target_identity import target_identity
 from spec_sdk.model.trained_drafts import FACTS
@@ -24,7 +25,7 @@ from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
 from spec_sdk.training.answers import sample_counts, write_answers
-from spec_sdk.training.complements import Complements
+from spec_sdk.training.complements import Complements, open_complements
 from spec_sdk.training.curve_plot import can_plot, curve_svg
 from spec_sdk.training.draft_method import DraftModelMethod
 from spec_sdk.training.frequent_tokens import frequent_tokens
@@ -102,6 +103,8 @@ class TrainingRun:
             else HeadMethod(config, self._target, features, identity)
         )
         self._shards = SampleShards(data, identity)
+        if config.only in (None, "train"):
+            open_complements(self._others, self._dense())
 
     @property
     def ranks(self) -> Ranks:
@@ -132,8 +135,7 @@ class TrainingRun:
         model = self._method.learner(device, self._precision, token_R)
         complements = None
         if self._others:
-            source = ChosenWeights(self._target, "dense", lambda bits: False)
-            complements = Complements(self._others, source, device, self._precision)
+            complements = Complements(self._others, self._dense(), device, self._precision)
         training = Training(
             model,
             samples,
@@ -197,6 +199,10 @@ class TrainingRun:
     def override(self) -> str:
         """The override that uses what was trained."""
         return f"{self._method.option}={self._output}"
+
+    def _dense(self) -> ModelSource:
+        """The target as complements read it."""
+        return ChosenWeights(self._target, "dense", lambda bits: False)
 
     def _data_identity(self) -> dict[str, Any]:
         options = {name: getattr(self._config, name) for name in _DATA_OPTIONS}

@@ -7,6 +7,7 @@ Legend: S samples of a shard, P their prompt tokens together, A their answer tok
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,9 +64,11 @@ class SampleShards:
         """Write what was kept. Raises OSError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if self._waiting:
-            path = self.directory / f"shard-{len(self._shards):05d}.safetensors"
+            # where a damaged one was removed there is a gap
+            numbers = map("shard-{:05d}.safetensors".format, itertools.count())
+            path = next(path for path in map(self.directory.joinpath, numbers) if path not in self._shards)
             write_shard(path, self._waiting)
-            self._shards.append(path)
+            self._shards = sorted([*self._shards, path])
             self._waiting = []
 
     def write_manifest(self, counts: Mapping[str, Any]) -> None:
@@ -75,12 +78,8 @@ class SampleShards:
 
 
 def shard_files(directory: Path) -> list[Path]:
-    """The shards of a directory, in order. Raises UserError if one of them is not there."""
-    found = sorted(directory.glob("shard-*.safetensors")) if directory.is_dir() else []
-    for i, path in enumerate(found):
-        if path.name != f"shard-{i:05d}.safetensors":
-            raise UserError(f"task.data: {directory} has {path.name} where shard-{i:05d}.safetensors should be")
-    return found
+    """The shards of a directory, in order. Where one was removed, its samples are answered again, by their numbers."""
+    return sorted(directory.glob("shard-*.safetensors")) if directory.is_dir() else []
 
 
 def write_shard(path: Path, samples: Iterable[Sample]) -> None:
@@ -118,7 +117,9 @@ def read_shard(path: Path) -> Iterator[Sample]:
             labels = {"top_id_AK": top_id_AK, "top_logprob_AK": top_logprob_AK, "logprob_A": logprob_A}
             yield Sample(prompt=prompt_P.tolist(), answer=answer_A.tolist(), **{**facts, **labels})
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise UserError(f"task.data: {path} is damaged ({message_of(error)[:120]}); remove it") from error
+        raise UserError(
+            f"task.data: {path} is damaged ({message_of(error)[:120]}); remove it, and run task.only=data again"
+        ) from error
 
 
 def save_whole(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:

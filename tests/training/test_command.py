@@ -85,6 +85,7 @@ def test_a_target_that_writes_no_prompts_is_no_endless_run(
         (["task.layers=4"], "task.layers: 4 must be between 1 and 3"),
         (["task.layers=[2,1]"], "task.layers: [2, 1] must be a number of layers, or increasing layers"),
         (["task.vocabulary=64", "task.whole=true"], "task.vocabulary: a draft model of fewer tokens"),
+        (["task.drafted_vocabulary=64", "task.whole=true"], "task.drafted_vocabulary: a draft model of fewer tokens"),
         (["task.vocabulary=64", "task.drafted_vocabulary=65"], "task.drafted_vocabulary: 65 tokens are more than"),
         (["task.layers=some"], "task.layers: 'some' must be"),
         (["task.mlp_size=999"], "task.mlp_size: 999 is more than the target's 80"),

@@ -111,3 +111,10 @@ def test_refusals(option: str, message: str, cli: Callable[..., Any], place: Pat
     assert cli(*QUICK, "task.only=data", "task.tokens=100").status == 0
     done = cli(*QUICK, "task.tokens=100", "task.only=train", f"task.complements={option}")
     assert done.status == 2 and message in done.err and not (place / "draft").exists(), done.err
+
+
+def test_one_that_is_not_there_is_refused_before_any_work(cli: Callable[..., Any], place: Path) -> None:
+    done = cli(*QUICK, "task.complements=[nowhere]")
+    assert done.status == 2 and "task.complements: " in done.err and not (place / "draft-training").exists(), done.err
+    # who only answers needs none
+    assert cli(*QUICK, "task.only=data", "task.tokens=100", "task.complements=[nowhere]").status == 0

@@ -62,6 +62,27 @@ def test_a_training_does_not_go_on_with_other_options(cli: Callable[..., Any], p
     assert damaged.status == 2 and "is damaged" in damaged.err and "Traceback" not in damaged.err
 
 
+def test_a_damaged_shard_is_removed_and_its_answers_are_made_again(cli: Callable[..., Any], place: Path) -> None:
+    data = (*QUICK, "task.only=data", "task.tokens=800")
+    assert cli(*data).status == 0
+    shards = place / "draft-training" / "data"
+    whole, names = samples_of(shards), [path.name for path in shard_files(shards)]
+    first = shards / "shard-00000.safetensors"
+    first.write_bytes(first.read_bytes()[:-9])
+    damaged = cli(*data)
+    assert damaged.status == 2 and "shard-00000.safetensors is damaged" in damaged.err
+    assert "remove it, and run task.only=data again" in damaged.err
+    first.unlink()
+    kept = samples_of(shards)
+    assert cli(*data).status == 0
+    again = samples_of(shards)
+    assert [path.name for path in shard_files(shards)][: len(names)] == names
+    assert len(again) > len(kept) and all(again[number].answer == one.answer for number, one in kept.items())
+    for number in (whole.keys() & again.keys()) - kept.keys():
+        assert again[number].answer == whole[number].answer
+    assert min(again) == min(whole)
+
+
 def test_data_goes_on_after_the_last_shard(cli: Callable[..., Any], place: Path) -> None:
     data = (*QUICK, "task.only=data", "task.tokens=3000")
     assert cli(*data, "task.output=whole").status == 0
