@@ -39,7 +39,7 @@ API = (
     Mutant(
         "a stop string does not end its request",
         SERVING,
-        'engine.cancel(number, "stop")',
+        'self._pipeline.engine.cancel(number, "stop")',
         "pass",
         (OF_STOPS,),
     ),
