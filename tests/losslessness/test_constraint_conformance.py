@@ -102,6 +102,43 @@ class PrunesTooMuch(Odd):
         return token == A
 
 
+class PrunesBehindDrafts(Odd):
+    def allows(self, answer: Sequence[int], path: Sequence[int], token: int) -> bool:
+        return not path
+
+
+class OnlyA(Odd):
+    """One token after two of an answer; then there is a choice again."""
+
+    def left(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
+        return [A] if len(answer) + len(path) == 2 else [A, B, END]
+
+    def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
+        return [A] if len(answer) + len(path) == 2 else []
+
+
+class ForcesBehindWhatItForced(OnlyA):
+    def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
+        return [B] if len(answer) + len(path) == 3 and path else super().forced(answer, path)
+
+
+class ForcesBehindDrafts(Odd):
+    def forced(self, answer: Sequence[int], path: Sequence[int]) -> list[int]:
+        return [A] if path else []
+
+
+class ReturnsItsMask(Odd):
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> Any:
+        masked_NV = logits_NV.clone()
+        super().apply(masked_NV, answer, paths)
+        return masked_NV
+
+
+class BeginsNothing(Odd):
+    def begin(self) -> Any:
+        return None
+
+
 class Shared(Odd):
     """One state for all answers."""
 
@@ -123,6 +160,11 @@ WRONG: dict[type[Matcher], str] = {
     ForcesWhatIsRuledOut: "is forced",
     ForcesWhereThereIsAChoice: "is forced, and its mask leaves",
     PrunesTooMuch: "is in the mask, and not allowed",
+    PrunesBehindDrafts: "and the drafted tokens .* is in the mask, and not allowed",
+    ForcesBehindWhatItForced: "and the drafted tokens .* is forced, and its mask leaves 3 tokens",
+    ForcesBehindDrafts: "and the drafted tokens .* is forced, ",
+    ReturnsItsMask: "apply returned other logits",
+    BeginsNothing: "its begin returned None, which is no matcher",
     Shared: "new ones begin with another mask",
 }
 
@@ -132,8 +174,15 @@ def test_sound_ones_pass(name: str) -> None:
     check_constraint(SOUND[name], TOKENIZER, VOCABULARY)
 
 
-def test_one_of_ones_own_passes() -> None:
-    check_constraint(Made(Odd()), TOKENIZER, VOCABULARY)
+@pytest.mark.parametrize("matcher", [Odd, OnlyA])
+def test_one_of_ones_own_passes(matcher: type[Matcher]) -> None:
+    check_constraint(Made(matcher()), TOKENIZER, VOCABULARY)
+
+
+def test_what_is_compiled_is_a_matcher() -> None:
+    no_matcher: Any = 7
+    with pytest.raises(AssertionError, match="its compile returned 7, which is no matcher"):
+        check_constraint(Made(no_matcher), TOKENIZER, VOCABULARY)
 
 
 @pytest.mark.parametrize("wrong", WRONG)
