@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import torch
 
 from spec_sdk.contracts.request import Request, Verdict
-from spec_sdk.errors import PluginFault
+from spec_sdk.errors import PluginFault, did_you_mean
 from spec_sdk.guarantees import Guarantee
-from spec_sdk.ops import Decision, Ops, PendingDecision, Rule, ScoredTree, UnscoredTree, attempt, read_decisions
+from spec_sdk.ops import RULES, Decision, Ops, PendingDecision, Rule, ScoredTree, UnscoredTree, attempt, read_decisions
 from spec_sdk.ops.block_acceptance import require_chain
 from spec_sdk.ops.in_pass import OnceDrawn
 from spec_sdk.plugin import Plugin
@@ -112,7 +112,7 @@ class Verifier(Plugin, ABC):
             ops = request.sampler.ops or request.ops
             together.setdefault((ops, self._by_choices(request)), {})[i] = scored
         for (ops, by_choices), group in together.items():
-            rule = "greedy" if by_choices else self.rule
+            rule = "greedy" if by_choices else self._own_rule()
             pending.update(zip(group, ops.accept(rule, list(group.values())), strict=True))
         decisions = read_decisions([pending[i] for i in range(len(trees))])
         return [
@@ -133,7 +133,13 @@ class Verifier(Plugin, ABC):
         return self.exact_when_greedy and request.sampler.greedy
 
     def _rule_for(self, request: Request) -> str | Rule:
-        return "greedy" if self._by_choices(request) else self.rule
+        return "greedy" if self._by_choices(request) else self._own_rule()
+
+    def _own_rule(self) -> str | Rule:
+        if isinstance(self.rule, str) and self.rule not in RULES:
+            lacks = f"its rule {self.rule!r} is unknown" if self.rule else "it has no rule, verify_one or verify"
+            raise PluginFault(f"verifier {self.name!r}: {lacks}{did_you_mean(self.rule, RULES)}")
+        return self.rule
 
     def decided(self, tree: TokenTree, decision: Decision) -> Verdict:
         """The verdict of what its rule decided. Raises PluginFault for what is no path and token."""

@@ -148,7 +148,7 @@ def _mask(matcher: Matcher, answer: Sequence[int], paths: Sequence[Sequence[int]
 
 
 def _apply(matcher: Matcher, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
-    returned: object = matcher.apply(logits_NV, answer, paths)  # type: ignore[func-returns-value]
+    returned: object = matcher.apply(logits_NV, answer, paths)
     if isinstance(returned, torch.Tensor):
         own = returned.untyped_storage().data_ptr() != logits_NV.untyped_storage().data_ptr()
         assert not own, "apply returned other logits, which nobody reads: it is to write -inf to those that it is given"

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from spec_sdk.contracts import GUARANTEES, Budget, Guarantee, Request, Sampler, SamplingParams, Verdict, Verifier
-from spec_sdk.errors import UserError
+from spec_sdk.engine.faults import verdict_fault
+from spec_sdk.errors import PluginFault, UserError, in_a_line
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
 from spec_sdk.testing.enumeration import ENUMERATED, difference
@@ -52,12 +53,13 @@ def check_verifier(
 ) -> None:
     """Raise AssertionError unless ``verifier`` keeps what ``guarantee_under`` declares, for every kind of tree.
 
-    Its verdicts are paths from the root of the tree, whatever it guarantees. Exact under greedy sampling: the tokens
-    are the target's most probable ones. Exact or in distribution otherwise: every outcome of a cycle is tried on small
-    tables, and the joint distribution of what it emits is the target's to 1e-6; and so is, by χ² over ``draws`` answers
-    per kind of tree, that of three successive tokens of answers, on random tables that depend on the whole prefix. A
-    verifier whose random numbers cannot be followed (:class:`spec_sdk.testing.NotEnumerable`) is judged by χ² alone,
-    over more answers where ``draws`` is None.
+    It is asked as the engine asks, by ``verify``. Its verdicts are paths from the root of the tree and tokens of the
+    vocabulary, whatever it guarantees. Exact or in distribution under greedy sampling: the tokens are the target's most
+    probable ones, which are all that its distribution has there. Exact or in distribution otherwise: every outcome of a
+    cycle is tried on small tables, and the joint distribution of what it emits is the target's to 1e-6; and so is, by
+    χ² over ``draws`` answers per kind of tree, that of three successive tokens of answers, on random tables that depend
+    on the whole prefix. A verifier whose random numbers cannot be followed (:class:`spec_sdk.testing.NotEnumerable`) is
+    judged by χ² alone, over more answers where ``draws`` is None.
     Verdicts on several requests at once are those that each gets alone, also where one of them has unusable logits.
     Sampling parameters that the verifier refuses with a UserError are left out; refusing all is a failure.
 
@@ -123,10 +125,10 @@ class _Subject:
             sampler = self.make_sampler(params)
             if not sampler.greedy:
                 continue
-            exact = self.verifier.guarantee_under(params) == "exact"
+            lossless = self.verifier.guarantee_under(params) != "relaxed"
             for number, plan in enumerate(self.plans):
-                _check_greedy(self.verifier, exact, plan, sampler, self.seed, f"{words_of(params)}, plan {number}")
-            return None if exact else "not looked at: it guarantees no exact tokens"
+                _check_greedy(self.verifier, lossless, plan, sampler, self.seed, f"{words_of(params)}, plan {number}")
+            return None if lossless else "not looked at: it guarantees no distribution"
         return "not looked at: it refuses temperature 0"
 
     def lossless(self) -> list[SamplingParams]:
@@ -166,7 +168,9 @@ class _Subject:
                     f"{words_of(params)}, plan {number}: the joint distribution of {TOKENS} successive tokens is not "
                     f"the target's (χ² probability {probability:.1e} over {count} answers)"
                 )
-        return f"{max(counts.values(), default=0)} answers of each kind of tree"
+        if not self.lossless():
+            return f"not looked at: it {'guarantees no distribution' if counts else 'refuses to sample'}"
+        return f"{max(counts.values())} answers of each kind of tree"
 
     def _counts(self, draws: int | None) -> dict[SamplingParams, int]:
         """How many answers under each sampling parameters; few where all outcomes were tried."""
@@ -192,7 +196,12 @@ def _check_together(verifier: Verifier, plans: Sequence[DrawPlan], sampler: Samp
             found.append((tree, logits_NV * (float("nan") if number == spoilt else 1.0), request))
         return found
 
-    alone = [_outcome(verifier.verify([tree], [logits_NV], [request])[0]) for tree, logits_NV, request in cases(-1)]
+    alone = []
+    for number, (tree, logits_NV, request) in enumerate(cases(-1)):
+        verdicts = verifier.verify([tree], [logits_NV], [request])
+        assert len(verdicts) == 1, f"{where}: {len(verdicts)} verdicts for 1 request"
+        _check_verdict(verdicts[0], tree, f"{where}, plan {number}: verifier {verifier.name!r}")
+        alone.append(_outcome(verdicts[0]))
     for spoilt in (-1, len(plans) // 2):
         trees, logits, requests = zip(*cases(spoilt), strict=True)
         verdicts = verifier.verify(trees, logits, requests)
@@ -204,11 +213,17 @@ def _check_together(verifier: Verifier, plans: Sequence[DrawPlan], sampler: Samp
             )
 
 
+def _check_verdict(verdict: Verdict | Exception, tree: TokenTree, who: str) -> None:
+    assert not isinstance(verdict, Exception), f"{who}: {in_a_line(verdict)}"
+    fault = verdict_fault(verdict, tree, VOCABULARY)
+    assert fault is None, f"{who}: {fault}"
+
+
 def _outcome(verdict: Verdict | Exception) -> tuple[list[int], int] | str:
     return (verdict.path, verdict.next_token) if isinstance(verdict, Verdict) else repr(verdict)
 
 
-def _check_greedy(verifier: Verifier, exact: bool, plan: DrawPlan, sampler: Sampler, seed: int, where: str) -> None:
+def _check_greedy(verifier: Verifier, lossless: bool, plan: DrawPlan, sampler: Sampler, seed: int, where: str) -> None:
     """On many tables, since greedy answers to one prompt are all the same."""
     for table in range(seed, seed + 3 * GREEDY_TABLES, 3):
         answer = next(_answers(verifier, plan, sampler, table, GREEDY_TOKENS, 1))
@@ -216,7 +231,7 @@ def _check_greedy(verifier: Verifier, exact: bool, plan: DrawPlan, sampler: Samp
         target = TableModel(VOCABULARY, table, spread=SPREAD)
         while len(expected) < GREEDY_TOKENS:
             expected.append(int(target.logits([*PROMPT, *expected]).argmax()))
-        assert answer == expected or not exact, (
+        assert answer == expected or not lossless, (
             f"{where}: the tokens {answer} are not the target's most probable ones, {expected}"
         )
 
@@ -239,28 +254,7 @@ def _answers(
     verifier: Verifier, plan: DrawPlan, sampler: Sampler, seed: int, length: int, draws: int
 ) -> Iterator[list[int]]:
     target, *tables = (TableModel(VOCABULARY, seed + i, spread=SPREAD) for i in range(3))
-    checked = _Checked(verifier)
-    return sample_tokens(target, TableDrafter(tables, plan), checked, sampler, PROMPT, length, draws, seed)
-
-
-class _Checked(Verifier):
-    """Another verifier, whose verdicts are looked at before they are acted on."""
-
-    name = "checked"
-    guarantee = "relaxed"
-
-    def __init__(self, inner: Verifier) -> None:
-        super().__init__(inner.config)
-        self.inner = inner
-
-    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
-        verdict = self.inner.verify_one(tree, logits_NV, request)
-        path = verdict.path
-        rooted = bool(path) and path[0] == 0 and all(0 <= node < tree.size for node in path)
-        assert rooted and path == tree.path_to(path[-1]), (
-            f"verifier {self.inner.name!r}: the accepted nodes {path} are not a path from the root of the tree"
-        )
-        assert 0 <= verdict.next_token < logits_NV.shape[-1], (
-            f"verifier {self.inner.name!r}: next token {verdict.next_token} lies outside the vocabulary"
-        )
-        return verdict
+    try:
+        yield from sample_tokens(target, TableDrafter(tables, plan), verifier, sampler, PROMPT, length, draws, seed)
+    except PluginFault as error:
+        raise AssertionError(str(error)) from error

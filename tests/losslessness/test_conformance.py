@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,8 +19,9 @@ from spec_sdk.contracts import (
     SamplingParams,
     SpeculativeAttention,
     Verdict,
+    Verifier,
 )
-from spec_sdk.ops import DrawnTree, Left, Rows, without
+from spec_sdk.ops import Decision, DrawnTree, Left, Rows, Uniforms, attempt, without
 from spec_sdk.testing import (
     TREES,
     PlannedDraw,
@@ -32,13 +33,16 @@ from spec_sdk.testing import (
     check_verifier,
     step_beyond_rounding,
 )
+from spec_sdk.testing.verifiers import verifier_checks
 from spec_sdk.tree import DraftDistribution, Draw, TokenTree, TreeBuilder
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
+from spec_sdk_verifiers.greedy import Greedy
 from spec_sdk_verifiers.multi_step import MultiStep
+from spec_sdk_verifiers.naive_tree import NaiveTree
 
 VOCABULARY = 6
 TABLES = [TableModel(VOCABULARY, 1), TableModel(VOCABULARY, 2)]
@@ -255,14 +259,122 @@ class RelaxedByHalf(MultiStep):
 
 
 def test_a_verdict_must_be_a_path() -> None:
-    with pytest.raises(AssertionError, match="are not a path from the root of the tree"):
+    with pytest.raises(AssertionError, match="'multi_step': tree node 3 follows node 0 in the accepted path"):
         check_verifier(JumpsToALeaf(None), plans=[[[PlannedDraw("chosen")]] * 3])
+
+
+@pytest.mark.parametrize(
+    ("decided", "fault"),
+    [
+        (None, "verifier 'whatever': its rule returned None, not a path and a token"),
+        (([0, 99], 1), "verifier 'whatever': the accepted path has node 99, the tree has 2 nodes"),
+        (([], 1), "the accepted path .* does not begin with the root"),
+        (([0], 10**7), "next token 10000000 lies outside the vocabulary"),
+        (([0], 1.0), "next token 1.0 is no int"),
+        (KeyError("missing"), "verifier 'whatever': KeyError: 'missing'"),
+    ],
+)
+def test_a_relaxed_verifiers_verdicts_are_paths_too(decided: Any, fault: str) -> None:
+    class Whatever(Verifier):
+        name = "whatever"
+        guarantee = "relaxed"
+
+        def rule(self, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
+            if isinstance(decided, Exception):
+                raise decided
+            return cast(Decision, decided)
+
+    (_, together, *_) = verifier_checks(Whatever(None))
+    assert "verdicts are paths" in together.promise
+    with pytest.raises(AssertionError, match=fault):
+        together.run()
+
+
+def test_what_is_not_looked_at_of_a_relaxed_verifier_is_said() -> None:
+    (_, _, *looked) = [check.run() for check in verifier_checks(RelaxedByHalf(None), draws=20)]
+    assert looked == ["not looked at: it guarantees no distribution"] * 3
+    assert verifier_checks(Greedy(None))[-1].run() == "not looked at: it refuses to sample"
+
+
+def test_a_verifier_without_a_rule_is_named() -> None:
+    class Ruleless(Verifier):
+        name = "ruleless"
+        guarantee = "distribution"
+
+    with pytest.raises(ValueError, match="^verifier 'ruleless': it has no rule, verify_one or verify; there are: "):
+        check_verifier(Ruleless(None))
+    Ruleless.rule = "multistep"
+    with pytest.raises(ValueError, match="^verifier 'ruleless': its rule 'multistep' is unknown, did you mean 'multi"):
+        check_verifier(Ruleless(None))
+
+
+class AcceptsAllWhenGreedy(NaiveTree):
+    """Right when sampling."""
+
+    exact_when_greedy = False
+
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        verdict = super().verify_one(tree, logits_NV, request)
+        return replace(verdict, path=tree.path_to(tree.size - 1)) if request.sampler.greedy else verdict
+
+
+def test_in_distribution_is_exact_at_temperature_0() -> None:
+    with pytest.raises(AssertionError, match="^greedy, plan 0: the tokens .* are not the target's most probable ones"):
+        check_verifier(AcceptsAllWhenGreedy(None), draws=20)
+    AcceptsAllWhenGreedy.guarantee_under = lambda self, params: (  # type: ignore[method-assign]
+        "distribution" if params.temperature else "relaxed"
+    )
+    check_verifier(AcceptsAllWhenGreedy(None), draws=20)
+
+
+class AllAtOnce(Verifier):
+    """Right, by ``verify`` alone: it takes the numbers of all requests from their generators."""
+
+    name = "all_at_once"
+    guarantee = "distribution"
+    skip = 0.0
+
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        return [attempt(self._one, *case) for case in zip(trees, logits, requests, strict=True)]
+
+    def _one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        path = [0]
+        while True:
+            draws, u = tree.draws_N[path[-1]], torch.rand(2, generator=request.rng).tolist()
+            p_V = request.sampler.probabilities(logits_NV[path[-1]][None])[0]
+            drawn = request.sampler.draw(p_V, u[1])
+            matching = [draw.node for draw in draws if tree.token_N[draw.node] == drawn or u[0] < self.skip]
+            if not matching:
+                return Verdict(path, drawn, tree)
+            path.append(matching[0])
+
+
+class AllAtOnceAndWrong(AllAtOnce):
+    """Its ``verify_one``, which no engine asks, is right."""
+
+    skip = 0.5
+
+    def verify_one(self, tree: TokenTree, logits_NV: torch.Tensor, request: Request) -> Verdict:
+        return NaiveTree(None).verify_one(tree, logits_NV, request)
+
+    def guarantee_under(self, params: SamplingParams) -> Any:
+        return "distribution" if params.temperature else "relaxed"
+
+
+def test_a_verifier_is_asked_as_an_engine_asks() -> None:
+    check_verifier(AllAtOnce(None), draws=60)
+    with pytest.raises(AssertionError, match="successive tokens is not the target's .χ²"):
+        check_verifier(AllAtOnceAndWrong(None))
 
 
 def test_a_relaxed_verifier_is_only_held_to_paths() -> None:
     check_verifier(RelaxedByHalf(None), draws=20)
     overstated = RelaxedByHalf(None)
-    overstated.guarantee_under = lambda params: "distribution"  # type: ignore[method-assign]
+    overstated.guarantee_under = lambda params: (  # type: ignore[method-assign]
+        "distribution" if params.temperature else "relaxed"
+    )
     with pytest.raises(AssertionError, match="joint distribution of the tokens that a cycle emits is off the target's"):
         check_verifier(overstated)
 
