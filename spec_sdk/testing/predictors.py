@@ -47,7 +47,8 @@ def predictor_checks(
         for prefix in prefixes:
             for shape, mask in _masks(prefix).items():
                 predictor.truncate(0)
-                _check_pass(predictor, ops, mask, rng, f"prefix {prefix}, {shape}")
+                q_BNHD, k_BGSD = _random_pass(mask, mask.keys, rng)
+                _check_pass(predictor, ops, q_BNHD, k_BGSD, mask, rng, f"prefix {prefix}, {shape}")
         exact = [prefix for prefix in prefixes if predictor.always_exact(prefix)]
         return f"prefixes {', '.join(map(str, prefixes))}, of which {len(exact)} always exact"
 
@@ -76,20 +77,25 @@ def _masks(prefix: int) -> dict[str, AttentionMask]:
 
 def _check_request(predictor: Predictor, ops: Ops, prefix: int, rng: torch.Generator) -> None:
     """One request: six passes over a tree, of which paths are kept, with a roll back between them."""
-    H, D = KV_HEADS * QUERIES_PER_KV_HEAD, 16
+    paths = ((0,), (0, 2, 5), (0, 1), (0,), (0, 2), (0,))
+    # a value has room for the weight of every key
+    D = prefix + sum(map(len, paths)) + _masks(prefix)["a tree"].queries
     kept_k, kept_v = (torch.randn((1, KV_HEADS, prefix, D), generator=rng) for _ in range(2))
-    for step, path in enumerate(((0,), (0, 2, 5), (0, 1), (0,), (0, 2), (0,))):
+    for step, path in enumerate(paths):
         if step == 3:
             prefix -= prefix // 3
             predictor.truncate(prefix)
             kept_k, kept_v = kept_k[:, :, :prefix], kept_v[:, :, :prefix]
         mask = _masks(prefix)["a tree"]
         where = f"a request at prefix {prefix}"
-        new_k, new_v = (torch.randn((1, KV_HEADS, mask.queries, D), generator=rng) for _ in range(2))
+        q_BNHD, new_k = _random_pass(mask, D, rng)
+        new_k = new_k[:, :, prefix:]
+        new_v = torch.randn(new_k.shape, generator=rng)
         k_BGSD, v_BGSD = torch.cat((kept_k, new_k), 2), torch.cat((kept_v, new_v), 2)
-        q_BNHD = torch.randn((1, mask.queries, H, D), generator=rng)
+        _check_pass(predictor, ops, q_BNHD, k_BGSD, mask, rng, where)
         if not predictor.always_exact(prefix):
-            _check_speculation(predictor, ops, q_BNHD, k_BGSD, v_BGSD, mask, where)
+            # as large as values of 16 numbers: the rounding of squares grows with what is summed
+            _check_speculation(predictor, ops, q_BNHD, k_BGSD, 4 * v_BGSD / D**0.5, mask, where)
         predictor.commit(path)
         kept_k, kept_v = (
             torch.cat((kept, new[:, :, list(path)]), 2) for kept, new in ((kept_k, new_k), (kept_v, new_v))
@@ -128,23 +134,35 @@ def _check_speculation(
         predictor.learn(0, given.chunk_lse_BNHC)
 
 
-def _check_pass(predictor: Predictor, ops: Ops, mask: AttentionMask, rng: torch.Generator, where: str) -> None:
-    N, S, H = mask.queries, mask.keys, KV_HEADS * QUERIES_PER_KV_HEAD
-    D = S
-    q_BNHD = torch.randn((1, N, H, D), generator=rng)
-    k_BGSD = torch.randn((1, KV_HEADS, S, D), generator=rng)
+def _random_pass(mask: AttentionMask, dim: int, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys of a pass."""
+    q_BNHD = torch.randn((1, mask.queries, KV_HEADS * QUERIES_PER_KV_HEAD, dim), generator=rng)
+    return q_BNHD, torch.randn((1, KV_HEADS, mask.keys, dim), generator=rng)
+
+
+def _check_pass(
+    predictor: Predictor,
+    ops: Ops,
+    q_BNHD: torch.Tensor,
+    k_BGSD: torch.Tensor,
+    mask: AttentionMask,
+    rng: torch.Generator,
+    where: str,
+) -> None:
+    """``q_BNHD`` and ``k_BGSD`` have D >= S."""
+    S, D = k_BGSD.shape[2:]
     # with the identity as values, the output is the attention weights: it shows which keys were used
-    identity_BGSD = torch.eye(S).expand(1, KV_HEADS, S, D).contiguous()
+    identity_BGSD = torch.eye(S, D).expand(1, KV_HEADS, S, D).contiguous()
     prediction = predictor.predict(0, q_BNHD, k_BGSD, identity_BGSD, mask, ops)
     exact = ops.tree_attention(q_BNHD, k_BGSD, identity_BGSD, mask)
-    _check_statistics(prediction, q_BNHD, k_BGSD, mask, exact, where)
+    _check_statistics(prediction, q_BNHD, k_BGSD, mask, exact[..., :S], where)
     if predictor.always_exact(mask.prefix):
         worst = float((prediction.o_BNHD - exact).abs().max())
         assert worst < TOLERANCE, f"{where}: always_exact, but the prediction is off by {worst:.1e}"
     v_BGSD = torch.randn((1, KV_HEADS, S, D), generator=rng)
     once, again = (predictor.predict(0, q_BNHD, k_BGSD, v_BGSD, mask, ops) for _ in range(2))
     assert torch.equal(once.o_BNHD, again.o_BNHD), f"{where}: the same pass was predicted in two ways"
-    weights_BHNS = prediction.o_BNHD.transpose(1, 2)
+    weights_BHNS = prediction.o_BNHD[..., :S].transpose(1, 2)
     weighted_BHND = weights_BHNS @ v_BGSD.repeat_interleave(QUERIES_PER_KV_HEAD, dim=1)
     worst = float((once.o_BNHD - weighted_BHND.transpose(1, 2)).abs().max())
     assert worst < TOLERANCE, f"{where}: the prediction is no weighted mean of the values (off by {worst:.1e})"
@@ -162,7 +180,8 @@ def _check_statistics(
     score_BNHS = torch.einsum("bnhd,bhsd->bnhs", q_BNHD.double(), k_BHSD) * q_BNHD.shape[-1] ** -0.5
     visible_NS = torch.cat((torch.ones(mask.queries, mask.prefix, dtype=torch.bool), mask.visible_NT()), dim=1)
     visible = visible_NS[None, :, None, :]
-    used = prediction.o_BNHD > 0
+    weight_BNHS = prediction.o_BNHD[..., : mask.keys]
+    used = weight_BNHS > 0
     assert not bool((used & ~visible).any()), f"{where}: a query attends to keys that it must not see"
     seen = score_BNHS.masked_fill(~used, float("-inf"))
     m_BNH = seen.amax(-1)
@@ -174,7 +193,7 @@ def _check_statistics(
         f"{where}: l is not the sum of exp(score - m) over the keys used"
     )
     rest_BNHS = torch.exp(score_BNHS - m_BNH[..., None]).masked_fill(used | ~visible, 0.0)
-    whole_BNHS = prediction.o_BNHD * prediction.l_BNH[..., None] + rest_BNHS
+    whole_BNHS = weight_BNHS * prediction.l_BNH[..., None] + rest_BNHS
     combined_BNHS = whole_BNHS / (prediction.l_BNH + rest_BNHS.sum(-1))[..., None]
     worst = float((combined_BNHS - exact_BNHS).abs().max())
     assert worst < TOLERANCE, f"{where}: combined with the keys left out it is off exact attention by {worst:.1e}"

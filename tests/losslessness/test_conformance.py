@@ -14,6 +14,7 @@ from spec_sdk.contracts import (
     Budget,
     Drafter,
     PartialAttention,
+    Predictor,
     Random,
     Request,
     SamplingParams,
@@ -594,6 +595,39 @@ class ClaimsToBeExact(AttentionSink):
         return AttentionSink(self.config).predict(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
 
 
+class PicksOnce(Predictor):
+    """Every third key of the prefix that it saw first, whatever is rolled back."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.picked = torch.arange(0)
+
+    def always_exact(self, prefix: int) -> bool:
+        return prefix <= 16
+
+    def truncate(self, length: int) -> None:
+        if not length:
+            self.picked = torch.arange(0)
+
+    def pick(self, prefix: int) -> torch.Tensor:
+        self.picked = self.picked if len(self.picked) else torch.arange(0, prefix, 3)
+        return self.picked
+
+    def predict(self, layer: int, q_BNHD: Any, k_BGSD: Any, v_BGSD: Any, mask: Any, ops: Any) -> PartialAttention:
+        picked = torch.arange(mask.prefix) if self.always_exact(mask.prefix) else self.pick(mask.prefix)
+        rows = torch.cat([picked.clamp(max=mask.keys - 1).unique(), torch.arange(mask.prefix, mask.keys)])
+        return ops.selected_attention(q_BNHD, k_BGSD[:, :, rows], v_BGSD[:, :, rows], mask)
+
+
+class PicksAnew(PicksOnce):
+    """Sound: what is gone is not picked."""
+
+    def pick(self, prefix: int) -> torch.Tensor:
+        self.picked = super().pick(prefix)
+        self.picked = self.picked[self.picked < prefix]
+        return self.picked
+
+
 class HidesItsError(AttentionSink):
     def speculate(self, *pass_: Any) -> SpeculativeAttention:
         right = super().speculate(*pass_)
@@ -612,6 +646,12 @@ class HidesItsError(AttentionSink):
 def test_faulty_predictors_are_found_out(predictor: type[AttentionSink], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         check_predictor(predictor(AttentionSinkConfig(size=2)))
+
+
+def test_keys_that_were_rolled_back_are_looked_for() -> None:
+    with pytest.raises(AssertionError, match="a request at prefix 471: a query attends to keys that it must not see"):
+        check_predictor(PicksOnce(None))
+    check_predictor(PicksAnew(None))
 
 
 def test_rounding_and_what_it_does_not_explain() -> None:
