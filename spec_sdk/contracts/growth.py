@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import Any
 
 from spec_sdk.contracts.request import Request
+from spec_sdk.errors import PluginFault
 from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.ops import DraftLogits
 from spec_sdk.plugin import Plugin, not_inherited
@@ -82,3 +83,11 @@ class Growth(Plugin, ABC):
         ``request.rng``, and keeps its distribution; what was drawn is never pruned, and whether a draw is made depends
         on nothing that it gives.
         """
+
+    def growing(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        """:meth:`grow`, begun: what a drafter calls. Raises PluginFault where ``grow`` is no generator."""
+        begun: object = self.grow(fed, root, depth, request, drafter)
+        if not isinstance(begun, Generator):
+            kind = type(begun).__name__
+            raise PluginFault(f"growth {self.name!r}: its grow is no generator (it has no yield); it returned a {kind}")
+        return begun

@@ -61,7 +61,8 @@ def check_drafter(
 
     Over several cycles on ``prompts`` (random token ids below ``vocabulary`` by default), greedy, sampled, and as if
     a constraint forced tokens between the trees: trees are well-formed, begin with the pending token, stay within the
-    budget and the vocabulary, a fixed seed gives the same tree, and nothing in the request is changed. A drafter that
+    budget and the vocabulary, branch only if the drafter says so, a fixed seed gives the same tree, and nothing in the
+    request is changed. A drafter that
     serves two requests at once proposes for each of them what it proposes for it alone, whether they begin together
     or one after the other, and whichever requests had their slots before. Over ``draws`` seeds: drawn tokens follow
     the ``q_V`` that their draws declare, draw by draw, whatever was offered before them at their node, at its parent

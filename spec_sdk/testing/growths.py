@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growing, Growth, NoOptions, Request, SamplingParams
+from spec_sdk.errors import in_a_line
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
 from spec_sdk.testing.drafters import DRAWS, drafter_checks
@@ -41,9 +42,10 @@ def check_growth(
     another's, nothing of a request is changed, drawn tokens follow the distribution that they declare (over ``draws``
     seeds), and in a small vocabulary every outcome of a cycle is tried. Then, with so many random ``budgets``, greedy
     and sampled, for logits flat and steep, of all tokens or some: it feeds exactly the nodes that it added, feeds none
-    too deep, branches only if it says so, prunes nothing that was drawn, and adds no token that cannot be drafted; and
-    where it says that its trees have a fixed shape, it feeds the levels of that shape, and where it says how many paths
-    it keeps (``kept_paths``), it feeds those.
+    too deep, branches only if it says so, prunes nothing that was drawn, adds no token that cannot be drafted, and
+    closes its tree where it is given logits of no rows, which only one that notes probabilities is; and where it says
+    that its trees have a fixed shape, it feeds the levels of that shape, and where it says how many paths it keeps
+    (``kept_paths``), it feeds those.
     """
     run_checks(growth_checks(growth, draws=draws, budgets=budgets, make_sampler=make_sampler, seed=seed))
 
@@ -59,7 +61,7 @@ def growth_checks(
     """The checks of :func:`check_growth`, one by one."""
 
     def drafter(vocabulary: int) -> Callable[[], Drafter]:
-        return lambda: _Growing(growth, TableModel(vocabulary, seed))
+        return lambda: named(growth, TableModel(vocabulary, seed))
 
     *of_trees, _ = drafter_checks(drafter(VOCABULARY), VOCABULARY, draws=draws, make_sampler=make_sampler, seed=seed)
     enumerated = drafter_checks(drafter(FEW), FEW, prompts=[[1], [0, 2, 1]], make_sampler=make_sampler, seed=seed)[-1]
@@ -74,7 +76,7 @@ def growth_checks(
 
 
 def _check_budgets(growth: Growth, budgets: int, make_sampler: MakeSampler, seed: int) -> str:
-    choose = random.Random(seed)
+    choose, ended = random.Random(seed), 0
     for trial in range(budgets):
         model = TableModel(VOCABULARY, seed + trial, spread=choose.choice(SPREADS))
         params = SamplingParams(temperature=choose.choice((0.0, 0.7, 1.0)), top_k=choose.choice((0, 0, 3)))
@@ -83,13 +85,25 @@ def _check_budgets(growth: Growth, budgets: int, make_sampler: MakeSampler, seed
         prompt = [choose.randrange(VOCABULARY) for _ in range(choose.randint(1, 9))]
         state = request_for(prompt, make_sampler(params), seed + trial)
         some = choose.sample(range(VOCABULARY), choose.randint(2, VOCABULARY - 1)) if choose.random() < 0.5 else None
-        (tree,) = _Growing(growth, model, some).propose([state.view], [budget])
-        check_proposal(tree, state, budget, VOCABULARY)
-        odd = set(tree.token_N[1:]) - set(range(VOCABULARY) if some is None else some)
-        assert not odd, (
-            f"growth {growth.name!r}: it adds token {min(odd)}, and only {sorted(some or ())} can be drafted"
-        )
-    return f"{budgets} budgets"
+        for feeds in (depth, trial % depth):
+            drafter = _Growing(growth, model, some, feeds)
+            (tree,) = drafter.propose([state.view], [budget])
+            ended += drafter.ended
+            check_proposal(tree, state, budget, VOCABULARY)
+            odd = set(tree.token_N[1:]) - set(range(VOCABULARY) if some is None else some)
+            assert not odd, (
+                f"growth {growth.name!r}: it adds token {min(odd)}, and only {sorted(some or ())} can be drafted"
+            )
+    return f"{budgets} budgets; {ended} trees ended by logits of no rows"
+
+
+def named(growth: Growth, model: TableModel) -> Drafter:
+    """A drafter of the growth's name, by which messages call it."""
+
+    class Named(_Growing):
+        name = growth.name
+
+    return Named(growth, model)
 
 
 LogitsOf = Callable[[Sequence[Sequence[int]]], DraftLogits]
@@ -98,22 +112,29 @@ LogitsOf = Callable[[Sequence[Sequence[int]]], DraftLogits]
 
 class _Growing(Drafter):
     """Grows the trees of all its requests together, with a table in place of a draft model. ``some``: the tokens that
-    can be drafted, if not all."""
+    can be drafted, if not all. ``feeds``: after so many levels a growth that notes probabilities is given no rows;
+    None: it always is given some. ``ended``: trees that ended so.
+    """
 
     name = "growing"
 
-    def __init__(self, growth: Growth, model: TableModel, some: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, growth: Growth, model: TableModel, some: Sequence[int] | None = None, feeds: int | None = None
+    ) -> None:
         models: Any = None
         super().__init__(NoOptions(), models)
         self.growth = growth
+        self.branches = growth.branches
+        self.feeds, self.ended = feeds, 0
         self.model = model
         self.some = None if some is None else torch.tensor(some)
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
-        drafts = [_Draft(self.growth, self.logits, *pair) for pair in zip(requests, budgets, strict=True)]
+        drafts = [_Draft(self.growth, self.logits, *pair, self.feeds) for pair in zip(requests, budgets, strict=True)]
         while asking := [draft for draft in drafts if draft.closed is None]:
             for draft in asking:
                 draft.advance()
+        self.ended += sum(draft.ended for draft in drafts)
         return [draft.closed for draft in drafts if draft.closed is not None]
 
     def logits(self, texts: Sequence[Sequence[int]]) -> DraftLogits:
@@ -127,14 +148,18 @@ class _Growing(Drafter):
 class _Draft:
     """One request's tree while it grows, looked at after every level."""
 
-    def __init__(self, growth: Growth, logits: LogitsOf, request: Request, budget: Budget) -> None:
+    def __init__(
+        self, growth: Growth, logits: LogitsOf, request: Request, budget: Budget, feeds: int | None = None
+    ) -> None:
+        self.ended = False
+        self._feeds = feeds
         self.closed: TokenTree | None = None
         self._where = f"growth {growth.name!r}, prefix of {len(request.tokens)} tokens, {budget}"
         self._growth, self._logits_of, self._request, self._depth = growth, logits, request, budget.depth
         self._tree = TreeBuilder(request.pending_token, budget.nodes)
         self._fed = 1
         root = logits([request.tokens])
-        self._growing: Growing = growth.grow(self._tree, root, budget.depth, request, "growing")
+        self._growing: Growing = growth.growing(self._tree, root, budget.depth, request, "growing")
         self._root = root
         self._logits: DraftLogits | None = None
         self._fed_levels: list[int] = []
@@ -164,10 +189,31 @@ class _Draft:
         assert deepest <= self._depth, f"{self._where}: it feeds a node of depth {deepest}"
         if self._kept is not None:
             self._check_kept(count, self._root if self._logits is None else self._logits)
+        if self._feeds is not None and len(self._fed_levels) >= self._feeds and self._notes_probabilities():
+            self._end()
+            return
         paths = [_path(tree, node) for node in range(self._fed, tree.size)]
         self._logits = self._logits_of([[*self._request.tokens, *path] for path in paths])
         self._fed = tree.size
         self._fed_levels.append(count)
+
+    def _notes_probabilities(self) -> bool:
+        return all(draw.probability is not None for draws in self._tree.draws for draw in draws)
+
+    def _end(self) -> None:
+        """There are no rows for the level that is to be fed."""
+        where, added = f"{self._where}: given logits of no rows (K = 0)", self._tree.size
+        try:
+            self._growing.send(DraftLogits.over_all(torch.empty(0, VOCABULARY)))
+        except StopIteration as done:
+            assert isinstance(done.value, TokenTree), f"{where}, it returned {done.value!r}, which is no tree"
+            assert self._tree.size == added, f"{where}, it added {self._tree.size - added} nodes"
+            self._check_closed(done.value)
+            self.closed, self.ended = done.value, True
+        except Exception as error:
+            raise AssertionError(f"{where}, it raised {in_a_line(error)}") from error
+        else:
+            raise AssertionError(f"{where}, it asks for more, where it is to close its tree")
 
     def _check_kept(self, count: int, logits: DraftLogits) -> None:
         """The level that is to be fed is that of the most probable paths, by the logits of the level above it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from spec_sdk.contracts import Sampler, SamplingParams
+from spec_sdk.contracts import GUARANTEES, Sampler, SamplingParams
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, MultiStepRule
 from spec_sdk.testing.enumeration import ENUMERATED, difference
@@ -46,15 +46,15 @@ PLANS: tuple[DrawPlan, ...] = (
 def check_sampler(make_sampler: MakeSampler, *, draws: int = DRAWS, seed: int = 0) -> None:
     """Raise AssertionError unless the samplers that ``make_sampler`` makes do what their parameters say.
 
-    Probabilities equal those of a slow reference (temperature, top-k, top-p, min-p, in that order) on random logits;
-    greedy puts everything on the first of the largest logits, and ``choices`` names it; ``draw`` follows the
-    distribution it is given and ``draw_from`` that of draft logits (χ² over ``draws`` each). The repetition penalty
-    reaches every token of the prefix and of the drafted path once. Where a sampler has ``own_probabilities``, they are
-    distributions, each row by itself, and "the target's distribution" is theirs. The rows of a scored tree are the
-    probabilities of its nodes and draft distributions, and what is remembered of a drawn token is its probability. With
-    them the rule ``multi_step`` gives the target's distribution, every outcome of a cycle tried (a relaxed sampler may
-    judge draws by other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random numbers come from the generator that is
-    passed.
+    Their ``guarantee`` is a known one. Probabilities equal those of a slow reference (temperature, top-k, top-p, min-p,
+    in that order) on random logits; greedy puts everything on the first of the largest logits, and ``choices`` names
+    it; ``draw`` follows the distribution it is given and ``draw_from`` that of draft logits (χ² over ``draws`` each).
+    The repetition penalty reaches every token of the prefix and of the drafted path once. Where a sampler has
+    ``own_probabilities``, they are distributions, each row by itself, and "the target's distribution" is theirs. The
+    rows of a scored tree are the probabilities of its nodes and draft distributions, and what is remembered of a drawn
+    token is its probability. With them the rule ``multi_step`` gives the target's distribution, every outcome of a
+    cycle tried (a relaxed sampler may judge draws by other numbers: :meth:`~spec_sdk.ops.Rows.left`). All random
+    numbers come from the generator that is passed.
     """
     run_checks(sampler_checks(make_sampler, draws=draws, seed=seed))
 
@@ -71,6 +71,7 @@ def sampler_checks(make_sampler: MakeSampler, *, draws: int = DRAWS, seed: int =
         return f"{draws} tokens each"
 
     return [
+        Check("guarantee is declared", lambda: _check_guarantee(make_sampler(SamplingParams()))),
         Check(
             "greedy: the first of the largest logits", lambda: _check_greedy(make_sampler(SamplingParams()), logits_NV)
         ),
@@ -85,6 +86,12 @@ def sampler_checks(make_sampler: MakeSampler, *, draws: int = DRAWS, seed: int =
             lambda: _check_outcomes(make_sampler),
         ),
     ]
+
+
+def _check_guarantee(sampler: Sampler) -> str:
+    known = sampler.guarantee in GUARANTEES
+    assert known, f"guarantee {sampler.guarantee!r} is none of {', '.join(GUARANTEES)}"
+    return sampler.guarantee
 
 
 def _check_probabilities(make_sampler: MakeSampler, logits_NV: torch.Tensor) -> str | None:

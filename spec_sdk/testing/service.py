@@ -84,7 +84,15 @@ class Service:
         assert len(trees) == len(states), f"propose returned {len(trees)} trees for {len(states)} requests"
         for state, tree in zip(states, trees, strict=True):
             check_proposal(tree, state, budget, self._vocabulary)
+            self._check_branches(tree)
         return trees
+
+    def _check_branches(self, tree: TokenTree) -> None:
+        branching = next((node for node, draws in enumerate(tree.draws_N) if len(draws) > 1), None)
+        assert self.drafter.branches or branching is None, (
+            f"drafter {self.drafter.name!r}: its tree branches at node {branching}, and it says that none does "
+            "(branches = True)"
+        )
 
     def cycle(self, states: Sequence[RequestState], budget: Budget) -> list[TokenTree]:
         """One cycle, in which some path of every tree is accepted and some other token follows it.

@@ -134,6 +134,7 @@ class TableDrafter(Drafter):
     """
 
     name = "table"
+    branches = True
 
     def __init__(self, tables: Sequence[TableModel], plan: DrawPlan) -> None:
         self.config = NoOptions()

@@ -185,6 +185,17 @@ class CountsItsSteps(Faulty):
             request._state.step += 1
 
 
+class SaysNotThatItBranches(Faulty):
+    branches = False
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        tree = TreeBuilder(request.pending_token, budget.nodes)
+        for token in range(2):
+            if tree.room:
+                tree.add(0, token, "chosen")
+        return tree.build().tree
+
+
 class SortsItsDraws(Faulty):
     """Two sound draws without replacement, put down with the more probable one first."""
 
@@ -216,6 +227,7 @@ class SortsItsDraws(Faulty):
         (ForgetsOne, "propose returned 1 trees for 2 requests"),
         (WritesToTheRequest, "drafter 'table': its propose changed the request's tokens"),
         (CountsItsSteps, "drafter 'table': its observe changed the request's step"),
+        (SaysNotThatItBranches, "drafter 'table': its tree branches at node 0, and it says that none does"),
         (SortsItsDraws, "draw 0 at depth 0: .* do not follow the declared q_V"),
     ],
 )
@@ -422,6 +434,10 @@ class TopPBeforeTopK(ReferenceSampler):
         return ReferenceSampler(None, replace(self.params, temperature=1.0, top_p=1.0)).probabilities(top_p.log())
 
 
+class Lossless(ReferenceSampler):
+    guarantee = "lossless"  # type: ignore[assignment]
+
+
 class DrawsTheLikeliest(ReferenceSampler):
     def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
         return int(distribution.q_V.argmax())
@@ -499,6 +515,7 @@ class PenaltyForgetsDraftedTokens(ReferenceSampler):
         (TakesTheArgmax, "draw does not follow its distribution"),
         (PenaltyForgetsDraftedTokens, r"after the prefix .* and the drafted tokens \[7\] the logit of token 7 is"),
         (TopPBeforeTopK, r"top-k 20, top-p 0.85.* row \d of the probabilities is off"),
+        (Lossless, "guarantee 'lossless' is none of exact, distribution, relaxed"),
         (DrawsTheLikeliest, "draw_from does not follow its distribution"),
         (GlobalRandomness, "draw takes random numbers from elsewhere"),
         (SharesItsMemory, "rows.spare must be a row of the same length in other memory"),

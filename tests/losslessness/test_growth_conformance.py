@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from spec_sdk.contracts import DraftLogits, Growing, Growth, Request, TreeShape
+from spec_sdk.errors import PluginFault
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_growth
+from spec_sdk.testing.growths import growth_checks
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_growth.auto import AutoConfig, AutoGrowth
 from spec_sdk_growth.beam import BeamConfig, BeamGrowth
@@ -162,6 +164,51 @@ class ReturnsNothing(Chain):
         yield
 
 
+class Noting(Chain):
+    """A chain that notes probabilities, and so may be given no rows. Sound."""
+
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        node, logits = 0, root
+        for level in range(depth):
+            if level:
+                logits = yield 1
+            if not self.goes_on(logits):
+                break
+            logprob_KW, token_KW = logits.top(1)
+            node = fed.add(node, int(token_KW), "chosen", drafter=drafter, probability=float(logprob_KW.exp()))
+        return fed.build().tree
+
+    def goes_on(self, logits: DraftLogits) -> bool:
+        return len(logits) > 0
+
+
+class WantsRows(Noting):
+    def goes_on(self, logits: DraftLogits) -> bool:
+        return True
+
+
+class GoesOnWithoutRows(Noting):
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        node, logits = 0, root
+        for level in range(depth):
+            if level:
+                logits = yield 1
+            token = int(logits.top(1)[1]) if len(logits) else 0
+            node = fed.add(node, token, "chosen", drafter=drafter, probability=0.5)
+        return fed.build().tree
+
+
+class NoGenerator(Chain):
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Any:
+        return fed.build().tree
+
+
+class ChangesTheRequest(Chain):
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        request._state.step += 1
+        return (yield from super().grow(fed, root, depth, request, drafter))
+
+
 class HasAnotherShape(StaticGrowth):
     def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape:
         return TreeShape((1,) * (depth + 1), 1.0)
@@ -195,6 +242,9 @@ class KeepsOtherPaths(StaticGrowth):
         (KeepsItsRequestInItself, "beside another request"),
         (CountsItsCalls, "the same seed gave two different trees"),
         (ReturnsNothing, "None, which is no tree"),
+        (WantsRows, r"growth 'static', .*: given logits of no rows \(K = 0\), it raised .*Error: "),
+        (GoesOnWithoutRows, r"no rows \(K = 0\), it (asks for more|added 1 nodes)"),
+        (ChangesTheRequest, "drafter 'static': its propose changed the request's step"),
         (HasAnotherShape, "by its fixed shape"),
         (KeepsOtherPaths, "the 2 most probable paths that kept_paths says"),
     ],
@@ -202,6 +252,17 @@ class KeepsOtherPaths(StaticGrowth):
 def test_a_faulty_growth_is_named(growth: Callable[[], StaticGrowth], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         check_growth(growth(), draws=1000, budgets=30)
+
+
+def test_one_that_is_no_generator_is_named() -> None:
+    with pytest.raises(PluginFault, match="growth 'static': its grow is no generator .*; it returned a TokenTree$"):
+        check_growth(NoGenerator())
+
+
+def test_what_notes_probabilities_is_given_no_rows() -> None:
+    said = growth_checks(Noting(), budgets=30)[-1].run()
+    assert said is not None and int(said.split()[2]) > 5
+    assert growth_checks(Chain(), budgets=30)[-1].run() == "30 budgets; 0 trees ended by logits of no rows"
 
 
 def test_the_sound_chain_that_they_spoil_conforms() -> None:

@@ -29,6 +29,7 @@ class Drawing(Drafter):
     """Draws a few children of the root from a table's distribution, one after the other."""
 
     name = "drawing"
+    branches = True
     vocabulary = VOCABULARY
 
     def __init__(self) -> None:

@@ -118,7 +118,7 @@ class GrowingDrafter(Drafter):
         for i, logits in zip(able, roots, strict=True):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
             root = known[i][1][0] if i in known else request.process_draft(logits.within(self.vocabulary), [()])
-            growing = self.growth.grow(tree, root, depths[i], request, self.name)
+            growing = self.growth.growing(tree, root, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing, self.vocabulary, budgets[i])
         for i, of_request in known.items():
             grow_known(drafts[i], *of_request)

@@ -70,7 +70,7 @@ class LayerSkipDrafter(Drafter):
         drafts = []
         for request, tree, budget, logits in zip(requests, trees, budgets, roots, strict=True):
             root = request.process_draft(logits, [()])
-            growing = self.growth.grow(tree, root, budget.depth, request, self.name)
+            growing = self.growth.growing(tree, root, budget.depth, request, self.name)
             drafts.append(GrowingDraft(request, tree, growing, root.vocabulary, budget))
         asking = advanced(drafts, [None] * len(drafts))
         while asking:
