@@ -4,7 +4,11 @@ lost process (3)."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+Given = TypeVar("Given")
+Raised = TypeVar("Raised", bound=BaseException)
 
 
 class OneLineError(Exception):
@@ -32,6 +36,35 @@ class RankLost(OneLineError):
 
 class PluginFault(OneLineError, ValueError):
     """What a plugin returned cannot be used. One line names the plugin and what it was."""
+
+
+class RequestError(Exception):
+    """An error of one request out of several: ``request`` is its id, the cause is what went wrong.
+
+    A plugin that is called for several requests at once raises it for the one that fails; the others go on.
+    """
+
+    def __init__(self, request: int, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.request = request
+        self.__cause__ = cause
+
+
+def of_request(request: int, act: Callable[..., Given], *given: Any) -> Given:
+    """What ``act(*given)`` returns. Raises RequestError, which names the request, for whatever it raises."""
+    try:
+        return act(*given)
+    except RequestError:
+        raise
+    except Exception as error:
+        raise RequestError(request, error) from error
+
+
+def cause_of(error: Raised) -> Raised | Exception:
+    """What went wrong: the cause of a RequestError, any other error itself."""
+    if isinstance(error, RequestError) and isinstance(error.__cause__, Exception):
+        return error.__cause__
+    return error
 
 
 class UnusableLogits(ValueError):

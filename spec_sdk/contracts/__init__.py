@@ -23,6 +23,7 @@ from spec_sdk.contracts.request import LARGEST_TREE, Budget, Request, RequestSta
 from spec_sdk.contracts.sampler import Sampler
 from spec_sdk.contracts.task import Task
 from spec_sdk.contracts.verifier import Verifier
+from spec_sdk.errors import RequestError
 from spec_sdk.guarantees import GUARANTEES, Guarantee, weakest
 from spec_sdk.model.block_runner import AttentionReport, BlockRunner
 from spec_sdk.model.draft_levels import TreeShape
@@ -93,6 +94,7 @@ __all__ = [
     "ProbablePaths",
     "Random",
     "Request",
+    "RequestError",
     "RequestState",
     "RowsToCommit",
     "SPACES",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from spec_sdk.contracts.request import Budget, Request
+from spec_sdk.errors import of_request
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
 from spec_sdk.ops import TopTokens
@@ -70,8 +71,13 @@ class Drafter(Plugin, ABC):
         """One tree per request, whose root is the pending token, of at most ``depth`` (>= 1) and ``nodes`` nodes.
 
         ``depth`` is less than ``nodes``, so a chain need not look at it. By default one request after the other.
+        An error ends all requests of the call; RequestError, which the default makes of what :meth:`propose_one`
+        raises, the one that it names: the others get a plain step.
         """
-        return [self.propose_one(request, budget) for request, budget in zip(requests, budgets, strict=True)]
+        return [
+            of_request(request.id, self.propose_one, request, budget)
+            for request, budget in zip(requests, budgets, strict=True)
+        ]
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         """The tree of one request; see :meth:`propose`."""

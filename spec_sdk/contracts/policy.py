@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from spec_sdk.bench.cost_curve import PassCosts
 from spec_sdk.contracts.request import Budget, Request
+from spec_sdk.errors import of_request
 from spec_sdk.plugin import Plugin
 
 
@@ -66,9 +67,12 @@ class Policy(Plugin, ABC):
     def budgets(self, requests: Sequence[Request], policies: Sequence[Policy]) -> list[Budget]:
         """The budgets of requests that make a step together, each of which has a policy (:meth:`for_request`).
 
-        The run's policy is asked. By default every request's own says what it would get alone.
+        The run's policy is asked. By default every request's own says what it would get alone. An error ends all of
+        them; RequestError, which the default makes of what :meth:`budget` raises, the one that it names.
         """
-        return [policy.budget(request) for policy, request in zip(policies, requests, strict=True)]
+        return [
+            of_request(request.id, policy.budget, request) for policy, request in zip(policies, requests, strict=True)
+        ]
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """The ``prefill`` event, then each ``cycle`` event as it ends (see events.py), for policies that adapt."""

@@ -1,4 +1,4 @@
-"""What a plugin may not hand to the scheduler, and whose request an error is.
+"""What a plugin may not hand to the scheduler.
 
 Legend: N tree nodes, V vocabulary.
 """
@@ -105,12 +105,3 @@ def count_fault(answers: object, wanted: int, what: str) -> str | None:
     if len(answers) != wanted:
         return f"it returned {len(answers)} {what} for {wanted} requests"
     return None
-
-
-class RequestError(Exception):
-    """An error of one request out of several: ``request`` is its id, the cause is what went wrong."""
-
-    def __init__(self, request: int, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.request = request
-        self.__cause__ = cause

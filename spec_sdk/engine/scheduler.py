@@ -19,7 +19,7 @@ from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.verifier import Ahead, Verifier
 from spec_sdk.engine.constrained_tree import constrained_tree
-from spec_sdk.engine.faults import RequestError, budget_fault, count_fault, draws_fault, tree_fault, verdict_fault
+from spec_sdk.engine.faults import budget_fault, count_fault, draws_fault, tree_fault, verdict_fault
 from spec_sdk.engine.forced_tokens import WIDEST, forced_run
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
@@ -28,7 +28,7 @@ from spec_sdk.engine.time_shares import TimeShares
 from spec_sdk.engine.token_logprobs import Asked, read_logprobs
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
-from spec_sdk.errors import ConstraintLimit, PluginFault, UnusableLogits, UserError
+from spec_sdk.errors import ConstraintLimit, PluginFault, RequestError, UnusableLogits, UserError, cause_of
 from spec_sdk.level_ranks import level_ranks, level_sizes
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import PREFILL_CHUNK
@@ -238,6 +238,12 @@ class Scheduler:
                 trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
             except UnusableLogits as error:
                 raise UserError(f"step {asked[0].active.state.step + 1}, {name}: {error}") from error
+            except RequestError as error:
+                of = next((turn for turn in asked if turn.active.state.id == error.request), None)
+                if of is None or not isinstance(cause_of(error), UnusableLogits):
+                    raise
+                told = UserError(f"step {of.active.state.step + 1}, {name}: {error}")
+                raise RequestError(error.request, told) from told
             if fault := count_fault(trees, len(asked), "trees"):
                 raise PluginFault(f"{name}: {fault}")
             for turn, tree in zip(asked, trees, strict=True):
@@ -566,8 +572,8 @@ class _Ending:
             return False
         named = error.request if isinstance(error, RequestError | ConstraintLimit) else None
         ended = [active for active in self._requests if named in (None, active.state.id)]
-        for active in ended:
-            self._scheduler._end(active, "error", error)
+        for active in ended or self._requests:
+            self._scheduler._end(active, "error", cause_of(error))
         return True
 
 

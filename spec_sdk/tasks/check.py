@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_sdk.config.checked_plugin import find_plugin
 from spec_sdk.contracts import Task, option
-from spec_sdk.errors import UserError, in_a_line, message_of
+from spec_sdk.errors import UserError, cause_of, in_a_line, message_of
 from spec_sdk.registry import Registry
 from spec_sdk.settings import PLUGIN_NODES, Settings
 
@@ -79,9 +79,10 @@ def outcome(check: Check) -> tuple[bool, str]:
         return True, words
     except AssertionError as error:
         return False, message_of(error) if str(error) else "an assertion of the plugin's own failed"
-    except Exception as error:  # a plugin under test may raise anything
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return False, f"{in_a_line(error)} ({Path(where.filename).name}, line {where.lineno})"
+    except (Exception, SystemExit) as raised:  # a plugin under test may raise anything
+        fault = cause_of(raised)
+        where = traceback.extract_tb(fault.__traceback__)[-1]
+        return False, f"{in_a_line(fault)} ({Path(where.filename).name}, line {where.lineno})"
 
 
 def _check_chosen(app: Settings, registry: Registry, kind: str, name: str) -> None:

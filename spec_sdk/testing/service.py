@@ -12,9 +12,10 @@ from dataclasses import fields
 
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState
+from spec_sdk.contracts import Budget, Drafter, Hidden, RequestError, RequestState
 from spec_sdk.engine.forced_tokens import behind, path_behind
 from spec_sdk.engine.target import Target
+from spec_sdk.errors import cause_of
 from spec_sdk.ops import Ops, TopTokens, read_tops
 from spec_sdk.testing.trees import check_tree
 from spec_sdk.tree import TokenTree
@@ -79,8 +80,11 @@ class Service:
         """A tree for each, looked at."""
         if not states:
             return []
-        with self._unchanged("propose"):
-            trees = self.drafter.propose([state.view for state in states], [budget] * len(states))
+        try:
+            with self._unchanged("propose"):
+                trees = self.drafter.propose([state.view for state in states], [budget] * len(states))
+        except RequestError as error:
+            raise cause_of(error) from None
         assert len(trees) == len(states), f"propose returned {len(trees)} trees for {len(states)} requests"
         for state, tree in zip(states, trees, strict=True):
             check_proposal(tree, state, budget, self._vocabulary)

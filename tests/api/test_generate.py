@@ -154,7 +154,7 @@ def test_one_failing_request_does_not_lose_the_others(checkpoint: Path, monkeypa
 
 
 def _named(drafter: Any, request: Any, budget: Any) -> Any:
-    from spec_sdk.engine.faults import RequestError
+    from spec_sdk.contracts import RequestError
 
     try:
         return drafter.propose_one(request, budget)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Policy, Request, SamplingParams, Verdict, Verifier
-from spec_sdk.engine.faults import RequestError, verdict_fault
+from spec_sdk.contracts import Budget, Drafter, Hidden, Policy, Request, RequestError, SamplingParams, Verdict, Verifier
+from spec_sdk.engine.faults import verdict_fault
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UnusableLogits, UserError
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -125,10 +125,60 @@ def test_one_requests_bad_tree_ends_it_alone(fault: str, expected: dict[int, lis
 
 
 def test_a_batched_call_that_raises_ends_its_requests_and_those_that_wait_go_on(expected: dict[int, list[int]]) -> None:
-    events, errors = serve(engine_of(slots=2, drafter=Lookup(raising(OSError("broken")), of=1)))
+    class Batched(Lookup):
+        def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+            return [self.propose_one(*case) for case in zip(requests, budgets, strict=True)]
+
+    events, errors = serve(engine_of(slots=2, drafter=Batched(raising(OSError("broken")), of=1)))
     assert sorted(errors) == [0, 1] and all("broken" in str(error) for error in errors.values())
     assert [reason(events[number]) for number in range(4)] == ["error", "error", "length", "length"]
     assert [tokens(events[number]) for number in (2, 3)] == [expected[2], expected[3]]
+
+
+class OneByOne(PromptLookup):
+    """Fails over one request, in its third step, by ``propose_one``."""
+
+    def __init__(self, error: Exception, of: int) -> None:
+        super().__init__(PromptLookupConfig(), TinyModels())
+        self.error, self.of = error, of
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        if (request.id, request.step) == (self.of, 2):
+            raise self.error
+        return super().propose_one(request, budget)
+
+
+@pytest.mark.parametrize("error", [KeyError("no luck"), UserError("no luck"), UnusableLogits(0)], ids=repr)
+@pytest.mark.parametrize("of", [0, 2, 3])
+def test_what_propose_one_raises_ends_its_own_request_alone(
+    error: Exception, of: int, expected: dict[int, list[int]]
+) -> None:
+    events, errors = serve(engine_of(drafter=OneByOne(error, of)))
+    assert list(errors) == [of] and reason(events[of]) == "error"
+    if isinstance(error, UnusableLogits):
+        assert isinstance(errors[of], UserError) and str(errors[of]).startswith("step 3, drafter 'prompt_lookup': row")
+    else:
+        assert errors[of] is error
+    for number in {0, 1, 2, 3} - {of}:
+        assert tokens(events[number]) == expected[number] and reason(events[number]) == "length"
+
+
+def test_what_a_requests_own_policy_raises_ends_it_alone(expected: dict[int, list[int]]) -> None:
+    class Failing(FixedPolicy):
+        def budget(self, request: Request) -> Budget:
+            if (request.id, request.step) == (2, 2):
+                raise KeyError("no luck")
+            return super().budget(request)
+
+    events, errors = serve(engine_of(policy=Failing(FixedConfig(3))))
+    assert list(errors) == [2] and isinstance(errors[2], KeyError)
+    for number in (0, 1, 3):
+        assert tokens(events[number]) == expected[number] and reason(events[number]) == "length"
+
+
+def test_an_error_that_names_no_request_of_the_call_ends_them_all() -> None:
+    _, errors = serve(engine_of(drafter=Lookup(raising(RequestError(77, ValueError("no luck"))), of=1)))
+    assert len(errors) > 1 and {str(error) for error in errors.values()} == {"no luck"}
 
 
 def test_a_finish_that_raises_ends_its_own_request_alone(expected: dict[int, list[int]]) -> None:

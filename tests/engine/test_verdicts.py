@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from spec_sdk.contracts import Request, SamplingParams, Verdict, Verifier
-from spec_sdk.engine.faults import RequestError
+from spec_sdk.contracts import Request, RequestError, SamplingParams, Verdict, Verifier
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import PluginFault, UserError
 from spec_sdk.model.session import EpilogueOf, Scores, Session
