@@ -9,7 +9,8 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from spec_sdk.contracts import Constraint, Matcher
-from spec_sdk.errors import UserError
+from spec_sdk.contracts.constraint import named
+from spec_sdk.errors import PluginFault, UserError
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.registry import Registry
 
@@ -36,7 +37,8 @@ class CompiledConstraints:
     def of(self, given: Given | None) -> Matcher | None:
         """The matcher that answers are begun from; None where nothing is ruled out.
 
-        Raises UserError for what is no constraint, or cannot be compiled.
+        Raises UserError for what is no constraint, or cannot be compiled, PluginFault for one that compiles to no
+        matcher.
         """
         if given is None or given == NOTHING:
             return None
@@ -55,7 +57,10 @@ class CompiledConstraints:
         # others are compiled meanwhile; one that two ask for at once is compiled twice
         tokenizer = self._tokenizer()
         assert tokenizer is not None
-        matcher = constraint.compile(tokenizer, self._vocabulary)
+        compiled: object = constraint.compile(tokenizer, self._vocabulary)
+        if not isinstance(compiled, Matcher | None):
+            raise PluginFault(f"constraint {constraint.name!r}: its compile returned {compiled!r}, which is no matcher")
+        matcher = None if compiled is None else named(compiled, constraint.name)
         with self._lock:
             self._kept[key] = matcher
             while len(self._kept) > MOST_KEPT:

@@ -176,10 +176,13 @@ class Pipeline:
         return MeasuredCosts(self.backend, self.models.target.executor, drafter.draft_session, drafter.catches_up)
 
     def vanilla(self) -> Pipeline:
-        """Plain decoding with the same target, sampler and backend: the baseline of every comparison."""
+        """Plain decoding with the same target, sampler and backend: the baseline of every comparison. Not with the same
+        verifier: what a relaxed or a wrong one does is a part of what is compared.
+        """
         return dataclasses.replace(
             self,
             name="vanilla",
+            verifier=PlainDraws(None),
             make_drafter=lambda: NoDrafting(None, self.models),
             policy=NeverSpeculate(None),
             make_target_runner=SequentialRunner,
@@ -205,6 +208,15 @@ class NoDrafting(Drafter):
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.root_only(request.pending_token)
+
+
+class PlainDraws(Verifier):
+    """The verifier of a vanilla baseline: its trees are roots, after which a token of the target is drawn."""
+
+    name = "plain"
+    rule = "multi_step"
+    guarantee = "distribution"
+    exact_when_greedy = True
 
 
 class NeverSpeculate(Policy):

@@ -12,7 +12,7 @@ from typing import Any
 import pluggy
 
 from spec_sdk import hookspecs
-from spec_sdk.contracts import PLUGIN_KINDS, Drafter, Plugin
+from spec_sdk.contracts import GUARANTEES, PLUGIN_KINDS, Drafter, Plugin, Verifier
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.installed import GROUP, Problem, conf_packages, distribution, entries, is_data
 from spec_sdk.options import describe_options, first_line, merge_options
@@ -99,6 +99,11 @@ class Registry:
             return "is abstract, it lacks propose_one (or propose)"
         if not isinstance(getattr(plugin, "name", None), str):
             return "has no name"
+        guarantee = getattr(plugin, "guarantee", None)
+        if isinstance(guarantee, str) and guarantee not in GUARANTEES:
+            return f"has the guarantee {guarantee!r}, which is none of {', '.join(GUARANTEES)}"
+        if guarantee is None and issubclass(plugin, Verifier) and plugin.guarantee_under is Verifier.guarantee_under:
+            return f"has no guarantee, which is one of {', '.join(GUARANTEES)}"
         if not dataclasses.is_dataclass(plugin.Config):
             return "has a Config that is not a dataclass"
         required = [f.name for f in dataclasses.fields(plugin.Config) if not _has_default(f)]
@@ -123,10 +128,11 @@ class Registry:
         known = self.names(kind)
         if name not in known:
             hint = did_you_mean(name, known) or "; none is installed (is spec-sdk installed, not only on the path?)"
-            raise UserError(f"{kind}: unknown {kind} '{name}'{hint}{self._broken()}")
+            raise UserError(f"{kind}: unknown {kind} '{name}'{hint}{self.broken()}")
         return self._offers[kind, name]
 
-    def _broken(self) -> str:
+    def broken(self) -> str:
+        """What to add to a message that a plugin is not known: packages of which some were left out; "" if none."""
         packages = sorted({problem.package for problem in self.problems})
         return f" (some plugins of {', '.join(packages)} could not be loaded: see task=plugins)" if packages else ""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.errors import PluginFault
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.plugin import Plugin
@@ -22,7 +23,11 @@ class Matcher(ABC):
     Its mask is laid on the logits of target and draft model before probabilities are made of them. So what a verifier
     and a sampler guarantee, they guarantee of plain decoding under the same masks. A mask may depend on the tokens
     before it alone: on no random number, and on nothing that other requests do.
+
+    ``constraint_name``: of the constraint that it was compiled from, for messages; set by whoever compiles it.
     """
+
+    constraint_name: str = ""
 
     def begin(self) -> Matcher:
         """A matcher for another answer, at its begin. One that keeps nothing of an answer may return itself."""
@@ -34,7 +39,8 @@ class Matcher(ABC):
 
         Row i is what follows ``answer``, the tokens of the answer so far (without the prompt), and then ``paths[i]``,
         drafted tokens. Some token of every row must be left; a row whose path may not follow itself is never looked at
-        and may stay as it is. Token ids beyond V are passed over. From call to call the answer grows, and paths are
+        and may stay as it is. Token ids beyond V are passed over; V may be larger or smaller than the ``vocabulary``
+        of :meth:`Constraint.compile`, such as a draft model's. From call to call the answer grows, and paths are
         asked for again: what is worth keeping of them is the matcher's to keep. Raises ConstraintLimit for an answer
         that it cannot follow any further.
         """
@@ -55,6 +61,26 @@ class Matcher(ABC):
         return []
 
 
+def begun(first: Matcher) -> Matcher:
+    """A matcher for another answer. Raises PluginFault where ``begin`` gives none."""
+    matcher: object = first.begin()
+    if not isinstance(matcher, Matcher):
+        raise PluginFault(f"{in_words(first)}: its begin returned {matcher!r}, which is no matcher")
+    return named(matcher, first.constraint_name)
+
+
+def named(matcher: Matcher, constraint: str) -> Matcher:
+    """The matcher, as one that a constraint of this name was compiled to."""
+    # a frozen dataclass takes no attribute otherwise
+    object.__setattr__(matcher, "constraint_name", constraint)
+    return matcher
+
+
+def in_words(matcher: Matcher) -> str:
+    """What messages call it: ``constraint 'regex'``, or the class of one that was compiled from none."""
+    return f"constraint {matcher.constraint_name or type(matcher).__name__!r}"
+
+
 class Constraint(Plugin, ABC):
     """What answers may consist of, chosen by name and options. It is compiled once for a model, for many answers."""
 
@@ -72,8 +98,9 @@ class Constraint(Plugin, ABC):
     def compile(self, tokenizer: Tokenizer, vocabulary: int) -> Matcher | None:
         """The matcher from which each answer's begins (:meth:`Matcher.begin`); None if everything is allowed.
 
-        ``vocabulary``: rows V of the model's output. Ends of an answer are ``tokenizer.stop_ids``. Takes no longer than
-        a few seconds, and runs beside other threads. Raises UserError, naming the option, for what cannot be compiled.
+        ``vocabulary``: rows V of the model's output; logits may be wider, by rows that name no token. Ends of an answer
+        are ``tokenizer.stop_ids``. Takes no longer than a few seconds, and runs beside other threads. Raises UserError,
+        naming the option, for what cannot be compiled.
         """
 
 

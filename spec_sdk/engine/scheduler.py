@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.contracts.constraint import in_words
 from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
@@ -28,7 +29,7 @@ from spec_sdk.engine.time_shares import TimeShares
 from spec_sdk.engine.token_logprobs import Asked, read_logprobs
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
-from spec_sdk.errors import ConstraintLimit, PluginFault, RequestError, UnusableLogits, UserError, cause_of
+from spec_sdk.errors import ConstraintLimit, PluginFault, RequestError, UnusableLogits, UserError, cause_of, of_request
 from spec_sdk.level_ranks import level_ranks, level_sizes
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import PREFILL_CHUNK
@@ -236,14 +237,17 @@ class Scheduler:
                     active.drafting = True
             try:
                 trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
-            except UnusableLogits as error:
-                raise UserError(f"step {asked[0].active.state.step + 1}, {name}: {error}") from error
-            except RequestError as error:
-                of = next((turn for turn in asked if turn.active.state.id == error.request), None)
-                if of is None or not isinstance(cause_of(error), UnusableLogits):
+            except Exception as error:
+                named = error.request if isinstance(error, RequestError) else None
+                of = [turn for turn in asked if named in (None, turn.active.state.id)]
+                for turn in of:
+                    self._check_mask(turn, [])
+                if not (of and isinstance(cause_of(error), UnusableLogits)):
                     raise
-                told = UserError(f"step {of.active.state.step + 1}, {name}: {error}")
-                raise RequestError(error.request, told) from told
+                told = UserError(f"step {of[0].active.state.step + 1}, {name}: {error}")
+                if named is None:
+                    raise told from error
+                raise RequestError(named, told) from told
             if fault := count_fault(trees, len(asked), "trees"):
                 raise PluginFault(f"{name}: {fault}")
             for turn, tree in zip(asked, trees, strict=True):
@@ -384,13 +388,26 @@ class Scheduler:
     def _checked(self, verdict: Verdict | Exception, turn: Turn) -> Verdict:
         """The verdict. Raises the exception that stands in its place, and PluginFault for one that cannot be used."""
         if isinstance(verdict, UnusableLogits):
-            step = turn.active.view.step + 1
+            step, tree = turn.active.view.step + 1, turn.tree
+            self._check_mask(turn, [tree.token_N[node] for node in tree.path_to(verdict.row)[1:]])
             raise UserError(f"step {step}, target: {verdict} (row = tree node; {HALF_PRECISION})") from verdict
         if isinstance(verdict, Exception):
             raise verdict
         if fault := verdict_fault(verdict, turn.tree, turn.scores.logits_NV.shape[-1]):
             raise PluginFault(f"verifier {self.verifier.name!r}: {fault}")
         return verdict
+
+    def _check_mask(self, turn: Turn, path: Sequence[int]) -> None:
+        """Raise PluginFault, as this request's error, if its constraint leaves no token after drafted tokens."""
+        constraint, request = turn.active.state.constraint, turn.active.view
+        if constraint is None:
+            return
+        row_1V = torch.zeros((1, self.target.vocabulary))
+        of_request(request.id, constraint.apply, row_1V, request.tokens[request.prompt_length :], [path])
+        if row_1V.isneginf().all():
+            where = f"{request.new_tokens + len(path)} tokens of an answer"
+            fault = PluginFault(f"{in_words(constraint)}: after {where} its mask leaves none that may follow")
+            raise RequestError(request.id, fault) from fault
 
     def _commit(self, turns: list[Turn]) -> list[Turn]:
         """Keep the accepted paths, tell the drafter."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts.constraint import Matcher
+from spec_sdk.contracts.constraint import Matcher, begun
 from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import RequestState
@@ -100,7 +100,7 @@ class TokenEngine:
 
         Raises UserError for features that the target cannot be given, an empty prompt, one that leaves no room in the
         context, tokens that the model does not have, parameters that the verifier cannot serve, and an answer that
-        there is no memory for.
+        there is no memory for; PluginFault for a constraint that begins no matcher.
         """
         state = self._state(request)
         self.scheduler.add(state, request.emit)
@@ -162,7 +162,7 @@ class TokenEngine:
             id=number,
             ops=self._ops,
             encoder_input=None if request.input_features is None else EncoderInput(request.input_features),
-            constraint=None if request.constraint is None else request.constraint.begin(),
+            constraint=None if request.constraint is None else begun(request.constraint),
             offsets=request.offsets,
             logprobs=request.logprobs,
             trace=request.trace,

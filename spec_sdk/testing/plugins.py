@@ -68,7 +68,19 @@ def checks_of(subject: Subject) -> list[Check]:
     """What the kit looks at in a plugin of this kind. Raises UserError for options that it refuses."""
     _configured(subject)
     options = Check("options: the defaults are valid, and making it leaves them as they are", lambda: _options(subject))
-    return [options, *MAKERS[subject.kind](subject)]
+    try:
+        return [options, *MAKERS[subject.kind](subject)]
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        return [options, Check("is made for a model", _failed(error))]
+
+
+def _failed(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
 
 
 def _configured(subject: Subject) -> None:
@@ -104,7 +116,7 @@ def _drafter(subject: Subject) -> list[Check]:
     small = small_models(loading.load, loading.ops, loading.device)
     try:
         subject.made(small)
-    except UserError:
+    except Exception:  # weights of its own, say, that fit one target
         return _drafter_of_the_run(subject)
     target = AnyText(small.target)
     draws = subject.draws or DRAWS_OF_SMALL_MODELS

@@ -62,6 +62,10 @@ def _run(task: Task, settings: Any) -> int | str:
             line = str(error)
             assert "\n" not in line and line.strip(), f"it refuses the settings, and not in one line: {line!r}"
             return line
+        except SystemExit as error:
+            raise AssertionError(
+                f"it called sys.exit({error.code!r}), where it is to return its exit status"
+            ) from error
         finally:
             assert dict(settings.resolved) == before, "it changed the run's settings"
             allowed = here / settings.output_dir

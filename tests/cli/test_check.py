@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from spec_sdk import plugin_source
-from spec_sdk.contracts import PLUGIN_KINDS, Budget, Drafter, Policy, Request, Task
+from spec_sdk.contracts import PLUGIN_KINDS, Budget, Constraint, Drafter, Matcher, Policy, Request, Task
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_task
@@ -59,11 +60,48 @@ class Litters(Task):
 def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another package's plugins, beside those that are installed."""
     registry = Registry.discover.__wrapped__(Registry)
-    for plugin in (Greedily, Crashes, Litters):
+    for plugin in (Greedily, Crashes, Litters, Nowhere, Uncompiled, FailsAtOnce, Exits):
         registry.register(plugin, "their-package", "1.0")
     assert not registry.problems
     monkeypatch.setattr(Registry, "discover", lambda: registry)
     monkeypatch.setattr(plugin_source, "entries_of_others", lambda: [EntryPoint("theirs", "theirs", "spec_sdk")])
+
+
+class Nowhere(Drafter):
+    """Can be made for no model."""
+
+    name = "nowhere"
+
+    def __init__(self, config: Any, models: Any) -> None:
+        raise KeyError("weights")
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        return TokenTree.root_only(request.pending_token)
+
+
+class Uncompiled(Constraint):
+    name = "uncompiled"
+
+    def compile(self, tokenizer: Any, vocabulary: int) -> Matcher:
+        raise KeyError("grammar")
+
+
+class FailsAtOnce(Constraint):
+    name = "fails_at_once"
+
+    def compile(self, tokenizer: Any, vocabulary: int) -> Matcher:
+        class Fails(Matcher):
+            def apply(self, logits_NV: Any, answer: Any, paths: Any) -> None:
+                raise KeyError("state")
+
+        return Fails()
+
+
+class Exits(Task):
+    name = "exits"
+
+    def run(self, app: Any) -> int:
+        sys.exit(3)
 
 
 def test_there_are_checks_for_every_kind_of_plugin() -> None:
@@ -97,6 +135,36 @@ def test_what_a_plugin_raises_is_told_with_its_place_as_json_too(cli: Cli) -> No
     assert found["plugin"] == {"kind": "policy", "name": "crashes", "package": "their-package", "version": "1.0"}
     failed = [check["evidence"] for check in found["checks"] if not check["passed"]]
     assert failed and failed[0].startswith("KeyError: 'no such step' (test_check.py, line ")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "failed", "fault"),
+    [
+        ("nowhere", 1, "FAIL  is made for a model: KeyError: 'weights' (test_check.py, line "),
+        ("uncompiled", 1, "FAIL  is made for a model: KeyError: 'grammar' (test_check.py, line "),
+        ("fails_at_once", 4, "KeyError: 'state' (test_check.py, line "),
+        ("exits", 2, "it called sys.exit(3), where it is to return its exit status"),
+    ],
+)
+def test_whatever_fails_is_a_line_and_the_others_follow(cli: Cli, plugin: str, failed: int, fault: str) -> None:
+    done = cli("task=check", f"plugin={plugin}")
+    assert done.status == 1 and fault in done.out, done.out + done.err
+    lines = done.out.splitlines()[1:]
+    assert sum(line.startswith("FAIL  ") for line in lines) == failed
+    assert done.err.endswith(f"{len(lines) - failed} of {len(lines)} checks passed\n")
+
+
+def test_what_was_left_out_is_hinted_at(cli: Cli) -> None:
+    left_out = " (some plugins of their-package could not be loaded: see task=plugins)"
+    assert left_out not in cli("task=check", "plugin=mine").error
+
+    class Mine(Drafter):
+        name = "mine"
+
+    Registry.discover().register(Mine, "their-package", "1.0")
+    for arguments in (("task=check", "plugin=mine"), ("task=check", "plugin=drafter/mine"), ("drafter=mine",)):
+        done = cli(*arguments)
+        assert done.status == 2 and done.error.endswith(left_out), done.err
 
 
 def test_parts_of_drafters_take_their_options(cli: Cli) -> None:

@@ -15,10 +15,21 @@ import pytest
 
 from spec_sdk import installed
 from spec_sdk import registry as registry_module
-from spec_sdk.contracts import Budget, Drafter, Policy, Request, Task, option
+from spec_sdk.contracts import (
+    Budget,
+    Drafter,
+    Guarantee,
+    Policy,
+    Request,
+    SamplingParams,
+    Task,
+    Verifier,
+    option,
+)
 from spec_sdk.errors import UserError
 from spec_sdk.hookspecs import hookimpl
 from spec_sdk.registry import Registry
+from spec_sdk_samplers.reference import ReferenceSampler
 from tests.cli.conftest import Result
 
 
@@ -228,6 +239,36 @@ def test_what_is_no_plugin_is_left_out() -> None:
     reasons = ["it lacks propose_one", "has no name", "not a dataclass", "without a default for depth", "no known kind"]
     for problem, reason in zip(registry.problems, [*reasons, "not a subclass"], strict=True):
         assert reason in problem.message
+
+
+def test_a_guarantee_is_a_known_one() -> None:
+    class Silent(Verifier):
+        name = "silent"
+
+    class Boastful(Verifier):
+        name = "boastful"
+        guarantee = "lossless"  # type: ignore[assignment]
+
+    class Vague(ReferenceSampler):
+        name = "vague"
+        guarantee = "nearly"  # type: ignore[assignment]
+
+    class Changing(Verifier):
+        """Says itself what it guarantees."""
+
+        name = "changing"
+
+        def guarantee_under(self, params: SamplingParams) -> Guarantee:
+            return "relaxed" if params.temperature else "exact"
+
+    registry = Registry()
+    for plugin in (Silent, Boastful, Vague, Changing):
+        registry.register(plugin, "mine")
+    assert registry.names("verifier") == ["changing"] and registry.names("sampler") == []
+    silent, boastful, vague = (problem.message for problem in registry.problems)
+    assert silent.endswith("Silent has no guarantee, which is one of exact, distribution, relaxed")
+    assert boastful.endswith("has the guarantee 'lossless', which is none of exact, distribution, relaxed")
+    assert vague.endswith("has the guarantee 'nearly', which is none of exact, distribution, relaxed")
 
 
 class Entry(EntryPoint):

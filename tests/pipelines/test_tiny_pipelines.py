@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from spec_sdk.contracts import Verdict
 from spec_sdk.errors import UserError
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
+from spec_sdk.tree import TokenTree
 from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -245,3 +247,18 @@ def test_speculation_on_attention_beside_a_drafter_that_wants_top_tokens(drafter
     speculating = pipeline("alspec", "cpu", checkpoint, *options, "policy.max_nodes=7")
     expected = tokens_of(speculating.vanilla(), PROMPT, NEW_TOKENS, ignore_eos=True)
     assert tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True) == expected
+
+
+def test_plain_decoding_takes_no_part_in_what_a_verifier_does(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def always_7(self: Any, tree: TokenTree, logits_NV: Any, request: Any) -> Verdict:
+        return Verdict([0], 7, tree)
+
+    speculating = pipeline("prompt_lookup", "cpu", checkpoint)
+    expected = tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True)
+    monkeypatch.setattr(type(speculating.verifier), "verify_one", always_7)
+    assert set(tokens_of(speculating, PROMPT, NEW_TOKENS, ignore_eos=True)) == {7}
+    assert tokens_of(speculating.vanilla(), PROMPT, NEW_TOKENS, ignore_eos=True) == expected
+    relaxed = pipeline("prompt_lookup", "cpu", checkpoint, "verifier=typical")
+    assert relaxed.guarantee == "relaxed" and relaxed.vanilla().guarantee == "exact"
