@@ -124,7 +124,7 @@ CONSTRAINING = (
     Mutant(
         "answers share one matcher",
         "spec_sdk/engine/token_engine.py",
-        "else request.constraint.begin(),",
+        "else begun(request.constraint),",
         "else request.constraint,",
         ("tests/pipelines/test_constrained.py::test_answers_of_one_constraint_beside_one_another",),
     ),

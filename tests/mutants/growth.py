@@ -280,8 +280,8 @@ GROWTH = (
     Mutant(
         "draft model: every tree has the first request's depth",
         GROWING_DRAFTER,
-        "self.growth.grow(tree, root, depths[i],",
-        "self.growth.grow(tree, root, depths[0],",
+        "self.growth.growing(tree, root, depths[i],",
+        "self.growth.growing(tree, root, depths[0],",
         (TOGETHER,),
     ),
     Mutant(

@@ -48,8 +48,8 @@ SELF_DRAFTING = (
     Mutant(
         "self-drafting: every tree has the first request's depth",
         DRAFTER,
-        "self.growth.grow(tree, root, budget.depth,",
-        "self.growth.grow(tree, root, budgets[0].depth,",
+        "self.growth.growing(tree, root, budget.depth,",
+        "self.growth.growing(tree, root, budgets[0].depth,",
         (f"{OF_DRAFTER}::test_requests_of_one_step_have_budgets_of_their_own",),
     ),
     Mutant(
