@@ -76,14 +76,17 @@ def _masks(prefix: int) -> dict[str, AttentionMask]:
 
 
 def _check_request(predictor: Predictor, ops: Ops, prefix: int, rng: torch.Generator) -> None:
-    """One request: six passes over a tree, of which paths are kept, with a roll back between them."""
+    """One request: six passes over a tree, of which paths are kept, with two roll backs between them: by a third, and
+    to where the predictor barely predicts.
+    """
     paths = ((0,), (0, 2, 5), (0, 1), (0,), (0, 2), (0,))
     # a value has room for the weight of every key
     D = prefix + sum(map(len, paths)) + _masks(prefix)["a tree"].queries
     kept_k, kept_v = (torch.randn((1, KV_HEADS, prefix, D), generator=rng) for _ in range(2))
     for step, path in enumerate(paths):
-        if step == 3:
-            prefix -= prefix // 3
+        if step in (3, 5):
+            few = next((length for length in range(1, prefix) if not predictor.always_exact(length)), prefix // 2)
+            prefix = prefix - prefix // 3 if step == 3 else few
             predictor.truncate(prefix)
             kept_k, kept_v = kept_k[:, :, :prefix], kept_v[:, :, :prefix]
         mask = _masks(prefix)["a tree"]

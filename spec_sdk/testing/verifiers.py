@@ -200,11 +200,17 @@ def _check_together(verifier: Verifier, plans: Sequence[DrawPlan], sampler: Samp
     for number, (tree, logits_NV, request) in enumerate(cases(-1)):
         verdicts = verifier.verify([tree], [logits_NV], [request])
         assert len(verdicts) == 1, f"{where}: {len(verdicts)} verdicts for 1 request"
-        _check_verdict(verdicts[0], tree, f"{where}, plan {number}: verifier {verifier.name!r}")
+        _check_verdict(verifier, verdicts[0], tree, f"{where}, plan {number}")
         alone.append(_outcome(verdicts[0]))
     for spoilt in (-1, len(plans) // 2):
         trees, logits, requests = zip(*cases(spoilt), strict=True)
-        verdicts = verifier.verify(trees, logits, requests)
+        try:
+            verdicts = verifier.verify(trees, logits, requests)
+        except Exception as error:
+            raise AssertionError(
+                f"{where}: beside request {spoilt}, whose logits are unusable, verify raised {in_a_line(error)}; an "
+                "exception in the place of its verdict ends that request alone"
+            ) from error
         assert len(verdicts) == len(plans), f"{where}: {len(verdicts)} verdicts for {len(plans)} requests"
         for number, (verdict, expected) in enumerate(zip(verdicts, alone, strict=True)):
             assert number == spoilt or _outcome(verdict) == expected, (
@@ -213,10 +219,11 @@ def _check_together(verifier: Verifier, plans: Sequence[DrawPlan], sampler: Samp
             )
 
 
-def _check_verdict(verdict: Verdict | Exception, tree: TokenTree, who: str) -> None:
-    assert not isinstance(verdict, Exception), f"{who}: {in_a_line(verdict)}"
-    fault = verdict_fault(verdict, tree, VOCABULARY)
-    assert fault is None, f"{who}: {fault}"
+def _check_verdict(verifier: Verifier, verdict: Verdict | Exception, tree: TokenTree, where: str) -> None:
+    # that names the verifier itself
+    assert not isinstance(verdict, PluginFault), f"{where}: {verdict}"
+    fault = in_a_line(verdict) if isinstance(verdict, Exception) else verdict_fault(verdict, tree, VOCABULARY)
+    assert fault is None, f"{where}: verifier {verifier.name!r}: {fault}"
 
 
 def _outcome(verdict: Verdict | Exception) -> tuple[list[int], int] | str:

@@ -408,6 +408,13 @@ class OneFaultForAll(MultiStep):
         return verdicts if fault is None else [fault] * len(verdicts)
 
 
+class RaisesForAll(MultiStep):
+    def verify(
+        self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
+    ) -> list[Verdict | Exception]:
+        return [self.verify_one(*case) for case in zip(trees, logits, requests, strict=True)]
+
+
 class LosesTheLast(MultiStep):
     def verify(
         self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]
@@ -420,6 +427,7 @@ class LosesTheLast(MultiStep):
     [
         (SharesRandomNumbers, r"temperature 1.0.*the verdict among others is .* alone it is"),
         (OneFaultForAll, "plan 0: the verdict among others is .*unusable logits"),
+        (RaisesForAll, "request 4, whose logits are unusable, verify raised UnusableLogits: .*; an exception in the"),
         (LosesTheLast, "4 verdicts for 8 requests"),
     ],
 )
@@ -665,7 +673,16 @@ def test_faulty_predictors_are_found_out(predictor: type[AttentionSink], fault: 
         check_predictor(predictor(AttentionSinkConfig(size=2)))
 
 
+class PicksForGood(PicksOnce):
+    """What was picked at the shortest prefix that it saw, which forgetting everything does not end."""
+
+    def truncate(self, length: int) -> None:
+        pass
+
+
 def test_keys_that_were_rolled_back_are_looked_for() -> None:
+    with pytest.raises(AssertionError, match="a request at prefix 17: a query attends to keys that it must not see"):
+        check_predictor(PicksForGood(None))
     with pytest.raises(AssertionError, match="a request at prefix 471: a query attends to keys that it must not see"):
         check_predictor(PicksOnce(None))
     check_predictor(PicksAnew(None))
