@@ -204,7 +204,7 @@ async def _read_events(case: Case, reader: asyncio.StreamReader, outcome: Outcom
 
 def _take_chunk(chunk: dict[str, Any], outcome: Outcome) -> None:
     outcome.error = chunk.get("error", outcome.error)
-    outcome.usage = chunk.get("usage", outcome.usage)
+    outcome.usage = chunk.get("usage") or outcome.usage
     for choice in chunk.get("choices", ()):
         index, text = choice["index"], choice.get("text", choice.get("delta", {}).get("content", ""))
         outcome.texts[index] = outcome.texts.get(index, "") + (text or "")

@@ -58,7 +58,7 @@ def test_joblib_keeps_table_summary_and_status(cli: Cli) -> None:
     assert result.error == FAILS
     assert [(job["status"], job["error"]) for job in summary()["jobs"]] == [(0, None), (2, FAILS)]
     assert summary()["jobs"][0]["summary"]["new_tokens"] == 4
-    assert [line.split()[-1] for line in result.err.splitlines() if "temperature=" in line][-2:] == ["ok", "bad"]
+    assert [line.split()[-1] for line in result.err.splitlines() if "temperature=" in line][-2:] == ["ok", "error"]
     assert sorted(p.name for p in Path("out").iterdir()) == [
         "0-sampling.temperature=0",
         "multirun.yaml",

@@ -86,7 +86,7 @@ def test_an_unknown_rule_is_named() -> None:
         rule = "multistep"
 
     target = TableModel(VOCABULARY, 0)
-    with pytest.raises(ValueError, match="unknown rule of acceptance 'multistep', did you mean 'multi_step'"):
+    with pytest.raises(ValueError, match="its rule .multistep. is unknown, did you mean .multi_step."):
         deviation(
             target,
             lambda: TableDrafter([target], TREES["top-2 tree"]),
