@@ -166,4 +166,25 @@ BENCH = (
         "speed < IMPLAUSIBLE",
         ("tests/cli/test_report_doubts.py",),
     ),
+    Mutant(
+        "bench: answers are held to no constraint",
+        "spec_sdk/bench/pipeline_candidate.py",
+        "            constraint=self._matcher,\n",
+        "",
+        ("tests/cli/test_bench.py::test_all_answers_are_held_to_the_constraint",),
+    ),
+    Mutant(
+        "compare: half an answer counts",
+        "spec_sdk/tasks/generate.py",
+        "return None if finished == begun else finished",
+        "return None",
+        ("tests/cli/test_generate.py::test_a_comparison_that_is_cut_off_is_of_whole_answers",),
+    ),
+    Mutant(
+        "report: acceptance of all batch sizes together",
+        "spec_sdk/run_report/inside_figures.py",
+        "summed_depths(series.answers(temperature, 1))",
+        "summed_depths(series.answers(temperature))",
+        ("tests/report/test_speed.py::test_depths_are_summed",),
+    ),
 )

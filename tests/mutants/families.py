@@ -74,4 +74,11 @@ FAMILIES = (
         "reach = scaling.factor",
         (f"{OF_ROPE}::test_dynamic_goes_by_the_longest_text_of_the_run",),
     ),
+    Mutant(
+        "a head that differs from the embedding is left out",
+        "spec_sdk/model/own_head.py",
+        "if found[head] == shape and all(map(equal, parts)) else untied",
+        "if True else untied",
+        ("tests/checkpoints/test_own_head.py",),
+    ),
 )

@@ -90,4 +90,18 @@ SWEEPS = (
         'signs = [-1 if direction == "maximize" else 1 for direction in directions]',
         (OF_SWEEPERS,),
     ),
+    Mutant(
+        "options of plugins that jobs choose are looked for in the sweep's own",
+        LOADER,
+        "if run_mode == RunMode.MULTIRUN else set()",
+        "if False else set()",
+        ("tests/cli/test_multirun.py::test_options_of_what_jobs_choose",),
+    ),
+    Mutant(
+        "a sweep keeps prompts that are not to be saved",
+        "spec_sdk/cli/sweep.py",
+        "if config.save_prompts:",
+        "if True:",
+        ("tests/cli/test_multirun.py::test_prompts_that_are_not_to_be_saved_are_in_no_file",),
+    ),
 )
