@@ -258,9 +258,9 @@ def metrics_of(
     }
     if len(runs) > 1:
         finished = finished_by_all(runs)
-        ratio = comparison(runs[0].summary(finished), runs[1].summary(finished))["speedup"]
-        compared = {"vanilla": runs[1].summary(), "speedup": ratio}
-        metrics["comparison"] = {**compared, "prompts": runs[1].records(prompts, save_prompts=False)}
+        compared = comparison(runs[0].summary(finished), runs[1].summary(finished))
+        whole = {"vanilla": runs[1].summary(), "prompts": runs[1].records(prompts, save_prompts=False)}
+        metrics["comparison"] = compared | whole
     return metrics
 
 

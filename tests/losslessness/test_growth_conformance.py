@@ -174,12 +174,16 @@ class Noting(Chain):
                 logits = yield 1
             if not self.goes_on(logits):
                 break
-            logprob_KW, token_KW = logits.top(1)
-            node = fed.add(node, int(token_KW), "chosen", drafter=drafter, probability=float(logprob_KW.exp()))
+            token, probability = self.likeliest(logits)
+            node = fed.add(node, token, "chosen", drafter=drafter, probability=probability)
         return fed.build().tree
 
     def goes_on(self, logits: DraftLogits) -> bool:
         return len(logits) > 0
+
+    def likeliest(self, logits: DraftLogits) -> tuple[int, float]:
+        logprob_KW, token_KW = logits.top(1)
+        return int(token_KW), float(logprob_KW.exp())
 
 
 class WantsRows(Noting):
@@ -187,15 +191,9 @@ class WantsRows(Noting):
         return True
 
 
-class GoesOnWithoutRows(Noting):
-    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
-        node, logits = 0, root
-        for level in range(depth):
-            if level:
-                logits = yield 1
-            token = int(logits.top(1)[1]) if len(logits) else 0
-            node = fed.add(node, token, "chosen", drafter=drafter, probability=0.5)
-        return fed.build().tree
+class GoesOnWithoutRows(WantsRows):
+    def likeliest(self, logits: DraftLogits) -> tuple[int, float]:
+        return super().likeliest(logits) if len(logits) else (0, 0.5)
 
 
 class NoGenerator(Chain):
