@@ -15,28 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
+from spec_sdk.policy.drafting_worth import DraftingWorth
 from spec_sdk.policy.forced_tokens import ForcedTokens
 from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES
 from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
-from spec_sdk.policy.running_times import RunningTime
-from spec_sdk.policy.stage_times import StageTimes
-
-PRICED_AGAIN = 8
-"""Cycles after which prices are worked out anew."""
-UNMEASURED = 0.3
-"""What a node is taken to cost, in plain steps, before any pass over several was timed: dear, so that only sure guesses
-are tried first.
-"""
-UNTRIED = 8
-"""After so many cycles in which no guess was worth that, half of it; then a third, and so on: else no pass over several
-would ever be timed where no guess is that sure.
-"""
-UNTRIED_SINCE = 64
-"""The same where passes over several were timed before: one that was slow for other reasons must not be the last."""
-GAINS_KEPT = 4
-"""Gains that are set against later losses, in ``patience``."""
-FORGET = 0.9
-"""What a cycle counts for one cycle later in the run's speed."""
+from spec_sdk.policy.prices import Prices
+from spec_sdk.policy.running_times import OUTLIER
+from spec_sdk.policy.stage_times import CATCH_UP, StageTimes
 
 
 @dataclass
@@ -59,6 +44,16 @@ class BreakEvenConfig:
     costs: str = option("auto", "what wider passes cost on this machine", choices=COSTS)
 
 
+class LearnedByAll:
+    """What a node costs, and whether guesses pay: learned by all requests of a run together."""
+
+    def __init__(self, config: BreakEvenConfig) -> None:
+        self.times = StageTimes()
+        self.prices = Prices(self.times, config.max_nodes)
+        self.worth = DraftingWorth(config.patience, config.retry)
+        self.since_plain = 0
+
+
 class BreakEvenPolicy(Policy):
     """Tells the drafter what nodes cost; pauses while drafting does not pay. For drafters with probabilities of nodes.
 
@@ -69,82 +64,77 @@ class BreakEvenPolicy(Policy):
     Config = BreakEvenConfig
     config: BreakEvenConfig
 
-    def __init__(self, config: BreakEvenConfig) -> None:
+    def __init__(self, config: BreakEvenConfig, learned: LearnedByAll | None = None) -> None:
         super().__init__(config)
-        self._times = StageTimes()
-        self._gained = 0.0
-        self._tokens = self._seconds = 0.0
-        self._failures = self._pause = self._since_plain = self._since_priced = self._wider_passes = 0
-        self._untried = 0
-        self._prices: tuple[float, ...] = ()
-        self._level = RunningTime()
-        self._tokens_per_second = 0.0
+        self.learned = learned or LearnedByAll(config)
+        self._unfed: int | None = None
 
     def for_request(self) -> BreakEvenPolicy:
-        # what a node costs, and whether guesses pay, is learned by all requests of a run together
-        return self
+        return type(self)(self.config, self.learned)
 
     def prepare(self, costs: CostSource, branches: bool) -> None:
+        self.learned.times.catches_up = costs.catches_up
         known = obtain_costs(costs, self.config.costs)
         if known is not None:
-            self._times.use(known)
+            self.learned.times.use(known)
 
     def budget(self, request: Request) -> Budget:
-        if self._times.plain.count < PLAIN_SAMPLES or self._pause > 0 or self._since_plain >= self.config.refresh:
+        learned, times, prices = self.learned, self.learned.times, self.learned.prices
+        if times.plain.count < PLAIN_SAMPLES or learned.worth.pauses or learned.since_plain >= self.config.refresh:
             return Budget(0)
-        rate = self._tokens_per_second
-        return Budget(self.config.max, self.config.max_nodes, self._prices, self._level.mean * rate, rate)
+        unfed = len(request.tokens) if self._unfed is None else self._unfed
+        remaining = request.max_new_tokens - request.new_tokens
+        catch_up_s = times.catch_up(unfed) if times.knows_catching_up else 0.0
+        if not learned.worth.is_worth(catch_up_s, remaining, times.plain.mean):
+            return Budget(0)
+        of_level, rate = prices.of_a_level, prices.tokens_per_second
+        return Budget(self.config.max, self.config.max_nodes, prices.of_nodes, of_level, rate)
 
     def observe(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "prefill":
-            # another prompt, another chance
-            self._failures //= 2
-            self._pause = min(self._pause, self.config.retry)
+            self._observe_prefill(event)
             return
-        times, rows, forced = self._times, event["tree_nodes"], ForcedTokens.of(event)
+        learned, times, prices = self.learned, self.learned.times, self.learned.prices
+        rows, forced, asked = event["tree_nodes"], ForcedTokens.of(event), event["budget"] > 0
         nodes, new = rows - forced.taken, len(event["tokens"]) - forced.emitted
         times.behind(event["prefix"])
         verify_s = event["verify_s"] + event["recover_s"]
         times.add_verify(forced.timed_rows(rows, times) if nodes == 1 else rows, verify_s)
-        self._since_plain = self._since_plain + 1 if nodes > 1 else 0
-        self._wider_passes += rows > 1
-        if nodes == 1:
-            self._untried += event["budget"] > 0
-        elif self._untried:
-            # the next cycles pay what this one took
-            self._untried, self._prices = 0, ()
-        verify_s -= forced.seconds(times)
-        if not event["budget"]:
-            self._pause -= 1
-        else:
+        learned.since_plain = learned.since_plain + 1 if nodes > 1 else 0
+        prices.observe_tree(rows, nodes, asked)
+        unfed, self._unfed = self._unfed or 0, len(event["tokens"]) + (0 if asked else self._unfed or 0)
+        if asked:
             # a plain step is no loss of drafting, however long it took
-            self._book(new, event["draft_s"] + (verify_s if nodes > 1 else times.plain.mean))
-            if event["drafted"]:
-                self._level.add(event["draft_s"] / event["drafted"])
-        self._since_priced += 1
-        # a constraint may force tokens from the first step on: then no plain one was timed yet
-        if times.plain.count and (not self._prices or self._since_priced >= PRICED_AGAIN):
-            self._set_prices()
+            plain_s = times.plain.mean
+            seconds = self._drafting(event["drafted"], unfed, event["draft_s"])
+            seconds += verify_s - forced.seconds(times) if nodes > 1 else plain_s
+            prices.observe_speed(new, seconds)
+            prices.observe_levels(event["drafted"], event["accepted"])
+            learned.worth.drafted(new * plain_s - seconds, plain_s)
+        else:
+            learned.worth.stepped_plainly(times.plain.mean)
+        prices.renew()
 
-    def _book(self, new: int, seconds: float) -> None:
-        plain = self._times.plain.mean
-        self._tokens, self._seconds = FORGET * self._tokens + new, FORGET * self._seconds + seconds
-        most_s = self.config.patience * plain
-        self._gained = min(self._gained + new * plain - seconds, GAINS_KEPT * most_s)
-        if self._gained < -most_s:
-            self._pause = min(self.config.retry << self._failures, LONGEST_WAIT)
-            self._failures, self._gained = min(self._failures + 1, 16), 0.0
+    def _observe_prefill(self, event: Mapping[str, Any]) -> None:
+        learned, tokens, started_s = self.learned, event["tokens"], event["drafter_s"]
+        learned.worth.forgive()
+        learned.times.drafts_with_model = event["draft"] is not None
+        learned.times.add_prefill(tokens, event["seconds"] - (started_s or 0.0))
+        self._unfed = tokens + 1
+        if started_s is not None:
+            self._unfed = 1
+            learned.times.add_start(tokens, started_s)
+            learned.worth.paid(started_s)
 
-    def _set_prices(self) -> None:
-        """A second is worth what it makes on average: with drafts, or without them where those make less."""
-        times, self._since_priced = self._times, 0
-        plain = times.plain.mean
-        token_s = min(plain, self._seconds / self._tokens) if self._tokens else plain
-        known = times.has_curve or self._wider_passes > 0
-        reduced = 1 / (1 + self._untried / (UNTRIED_SINCE if known else UNTRIED))
-        prices = [0.0]
-        for nodes in range(2, self.config.max_nodes + 1):
-            # a measured curve may dip where it is flat: a wider pass is never taken to cost less
-            costs_s = times.verify(nodes) - plain if known else UNMEASURED * (nodes - 1) * plain
-            prices.append(max(prices[-1], reduced * costs_s / token_s))
-        self._prices, self._tokens_per_second = tuple(prices), 1 / token_s
+    def _drafting(self, drafted: int, unfed: int, draft_s: float) -> float:
+        """The seconds of a call for a draft without those of catching up, which may be one's inside another drafter."""
+        times = self.learned.times
+        usual_s = times.draft(drafted) if drafted else times.silence.mean
+        if unfed < CATCH_UP or not times.catches_up:
+            times.add_draft(drafted, 1, drafted, unfed, draft_s)
+            return min(draft_s, max(OUTLIER * usual_s, times.plain.mean))
+        # a quarter at least, in case the guess of the draft itself is far too high
+        caught_up_s = max(draft_s - usual_s, draft_s / 4)
+        times.add_start(unfed, caught_up_s)
+        self.learned.worth.paid(caught_up_s)
+        return draft_s - caught_up_s

@@ -72,6 +72,11 @@ class StageTimes:
         return bool(self._draft)
 
     @property
+    def knows_catching_up(self) -> bool:
+        """Whether catching up was timed yet."""
+        return self._feed.count > 0
+
+    @property
     def settled(self) -> bool:
         """Whether there are enough samples to tell an outlier."""
         return sum(times.samples(1) for times in self._draft.values()) >= 3 and self._verify.samples(2) >= 3

@@ -17,7 +17,7 @@ WORTH = f"{DRAFTERS}/model_worth.py"
 MODEL_SOURCE = f"{DRAFTERS}/model_source.py"
 GROWING = f"{DRAFTERS}/growing_draft.py"
 SCHEDULER = "spec_sdk/engine/scheduler.py"
-POLICY = "spec_sdk/policy/break_even.py"
+POLICY, PRICES, WORTH = (f"spec_sdk/policy/{name}.py" for name in ("break_even", "prices", "drafting_worth"))
 OF_AUTOMATON = "tests/drafters/test_suffix_automaton.py::test_runs_and_followers_are_those_that_counting_finds"
 OF_DRAFTERS = "tests/drafters/test_retrieval.py"
 OF_MIXED = "tests/drafters/test_mixed.py"
@@ -333,30 +333,30 @@ RETRIEVAL = (
     ),
     Mutant(
         "break_even: what was never tried stays dear",
-        POLICY,
+        PRICES,
         "(UNTRIED_SINCE if known else UNTRIED)",
         "(UNTRIED_SINCE if known else 1e9)",
         (f"{OF_POLICY}::test_what_is_unknown_becomes_cheaper_until_it_is_tried",),
     ),
     Mutant(
         "break_even: what looked dear once is never tried again",
-        POLICY,
+        PRICES,
         "max(prices[-1], reduced * costs_s / token_s)",
         "max(prices[-1], (1 if known else reduced) * costs_s / token_s)",
         (f"{OF_POLICY}::test_a_slow_first_pass_is_not_the_last",),
     ),
     Mutant(
         "break_even: what was tried again stays cheap",
-        POLICY,
-        "            self._untried, self._prices = 0, ()\n",
+        PRICES,
+        "            self._untried, self.of_nodes = 0, ()\n",
         "            pass\n",
         (f"{OF_POLICY}::test_where_nothing_pays_it_is_hardly_tried",),
     ),
     Mutant(
         "break_even: a level's price is of a whole draft",
-        POLICY,
-        'self._level.add(event["draft_s"] / event["drafted"])',
-        'self._level.add(event["draft_s"])',
+        PRICES,
+        "self._times.draft(3) - self._times.draft(2)",
+        "self._times.draft(3)",
         (f"{OF_POLICY}::test_what_a_level_and_a_second_are_worth_is_said",),
     ),
     Mutant(
@@ -382,16 +382,37 @@ RETRIEVAL = (
     ),
     Mutant(
         "break_even: prices are per node, not of the tree",
-        POLICY,
+        PRICES,
         "reduced * costs_s / token_s))",
         "reduced * costs_s / token_s / nodes))",
         (f"{OF_POLICY}::test_prices_are_those_of_the_cost_curve",),
     ),
     Mutant(
-        "break_even: every pause is as long as the first",
+        "break_even: catching up is a loss of drafting",
         POLICY,
-        "self.config.retry << self._failures",
-        "self.config.retry",
+        "return draft_s - caught_up_s",
+        "return draft_s",
+        (f"{OF_POLICY}::test_a_start_and_catching_up_are_no_losses_of_drafting",),
+    ),
+    Mutant(
+        "break_even: a drafter's start inside another one is a loss of drafting",
+        POLICY,
+        "min(draft_s, max(OUTLIER * usual_s, times.plain.mean))",
+        "draft_s",
+        (f"{OF_POLICY}::test_a_call_that_takes_far_longer_than_others_counts_for_one_plain_step",),
+    ),
+    Mutant(
+        "break_even: it catches up however little of the answer is left",
+        WORTH,
+        "gain_s * remaining / TOKENS_OF_A_CYCLE",
+        "gain_s * 1e9",
+        (f"{OF_POLICY}::test_it_catches_up_where_the_rest_of_the_answer_is_worth_it",),
+    ),
+    Mutant(
+        "break_even: every pause is as long as the first",
+        WORTH,
+        "self._retry << self._failures",
+        "self._retry",
         (f"{OF_POLICY}::test_it_pauses_longer_each_time_drafting_loses_time",),
     ),
 )

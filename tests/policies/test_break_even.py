@@ -10,9 +10,10 @@ import pytest
 
 from spec_sdk.contracts import Budget, CostCurve, SamplingParams
 from spec_sdk.policy import BreakEvenConfig, BreakEvenPolicy
-from spec_sdk.policy.break_even import UNMEASURED, UNTRIED_SINCE
+from spec_sdk.policy.prices import UNMEASURED, UNTRIED_SINCE
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk_drafters.guessing import worthwhile
+from tests.policies.machine import Machine, play, steady
 from tests.policies.worlds import FLAT, STEEP, WORLDS, Known
 
 REQUEST = request_for([1], reference_sampler(SamplingParams()), 0).view
@@ -26,11 +27,27 @@ def cycle(budget: int, nodes: int, new: int, verify_s: float, draft_s: float = 0
         "budget": budget,
         "tree_nodes": nodes,
         "drafted": min(budget, nodes - 1),
+        "accepted": new - 1,
         "tokens": [0] * new,
         "verify_s": verify_s,
         "recover_s": 0.0,
         "draft_s": draft_s,
     }
+
+
+def prefill(tokens: int, drafter_s: float | None = None, seconds: float = 0.0) -> dict[str, Any]:
+    started = drafter_s or 0.0
+    return {
+        "event": "prefill",
+        "tokens": tokens,
+        "seconds": seconds + started,
+        "drafter_s": drafter_s,
+        "draft": "a draft model",
+    }
+
+
+def asking(prompt: int, max_new_tokens: int = 96) -> Any:
+    return request_for([1] * prompt, reference_sampler(SamplingParams()), 0, max_new_tokens=max_new_tokens).view
 
 
 def warm(**options: Any) -> BreakEvenPolicy:
@@ -69,7 +86,7 @@ def test_prices_are_learned_from_the_passes_of_the_run() -> None:
             # as many tokens as pay for it, so that a second is worth what it is in plain decoding
             policy.observe(cycle(4, nodes, 2, 2 * PLAIN_S if nodes == 1 else passes * PLAIN_S))
             policy.observe(cycle(0, 1, 1, PLAIN_S))
-    learned = policy.budget(REQUEST).node_costs or policy._prices
+    learned = policy.budget(REQUEST).node_costs or policy.learned.prices.of_nodes
     assert learned[8] - learned[4] == pytest.approx(1.2, rel=0.35)
 
 
@@ -80,7 +97,7 @@ def test_where_drafts_make_tokens_fast_a_second_is_worth_more() -> None:
         fast.observe(cycle(4, 4, 3, PLAIN_S * 1.5))
         policy.observe(cycle(4, 8, 2, PLAIN_S * 2))
         fast.observe(cycle(4, 8, 4, PLAIN_S * 2))
-    assert fast._prices[7] > 1.5 * policy._prices[7]
+    assert fast.learned.prices.of_nodes[7] > 1.5 * policy.learned.prices.of_nodes[7]
 
 
 def test_it_pauses_longer_each_time_drafting_loses_time() -> None:
@@ -96,7 +113,7 @@ def test_it_pauses_longer_each_time_drafting_loses_time() -> None:
             policy.observe(cycle(0, 1, 1, PLAIN_S))
     assert pauses[:4] == [4, 8, 16, 32]
     # another prompt: another chance
-    policy.observe({"event": "prefill"})
+    policy.observe(prefill(1, drafter_s=0.0))
     for _ in range(4):
         policy.observe(cycle(0, 1, 1, PLAIN_S))
     assert policy.budget(REQUEST).depth > 0
@@ -134,22 +151,91 @@ def test_a_plain_step_is_timed_anew_now_and_then() -> None:
 def test_what_a_cycle_without_a_draft_costs_is_drafting_alone() -> None:
     """Where nothing is worth its price the tree is the root: a plain step, and timed as one."""
     policy = warm(patience=1.0)
-    before = policy._times.plain.count
+    before = policy.learned.times.plain.count
     for _ in range(5):
         policy.observe(cycle(4, 1, 1, PLAIN_S, draft_s=0.0005))
         assert policy.budget(REQUEST).depth
-    assert policy._times.plain.count == before + 5
-    assert policy._gained == pytest.approx(-5 * 0.0005)
+    assert policy.learned.times.plain.count == before + 5
+    # 0.12 steps were lost
+    for lost in (0.5, 0.3, 0.2):
+        assert policy.budget(REQUEST).depth
+        policy.observe(cycle(4, 5, 1, PLAIN_S, draft_s=lost * PLAIN_S))
+    assert not policy.budget(REQUEST).depth
 
 
 def test_what_a_level_and_a_second_are_worth_is_said() -> None:
-    policy = warm()
-    for _ in range(40):
-        policy.observe(cycle(4, 5, 2, PLAIN_S, draft_s=0.6 * PLAIN_S))
+    policy = warm(refresh=10**6)
+    for _ in range(60):
+        # each level takes 0.15 plain steps behind 0.1, and every other one gives a token where it is reached
+        policy.observe(cycle(2, 3, 2, PLAIN_S, draft_s=0.4 * PLAIN_S))
+        policy.observe(cycle(4, 5, 3, PLAIN_S, draft_s=0.7 * PLAIN_S))
     budget = policy.budget(REQUEST)
-    # two tokens in 1.6 plain steps; a level took 0.15 of one
-    assert budget.tokens_per_second == pytest.approx(2 / 1.6 / PLAIN_S, rel=0.02)
-    assert budget.level_cost == pytest.approx(0.15 * 2 / 1.6, rel=0.02)
+    rate = 5 / 3.1 / PLAIN_S
+    assert budget.tokens_per_second == pytest.approx(rate, rel=0.03)
+    # of two levels the second was reached and gave nothing, of four the second was and did, and the third gave nothing
+    assert budget.level_cost == pytest.approx((0.15 * PLAIN_S * rate + budget.node_costs[1]) / (1 / 3), rel=0.1)
+
+
+def test_a_start_and_catching_up_are_no_losses_of_drafting() -> None:
+    """Each takes six plain steps; what is drafted behind them gains."""
+    learned = warm(refresh=10**6)
+    for late in (False, True, True):
+        policy = learned.for_request()
+        policy.observe(prefill(300, drafter_s=None if late else 6 * PLAIN_S, seconds=12 * PLAIN_S))
+        assert policy.budget(asking(301)).depth
+        policy.observe(cycle(2, 3, 1, PLAIN_S, draft_s=(6.2 if late else 0.2) * PLAIN_S))
+        assert policy.budget(asking(302)).depth
+    assert learned.learned.times.draft(2) == pytest.approx(0.2 * PLAIN_S)
+    assert learned.learned.times.catch_up(300) == pytest.approx(6 * PLAIN_S, rel=0.2)
+
+
+@pytest.mark.parametrize("drafts_in_another_drafter", [True, False])
+def test_a_call_that_takes_far_longer_than_others_counts_for_one_plain_step(drafts_in_another_drafter: bool) -> None:
+    policy = warm(refresh=10**6, patience=1.5)
+    policy.learned.times.catches_up = not drafts_in_another_drafter
+    policy.observe(prefill(300, drafter_s=0.0))
+    for _ in range(3):
+        policy.observe(cycle(2, 3, 1, PLAIN_S, draft_s=0.05 * PLAIN_S))
+    policy.observe(cycle(2, 3, 1, PLAIN_S, draft_s=50 * PLAIN_S))
+    assert policy.budget(REQUEST).depth
+    policy.observe(cycle(2, 3, 1, 1.5 * PLAIN_S, draft_s=0.05 * PLAIN_S))
+    assert not policy.budget(REQUEST).depth
+
+
+def test_it_catches_up_where_the_rest_of_the_answer_is_worth_it() -> None:
+    """A start takes 30 plain steps, and a cycle gains 0.8."""
+    learned = warm(refresh=10**6)
+    for _ in range(3):
+        policy = learned.for_request()
+        policy.observe(prefill(3000, drafter_s=30 * PLAIN_S))
+        for _ in range(40):
+            policy.observe(cycle(2, 3, 2, 1.1 * PLAIN_S, draft_s=0.1 * PLAIN_S))
+    for remaining, asked in ((500, True), (40, False)):
+        policy = learned.for_request()
+        policy.observe(prefill(3000))
+        assert (policy.budget(asking(3001, remaining)).depth > 0) == asked
+    # it is tried in the end, though what was gained says that it will not pay
+    steps = 0
+    while not policy.budget(asking(3001, 40)).depth and steps < 5000:
+        policy.observe(cycle(0, 1, 1, PLAIN_S))
+        steps += 1
+    assert 1500 < steps < 4500
+
+
+def test_where_a_draft_model_never_pays_a_run_loses_little() -> None:
+    machine = Machine(draft_per_token=0.3, feed=0.03, verify_per_token=0.1, prefill=0.1)
+    policy = BreakEvenPolicy(BreakEvenConfig(costs="learn"))
+    played = play(machine, policy, [steady(0.05)] * 20, 200, prompt=300)
+    assert 0.93 < played.ratio < 1
+
+
+def test_where_a_draft_model_pays_it_is_asked_behind_every_prompt() -> None:
+    """Though each start takes as long as nine plain steps."""
+    machine = Machine(draft_per_token=0.1, feed=0.03, verify_per_token=0.02, prefill=0.1)
+    policy = BreakEvenPolicy(BreakEvenConfig(max=2, costs="learn"))
+    played = play(machine, policy, [steady(0.8)] * 20, 200, prompt=300)
+    assert sum(budget > 0 for budget in played.budgets) > 0.95 * len(played.budgets)
+    assert played.ratio > 1.6
 
 
 def test_what_is_unknown_becomes_cheaper_until_it_is_tried() -> None:

@@ -39,10 +39,12 @@ class MixedDrafter(RetrievalDrafter):
     Whether the model is asked, and for how much, depends on what is past alone: the text, and what asking gained and
     took before. Tokens that the model chose compete with the other guesses, node by node. Tokens that it drew are all
     in the tree, and the guesses beside them were fixed before: so a rejected draw tells the verifier what it told the
-    model, and the distribution of the output stays.
+    model, and the distribution of the output stays. What the model has to catch up with is weighed here as well, so no
+    policy need.
     """
 
     name = "mixed"
+    catches_up = False
     Config = MixedConfig
     config: MixedConfig
 

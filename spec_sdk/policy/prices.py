@@ -1,0 +1,89 @@
+"""What nodes, levels and seconds are worth in a run, in tokens: from what its passes and its drafts took."""
+
+from __future__ import annotations
+
+from spec_sdk.policy.stage_times import StageTimes
+
+PRICED_AGAIN = 8
+"""Cycles after which prices are worked out anew."""
+UNMEASURED = 0.3
+"""What a node is taken to cost, in plain steps, before any pass over several was timed: dear, so that only sure guesses
+are tried first.
+"""
+UNTRIED = 8
+"""After so many cycles in which no guess was worth that, half of it; then a third, and so on: else no pass over several
+would ever be timed where no guess is that sure.
+"""
+UNTRIED_SINCE = 64
+"""The same where passes over several were timed before: one that was slow for other reasons must not be the last."""
+FORGET = 0.9
+"""What a cycle counts for one cycle later in the run's speed."""
+FORGET_LEVELS = 0.98
+"""The same in what levels gave."""
+GIVEN_BY_A_LEVEL = 0.5
+"""Tokens that a level gives where the one above it was accepted, before any was drafted; counts for so many levels."""
+GIVEN_WEIGHT = 4.0
+
+
+class Prices:
+    """Works prices out anew every few cycles. All are in tokens that the run makes in the same time.
+
+    ``of_nodes[n - 1]``: what a tree of n nodes costs beyond a plain step, up to ``most_nodes``; never less than that
+    of n - 1. ``tokens_per_second``: what a second makes on average, with drafts, or without them where those make less.
+    """
+
+    def __init__(self, times: StageTimes, most_nodes: int) -> None:
+        self._times = times
+        self._most_nodes = most_nodes
+        self._tokens = self._seconds = 0.0
+        self._given = self._reached = 0.0
+        self._since_set = self._wider_passes = self._untried = 0
+        self.of_nodes: tuple[float, ...] = ()
+        self.tokens_per_second = 0.0
+
+    @property
+    def of_a_level(self) -> float:
+        """How probably a level must be reached to be worth drafting: its time and a node's price, by what a level gives
+        where it is reached. 0 before a draft was timed.
+        """
+        if not self._times.known or len(self.of_nodes) < 2:
+            return 0.0
+        seconds = max(0.0, self._times.draft(3) - self._times.draft(2))
+        given = (self._given + GIVEN_WEIGHT * GIVEN_BY_A_LEVEL) / (self._reached + GIVEN_WEIGHT)
+        return (seconds * self.tokens_per_second + self.of_nodes[1]) / max(given, 0.01)
+
+    def observe_tree(self, rows: int, nodes: int, asked: bool) -> None:
+        """A pass over ``rows``, ``nodes`` of them a tree's, whether or not a draft was asked for."""
+        self._since_set += 1
+        self._wider_passes += rows > 1
+        if nodes == 1:
+            self._untried += asked
+        elif self._untried:
+            # the next cycles pay what this one took
+            self._untried, self.of_nodes = 0, ()
+
+    def observe_speed(self, new: int, seconds: float) -> None:
+        """A cycle in which a draft was asked for gave so many tokens in so long."""
+        self._tokens, self._seconds = FORGET * self._tokens + new, FORGET * self._seconds + seconds
+
+    def observe_levels(self, drafted: int, accepted: int) -> None:
+        """Of so many levels so many were accepted."""
+        if drafted > 1:
+            self._given = FORGET_LEVELS * self._given + max(0, accepted - 1)
+            self._reached = FORGET_LEVELS * self._reached + min(accepted, drafted - 1)
+
+    def renew(self) -> None:
+        """Work them out, if it is time. A constraint may force tokens from the first step on, and none is timed yet."""
+        if not self._times.plain.count or (self.of_nodes and self._since_set < PRICED_AGAIN):
+            return
+        times, self._since_set = self._times, 0
+        plain = times.plain.mean
+        token_s = min(plain, self._seconds / self._tokens) if self._tokens else plain
+        known = times.has_curve or self._wider_passes > 0
+        reduced = 1 / (1 + self._untried / (UNTRIED_SINCE if known else UNTRIED))
+        prices = [0.0]
+        for nodes in range(2, self._most_nodes + 1):
+            # a measured curve may dip where it is flat: a wider pass is never taken to cost less
+            costs_s = times.verify(nodes) - plain if known else UNMEASURED * (nodes - 1) * plain
+            prices.append(max(prices[-1], reduced * costs_s / token_s))
+        self.of_nodes, self.tokens_per_second = tuple(prices), 1 / token_s
