@@ -87,8 +87,8 @@ class BreakEvenPolicy(Policy):
         catch_up_s = times.catch_up(unfed) if times.knows_catching_up else 0.0
         if not learned.worth.is_worth(catch_up_s, remaining, times.plain.mean):
             return Budget(0)
-        of_level, rate = prices.of_a_level, prices.tokens_per_second
-        return Budget(self.config.max, self.config.max_nodes, prices.of_nodes, of_level, rate)
+        depth, of_level = prices.deepest(self.config.max), prices.of_a_level
+        return Budget(depth, self.config.max_nodes, prices.of_nodes, of_level, prices.tokens_per_second)
 
     def observe(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "prefill":

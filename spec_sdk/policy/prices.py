@@ -23,6 +23,11 @@ FORGET_LEVELS = 0.98
 GIVEN_BY_A_LEVEL = 0.5
 """Tokens that a level gives where the one above it was accepted, before any was drafted; counts for so many levels."""
 GIVEN_WEIGHT = 4.0
+ACCEPTED_BEHIND = 0.6
+"""Of drafts that were accepted up to some depth, how many are one level deeper, before any went so deep; counts for so
+many drafts.
+"""
+ACCEPTED_WEIGHT = 2.0
 
 
 class Prices:
@@ -37,20 +42,43 @@ class Prices:
         self._most_nodes = most_nodes
         self._tokens = self._seconds = 0.0
         self._given = self._reached = 0.0
+        self._drafted: list[float] = []
+        self._accepted: list[float] = []
         self._since_set = self._wider_passes = self._untried = 0
         self.of_nodes: tuple[float, ...] = ()
         self.tokens_per_second = 0.0
 
     @property
     def of_a_level(self) -> float:
-        """How probably a level must be reached to be worth drafting: its time and a node's price, by what a level gives
-        where it is reached. 0 before a draft was timed.
+        """How probably a level must be reached to be worth drafting: its price, by what a level gives where it is
+        reached.
         """
-        if not self._times.known or len(self.of_nodes) < 2:
-            return 0.0
-        seconds = max(0.0, self._times.draft(3) - self._times.draft(2))
         given = (self._given + GIVEN_WEIGHT * GIVEN_BY_A_LEVEL) / (self._reached + GIVEN_WEIGHT)
-        return (seconds * self.tokens_per_second + self.of_nodes[1]) / max(given, 0.01)
+        return self._level_price / max(given, 0.01)
+
+    @property
+    def _level_price(self) -> float:
+        """What a level of one node takes to draft and to score. Without a model nodes alone have prices."""
+        if not self._times.drafts_with_model or len(self.of_nodes) < 2:
+            return 0.0
+        return self._times.draft_level() * self.tokens_per_second + self.of_nodes[1]
+
+    def deepest(self, most: int) -> int:
+        """How deep a draft may go: no deeper than its levels were worth their price, of drafts that went so deep.
+
+        One that looks at prices ends by itself where its tokens are unsure, and those that go on are accepted. Drawn
+        trees, which do not look at them, are kept from going to ``most`` every time. A drafter that weighs by itself
+        what its model takes is not kept from anything.
+        """
+        price, share = self._level_price if self._times.catches_up else 0.0, 1.0
+        for depth in range(1, most + 1):
+            drafted, accepted = 0.0, 0.0
+            if depth <= len(self._drafted):
+                drafted, accepted = self._drafted[depth - 1], self._accepted[depth - 1]
+            share = (accepted + ACCEPTED_WEIGHT * ACCEPTED_BEHIND * share) / (drafted + ACCEPTED_WEIGHT)
+            if share < price:
+                return max(1, depth - 1)
+        return most
 
     def observe_tree(self, rows: int, nodes: int, asked: bool) -> None:
         """A pass over ``rows``, ``nodes`` of them a tree's, whether or not a draft was asked for."""
@@ -68,6 +96,11 @@ class Prices:
 
     def observe_levels(self, drafted: int, accepted: int) -> None:
         """Of so many levels so many were accepted."""
+        new = [0.0] * (drafted - len(self._drafted))
+        for counts, reached in ((self._drafted, drafted), (self._accepted, accepted)):
+            counts.extend(new)
+            # those of depths that are not drafted any more fade too, so that they are tried again in the end
+            counts[:] = [FORGET_LEVELS * count + (depth < reached) for depth, count in enumerate(counts)]
         if drafted > 1:
             self._given = FORGET_LEVELS * self._given + max(0, accepted - 1)
             self._reached = FORGET_LEVELS * self._reached + min(accepted, drafted - 1)

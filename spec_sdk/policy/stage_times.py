@@ -97,6 +97,15 @@ class StageTimes:
             return seconds * float(WIDER ** math.log2(width / nearest))
         return seconds * self._levels(depth, width) / self._levels(depth, nearest)
 
+    def draft_level(self) -> float:
+        """Drafting one level more, whatever its depth: as all depths together say."""
+        times = self._draft.get(1)
+        if times is None:
+            return max(0.0, self.draft(3) - self.draft(2))
+        slope = times.line[1]
+        shaped = self._costs is not None and self._costs.draft is not None
+        return slope * (self._levels(3, 1) - self._levels(2, 1)) if shaped else slope
+
     def _levels(self, depth: int, width: int) -> float:
         """What a draft model's passes take to grow a tree: one that feeds what was committed, and one for each level
         that has children.

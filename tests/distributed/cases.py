@@ -70,7 +70,13 @@ PIPELINES = {
     ],
     # heads are on the leader alone, and read states that all ranks have
     # in few bits a head's rows are rounded on one process and not on several, and sampled answers are others
-    "eagle_tree": ["pipeline=eagle_tree", "drafter.checkpoint=eagle", "drafter.method=eagle", "drafter.weights=dense"],
+    "eagle_tree": [
+        "pipeline=eagle_tree",
+        "policy=fixed",
+        "drafter.checkpoint=eagle",
+        "drafter.method=eagle",
+        "drafter.weights=dense",
+    ],
     "mixed_eagle": ["pipeline=mixed_eagle", "drafter.model.checkpoint=eagle", "drafter.model.method=eagle", *DRAFTING],
     "medusa_tree": ["pipeline=medusa_tree", "drafter.checkpoint=medusa"],
     "hydra_tree": ["pipeline=hydra_tree", "drafter.checkpoint=hydra"],

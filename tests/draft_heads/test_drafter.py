@@ -218,7 +218,13 @@ PROMPTS = [[5 + (i * j * j) % 80 for j in range(length)] for i, length in enumer
 def test_tokens_are_the_same_alone_and_among_others(
     head: str, growth: str, sampling: tuple[str, ...], target: Path, heads: dict[str, Path]
 ) -> None:
-    chosen = ("pipeline=eagle_tree", f"drafter.checkpoint={heads[head]}", f"drafter.growth={growth}", *sampling)
+    chosen = (
+        "pipeline=eagle_tree",
+        "policy=fixed",
+        f"drafter.checkpoint={heads[head]}",
+        f"drafter.growth={growth}",
+        *sampling,
+    )
     pipeline = pipeline_of(target, *chosen)
     alone = {i: answers(pipeline, 1, PROMPTS[: i + 1])[i] for i in (0, 3, 5)}
     for slots in (2, 6):

@@ -11,7 +11,7 @@ TOKENS = 24
 
 
 def test_it_is_found_and_drafts() -> None:
-    drafted = pipeline_of("pipeline=eagle_tree", "model.dtype=float32")
+    drafted = pipeline_of("pipeline=eagle_tree", "policy=fixed", "model.dtype=float32")
     plain = drafted.vanilla()
     cycles: list[Mapping[str, Any]] = []
     answered = 0

@@ -355,8 +355,8 @@ RETRIEVAL = (
     Mutant(
         "break_even: a level's price is of a whole draft",
         PRICES,
-        "self._times.draft(3) - self._times.draft(2)",
-        "self._times.draft(3)",
+        "self._times.draft_level() * self.tokens_per_second",
+        "self._times.draft(3) * self.tokens_per_second",
         (f"{OF_POLICY}::test_what_a_level_and_a_second_are_worth_is_said",),
     ),
     Mutant(
@@ -407,6 +407,13 @@ RETRIEVAL = (
         "gain_s * remaining / TOKENS_OF_A_CYCLE",
         "gain_s * 1e9",
         (f"{OF_POLICY}::test_it_catches_up_where_the_rest_of_the_answer_is_worth_it",),
+    ),
+    Mutant(
+        "break_even: drawn drafts go as deep as may be",
+        PRICES,
+        "            if share < price:\n",
+        "            if share < 0:\n",
+        ("tests/policies/test_break_even_beside_fixed.py::test_it_is_nearly_as_fast_as_the_best_fixed_depth",),
     ),
     Mutant(
         "break_even: every pause is as long as the first",

@@ -137,7 +137,7 @@ SAMPLED = ("sampling.temperature=1", "sampling.seed=3", "deterministic=true")
         ("pipeline=sd_chain",),
         ("pipeline=sd_chain", "model.weights=auto", "sampling.top_p=0.9", "sampling.temperature=0.8"),
         ("pipeline=sd_chain", "drafter.temperature=0.6", "drafter.growth=static", "drafter.widths=[1]"),
-        ("pipeline=eagle_tree", "drafter.width=1", "drafter.growth=beam", "sampling.top_k=40"),
+        ("pipeline=eagle_tree", "policy=fixed", "drafter.width=1", "drafter.growth=beam", "sampling.top_k=40"),
         ("pipeline=easyspec_paper", "drafter.width=1"),
     ],
     ids=" ".join,

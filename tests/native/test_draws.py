@@ -177,7 +177,7 @@ def test_unusable_logits() -> None:
     [
         ("pipeline=sd_chain",),
         ("pipeline=sd_chain", "drafter.width=3", "sampling.top_p=0.9"),
-        ("pipeline=eagle_tree", "drafter.growth=static", "drafter.widths=[3,2]"),
+        ("pipeline=eagle_tree", "policy=fixed", "drafter.growth=static", "drafter.widths=[3,2]"),
     ],
     ids=" ".join,
 )

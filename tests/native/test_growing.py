@@ -384,8 +384,8 @@ def test_parts_that_the_kernels_lack(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("pipeline=eagle_tree",),
-        ("pipeline=eagle_tree", "drafter.growth=beam", "drafter.width=2", "model.weights=auto"),
+        ("pipeline=eagle_tree", "policy=fixed"),
+        ("pipeline=eagle_tree", "policy=fixed", "drafter.growth=beam", "drafter.width=2", "model.weights=auto"),
         ("pipeline=mixed_eagle", "policy=fixed", "policy.depth=3"),
         ("pipeline=sd_chain", "model.dtype=bfloat16"),
         ("pipeline=sd_chain", "drafter.growth=static", "drafter.widths=[2,1,1]"),

@@ -35,14 +35,16 @@ def cycle(budget: int, nodes: int, new: int, verify_s: float, draft_s: float = 0
     }
 
 
-def prefill(tokens: int, drafter_s: float | None = None, seconds: float = 0.0) -> dict[str, Any]:
+def prefill(
+    tokens: int, drafter_s: float | None = None, seconds: float = 0.0, draft: str | None = "a draft model"
+) -> dict[str, Any]:
     started = drafter_s or 0.0
     return {
         "event": "prefill",
         "tokens": tokens,
         "seconds": seconds + started,
         "drafter_s": drafter_s,
-        "draft": "a draft model",
+        "draft": draft,
     }
 
 
@@ -50,9 +52,10 @@ def asking(prompt: int, max_new_tokens: int = 96) -> Any:
     return request_for([1] * prompt, reference_sampler(SamplingParams()), 0, max_new_tokens=max_new_tokens).view
 
 
-def warm(**options: Any) -> BreakEvenPolicy:
-    """After its first plain steps."""
+def warm(draft: str | None = None, **options: Any) -> BreakEvenPolicy:
+    """After its first plain steps, of a drafter that has ``draft`` or none."""
     policy = BreakEvenPolicy(BreakEvenConfig(costs="learn", **options))
+    policy.observe(prefill(0, draft=draft))
     for _ in range(3):
         assert policy.budget(REQUEST) == Budget(0)
         policy.observe(cycle(0, 1, 1, PLAIN_S))
@@ -164,7 +167,7 @@ def test_what_a_cycle_without_a_draft_costs_is_drafting_alone() -> None:
 
 
 def test_what_a_level_and_a_second_are_worth_is_said() -> None:
-    policy = warm(refresh=10**6)
+    policy = warm("a draft model", refresh=10**6)
     for _ in range(60):
         # each level takes 0.15 plain steps behind 0.1, and every other one gives a token where it is reached
         policy.observe(cycle(2, 3, 2, PLAIN_S, draft_s=0.4 * PLAIN_S))
@@ -236,6 +239,29 @@ def test_where_a_draft_model_pays_it_is_asked_behind_every_prompt() -> None:
     played = play(machine, policy, [steady(0.8)] * 20, 200, prompt=300)
     assert sum(budget > 0 for budget in played.budgets) > 0.95 * len(played.budgets)
     assert played.ratio > 1.6
+
+
+def test_levels_that_do_not_pay_are_not_granted() -> None:
+    """To a drafter that looks at no price, such as one that draws: a level takes 0.15 steps, and 0.6 are accepted."""
+    policy, choose, depths = warm("a draft model", refresh=10**6, patience=10**6), random.Random(0), list[int]()
+    for _ in range(600):
+        depths.append(policy.budget(REQUEST).depth)
+        right = 0
+        while right < depths[-1] and choose.random() < 0.6:
+            right += 1
+        draft_s = (0.1 + 0.15 * depths[-1]) * PLAIN_S
+        policy.observe(cycle(depths[-1], depths[-1] + 1, right + 1, PLAIN_S, draft_s))
+    # 0.36 of the second level, 0.22 of the third
+    assert max(depths) < 9 and 1.5 < sum(depths[100:]) / 500 < 3.5
+
+
+def test_drafts_that_end_where_they_are_unsure_may_go_as_deep_as_they_like() -> None:
+    policy, depths = warm("a draft model", refresh=10**6, patience=10**6), list[int]()
+    for step in range(600):
+        depths.append(policy.budget(REQUEST).depth)
+        drafted, right = (depths[-1], depths[-1]) if step % 3 == 0 else (1, 0)
+        policy.observe(cycle(depths[-1], 1 + drafted, 1 + right, PLAIN_S, (0.1 + 0.05 * drafted) * PLAIN_S))
+    assert depths[0] < 3 and set(depths[100:]) == {12}
 
 
 def test_what_is_unknown_becomes_cheaper_until_it_is_tried() -> None:
