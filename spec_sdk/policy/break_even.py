@@ -57,7 +57,8 @@ class LearnedByAll:
 class BreakEvenPolicy(Policy):
     """Tells the drafter what nodes cost; pauses while drafting does not pay. For drafters with probabilities of nodes.
 
-    One that takes no notice of :attr:`Budget.node_costs` grows the largest tree that is granted: use ``adaptive``.
+    One that takes no notice of :attr:`Budget.node_costs`, or draws its tokens, grows the largest tree that is granted,
+    as deep as its drafts paid on average.
     """
 
     name = "break_even"
