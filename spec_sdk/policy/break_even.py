@@ -118,8 +118,10 @@ class BreakEvenPolicy(Policy):
 
     def _observe_prefill(self, event: Mapping[str, Any]) -> None:
         learned, tokens, started_s = self.learned, event["tokens"], event["drafter_s"]
-        learned.worth.forgive()
         learned.times.drafts_with_model = event["draft"] is not None
+        # what is looked up hangs on the text; what a model guesses, and what that takes, is much the same for all texts
+        if learned.worth.gains or not (learned.times.drafts_with_model and learned.times.catches_up):
+            learned.worth.forgive()
         learned.times.add_prefill(tokens, event["seconds"] - (started_s or 0.0))
         self._unfed = tokens + 1
         if started_s is not None:

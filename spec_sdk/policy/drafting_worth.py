@@ -36,6 +36,11 @@ class DraftingWorth:
         """Whether the next step is a plain one."""
         return self._pause > 0
 
+    @property
+    def gains(self) -> bool:
+        """Whether cycles with a draft gained more than they lost lately."""
+        return self._gains > 0
+
     def forgive(self) -> None:
         """Another prompt, another chance."""
         self._failures //= 2

@@ -115,11 +115,18 @@ def test_it_pauses_longer_each_time_drafting_loses_time() -> None:
             paused += 1
             policy.observe(cycle(0, 1, 1, PLAIN_S))
     assert pauses[:4] == [4, 8, 16, 32]
-    # another prompt: another chance
-    policy.observe(prefill(1, drafter_s=0.0))
+
+
+@pytest.mark.parametrize("draft", [None, "a draft model"])
+def test_another_prompt_is_another_chance_for_what_is_looked_up(draft: str | None) -> None:
+    policy = warm(draft, retry=4, patience=1.0, refresh=10**6)
+    for _ in range(60):
+        depth = policy.budget(REQUEST).depth
+        policy.observe(cycle(4, 5, 1, 1.4 * PLAIN_S) if depth else cycle(0, 1, 1, PLAIN_S))
+    policy.observe(prefill(1, drafter_s=0.0, draft=draft))
     for _ in range(4):
         policy.observe(cycle(0, 1, 1, PLAIN_S))
-    assert policy.budget(REQUEST).depth > 0
+    assert (policy.budget(REQUEST).depth > 0) == (draft is None)
 
 
 def test_a_slow_plain_step_is_no_loss_of_drafting() -> None:
