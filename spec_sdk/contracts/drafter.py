@@ -62,9 +62,8 @@ class Drafter(Plugin, ABC):
         """Prepare for ``requests`` (prefill). ``prompt_hidden``: per request, layer → states [P, M] of all tokens but
         the pending one.
 
-        Called after the target's prefill. A drafter without ``taps`` may instead be started right before its first
-        ``propose``, if the policy begins with plain steps: ``request.tokens`` then holds output too, and ``observe``
-        was not called for it.
+        Called after the target's prefill, or right before the first ``propose``, if the policy begins with plain steps:
+        ``request.tokens``, and ``prompt_hidden``, then have output too, for which ``observe`` was not called.
         """
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:

@@ -182,10 +182,9 @@ class Scheduler:
                 active.prefill_s += clock.seconds(began, clock.mark())
                 return
             drafter_s, fed = None, clock.mark()
-            # the states of a prompt are given once; a drafter without taps need not be prepared before it is asked
-            if drafter.taps or self._budgets([active])[0].depth > 0:
-                drafter.start([active.view], [self._tapped.of(state.slot)] if drafter.taps else None)
-                active.drafting = True
+            # a drafter need not be prepared before it is asked
+            if self._budgets([active])[0].depth > 0:
+                self._start_drafting([active])
                 drafter_s = clock.seconds(fed, clock.mark())
             self._take_forced(active, ends=False)
             self._emit(
@@ -197,6 +196,12 @@ class Scheduler:
                 draft=drafter.draft_name,
                 **({} if active.encoder_s is None else {"encoder_s": active.encoder_s}),
             )
+
+    def _start_drafting(self, requests: Sequence[Active]) -> None:
+        hidden = [self._tapped.of(active.slot) for active in requests] if self.drafter.taps else None
+        self.drafter.start([active.view for active in requests], hidden)
+        for active in requests:
+            active.drafting = True
 
     def _cycle(self, requests: Sequence[Active]) -> None:
         reads, marks = host_reads.total(), [self._clock.mark()]
@@ -232,9 +237,7 @@ class Scheduler:
         name = f"drafter {self.drafter.name!r}"
         with self._ending([turn.active for turn in asked]):
             if late := [turn.active for turn in asked if not turn.active.drafting]:
-                self.drafter.start([active.view for active in late])
-                for active in late:
-                    active.drafting = True
+                self._start_drafting(late)
             try:
                 trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
             except Exception as error:

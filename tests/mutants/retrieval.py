@@ -17,7 +17,7 @@ WORTH = f"{DRAFTERS}/model_worth.py"
 MODEL_SOURCE = f"{DRAFTERS}/model_source.py"
 GROWING = f"{DRAFTERS}/growing_draft.py"
 SCHEDULER = "spec_sdk/engine/scheduler.py"
-POLICY, PRICES, WORTH = (f"spec_sdk/policy/{name}.py" for name in ("break_even", "prices", "drafting_worth"))
+POLICY, PRICES, DRAFTING = (f"spec_sdk/policy/{name}.py" for name in ("break_even", "prices", "drafting_worth"))
 OF_AUTOMATON = "tests/drafters/test_suffix_automaton.py::test_runs_and_followers_are_those_that_counting_finds"
 OF_DRAFTERS = "tests/drafters/test_retrieval.py"
 OF_MIXED = "tests/drafters/test_mixed.py"
@@ -403,7 +403,7 @@ RETRIEVAL = (
     ),
     Mutant(
         "break_even: it catches up however little of the answer is left",
-        WORTH,
+        DRAFTING,
         "gain_s * remaining / TOKENS_OF_A_CYCLE",
         "gain_s * 1e9",
         (f"{OF_POLICY}::test_it_catches_up_where_the_rest_of_the_answer_is_worth_it",),
@@ -416,8 +416,22 @@ RETRIEVAL = (
         ("tests/policies/test_break_even_beside_fixed.py::test_it_is_nearly_as_fast_as_the_best_fixed_depth",),
     ),
     Mutant(
+        "break_even: another prompt is another chance for a model too",
+        POLICY,
+        "if learned.worth.gains or not (learned.times.drafts_with_model and learned.times.catches_up):",
+        "if True:",
+        (f"{OF_POLICY}::test_another_prompt_is_another_chance_for_what_is_looked_up",),
+    ),
+    Mutant(
+        "late start: a drafter gets the states of the last pass alone",
+        "spec_sdk/engine/scheduler.py",
+        "[self._tapped.of(active.slot) for active in requests]",
+        "[self._tapped._parts[active.slot][-1] for active in requests]",
+        ("tests/policies/test_lazy_start.py::test_one_that_taps_the_target_is_given_all_its_states_when_it_is_asked",),
+    ),
+    Mutant(
         "break_even: every pause is as long as the first",
-        WORTH,
+        DRAFTING,
         "self._retry << self._failures",
         "self._retry",
         (f"{OF_POLICY}::test_it_pauses_longer_each_time_drafting_loses_time",),

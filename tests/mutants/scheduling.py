@@ -351,7 +351,7 @@ SCHEDULING = (
     Mutant(
         "a drafter that is asked late is not started",
         SCHEDULER,
-        "                self.drafter.start([active.view for active in late])\n",
+        "                self._start_drafting(late)\n",
         "",
         ("tests/policies/test_lazy_start.py",),
     ),

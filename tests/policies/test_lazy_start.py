@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
@@ -13,6 +15,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
 from spec_sdk.testing.defaults import request_for
 from spec_sdk_drafters.draft_model import DraftModelConfig, DraftModelDrafter
+from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.support.tiny_decoder import tiny_decoder
@@ -68,6 +71,29 @@ def test_one_that_is_asked_at_once_is_started_with_the_prefill() -> None:
     events, drafter = run(FixedPolicy(FixedConfig(depth=3)))
     assert drafter.calls[0] == "start at 0" and drafter.calls.count("start at 0") == 1
     assert 0 < events[1]["drafter_s"] < events[1]["seconds"]
+
+
+def test_one_that_taps_the_target_is_given_all_its_states_when_it_is_asked() -> None:
+    """Those of the prompt and of what was decoded plainly since, as in one pass over both."""
+    given: list[tuple[int, Mapping[int, torch.Tensor]]] = []
+
+    class Tapping(NoDraft):
+        taps = (1, 3)
+
+        def start(self, requests: Sequence[Request], prompt_hidden: Any = None) -> None:
+            given.extend((len(request.tokens), hidden) for request, hidden in zip(requests, prompt_hidden, strict=True))
+
+    request = request_for([30, 31, 32, 40], ReferenceSampler(None, SamplingParams()), 0, max_new_tokens=8)
+    target, events = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops())), list[dict[str, Any]]()
+    for _ in Scheduler(target, Tapping(None, TinyModels()), MultiStep(None), Script([0, 0, 3])).run(
+        request, events.append
+    ):
+        pass
+    ((length, hidden),) = given
+    assert length == 4 + 2 and events[1]["drafter_s"] is None
+    alone = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops())).prefill(0, request.tokens[: length - 1], (1, 3))
+    for layer, states_NM in alone.items():
+        assert torch.allclose(hidden[layer], states_NM, atol=1e-5)
 
 
 def test_one_that_is_asked_late_drafts_as_well() -> None:
