@@ -352,7 +352,7 @@ SCHEDULING = (
         "a drafter that is asked late is not started",
         SCHEDULER,
         "                self._start_drafting(late)\n",
-        "",
+        "                pass\n",
         ("tests/policies/test_lazy_start.py",),
     ),
     Mutant(
