@@ -25,7 +25,7 @@ PROCESSORS = {"haswell": "avx2", "skylake-avx512": "avx512dq"}
 """By g++'s name, and what a processor has that runs programs for it."""
 
 
-@pytest.fixture(scope="module", params=PROCESSORS)
+@pytest.fixture(scope="module", params=["haswell", pytest.param("skylake-avx512", marks=pytest.mark.full)])
 def _kernels_for_others(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     name = request.param
     there = processor().split() if platform.machine() == "x86_64" else []

@@ -13,6 +13,7 @@ from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
 from spec_sdk_backends.ttnn.executor import TtnnExecutor
 from spec_sdk_backends.ttnn.mesh_executor import MeshExecutor
+from tests.conftest import FULL
 from tests.support.real_pipelines import settings_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -30,7 +31,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
     "all three levels": ("pipeline=alspec_easyspec_tree", "predictor.size=3", "attention_verifier.threshold=0.5"),
 }
-DEVICES = {"alspec": (1, 2), "alspec, residual": (2,), "all three levels": (2,)}
+DEVICES = {"alspec": (1, 2) if FULL else (2,), "alspec, residual": (2,), "all three levels": (1, 2) if FULL else (1,)}
 
 
 @pytest.fixture(scope="module")
