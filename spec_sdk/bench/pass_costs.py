@@ -25,8 +25,15 @@ TARGET_SHARE = 0.6
 class MeasuredCosts:
     """The cost source of a pipeline. The target is measured in plain passes, the draft model with its own runner."""
 
-    def __init__(self, backend: Backend, target: Executor, draft: Session | None, catches_up: bool = True) -> None:
-        self.catches_up = catches_up
+    def __init__(
+        self,
+        backend: Backend,
+        target: Executor,
+        draft: Session | None,
+        catches_up: bool = True,
+        weighs_time: bool = False,
+    ) -> None:
+        self.catches_up, self.weighs_time = catches_up, weighs_time
         self._backend = backend
         self._target = target
         self._draft = draft

@@ -46,7 +46,9 @@ class Drafter(Plugin, ABC):
     """Whether its trees may branch. A verifier that takes chains only is refused beside such a drafter."""
     catches_up: bool = True
     """Whether drafting takes longer the more committed tokens there are that it has not seen: those of the prompt, or
-    that were decoded plainly. Not so where it drafts in the target's own cache, or weighs by itself what that takes."""
+    that were decoded plainly. Not so where it drafts in the target's own cache."""
+    weighs_time: bool = False
+    """Whether it weighs by itself what its model takes, by :attr:`Budget.tokens_per_second`, so that no policy need."""
     drafts_ahead: bool = True
     """Whether it can draft behind more tokens than the pending one that the target has made no K and V of yet: those
     that a request's constraint forced. One with ``taps`` is never asked to."""

@@ -26,6 +26,10 @@ class CostSource(Protocol):
         """
 
     @property
+    def weighs_time(self) -> bool:
+        """Whether the run's drafter weighs by itself what drafting takes: see :attr:`Drafter.weighs_time`."""
+
+    @property
     def unavailable(self) -> str | None:
         """Why passes cannot be measured here; None if they can."""
 

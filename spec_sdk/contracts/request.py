@@ -31,8 +31,8 @@ class Budget:
     ``nodes``: most nodes of the tree, the root included: the rows of the target's pass. ``node_costs[n - 1]``: what a
     tree of n nodes costs beyond a plain step, in the tokens that could be made in that time; never less than that of
     n - 1. Empty where the policy says nothing. A drafter that knows how probable its nodes are leaves out what is not
-    worth it. ``level_cost``: what it costs to draft one level more, in tokens. ``tokens_per_second``: what a second
-    is worth, for drafters that time themselves what they do. 0 where the policy says nothing: then time is free.
+    worth it. ``level_cost``: how probably a level must be reached to be worth drafting. ``tokens_per_second``: what a
+    second is worth, for drafters that time themselves what they do. 0 where the policy says nothing: then time is free.
     """
 
     depth: int

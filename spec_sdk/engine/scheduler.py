@@ -237,7 +237,11 @@ class Scheduler:
         name = f"drafter {self.drafter.name!r}"
         with self._ending([turn.active for turn in asked]):
             if late := [turn.active for turn in asked if not turn.active.drafting]:
+                began = self._clock.mark()
                 self._start_drafting(late)
+                started_s = self._clock.seconds(began, self._clock.mark()) / len(late)
+                for turn in asked:
+                    turn.start_s = started_s if turn.active in late else 0.0
             try:
                 trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
             except Exception as error:
@@ -474,7 +478,7 @@ class Scheduler:
         """Emit what happened. A stage's seconds are divided so that those of requests add up to what it took: by rows,
         but for the target's pass.
         """
-        rows = sum(turn.size for turn in turns)
+        rows, started_s = sum(turn.size for turn in turns), sum(turn.start_s for turn in turns)
         drafted = sum(turn.size for turn in turns if turn.budget.depth)
         scored = self._time_shares.divided(score_s, [turn.size for turn in turns])
         for turn, scored_s in zip(turns, scored, strict=True):
@@ -488,7 +492,8 @@ class Scheduler:
                 step=active.state.step,
                 prefix=turn.prefix,
                 budget=turn.budget.depth,
-                draft_s=draft_s * draft_share,
+                # the start of one is no time of those beside it
+                draft_s=turn.start_s + max(0.0, draft_s - started_s) * draft_share,
                 verify_s=scored_s + verdict_s * share,
                 verdict_s=verdict_s * share,
                 recover_s=recover_s * share,

@@ -68,7 +68,8 @@ class Turn:
 
     ``taken``: forced tokens at the end of the request's text that had no K and V before; the last is the tree's root.
     ``above``: the tokens of the pass before that root, the oldest first. ``fed_hidden``: the tapped states of rows that
-    were fed before the pass. ``ending``: forced tokens with which the answer ends, which need none.
+    were fed before the pass. ``ending``: forced tokens with which the answer ends, which need none. ``start_s``: what
+    starting the drafter for the request took, in this cycle.
     """
 
     active: Active
@@ -88,6 +89,7 @@ class Turn:
     above: list[int] = field(default_factory=list)
     fed_hidden: Hidden = field(default_factory=dict)
     ending: list[int] = field(default_factory=list)
+    start_s: float = 0.0
 
     @property
     def path(self) -> list[int]:

@@ -52,6 +52,7 @@ class LearnedByAll:
         self.prices = Prices(self.times, config.max_nodes)
         self.worth = DraftingWorth(config.patience, config.retry)
         self.since_plain = 0
+        self.weighs_time = False
 
 
 class BreakEvenPolicy(Policy):
@@ -74,7 +75,8 @@ class BreakEvenPolicy(Policy):
         return type(self)(self.config, self.learned)
 
     def prepare(self, costs: CostSource, branches: bool) -> None:
-        self.learned.times.catches_up = costs.catches_up
+        self.learned.weighs_time = costs.weighs_time
+        self.learned.times.catches_up = costs.catches_up and not costs.weighs_time
         known = obtain_costs(costs, self.config.costs)
         if known is not None:
             self.learned.times.use(known)
@@ -88,8 +90,8 @@ class BreakEvenPolicy(Policy):
         catch_up_s = times.catch_up(unfed) if times.knows_catching_up else 0.0
         if not learned.worth.is_worth(catch_up_s, remaining, times.plain.mean):
             return Budget(0)
-        depth, of_level = prices.deepest(self.config.max), prices.of_a_level
-        return Budget(depth, self.config.max_nodes, prices.of_nodes, of_level, prices.tokens_per_second)
+        depth = self.config.max if learned.weighs_time else prices.deepest(self.config.max)
+        return Budget(depth, self.config.max_nodes, prices.of_nodes, prices.of_a_level, prices.tokens_per_second)
 
     def observe(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "prefill":
@@ -103,7 +105,7 @@ class BreakEvenPolicy(Policy):
         times.add_verify(forced.timed_rows(rows, times) if nodes == 1 else rows, verify_s)
         learned.since_plain = learned.since_plain + 1 if nodes > 1 else 0
         prices.observe_tree(rows, nodes, asked)
-        unfed, self._unfed = self._unfed or 0, len(event["tokens"]) + (0 if asked else self._unfed or 0)
+        unfed, self._unfed = self._unfed or 0, 1 if asked else (self._unfed or 0) + len(event["tokens"])
         if asked:
             # a plain step is no loss of drafting, however long it took
             plain_s = times.plain.mean
@@ -120,7 +122,7 @@ class BreakEvenPolicy(Policy):
         learned, tokens, started_s = self.learned, event["tokens"], event["drafter_s"]
         learned.times.drafts_with_model = event["draft"] is not None
         # what is looked up hangs on the text; what a model guesses, and what that takes, is much the same for all texts
-        if learned.worth.gains or not (learned.times.drafts_with_model and learned.times.catches_up):
+        if learned.worth.gains or learned.weighs_time or not learned.times.drafts_with_model:
             learned.worth.forgive()
         learned.times.add_prefill(tokens, event["seconds"] - (started_s or 0.0))
         self._unfed = tokens + 1

@@ -15,6 +15,8 @@ HOPED = 0.25
 HOPED_WEIGHT = 6.0
 FORGET = 0.98
 """What a cycle's gain counts for one cycle later."""
+FADE = 0.998
+"""The same after a step without a draft: what lost once is hoped for again in the end."""
 TOKENS_OF_A_CYCLE = 2
 """About so many tokens come of a cycle with a draft: by that the rest of an answer has a number of them."""
 EARNED = 0.02
@@ -58,6 +60,7 @@ class DraftingWorth:
     def stepped_plainly(self, plain_s: float) -> None:
         """A step without a draft."""
         self._pause = max(0, self._pause - 1)
+        self._gains, self._cycles = FADE * self._gains, FADE * self._cycles
         self._credit = min(self._credit + EARNED * plain_s, MOST_EARNED * plain_s)
 
     def drafted(self, gained_s: float, plain_s: float) -> None:

@@ -28,6 +28,10 @@ ACCEPTED_BEHIND = 0.6
 many drafts.
 """
 ACCEPTED_WEIGHT = 2.0
+DEEPER_EVERY = 32
+"""One draft of so many may go one level deeper than pays."""
+ROWS_OF_A_NODE = 4
+"""What a node more takes is that of passes up to so many rows, beyond the first."""
 
 
 class Prices:
@@ -44,41 +48,47 @@ class Prices:
         self._given = self._reached = 0.0
         self._drafted: list[float] = []
         self._accepted: list[float] = []
-        self._since_set = self._wider_passes = self._untried = 0
+        self._since_set = self._wider_passes = self._untried = self._drafts = 0
         self.of_nodes: tuple[float, ...] = ()
         self.tokens_per_second = 0.0
 
     @property
     def of_a_level(self) -> float:
-        """How probably a level must be reached to be worth drafting: its price, by what a level gives where it is
-        reached.
+        """How probably a level must be reached to be worth drafting: what it and a node more take, by what a level
+        gives where it is reached. Without a model nodes alone have prices.
         """
+        if not self._times.drafts_with_model or not self.of_nodes:
+            return 0.0
+        # the first node of a wider pass pays for its width too
+        last = min(len(self.of_nodes), ROWS_OF_A_NODE) - 1
+        node = (self.of_nodes[last] - self.of_nodes[1]) / (last - 1) if last > 1 else 0.0
         given = (self._given + GIVEN_WEIGHT * GIVEN_BY_A_LEVEL) / (self._reached + GIVEN_WEIGHT)
-        return self._level_price / max(given, 0.01)
+        return (self._of_drafting_a_level + node) / max(given, 0.01)
 
     @property
-    def _level_price(self) -> float:
-        """What a level of one node takes to draft and to score. Without a model nodes alone have prices."""
-        if not self._times.drafts_with_model or len(self.of_nodes) < 2:
-            return 0.0
-        return self._times.draft_level() * self.tokens_per_second + self.of_nodes[1]
+    def _of_drafting_a_level(self) -> float:
+        return self._times.draft_level() * self.tokens_per_second
 
     def deepest(self, most: int) -> int:
-        """How deep a draft may go: no deeper than its levels were worth their price, of drafts that went so deep.
+        """How deep a draft may go: as deep as a chain gains most, by how many drafts that went so deep were accepted.
 
         One that looks at prices ends by itself where its tokens are unsure, and those that go on are accepted. Drawn
-        trees, which do not look at them, are kept from going to ``most`` every time. A drafter that weighs by itself
-        what its model takes is not kept from anything.
+        trees, which do not look at them, are kept from going to ``most`` every time. Now and then one level more is
+        granted, as what is never drafted is never known.
         """
-        price, share = self._level_price if self._times.catches_up else 0.0, 1.0
+        if not self._times.drafts_with_model or not self.of_nodes:
+            return most
+        price, share, gained, best, deepest = self._of_drafting_a_level, 1.0, 0.0, 0.0, 1
         for depth in range(1, most + 1):
             drafted, accepted = 0.0, 0.0
             if depth <= len(self._drafted):
                 drafted, accepted = self._drafted[depth - 1], self._accepted[depth - 1]
             share = (accepted + ACCEPTED_WEIGHT * ACCEPTED_BEHIND * share) / (drafted + ACCEPTED_WEIGHT)
-            if share < price:
-                return max(1, depth - 1)
-        return most
+            gained += share - price
+            gain = gained - self.of_nodes[min(depth, len(self.of_nodes) - 1)]
+            if depth == 1 or gain > best:
+                best, deepest = gain, depth
+        return min(most, deepest + (self._drafts % DEEPER_EVERY == DEEPER_EVERY - 1))
 
     def observe_tree(self, rows: int, nodes: int, asked: bool) -> None:
         """A pass over ``rows``, ``nodes`` of them a tree's, whether or not a draft was asked for."""
@@ -96,6 +106,7 @@ class Prices:
 
     def observe_levels(self, drafted: int, accepted: int) -> None:
         """Of so many levels so many were accepted."""
+        self._drafts += 1
         new = [0.0] * (drafted - len(self._drafted))
         for counts, reached in ((self._drafted, drafted), (self._accepted, accepted)):
             counts.extend(new)

@@ -58,6 +58,7 @@ class KnownCosts:
 
     expected_tokens = 64
     catches_up = True
+    weighs_time = False
 
     def __init__(self, kept: bool, unavailable: str | None = None, slow: bool = False) -> None:
         self.unavailable = unavailable

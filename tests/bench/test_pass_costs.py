@@ -167,6 +167,7 @@ class Source(CostSource):
     """Counts what is asked of it."""
 
     catches_up = True
+    weighs_time = False
 
     def __init__(self, tokens: int | None, plain_s: float = 0.05, unavailable: str | None = None) -> None:
         self._tokens, self._plain_s, self._unavailable = tokens, plain_s, unavailable

@@ -46,7 +46,7 @@ def test_a_head_drafts(cli: Callable[..., Any], own_directory: Path) -> None:
     plain = cli("pipeline=vanilla", *options)
     assert plain.status == 0, plain.err
     # five layers are too few for EAGLE-3's own choice of three
-    eagle = ["pipeline=eagle_tree", "drafter.checkpoint=head"]
+    eagle = ["pipeline=eagle_tree", "policy=fixed", "drafter.checkpoint=head"]
     shallow = cli(*eagle, *options)
     assert shallow.status == 2 and "reads layers 2, 2, 2 of its target, and model has 5" in shallow.error
     drafted = cli(*eagle, "drafter.target_layers=[1,3,5]", "output_dir=results", *options)

@@ -356,7 +356,7 @@ RETRIEVAL = (
         "break_even: a level's price is of a whole draft",
         PRICES,
         "self._times.draft_level() * self.tokens_per_second",
-        "self._times.draft(3) * self.tokens_per_second",
+        "self._times.draft(12) * self.tokens_per_second",
         (f"{OF_POLICY}::test_what_a_level_and_a_second_are_worth_is_said",),
     ),
     Mutant(
@@ -411,14 +411,14 @@ RETRIEVAL = (
     Mutant(
         "break_even: drawn drafts go as deep as may be",
         PRICES,
-        "            if share < price:\n",
-        "            if share < 0:\n",
+        "gained += share - price",
+        "gained += share",
         ("tests/policies/test_break_even_beside_fixed.py::test_it_is_nearly_as_fast_as_the_best_fixed_depth",),
     ),
     Mutant(
         "break_even: another prompt is another chance for a model too",
         POLICY,
-        "if learned.worth.gains or not (learned.times.drafts_with_model and learned.times.catches_up):",
+        "if learned.worth.gains or learned.weighs_time or not learned.times.drafts_with_model:",
         "if True:",
         (f"{OF_POLICY}::test_another_prompt_is_another_chance_for_what_is_looked_up",),
     ),

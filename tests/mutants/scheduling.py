@@ -356,6 +356,13 @@ SCHEDULING = (
         ("tests/policies/test_lazy_start.py",),
     ),
     Mutant(
+        "a late start is divided among all requests of the step",
+        SCHEDULER,
+        "draft_s=turn.start_s + max(0.0, draft_s - started_s) * draft_share,",
+        "draft_s=draft_s * draft_share,",
+        ("tests/policies/test_lazy_start.py::test_a_late_start_is_no_time_of_the_requests_beside_it",),
+    ),
+    Mutant(
         "the drafter does not hear that a request has ended",
         SCHEDULER,
         "self.drafter.finish([active.view])",

@@ -224,9 +224,9 @@ def test_decoders_that_the_kernels_do_not_run_whole() -> None:
     assert native_whole_pass(wide) is None
 
 
-@pytest.mark.parametrize("pipeline", ["vanilla", "suffix", "eagle_tree"])
+@pytest.mark.parametrize("pipeline", ["vanilla", "suffix", "eagle_tree policy=fixed"])
 def test_a_pipeline_runs_so(pipeline: str, passes: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = pipeline_of(f"pipeline={pipeline}", "model.weights=auto")
+    made = pipeline_of(*f"pipeline={pipeline}".split(), "model.weights=auto")
     (prompt,) = bench_prompts(made, 1, longest=400)
     found = tokens_of_pipeline(made, prompt, 16)
     assert sum(passes) >= 4

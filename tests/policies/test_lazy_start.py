@@ -10,6 +10,7 @@ import torch
 from spec_sdk.contracts import Budget, Policy, Request, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.session import Session
+from spec_sdk.model.step_clock import HostClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
@@ -94,6 +95,40 @@ def test_one_that_taps_the_target_is_given_all_its_states_when_it_is_asked() -> 
     alone = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops())).prefill(0, request.tokens[: length - 1], (1, 3))
     for layer, states_NM in alone.items():
         assert torch.allclose(hidden[layer], states_NM, atol=1e-5)
+
+
+class Slow(Watched):
+    """Its start takes five seconds of a clock that nothing else moves."""
+
+    now = 0.0
+
+    def start(self, requests: Sequence[Request], prompt_hidden: Any = None) -> None:
+        Slow.now += 5.0
+        super().start(requests, prompt_hidden)
+
+
+class Stopped(HostClock):
+    """A clock that shows :attr:`Slow.now`."""
+
+    def mark(self) -> float:
+        return Slow.now
+
+
+def test_a_late_start_is_no_time_of_the_requests_beside_it() -> None:
+    target, told = Session(TorchExecutor(tiny_decoder("smollm", 0), Ops())), dict[int, list[dict[str, Any]]]()
+    scheduler = Scheduler(target, Slow(), MultiStep(None), Script([0, 2, 2, 2, 2]), slots=2, clock=Stopped())
+    for number, first in enumerate((30, 50)):
+        sampler = ReferenceSampler(None, SamplingParams())
+        state = request_for([first, 31, 32, 40], sampler, number, max_new_tokens=10, slot=number)
+        scheduler.add(state, told.setdefault(number, []).append)
+        # the first is drafting when the second one comes
+        for _ in range(3):
+            scheduler.step()
+    while scheduler.busy:
+        scheduler.step()
+    for events in told.values():
+        cycles = [event["draft_s"] for event in events if event["event"] == "cycle"]
+        assert cycles[0] == 0 and cycles[1] == 5.0 and not any(cycles[2:])
 
 
 def test_one_that_is_asked_late_drafts_as_well() -> None:

@@ -56,7 +56,14 @@ def test_output_rows_are_left_to_the_target(cli: Callable[..., Any], place: Path
     assert cli(*HEAD, "task.steps=2", "task.warmup=0", *small_one).status == 0
     whole, small = (load_file(place / name / "model.safetensors") for name in ("draft", "small"))
     assert whole.keys() - small.keys() == {"lm_head.weight"}
-    asked = ("pipeline=eagle_tree", "model.target=model", "backend.native=false", "prompt=What is", "max_new_tokens=20")
+    asked = (
+        "pipeline=eagle_tree",
+        "policy=fixed",
+        "model.target=model",
+        "backend.native=false",
+        "prompt=What is",
+        "max_new_tokens=20",
+    )
     runs = []
     for name in ("draft", "small"):
         assert cli(*asked, f"drafter.checkpoint={name}", "ignore_eos=true", f"output_dir=of-{name}").status == 0

@@ -44,7 +44,7 @@ class MixedDrafter(RetrievalDrafter):
     """
 
     name = "mixed"
-    catches_up = False
+    weighs_time = True
     Config = MixedConfig
     config: MixedConfig
 
