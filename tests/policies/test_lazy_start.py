@@ -119,7 +119,7 @@ def test_a_late_start_is_no_time_of_the_requests_beside_it() -> None:
     scheduler = Scheduler(target, Slow(), MultiStep(None), Script([0, 2, 2, 2, 2]), slots=2, clock=Stopped())
     for number, first in enumerate((30, 50)):
         sampler = ReferenceSampler(None, SamplingParams())
-        state = request_for([first, 31, 32, 40], sampler, number, max_new_tokens=10, slot=number)
+        state = request_for([first, 31, 32, 40], sampler, number, max_new_tokens=40, slot=number)
         scheduler.add(state, told.setdefault(number, []).append)
         # the first is drafting when the second one comes
         for _ in range(3):
