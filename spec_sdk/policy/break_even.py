@@ -107,10 +107,10 @@ class BreakEvenPolicy(Policy):
         prices.observe_tree(rows, nodes, asked)
         unfed, self._unfed = self._unfed or 0, 1 if asked else (self._unfed or 0) + len(event["tokens"])
         if asked:
-            # a plain step is no loss of drafting, however long it took
+            # as passes usually take: one that the machine disturbed is no loss of drafting, nor of plain steps
             plain_s = times.plain.mean
             seconds = self._drafting(event["drafted"], unfed, event["draft_s"])
-            seconds += verify_s - forced.seconds(times) if nodes > 1 else plain_s
+            seconds += times.verify(rows) - forced.seconds(times) if nodes > 1 else plain_s
             prices.observe_speed(new, seconds)
             prices.observe_levels(event["drafted"], event["accepted"])
             learned.worth.drafted(new * plain_s - seconds, plain_s)
@@ -122,7 +122,8 @@ class BreakEvenPolicy(Policy):
         learned, tokens, started_s = self.learned, event["tokens"], event["drafter_s"]
         learned.times.drafts_with_model = event["draft"] is not None
         # what is looked up hangs on the text; what a model guesses, and what that takes, is much the same for all texts
-        if learned.worth.gains or learned.weighs_time or not learned.times.drafts_with_model:
+        may_gain = learned.worth.hopes(learned.times.plain.mean)
+        if may_gain or learned.weighs_time or not learned.times.drafts_with_model:
             learned.worth.forgive()
         learned.times.add_prefill(tokens, event["seconds"] - (started_s or 0.0))
         self._unfed = tokens + 1

@@ -38,10 +38,9 @@ class DraftingWorth:
         """Whether the next step is a plain one."""
         return self._pause > 0
 
-    @property
-    def gains(self) -> bool:
-        """Whether cycles with a draft gained more than they lost lately."""
-        return self._gains > 0
+    def hopes(self, plain_s: float) -> bool:
+        """Whether another cycle with a draft may gain, by what those before did."""
+        return self._gained_by_a_cycle(plain_s) > 0
 
     def forgive(self) -> None:
         """Another prompt, another chance."""
@@ -50,8 +49,11 @@ class DraftingWorth:
 
     def is_worth(self, catch_up_s: float, remaining: int, plain_s: float) -> bool:
         """Whether to catch up, which takes ``catch_up_s``, ``remaining`` tokens before the answer may end."""
-        gain_s = (self._gains + HOPED_WEIGHT * HOPED * plain_s) / (self._cycles + HOPED_WEIGHT)
+        gain_s = self._gained_by_a_cycle(plain_s)
         return catch_up_s <= max(gain_s * remaining / TOKENS_OF_A_CYCLE, self._credit)
+
+    def _gained_by_a_cycle(self, plain_s: float) -> float:
+        return (self._gains + HOPED_WEIGHT * HOPED * plain_s) / (self._cycles + HOPED_WEIGHT)
 
     def paid(self, catch_up_s: float) -> None:
         """So much was spent on catching up."""
@@ -68,6 +70,8 @@ class DraftingWorth:
         self._gains, self._cycles = FORGET * self._gains + gained_s, FORGET * self._cycles + 1
         most_s = self._patience * plain_s
         self._balance = min(self._balance + gained_s, GAINS_KEPT * most_s)
-        if self._balance < -most_s:
+        if self._balance == GAINS_KEPT * most_s:
+            self._failures = 0
+        elif self._balance < -most_s:
             self._pause = min(self._retry << self._failures, LONGEST_WAIT)
             self._failures, self._balance = min(self._failures + 1, 16), 0.0

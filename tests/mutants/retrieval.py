@@ -418,7 +418,7 @@ RETRIEVAL = (
     Mutant(
         "break_even: another prompt is another chance for a model too",
         POLICY,
-        "if learned.worth.gains or learned.weighs_time or not learned.times.drafts_with_model:",
+        "if may_gain or learned.weighs_time or not learned.times.drafts_with_model:",
         "if True:",
         (f"{OF_POLICY}::test_another_prompt_is_another_chance_for_what_is_looked_up",),
     ),

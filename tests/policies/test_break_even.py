@@ -208,7 +208,7 @@ def test_a_call_that_takes_far_longer_than_others_counts_for_one_plain_step(draf
         policy.observe(cycle(2, 3, 1, PLAIN_S, draft_s=0.05 * PLAIN_S))
     policy.observe(cycle(2, 3, 1, PLAIN_S, draft_s=50 * PLAIN_S))
     assert policy.budget(REQUEST).depth
-    policy.observe(cycle(2, 3, 1, 1.5 * PLAIN_S, draft_s=0.05 * PLAIN_S))
+    policy.observe(cycle(2, 3, 1, PLAIN_S, draft_s=0.4 * PLAIN_S))
     assert not policy.budget(REQUEST).depth
 
 
