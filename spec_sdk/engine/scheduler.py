@@ -181,11 +181,8 @@ class Scheduler:
             if not active.prefilled:
                 active.prefill_s += clock.seconds(began, clock.mark())
                 return
-            drafter_s, fed = None, clock.mark()
             # a drafter need not be prepared before it is asked
-            if self._budgets([active])[0].depth > 0:
-                self._start_drafting([active])
-                drafter_s = clock.seconds(fed, clock.mark())
+            drafter_s = self._start_drafting([active]) if self._budgets([active])[0].depth > 0 else None
             self._take_forced(active, ends=False)
             self._emit(
                 active,
@@ -197,11 +194,14 @@ class Scheduler:
                 **({} if active.encoder_s is None else {"encoder_s": active.encoder_s}),
             )
 
-    def _start_drafting(self, requests: Sequence[Active]) -> None:
+    def _start_drafting(self, requests: Sequence[Active]) -> float:
+        """Start the drafter for them; the seconds that it took."""
+        began = self._clock.mark()
         hidden = [self._tapped.of(active.slot) for active in requests] if self.drafter.taps else None
         self.drafter.start([active.view for active in requests], hidden)
         for active in requests:
             active.drafting = True
+        return self._clock.seconds(began, self._clock.mark())
 
     def _cycle(self, requests: Sequence[Active]) -> None:
         reads, marks = host_reads.total(), [self._clock.mark()]
@@ -236,12 +236,10 @@ class Scheduler:
             return turns
         name = f"drafter {self.drafter.name!r}"
         with self._ending([turn.active for turn in asked]):
-            if late := [turn.active for turn in asked if not turn.active.drafting]:
-                began = self._clock.mark()
-                self._start_drafting(late)
-                started_s = self._clock.seconds(began, self._clock.mark()) / len(late)
-                for turn in asked:
-                    turn.start_s = started_s if turn.active in late else 0.0
+            if late := [turn for turn in asked if not turn.active.drafting]:
+                started_s = self._start_drafting([turn.active for turn in late])
+                for turn in late:
+                    turn.start_s = started_s / len(late)
             try:
                 trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
             except Exception as error:

@@ -21,7 +21,7 @@ from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES
 from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
 from spec_sdk.policy.prices import Prices
 from spec_sdk.policy.running_times import OUTLIER
-from spec_sdk.policy.stage_times import CATCH_UP, StageTimes
+from spec_sdk.policy.stage_times import StageTimes
 
 
 @dataclass
@@ -136,11 +136,9 @@ class BreakEvenPolicy(Policy):
         """The seconds of a call for a draft without those of catching up, which may be one's inside another drafter."""
         times = self.learned.times
         usual_s = times.draft(drafted) if drafted else times.silence.mean
-        if unfed < CATCH_UP or not times.catches_up:
+        if not times.is_behind(unfed):
             times.add_draft(drafted, 1, drafted, unfed, draft_s)
             return min(draft_s, max(OUTLIER * usual_s, times.plain.mean))
-        # a quarter at least, in case the guess of the draft itself is far too high
-        caught_up_s = max(draft_s - usual_s, draft_s / 4)
-        times.add_start(unfed, caught_up_s)
+        caught_up_s = times.add_catching_up(unfed, draft_s, usual_s)
         self.learned.worth.paid(caught_up_s)
         return draft_s - caught_up_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from spec_sdk.policy.stage_times import StageTimes
 
 PRICED_AGAIN = 8
@@ -78,7 +80,7 @@ class Prices:
         """
         if not self._times.drafts_with_model or not self.of_nodes:
             return most
-        price, share, gained, best, deepest = self._of_drafting_a_level, 1.0, 0.0, 0.0, 1
+        price, share, gained, best, deepest = self._of_drafting_a_level, 1.0, 0.0, -math.inf, 1
         for depth in range(1, most + 1):
             drafted, accepted = 0.0, 0.0
             if depth <= len(self._drafted):
@@ -86,7 +88,7 @@ class Prices:
             share = (accepted + ACCEPTED_WEIGHT * ACCEPTED_BEHIND * share) / (drafted + ACCEPTED_WEIGHT)
             gained += share - price
             gain = gained - self.of_nodes[min(depth, len(self.of_nodes) - 1)]
-            if depth == 1 or gain > best:
+            if gain > best:
                 best, deepest = gain, depth
         return min(most, deepest + (self._drafts % DEEPER_EVERY == DEEPER_EVERY - 1))
 

@@ -128,9 +128,13 @@ class StageTimes:
             return self.plain.mean * (1 + (nodes - 1) / 10)
         return max(self.plain.mean, self._verify.at(nodes))
 
+    def is_behind(self, unfed: int) -> bool:
+        """Whether feeding so many tokens counts apart from drafting."""
+        return unfed >= CATCH_UP and self.catches_up
+
     def catch_up(self, unfed: int) -> float:
         """Feeding ``unfed`` tokens. Unmeasured: half as long as the target's own prefill of so many."""
-        if unfed < CATCH_UP or not self.catches_up:
+        if not self.is_behind(unfed):
             return 0.0
         if self._feed.count:
             return unfed * self._feed.mean
@@ -150,14 +154,20 @@ class StageTimes:
         """A call for a tree, with ``unfed`` tokens not yet fed; ``drafted`` is how deep it came out."""
         if not drafted:
             self.silence.add(seconds)
-        elif unfed < CATCH_UP or not self.catches_up:
+        elif not self.is_behind(unfed):
             if width not in self._draft:
                 self._draft[width] = SizeTimes()
                 self._follow_draft(width, self._draft[width])
             self._draft[width].add(depth, seconds)
         else:
-            # a quarter at least, in case the guess of the draft itself is far too high
-            self._add_feed(max(seconds - self.draft(depth, width), seconds / 4) / unfed)
+            self.add_catching_up(unfed, seconds, self.draft(depth, width))
+
+    def add_catching_up(self, unfed: int, seconds: float, usual_s: float) -> float:
+        """A call that fed ``unfed`` tokens, then drafted, which takes ``usual_s``: the seconds of feeding."""
+        # a quarter at least, in case the guess of the draft itself is far too high
+        fed_s = max(seconds - usual_s, seconds / 4)
+        self._add_feed(fed_s / unfed)
+        return fed_s
 
     @property
     def _unmeasured_feed(self) -> float:

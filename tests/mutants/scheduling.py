@@ -351,8 +351,8 @@ SCHEDULING = (
     Mutant(
         "a drafter that is asked late is not started",
         SCHEDULER,
-        "                self._start_drafting(late)\n",
-        "                pass\n",
+        "self._start_drafting([turn.active for turn in late])",
+        "0.0",
         ("tests/policies/test_lazy_start.py",),
     ),
     Mutant(

@@ -104,8 +104,8 @@ SELF_DRAFTING = (
     Mutant(
         "adaptive: a drafter in the target's cache is thought to catch up",
         "spec_sdk/policy/stage_times.py",
-        "if unfed < CATCH_UP or not self.catches_up:\n            return 0.0",
-        "if unfed < CATCH_UP:\n            return 0.0",
+        "return unfed >= CATCH_UP and self.catches_up",
+        "return unfed >= CATCH_UP",
         ("tests/policies/test_adaptive.py::test_a_drafter_without_a_cache_of_its_own_is_tried_behind_a_long_prompt",),
     ),
     Mutant(

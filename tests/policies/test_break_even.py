@@ -188,15 +188,15 @@ def test_what_a_level_and_a_second_are_worth_is_said() -> None:
 
 def test_a_start_and_catching_up_are_no_losses_of_drafting() -> None:
     """Each takes six plain steps; what is drafted behind them gains."""
-    learned = warm(refresh=10**6)
+    run = warm(refresh=10**6)
     for late in (False, True, True):
-        policy = learned.for_request()
+        policy = run.for_request()
         policy.observe(prefill(300, drafter_s=None if late else 6 * PLAIN_S, seconds=12 * PLAIN_S))
         assert policy.budget(asking(301)).depth
         policy.observe(cycle(2, 3, 1, PLAIN_S, draft_s=(6.2 if late else 0.2) * PLAIN_S))
         assert policy.budget(asking(302)).depth
-    assert learned.learned.times.draft(2) == pytest.approx(0.2 * PLAIN_S)
-    assert learned.learned.times.catch_up(300) == pytest.approx(6 * PLAIN_S, rel=0.2)
+    assert run.learned.times.draft(2) == pytest.approx(0.2 * PLAIN_S)
+    assert run.learned.times.catch_up(300) == pytest.approx(6 * PLAIN_S, rel=0.2)
 
 
 @pytest.mark.parametrize("drafts_in_another_drafter", [True, False])
@@ -214,14 +214,14 @@ def test_a_call_that_takes_far_longer_than_others_counts_for_one_plain_step(draf
 
 def test_it_catches_up_where_the_rest_of_the_answer_is_worth_it() -> None:
     """A start takes 30 plain steps, and a cycle gains 0.8."""
-    learned = warm(refresh=10**6)
+    run = warm(refresh=10**6)
     for _ in range(3):
-        policy = learned.for_request()
+        policy = run.for_request()
         policy.observe(prefill(3000, drafter_s=30 * PLAIN_S))
         for _ in range(40):
             policy.observe(cycle(2, 3, 2, 1.1 * PLAIN_S, draft_s=0.1 * PLAIN_S))
     for remaining, asked in ((500, True), (40, False)):
-        policy = learned.for_request()
+        policy = run.for_request()
         policy.observe(prefill(3000))
         assert (policy.budget(asking(3001, remaining)).depth > 0) == asked
     # it is tried in the end, though what was gained says that it will not pay
