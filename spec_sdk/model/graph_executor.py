@@ -69,11 +69,13 @@ class GraphExecutor(TorchExecutor):
 
     Sizes are powers of two, so that few come. One that cannot be captured runs as in the torch executor from then on; a
     line on stderr says so of the first. What a drafter feeds beside tokens runs as in the torch executor, and so does
-    the attention level with a runner whose slices depend on lengths that only the host knows.
+    the attention level with a runner whose slices depend on lengths that only the host knows. ``insists``: whether a
+    form of the cache that captured passes cannot read is refused; if not, nothing is captured with it.
     """
 
-    def __init__(self, decoder: Decoder, ops: Ops, capture: Capture) -> None:
+    def __init__(self, decoder: Decoder, ops: Ops, capture: Capture, insists: bool = True) -> None:
         super().__init__(decoder, ops)
+        self._insists = insists
         # cross-attention keeps K and V in a cache of its own
         self.one_launch = not (self.config.encoder or decoder.data_dependent)
         self._capture = capture
@@ -85,9 +87,17 @@ class GraphExecutor(TorchExecutor):
 
     def keep_cache_in(self, form: str) -> None:
         if not is_exact(form, self.dtype):
-            raise UserError(
-                "model.kv_cache: captured passes read the cache in place; use backend.compile=false, or auto"
-            )
+            if self._insists:
+                raise UserError(
+                    "model.kv_cache: captured passes read the cache in place; use backend.compile=false, or auto"
+                )
+            self.one_launch = False
+            super().keep_cache_in(form)
+
+    def new_cache(self) -> KVCache:
+        cache = super().new_cache()
+        cache.doubles = self.one_launch
+        return cache
 
     def rows_of(self, rows: int) -> int:
         return power_of_two(rows) if rows <= MOST_ROWS else rows
@@ -140,12 +150,15 @@ class GraphExecutor(TorchExecutor):
         return captured.output.logits_BNV.clone(), made.clone()
 
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
-        made = GraphExecutor(self.decoder.subset(layers), self.ops, self._capture)
+        made = self._running(self.decoder.subset(layers))
         made.bits_vary = self.bits_vary
+        made._cache_form = self._cache_form
         return made
 
     def _running(self, decoder: Decoder) -> GraphExecutor:
-        return GraphExecutor(decoder, self.ops, self._capture)
+        made = GraphExecutor(decoder, self.ops, self._capture, self._insists)
+        made.one_launch = made.one_launch and self.one_launch
+        return made
 
     def _found(self, key: Hashable, cache: KVCache, capture: Callable[[], CapturedPass]) -> Any:
         """What was captured under this key, now if it was not; None if it cannot be. It is about to run."""

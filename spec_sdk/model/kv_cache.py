@@ -9,6 +9,7 @@ Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, K rows 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -22,14 +23,20 @@ from spec_sdk.ops.uploads import numbers_on
 GRANULE = 64
 """Capacities are multiples of this, so that answers of nearly the same length share one cache."""
 
+LEAST_DOUBLED = 1024
+"""Tokens that a slot of a cache that doubles has room for at least."""
+
 
 class KVCache:
     """K and V of ``slots`` requests, each up to ``capacity`` tokens long; columns beyond those written are zero.
 
     ``storages``: the attributes that hold a tensor [L, S, G, C, …] each, which grow and are committed alike.
+    ``doubles``: whether a slot has room for a power of two of tokens, where there is memory for it, so that a cache
+    that passes were captured for is seldom put elsewhere.
     """
 
     storages: ClassVar[tuple[str, ...]] = ("k_LSGCD", "v_LSGCD")
+    doubles: bool = False
 
     def __init__(
         self, layers: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype, slots: int = 1
@@ -62,8 +69,12 @@ class KVCache:
             return
         slots = max(slots, self.slots)
         capacity = max(self.capacity, -(-capacity // GRANULE) * GRANULE)
+        larger = None
+        if self.doubles:
+            with contextlib.suppress(RuntimeError, MemoryError):
+                larger = self._enlarged(slots, max(LEAST_DOUBLED, 1 << (capacity - 1).bit_length()))
         try:
-            larger = [enlarged(storage, slots, capacity) for storage in self._tensors()]
+            larger = larger or self._enlarged(slots, capacity)
         except (RuntimeError, MemoryError) as error:
             raise no_memory(self.k_LSGCD, slots, capacity, "tokens") from error
         for name, storage in zip(self.storages, larger, strict=True):
@@ -101,6 +112,9 @@ class KVCache:
         for storage in self._tensors():
             # reading by index copies first, so a row may be overwritten that is still to be read
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
+
+    def _enlarged(self, slots: int, capacity: int) -> list[torch.Tensor]:
+        return [enlarged(storage, slots, capacity) for storage in self._tensors()]
 
     def _tensors(self) -> list[torch.Tensor]:
         return [getattr(self, name) for name in self.storages]

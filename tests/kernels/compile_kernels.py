@@ -12,6 +12,7 @@ import sys
 
 import torch
 
+from spec_sdk_backends.dependent_launches import SINCE
 from spec_sdk_backends.tree_attention import LOOKED_AT_ONCE, MAX_SPLITS, Tiling
 from spec_sdk_backends.tree_attention_kernel import (
     combine_splits_kernel,
@@ -28,6 +29,7 @@ def main(case: str) -> None:
     head_dim, rows, closed, capability = int(size), int(count), ends == "closed", int(capable)
     tiling = Tiling.choose(rows, head_dim, DTYPES[dtype])
     constants = {"G": 2, "R": 3, "D": head_dim, "CLOSED": closed, "CACHED": capability == 90}
+    constants |= {"OVERLAPPED": capability // 10 >= SINCE}
     constants |= {"WINDOWED": capability == 90, "CAPPED": capability == 90}
     constants |= {"BLOCK_M": tiling.rows, "BLOCK_K": tiling.keys, "BLOCK_D": tiling.head_dim}
     constants |= {"stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
@@ -40,6 +42,7 @@ def main(case: str) -> None:
     looking = {**constants, "AT_ONCE": LOOKED_AT_ONCE // tiling.keys}
     compile_and_print(visible_blocks_kernel, looking, types, 4, 2, capability, case)
     constants = {"D": head_dim, "BLOCK_D": tiling.head_dim, "BLOCK_M": 1, "BLOCK_S": MAX_SPLITS}
+    constants |= {"OVERLAPPED": capability // 10 >= SINCE}
     compile_and_print(combine_splits_kernel, constants, parts, 4, 2, capability, case)
 
 

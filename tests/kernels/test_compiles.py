@@ -100,12 +100,13 @@ def test_tree_attention(case: str, attention: Compiled) -> None:
 
 @parametrized(FUSED, FUSED_OTHERS)
 def test_small_operations_of_a_block(case: str, fused: Compiled) -> None:
-    names = ["add_rms_norm_kernel", "rotate_and_store_kernel", "gated_activation_kernel"]
+    names = ["add_rms_norm_kernel", "rotate_and_store_kernel", "gated_activation_kernel", *2 * ["matrix_vector_kernel"]]
     assert [name for name, _ in fused[case]] == names
     for name, facts in fused[case]:
         assert facts["stack"] == facts["local"] == 0, f"{name} spills registers: {facts}"
-        # so that a multiprocessor holds all the threads that it can
-        assert facts["registers"] <= 64 and facts["shared"] <= 4096, f"{name}: {facts}"
+        # so that a multiprocessor holds all the threads that it can; products have their weights in registers
+        most = 168 if name == "matrix_vector_kernel" else 64
+        assert facts["registers"] <= most and facts["shared"] <= 4096, f"{name}: {facts}"
 
 
 @parametrized(RECOVERY, RECOVERY_OTHERS)
@@ -128,7 +129,7 @@ def test_a_spill_is_seen(attention: Compiled) -> None:
 
 def test_a_growing_prefix_and_tree_compile_nothing() -> None:
     """Passes of other lengths, batches and splits take the kernels that the first one compiled. Tree attention has a
-    second form, with a list of visible blocks; speculative attention has one for prefixes that are longer than the
+    second form, with a list of visible blocks, and combines few, some or many parts; speculative attention has one for prefixes that are longer than the
     window, and combines few parts or many, of one request and of all in their slots; attention in the order of
     positions has one for chains, and products have three, of one, two and four tiles.
     """
@@ -138,7 +139,7 @@ def test_a_growing_prefix_and_tree_compile_nothing() -> None:
     assert done.returncode == 0, done.stderr
     launches = [line.split(" ", 1) for line in done.stdout.splitlines()]
     for kernel, most in (
-        *(("tree_attention_kernel", 2), ("visible_blocks_kernel", 1), ("combine_splits_kernel", 1)),
+        *(("tree_attention_kernel", 2), ("visible_blocks_kernel", 1), ("combine_splits_kernel", 3)),
         *(("speculative_split_kernel", 4), ("combine_speculation_kernel", 8)),
         *(("aligned_attention_kernel", 2), ("key_numbers_kernel", 1), ("join_spans_kernel", 2)),
         ("fixed_tile_product_kernel", 3),

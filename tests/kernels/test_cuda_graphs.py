@@ -28,7 +28,7 @@ pytestmark = [
 ]
 PROMPT = [5, 9, 17, 30, 5, 9, 17, 31, 44, 5, 9]
 # tf32 products
-TOLERANCES = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
+TOLERANCES = {torch.float32: 5e-3, torch.bfloat16: 0.1}
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -31,7 +31,7 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.testing import check_executor
 from spec_sdk.tree import TreeBuilder
-from spec_sdk_backends import fused_decoder
+from spec_sdk_backends import fused_decoder, matrix_vector
 from spec_sdk_backends.fused_block_kernels import rotate_and_store_kernel
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp, unfused_because
 from tests.kernels.test_session import together
@@ -106,7 +106,7 @@ def test_rotated_and_stored(head_dim: int, normed: bool, device: torch.device) -
     rotate_and_store_kernel[(B * N, 2)](
         qkv_BNXD, q_gain_D, k_gain_D, cos_BN1D, sin_BN1D, inputs.slot_B, inputs.write_at_B, inputs.live_B,
         q_BNHD, k_SGCD, v_SGCD, *k_SGCD.stride()[:3], *v_SGCD.stride()[:3], N, EPSILON,
-        H=H, G=G, D=D, NORMED=normed, CACHED=True, BLOCK_X=4, HALF_D=16, num_warps=2,
+        H=H, G=G, D=D, NORMED=normed, CACHED=True, OVERLAPPED=False, BLOCK_X=4, HALF_D=16, num_warps=2,
     )  # fmt: skip
     wide = qkv_BNXD.double()
     q, k, v = wide[:, :, :H], wide[:, :, H : H + G], wide[:, :, H + G :]
@@ -193,7 +193,18 @@ def test_hidden_states_and_cuts_are_those_of_the_decoder() -> None:
             torch.testing.assert_close(states[1][layer], state_BNM, atol=1e-5, rtol=1e-4)
 
 
-def test_a_block_is_four_products_attention_and_four_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "of_block"),
+    [
+        (
+            [8, 9],
+            ["add_rms_norm_kernel", "rotate_and_store_kernel", "add_rms_norm_kernel", "gated_activation_kernel"],
+        ),
+        ([8], ["matrix_vector_kernel", "rotate_and_store_kernel", *3 * ["matrix_vector_kernel"]]),
+    ],
+    ids=["beside four products and attention", "of one row, beside attention"],
+)
+def test_the_launches_of_a_block(tokens: list[int], of_block: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[str] = []
 
     class Counted:
@@ -205,11 +216,11 @@ def test_a_block_is_four_products_attention_and_four_launches(monkeypatch: pytes
 
     for name in ("add_rms_norm_kernel", "rotate_and_store_kernel", "gated_activation_kernel"):
         monkeypatch.setattr(fused_decoder, name, Counted(name))
+    monkeypatch.setattr(matrix_vector, "matrix_vector_kernel", Counted("matrix_vector_kernel"))
     session = Session(TorchExecutor(FusedDecoder(tiny_decoder("smollm")), Ops()))
     session.prefill(0, [5, 6, 7])
     launches.clear()
-    session.feed([0], [[8]])
-    of_block = ["add_rms_norm_kernel", "rotate_and_store_kernel", "add_rms_norm_kernel", "gated_activation_kernel"]
+    session.feed([0], [tokens])
     assert launches == 5 * of_block + ["add_rms_norm_kernel"]
 
 
@@ -237,7 +248,7 @@ def test_heads_that_lie_far_apart_in_the_cache() -> None:
     rotate_and_store_kernel[(1, 1)](
         qkv_XD, none, none, one, torch.zeros(D), zero, zero, zero + 1, torch.empty(H * D), k_ptr, v_ptr,
         0, stride, D, 0, stride, D, 1, EPSILON,
-        H=H, G=G, D=D, NORMED=False, CACHED=True, BLOCK_X=8, HALF_D=1, num_warps=1,
+        H=H, G=G, D=D, NORMED=False, CACHED=True, OVERLAPPED=False, BLOCK_X=8, HALF_D=1, num_warps=1,
     )  # fmt: skip
     for first, base in ((H, k_ptr), (H + G, v_ptr)):
         for head in range(G):

@@ -89,7 +89,8 @@ def test_verdicts_are_those_of_launches_that_know_the_trees(
             for node, draws in enumerate(tree.draws_N):
                 # so near to what was drafted that much of it is accepted
                 if draws and draws[0].q_V is not None:
-                    logits_BNV[b, node] = 0.5 * logits_BNV[b, node] + SAMPLED.temperature * draws[0].q_V.log()
+                    near_V = SAMPLED.temperature * draws[0].q_V.log().to(device)
+                    logits_BNV[b, node] = 0.5 * logits_BNV[b, node] + near_V
             logits_BNV[b, tree.size :] = float("nan")
         tables.fill(trees, uniform_BD)
         with no_waiting():
@@ -208,7 +209,8 @@ def test_decisions_of_a_pass_are_those_after_it(requests: int, device: torch.dev
         for b, tree in enumerate(trees):
             for node, draws in enumerate(tree.draws_N):
                 if draws and draws[0].q_V is not None:
-                    logits_BNV[b, node] = 0.5 * logits_BNV[b, node] + SAMPLED.temperature * draws[0].q_V.log()
+                    near_V = SAMPLED.temperature * draws[0].q_V.log().to(device)
+                    logits_BNV[b, node] = 0.5 * logits_BNV[b, node] + near_V
         inside = ops.accept_in_pass(
             "multi_step", [unscored(t, b) for b, t in enumerate(trees)], to_come(requests, device)
         )

@@ -52,12 +52,12 @@ class CudaConfig:
     compile: Any = option(
         "auto",
         "short passes as CUDA graphs, one for each size",
-        choices={True: "", False: "", "auto": "false, until a GPU has shown what they gain"},
+        choices={True: "", False: "", "auto": "true, but for a cache of K and V in other bits than the model's"},
     )
     fuse: Any = option(
         "auto",
         "the small operations of a block in four launches: residual and norm, rotation and cache, activation",
-        choices={True: "", False: "", "auto": "with compile, until a GPU has shown what they gain"},
+        choices={True: "", False: "", "auto": "true"},
     )
     verdicts: str = option(
         "auto",
@@ -90,9 +90,9 @@ class CudaBackend(Backend):
         if importlib.util.find_spec("triton") is None:
             raise UserError(f"backend=cuda: {NO_TRITON}, or use backend=cpu")
         super().__init__(config)
-        captures = choice_of(config.compile, "backend.compile") == "true"
+        self._compile = choice_of(config.compile, "backend.compile")
         self._fuse = choice_of(config.fuse, "backend.fuse")
-        self._fuses = captures if self._fuse == "auto" else self._fuse == "true"
+        self._fuses = self._fuse != "false"
         self._unfused_because = ""
         # triton is imported here and not above, so that listing plugins works on machines without it
         from spec_sdk_backends.triton_ops import TritonOps
@@ -101,7 +101,7 @@ class CudaBackend(Backend):
         # for what is launched between passes; each thread has a current device of its own
         torch.cuda.set_device(self._device)
         self._ops: Ops = TritonOps(decides_in_pass=config.verdicts == "inside", device=self._device)
-        self._capture = GraphCapture(self._device) if captures else None
+        self._capture = GraphCapture(self._device) if self._compile != "false" else None
 
     def be_deterministic(self) -> None:
         if self._fuse == "false":
@@ -158,13 +158,13 @@ class CudaBackend(Backend):
     def _running(self, decoder: Decoder) -> TorchExecutor:
         if self._capture is None:
             return TorchExecutor(decoder, self.ops)
-        return GraphExecutor(decoder, self.ops, self._capture)
+        return GraphExecutor(decoder, self.ops, self._capture, insists=self._compile == "true")
 
     def attention_runner(
         self, executor: Executor, make_predictor: Callable[[], Predictor], verifier: AttentionVerifier
     ) -> BlockRunner | None:
         """Hit or miss inside a captured pass; None where passes are not captured, or it cannot be done there."""
-        if not isinstance(executor, GraphExecutor):
+        if not (isinstance(executor, GraphExecutor) and executor.one_launch):
             return None
         from spec_sdk_backends.overlapped_speculation import OverlappedSpeculationRunner
 

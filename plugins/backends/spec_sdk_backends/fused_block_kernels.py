@@ -6,7 +6,8 @@
 
 Each value is read once and written once, computed in float32 and rounded once (torch rounds after every step, so that
 results differ from its by rounding). No length is known to the host: padding, slots and columns of the cache are read
-on the device, and a launch depends on sizes alone, so that it may be captured in a graph.
+on the device, and a launch depends on sizes alone, so that it may be captured in a graph. OVERLAPPED:
+:mod:`spec_sdk_backends.dependent_launches`.
 
 Bytes moved from and to device memory, for K rows of e bytes per element: 4*K*M*e for sum and norm (3 where nothing is
 added), 2*K*(H + 2G)*D*e for rotation and storing, 3*K*I*e for the gate.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-untyped]
 
 
 @triton.jit
@@ -34,6 +36,7 @@ def add_rms_norm_kernel(
     epsilon,
     M: tl.constexpr,
     ADD: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
     """Row ``program_id(0)`` of h [K, M]: out = gain * s / sqrt(mean(s²) + epsilon), with s = h, or h + added, which is
@@ -42,6 +45,9 @@ def add_rms_norm_kernel(
     row = tl.program_id(0).to(tl.int64)
     m_M = tl.arange(0, BLOCK_M)
     real_M = m_M < M
+    if OVERLAPPED:
+        gdc_launch_dependents()
+        gdc_wait()
     h_M = tl.load(h_ptr + row * M + m_M, mask=real_M, other=0.0)
     if ADD:
         added_M = tl.load(added_ptr + row * M + m_M, mask=real_M, other=0.0)
@@ -83,6 +89,7 @@ def rotate_and_store_kernel(
     D: tl.constexpr,
     NORMED: tl.constexpr,
     CACHED: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
     BLOCK_X: tl.constexpr,
     HALF_D: tl.constexpr,
 ):
@@ -98,6 +105,9 @@ def rotate_and_store_kernel(
     in_head_D = half_D < D // 2
     real_XD = (head_X < H + 2 * G)[:, None] & in_head_D[None, :]
     offset_XD = (row * (H + 2 * G) + head_X)[:, None] * D + half_D[None, :]
+    if OVERLAPPED:
+        gdc_launch_dependents()
+        gdc_wait()
     low_XD = tl.load(qkv_ptr + offset_XD, mask=real_XD, other=0.0).to(tl.float32)
     high_XD = tl.load(qkv_ptr + offset_XD + D // 2, mask=real_XD, other=0.0).to(tl.float32)
     value_low_XD = low_XD
@@ -149,13 +159,23 @@ def rotate_and_store_kernel(
 
 
 @triton.jit
-def gated_activation_kernel(gate_up_ptr, out_ptr, WIDTH: tl.constexpr, GELU: tl.constexpr, BLOCK_I: tl.constexpr):
+def gated_activation_kernel(
+    gate_up_ptr,
+    out_ptr,
+    WIDTH: tl.constexpr,
+    GELU: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+):
     """Row ``program_id(0)``, block ``program_id(1)``: out [K, I] = activation(gate) * up, of gate_up [K, 2I] with the
     gate first; I is WIDTH. SiLU, or GELU by its tanh form.
     """
     row = tl.program_id(0).to(tl.int64)
     i_I = tl.program_id(1) * BLOCK_I + tl.arange(0, BLOCK_I)
     real_I = i_I < WIDTH
+    if OVERLAPPED:
+        gdc_launch_dependents()
+        gdc_wait()
     gate_ptr = gate_up_ptr + row * 2 * WIDTH + i_I
     gate_I = tl.load(gate_ptr, mask=real_I, other=0.0).to(tl.float32)
     up_I = tl.load(gate_ptr + WIDTH, mask=real_I, other=0.0).to(tl.float32)

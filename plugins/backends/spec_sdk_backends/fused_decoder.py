@@ -11,6 +11,7 @@ C capacity of a slot.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -19,11 +20,13 @@ from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk_backends.dependent_launches import overlapped
 from spec_sdk_backends.fused_block_kernels import (
     add_rms_norm_kernel,
     gated_activation_kernel,
     rotate_and_store_kernel,
 )
+from spec_sdk_backends.matrix_vector import matrix_vector, takes_one_row
 
 MOST_DIMS = 16384
 """Elements of a hidden state that one program normalises in registers."""
@@ -70,6 +73,11 @@ class FusedDecoder(RestagedDecoder):
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if torch.is_grad_enabled() or not work.cache.in_place:
             return None
+        if h_BNM.shape[:2] == (1, 1) and self._takes_one_row:
+            for layer in range(first, end):
+                h_BNM = self._block_of_one_row(layer, h_BNM, work)
+                work.record(layer + 1, h_BNM)
+            return h_BNM
         # what the sub-layer before has still to add
         added_BNM: torch.Tensor | None = None
         for layer in range(first, end):
@@ -78,9 +86,7 @@ class FusedDecoder(RestagedDecoder):
             h_BNM, x_BNM = add_rms_norm(h_BNM, added_BNM, w.input_norm_M, self.config.rms_norm_eps)
             if layer > first:
                 work.record(layer, h_BNM)
-            k_1SGCD, v_1SGCD = work.cache.layers(layer, layer + 1)
-            stored = (k_1SGCD[0], v_1SGCD[0], work.inputs)
-            q_BNHD = self._rotated(layer, x_BNM, work, stored)
+            q_BNHD = self._rotated(layer, w.qkv(x_BNM), work, in_cache(layer, work))
             a_BNM = self.project(layer, self.attend(layer, q_BNHD, work))
             h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
             added_BNM = gated_mlp(w.mlp, x_BNM)
@@ -88,6 +94,21 @@ class FusedDecoder(RestagedDecoder):
             h_BNM = h_BNM + added_BNM
             work.record(end, h_BNM)
         return h_BNM
+
+    @cached_property
+    def _takes_one_row(self) -> bool:
+        return all(map(takes_one_row, self.blocks))
+
+    def _block_of_one_row(self, layer: int, h_11M: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        """The block's output, with norms, gate and residuals in the products."""
+        w, epsilon = self.blocks[layer], self.config.rms_norm_eps
+        assert isinstance(w.mlp, GatedMLP)
+        qkv_11X = matrix_vector(h_11M, w.qkv, gain_I=w.input_norm_M, epsilon=epsilon)
+        o_11HD = self.attend(layer, self._rotated(layer, qkv_11X, work, in_cache(layer, work)), work)
+        h_11M = matrix_vector(o_11HD.flatten(2), w.output, added_11O=h_11M)
+        up, down, activation = w.mlp.gate_up, w.mlp.down, w.mlp.activation
+        active_11I = matrix_vector(h_11M, up, gain_I=w.post_norm_M, epsilon=epsilon, activation=activation)
+        return matrix_vector(active_11I, down, added_11O=h_11M)
 
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
@@ -97,7 +118,7 @@ class FusedDecoder(RestagedDecoder):
         B, N = h_BNM.shape[:2]
         k_BNGD, v_BNGD = h_BNM.new_empty((2, B, N, self.config.num_kv_heads, self.config.head_dim)).unbind(0)
         stored = (k_BNGD.transpose(1, 2), v_BNGD.transpose(1, 2), None)
-        q_BNHD = self._rotated(layer, self.attention_input(layer, h_BNM, work), work, stored)
+        q_BNHD = self._rotated(layer, self.blocks[layer].qkv(self.attention_input(layer, h_BNM, work)), work, stored)
         return q_BNHD, k_BNGD, v_BNGD
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
@@ -110,18 +131,18 @@ class FusedDecoder(RestagedDecoder):
     def _rotated(
         self,
         layer: int,
-        x_BNM: torch.Tensor,
+        qkv_BNX: torch.Tensor,
         work: Rotations,
         stored: tuple[torch.Tensor, torch.Tensor, PassInputs | None],
     ) -> torch.Tensor:
-        """Q [B, N, H, D], rotated. ``stored``: where K and V [S, G, C, D] go, with the inputs that say at which slots
-        and columns; without inputs, to [B, G, N, D].
+        """Q [B, N, H, D], rotated, of qkv [B, N, (H + 2G)·D]. ``stored``: where K and V [S, G, C, D] go, with the
+        inputs that say at which slots and columns; without inputs, to [B, G, N, D].
         """
         w, c = self.blocks[layer], self.config
         k_SGCD, v_SGCD, inputs = stored
-        B, N = x_BNM.shape[:2]
+        B, N = qkv_BNX.shape[:2]
         H, G, D = c.num_heads, c.num_kv_heads, c.head_dim
-        qkv = w.qkv(x_BNM).contiguous()
+        qkv = qkv_BNX.contiguous()
         q_BNHD = qkv.new_empty((B, N, H, D))
         cos_BN1D, sin_BN1D = (turned.contiguous() for turned in self.rotation(layer, work))
         # tensors that are not read stand for those that there are none of
@@ -149,6 +170,7 @@ class FusedDecoder(RestagedDecoder):
             BLOCK_X=heads,
             HALF_D=triton.next_power_of_2(D // 2),
             num_warps=ROTATION_WARPS,
+            **overlapped(qkv.device),
         )
         return q_BNHD
 
@@ -156,6 +178,12 @@ class FusedDecoder(RestagedDecoder):
         if torch.is_grad_enabled():
             return super()._norm(x, gain)
         return add_rms_norm(x, None, gain, self.config.rms_norm_eps)[1]
+
+
+def in_cache(layer: int, work: ForwardPass) -> tuple[torch.Tensor, torch.Tensor, PassInputs]:
+    """Where a layer's K and V of a pass go."""
+    k_1SGCD, v_1SGCD = work.cache.layers(layer, layer + 1)
+    return k_1SGCD[0], v_1SGCD[0], work.inputs
 
 
 def add_rms_norm(
@@ -178,6 +206,7 @@ def add_rms_norm(
             ADD=added is not None,
             BLOCK_M=block,
             num_warps=norm_warps(block),
+            **overlapped(h.device),
         )
     return total, normed
 
@@ -195,6 +224,12 @@ def gated_mlp(mlp: object, x_BNM: torch.Tensor) -> torch.Tensor:
     active = gate_up.new_empty((*gate_up.shape[:-1], width))
     if active.numel():
         gated_activation_kernel[(active.numel() // width, triton.cdiv(width, BLOCK_I))](
-            gate_up, active, WIDTH=width, GELU=mlp.activation != "silu", BLOCK_I=BLOCK_I, num_warps=4
+            gate_up,
+            active,
+            WIDTH=width,
+            GELU=mlp.activation != "silu",
+            BLOCK_I=BLOCK_I,
+            num_warps=4,
+            **overlapped(active.device),
         )
     return mlp.down(active)

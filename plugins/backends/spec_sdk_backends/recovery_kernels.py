@@ -94,7 +94,7 @@ def recovered_norm_kernel(
 ):
     """:func:`add_rms_norm_kernel` of a row of h [K, M], to which nothing is added."""
     if _one_missed(hit_ptr, B, MOST_B):
-        add_rms_norm_kernel(h_ptr, h_ptr, gain_ptr, h_ptr, out_ptr, epsilon, M, False, BLOCK_M)
+        add_rms_norm_kernel(h_ptr, h_ptr, gain_ptr, h_ptr, out_ptr, epsilon, M, False, False, BLOCK_M)
 
 
 @triton.jit(do_not_specialize=["B"], do_not_specialize_on_alignment=["hit_ptr"])
@@ -104,4 +104,4 @@ def recovered_activation_kernel(
 ):  # fmt: skip
     """:func:`gated_activation_kernel` of a block of a row."""
     if _one_missed(hit_ptr, B, MOST_B):
-        gated_activation_kernel(gate_up_ptr, out_ptr, WIDTH, GELU, BLOCK_I)
+        gated_activation_kernel(gate_up_ptr, out_ptr, WIDTH, GELU, False, BLOCK_I)

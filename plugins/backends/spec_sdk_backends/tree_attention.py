@@ -14,6 +14,7 @@ import triton  # type: ignore[import-untyped]
 from spec_sdk.contracts import PassInputs
 from spec_sdk.errors import UserError
 from spec_sdk.ops.types import PLAIN, AttentionSpec
+from spec_sdk_backends.dependent_launches import overlapped
 from spec_sdk_backends.tree_attention_kernel import (
     LOG2_E,
     combine_splits_kernel,
@@ -26,6 +27,8 @@ MAX_HEAD_DIM = 256
 # A split is worth its share of the combine kernel only with some blocks of keys to itself
 MIN_KEY_BLOCKS_PER_SPLIT = 4
 MAX_SPLITS = 64
+# Most parts that a compiled kernel combines, of which it loads so many in any case
+SPLITS_OF_A_KERNEL = (4, 16, MAX_SPLITS)
 # Elements of parts that four warps hold in registers, and rows up to which parallelism matters more
 COMBINED_AT_ONCE = 8192
 FEW_ROWS = 2048
@@ -313,6 +316,7 @@ def _launch(
         LISTED=visible is not None,
         WINDOWED=spec.window is not None,
         CAPPED=spec.softcap is not None,
+        **overlapped(q_LBNHD.device),
         BLOCK_M=tiling.rows,
         BLOCK_K=tiling.keys,
         BLOCK_D=tiling.head_dim,
@@ -329,7 +333,8 @@ def combine_splits(part: torch.Tensor, lse: torch.Tensor, out: torch.Tensor) -> 
     splits, D = part.shape[0], part.shape[-1]
     rows = out.numel() // D
     block_d = max(16, triton.next_power_of_2(D))
-    block_rows, warps = combining(rows, MAX_SPLITS * block_d)
+    block_s = next(most for most in SPLITS_OF_A_KERNEL if splits <= most)
+    block_rows, warps = combining(rows, block_s * block_d)
     combine_splits_kernel[(triton.cdiv(rows, block_rows),)](
         part,
         lse,
@@ -338,9 +343,10 @@ def combine_splits(part: torch.Tensor, lse: torch.Tensor, out: torch.Tensor) -> 
         splits,
         D=D,
         BLOCK_M=block_rows,
-        BLOCK_S=MAX_SPLITS,
+        BLOCK_S=block_s,
         BLOCK_D=block_d,
         num_warps=warps,
+        **overlapped(out.device),
     )
 
 

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-untyped]
 
 LOG2_E = 1.4426950408889634
 
@@ -274,6 +275,7 @@ def tree_attention_kernel(
     LISTED: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -287,6 +289,9 @@ def tree_attention_kernel(
     positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`). LISTED: ``list`` is what
     :func:`visible_blocks_kernel` wrote for the same rows and keys of a block, with the same ``most``.
     """
+    if OVERLAPPED:
+        gdc_launch_dependents()
+        gdc_wait()
     sequence = tl.program_id(1) // G
     layer = (sequence // B).to(tl.int64)
     b = (sequence % B).to(tl.int64)
@@ -335,7 +340,9 @@ def tree_attention_kernel(
         hidden_M = position_M - window
         first_key = tl.maximum(tl.min(hidden_M, 0) + 1, 0) // BLOCK_K * BLOCK_K
         first_key = tl.minimum(first_key, prefix_keys)
-    share = tl.cdiv(tl.cdiv(prefix_keys - first_key, BLOCK_K), splits) * BLOCK_K
+    # a tree of one block is the last split's, which then has nothing else
+    of_prefix = tl.where(T <= BLOCK_K, tl.maximum(splits - 1, 1), splits)
+    share = tl.cdiv(tl.cdiv(prefix_keys - first_key, BLOCK_K), of_prefix) * BLOCK_K
     last_key = tl.minimum(first_key + (split + 1) * share, prefix_keys)
     for base in range(first_key + split * share, last_key, BLOCK_K):
         slot_K = base + tl.arange(0, BLOCK_K)
@@ -351,11 +358,13 @@ def tree_attention_kernel(
     key_start_ptr += b * stride_start_b
     key_end_ptr += b * stride_end_b
     key_position_ptr += b * stride_keypos_b
+    # the tree is shared out from the last split on: of the prefix those may have less
+    from_last = splits - 1 - split
     if LISTED:
         list_ptr += (b * tl.num_programs(0) + tl.program_id(0)) * (1 + most)
         blocks = tl.load(list_ptr).to(tl.int32)
         share = tl.cdiv(blocks, splits)
-        for i in range(split * share, tl.minimum((split + 1) * share, blocks)):
+        for i in range(from_last * share, tl.minimum((from_last + 1) * share, blocks)):
             m_M, l_M, acc_MD = _attend_tree(
                 q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, key_start_ptr, key_end_ptr,
                 key_position_ptr, tl.load(list_ptr + 1 + i).to(tl.int32) * BLOCK_K, T, prefix, query_M, hidden_M,
@@ -366,8 +375,8 @@ def tree_attention_kernel(
         if CLOSED:
             slots = tl.minimum(T, last_query + 1)
         share = tl.cdiv(tl.cdiv(slots, BLOCK_K), splits) * BLOCK_K
-        base = split * share
-        stop = tl.minimum((split + 1) * share, slots)
+        base = from_last * share
+        stop = tl.minimum((from_last + 1) * share, slots)
         # a loop with a branch around its loads would not be pipelined: runs of visible blocks get a loop of their own
         while base < stop:
             run_end = base
@@ -429,6 +438,7 @@ def combine_splits_kernel(
     rows,
     splits,
     D: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -437,6 +447,9 @@ def combine_splits_kernel(
 
     BLOCK_S is the most splits there may be: one compiled kernel for every number of them.
     """
+    if OVERLAPPED:
+        gdc_launch_dependents()
+        gdc_wait()
     row_M = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = rows.to(tl.int64)
     slot_S = tl.arange(0, BLOCK_S)

@@ -1,0 +1,223 @@
+"""Products with one row: the backend's kernel, with norm, gate and residual in it, in many tiles, against the same as
+launches of their own around the library's product.
+
+    python -m benchmarks.gpu.matrix_vector --output matrix_vector.json
+
+Every call is a CUDA graph over different weights of one shape, more than the caches hold, one after the other. Kernels
+are compiled in several processes first. ``share``: of the speed of a large copy, by bytes of weights alone.
+
+Legend: I inputs, O outputs, M model dim.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.ceilings import copy_tb_per_s
+from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.random_models import SHAPES
+from spec_sdk.ops.feed_forward import GatedMLP
+from spec_sdk.ops.linear import Projection
+from spec_sdk_backends.fused_decoder import add_rms_norm, gated_mlp
+from spec_sdk_backends.matrix_vector import MatrixVectorTile, matrix_vector
+
+SCHEMA_VERSION = 1
+EPSILON = 1e-5
+COPIED_BYTES = 400e6
+"""Of weights that a call reads at least, so that little of them is in a cache when it comes again."""
+ELEMENTS = (512, 1024, 2048)
+"""Of a tile that a warp has."""
+REPEATS = 9
+
+
+@dataclass(frozen=True)
+class Product:
+    """``outputs`` are those of the result: a gate's matrix has twice as many rows."""
+
+    name: str
+    inputs: int
+    outputs: int
+    normed: bool = False
+    gated: bool = False
+    added: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.outputs * (2 if self.gated else 1)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.inputs * 2
+
+
+def products_of(shape: str) -> list[Product]:
+    fields = SHAPES[shape][1]
+    width, middle = fields["hidden_size"], fields["intermediate_size"]
+    heads, kv_heads = fields["num_attention_heads"], fields["num_key_value_heads"]
+    of_heads = width // heads
+    return [
+        Product(f"{shape} qkv", width, (heads + 2 * kv_heads) * of_heads, normed=True),
+        Product(f"{shape} output", heads * of_heads, width, added=True),
+        Product(f"{shape} gate, up", width, middle, normed=True, gated=True),
+        Product(f"{shape} down", middle, width, added=True),
+    ]
+
+
+def tiles_of(product: Product) -> list[MatrixVectorTile]:
+    """Tiles of one to 16 outputs whose inputs are not all padding."""
+    found = set()
+    for warps, elements, outputs in itertools.product((2, 4, 8), ELEMENTS, (1, 2, 4, 8, 16)):
+        inputs = warps * elements // outputs
+        if 256 <= inputs < 2 * product.inputs and inputs <= 4096:
+            found.add(MatrixVectorTile(outputs, inputs, warps))
+    return sorted(found, key=str)
+
+
+class Weights:
+    """Matrices of one product's shape, and what it reads beside them."""
+
+    def __init__(self, product: Product, nbytes: float) -> None:
+        made = functools.partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+        self.product, count = product, max(2, round(nbytes / product.nbytes))
+        self.projections = [Projection(made(product.rows, product.inputs)) for _ in range(count)]
+        self.x_11I, self.gain_I = made(1, 1, product.inputs), made(product.inputs)
+        self.added_11O = made(1, 1, product.outputs)
+        self.identity = Identity(torch.empty(0))
+
+    def by_kernel(self, projection: Projection, tile: MatrixVectorTile | None = None) -> torch.Tensor:
+        product = self.product
+        return matrix_vector(
+            self.x_11I,
+            projection,
+            gain_I=self.gain_I if product.normed else None,
+            epsilon=EPSILON,
+            activation="silu" if product.gated else None,
+            added_11O=self.added_11O if product.added else None,
+            tile=tile,
+        )
+
+    def by_library(self, projection: Projection) -> torch.Tensor:
+        """With the launches that a block of several rows has; a residual is added where the next norm is made."""
+        x_11I = self.x_11I
+        if self.product.normed:
+            x_11I = add_rms_norm(x_11I, x_11I, self.gain_I, EPSILON)[1]
+        if self.product.gated:
+            return gated_mlp(GatedMLP(projection, self.identity), x_11I)
+        return projection(x_11I)
+
+
+class Identity(Projection):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def microseconds(call: Callable[[Projection], torch.Tensor], projections: Sequence[Projection]) -> float:
+    """Of one call, median over replays of a graph of all."""
+    for projection in projections[:2]:
+        call(projection)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for projection in projections:
+            call(projection)
+    times = []
+    for _ in range(REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * start.elapsed_time(end) / len(projections))
+    return statistics.median(times)
+
+
+def compile_all(cases: Sequence[tuple[Product, MatrixVectorTile]]) -> None:
+    """In this process, so that those that time find them compiled."""
+    by_product: dict[Product, Weights] = {}
+    for product, tile in cases:
+        weights = by_product.setdefault(product, Weights(product, 0))
+        weights.by_kernel(weights.projections[0], tile)
+    torch.cuda.synchronize()
+
+
+def compile_beside(cases: Sequence[tuple[Product, MatrixVectorTile]]) -> None:
+    processes = max(1, min(14, len(os.sched_getaffinity(0)) - 1))
+    shares = [cases[i::processes] for i in range(processes)]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.map(compile_all, shares)
+
+
+@torch.no_grad()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    began, device = time.monotonic(), torch.device("cuda")
+    rate = copy_tb_per_s()
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": "matrix_vector",
+        **device_facts(device),
+        "copy_tb_per_s": rate,
+        "products": [],
+        "left_out": [],
+    }
+    products = [product for shape in options.shapes for product in products_of(shape)]
+    compile_beside([(product, tile) for product in products for tile in tiles_of(product)])
+    for product in products:
+        if time.monotonic() - began > options.seconds:
+            report["left_out"].append(product.name)
+            continue
+        weights = Weights(product, COPIED_BYTES)
+        bound = product.nbytes / rate / 1e6
+        library = microseconds(weights.by_library, weights.projections)
+        chosen = microseconds(weights.by_kernel, weights.projections)
+        tiles = {}
+        for tile in tiles_of(product):
+            call = functools.partial(weights.by_kernel, tile=tile)
+            tiles[tile] = microseconds(call, weights.projections)
+        fastest = sorted(tiles, key=lambda tile: tiles[tile])
+        report["products"].append(
+            {
+                **asdict(product),
+                "library_us": library,
+                "chosen_us": chosen,
+                "share": bound / chosen,
+                "tiles": [{**asdict(tile), "us": tiles[tile]} for tile in fastest],
+            }
+        )
+        best = fastest[0]
+        shown = ", ".join(f"{t.outputs}x{t.inputs}/{t.warps} {tiles[t]:.1f}" for t in fastest[:6])
+        print(
+            f"{product.name}: library {library:.1f} us, ours {chosen:.1f} us ({bound / chosen:.0%} of copying), "
+            f"best {bound / tiles[best]:.0%}: {shown}",
+            flush=True,
+        )
+        if options.output is not None:
+            options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Products with one row, on a GPU")
+    parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=("8b", "1b", "smollm2"))
+    parser.add_argument("--seconds", type=float, default=120.0, help="begin no further product after this")
+    parser.add_argument("--output", type=Path, help="the JSON to write")
+    report = measure(parser.parse_args(arguments))
+    print("; ".join(f"left out: {name}, no time" for name in report["left_out"]) or "all products were measured")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
