@@ -151,7 +151,7 @@ def tree_pass(model: Model, nodes: int) -> Callable[[], torch.Tensor]:
 
 def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
     """The engine's own loop on the prompt, a cycle at every ``next``, with room for ``most``: greedy, with a tree of
-    N = ``nodes`` that costs nothing to draft. One node is plain decoding.
+    N = ``nodes`` that costs nothing to draft. One node is plain decoding, as without a drafter.
     """
     params = SamplingParams()
     sampler = ExactSampler(ExactConfig(), params)
@@ -166,7 +166,8 @@ def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
     policy = FixedPolicy(FixedConfig(depth=tree.depth))
     # a cache that grew would have all passes captured anew
     model.session.reserve(1, len(model.prompt) + request.max_new_tokens + nodes)
-    scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, clock=model.clock)
+    drafter = SameTree(tree) if nodes > 1 else SameRoot(tree)
+    scheduler = Scheduler(model.session, drafter, Greedy(None), policy, clock=model.clock)
     return scheduler.run(request)
 
 
@@ -180,6 +181,13 @@ class SameTree(Drafter):
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return dataclasses.replace(self.tree, token_N=(request.pending_token, *self.tree.token_N[1:]))
+
+
+class SameRoot(SameTree):
+    """Proposes nothing, and is known to: a step may begin before the last one has been read."""
+
+    name = "same_root"
+    drafts = False
 
 
 def random_tree(root: int, nodes: int, vocabulary: int) -> TokenTree:
@@ -273,14 +281,15 @@ def of_passes(model: Model, device: torch.device, rounds: int) -> dict[str, Any]
 
 
 def of_cycles(model: Model, nodes: int, device: torch.device, rounds: int) -> dict[str, Any]:
-    """A cycle's wall time, the device's part of it, and the slowest one: where a compilation falls into a request."""
+    """A cycle's wall time, the device's part of it, and the slowest one: where a compilation falls into a request.
+
+    From one answer to the next, as a reader of tokens sees it: a step ends with a read, and another may run by then.
+    """
     run = cycles(model, nodes, rounds + 2 * PROFILED + 8)
     times: list[float] = []
     for turn in range(rounds + 3):
-        model.synchronize()
         began = time.perf_counter()
         next(run)
-        model.synchronize()
         if turn >= 3:
             times.append(time.perf_counter() - began)
     wall, busy = statistics.median(times), device_s(lambda: next(run), device)

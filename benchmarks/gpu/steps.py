@@ -158,6 +158,15 @@ STEPS = ordered(
             least_s=10,
             limit_s=60,
         ),
+        Step(
+            "matrix_vector",
+            ("-m", "benchmarks.gpu.matrix_vector", "--seconds={seconds}", "--output={results}/matrix_vector.json"),
+            value=30,
+            expected_s=32,
+            least_s=30,
+            limit_s=90,
+            needs=("pluggy", "structlog", "omegaconf"),
+        ),
         _headline("headline", (), value=240, expected_s=100, least_s=45, limit_s=240),
         _headline("headline_1b", ("--shape=1b",), value=130, expected_s=60, least_s=30, limit_s=150),
         Step(

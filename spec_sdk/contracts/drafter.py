@@ -44,6 +44,8 @@ class Drafter(Plugin, ABC):
     more than one."""
     branches: bool = False
     """Whether its trees may branch. A verifier that takes chains only is refused beside such a drafter."""
+    drafts: bool = True
+    """Whether it ever proposes more than the root. If not, a step may begin before the last one has been read."""
     catches_up: bool = True
     """Whether drafting takes longer the more committed tokens there are that it has not seen: those of the prompt, or
     that were decoded plainly. Not so where it drafts in the target's own cache."""

@@ -22,6 +22,7 @@ from spec_sdk.contracts.verifier import Ahead, Verifier
 from spec_sdk.engine.constrained_tree import constrained_tree
 from spec_sdk.engine.faults import budget_fault, count_fault, draws_fault, tree_fault, verdict_fault
 from spec_sdk.engine.forced_tokens import WIDEST, forced_run
+from spec_sdk.engine.pass_ahead import PassAhead
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
@@ -70,6 +71,7 @@ class Scheduler:
         self._free = list(range(slots))
         self._progress: list[Progress] = []
         self._time_shares = TimeShares()
+        self._pass_ahead: PassAhead | None = None
 
     @property
     def busy(self) -> bool:
@@ -207,11 +209,25 @@ class Scheduler:
         reads, marks = host_reads.total(), [self._clock.mark()]
         turns: list[Turn] = self._propose(requests)
         marks.append(self._clock.mark())
-        turns = self._score(turns)
+        launched, self._pass_ahead, verdicts = self._pass_ahead, None, None
+        if launched is not None and launched.hand_out(self.target, turns):
+            verdicts = launched.verdicts
+        else:
+            launched = None
+            turns, verdicts = self._score(turns)
         marks.append(self._clock.mark())
+        if verdicts is not None and not self.drafter.drafts:
+            with self._ending([turn.active for turn in turns]):
+                self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, self._clock, marks[-1])
+            turns = self._going_on(turns)
         own = self._own_logits(turns)
         turns = self._verify(turns, own)
-        marks.append(self._clock.mark())
+        if self._pass_ahead is None:
+            marks.append(self._clock.mark())
+        else:
+            # a mark would come after that pass; these verdicts were part of one before
+            marks.append(marks[-1])
+            self._pass_ahead.learn(turns)
         if own:
             turns = self._trace(turns, own)
         # the host's own time: what it commits, the device does while the next step begins
@@ -219,6 +235,8 @@ class Scheduler:
         turns = self._commit(turns)
         recover_s = time.perf_counter() - began
         draft_s, score_s, verdict_s = (self._clock.seconds(first, last) for first, last in itertools.pairwise(marks))
+        if launched is not None:
+            score_s = self._clock.seconds(launched.began, launched.ended)
         self._report(turns, draft_s, score_s, verdict_s, recover_s, host_reads.total() - reads)
 
     def _propose(self, requests: Sequence[Active]) -> list[Turn]:
@@ -272,18 +290,21 @@ class Scheduler:
         turn.tree = turn.constrained.tree
         state.constraint_s += time.perf_counter() - began
 
-    def _score(self, turns: list[Turn]) -> list[Turn]:
-        """The target's logits at every node of every tree; without those of a request that a failed pass names."""
+    def _score(self, turns: list[Turn]) -> tuple[list[Turn], VerdictsInPass | None]:
+        """The target's logits at every node of every tree; without those of a request that a failed pass names. With
+        the verdicts that the pass made, if it did.
+        """
         for turn in turns:
             if len(turn.above) > WIDEST and not turn.active.asks_for_logits:
                 self._feed_forced(turn)
         turns = self._going_on(turns)
-        scored, ahead = False, self._ahead(turns)
+        scored, ahead, in_pass = False, self._ahead(turns), None
         turns = self._going_on(turns)
         while turns and not scored:
             with self._ending([turn.active for turn in turns]):
                 slots, trees = [turn.active.slot for turn in turns], [turn.scored for turn in turns]
                 taps, told = self.drafter.taps, [ahead[turn.active.slot] for turn in turns if ahead]
+                in_pass = None
                 if told:
                     in_pass = VerdictsInPass(told)
                     for i, scores in enumerate(self.target.score(slots, trees, taps, in_pass.epilogue)):
@@ -293,7 +314,7 @@ class Scheduler:
                         turn.scores = scores
                 scored = True
             turns = self._going_on(turns)
-        return turns
+        return turns, in_pass
 
     def _feed_forced(self, turn: Turn) -> None:
         """Make K and V of a long forced run in passes without logits; the tree's pass is then as wide as the tree."""

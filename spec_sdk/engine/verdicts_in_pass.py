@@ -21,14 +21,14 @@ class VerdictsInPass:
     """
 
     def __init__(self, ahead: Sequence[Ahead]) -> None:
-        self._ahead = ahead
+        self.ahead = ahead
         self._places: dict[int, tuple[DecisionsInPass, int]] = {}
 
     def epilogue(self, index: Sequence[int], logits: LogitsToCome) -> Epilogue | None:
         """What the pass over the trees of these numbers makes of its logits; None: nothing, and so verdicts come after
         it.
         """
-        ahead = [self._ahead[i] for i in index]
+        ahead = [self.ahead[i] for i in index]
         # a pass decides by one rule and one set of operations
         if any((told.rule, told.ops) != (ahead[0].rule, ahead[0].ops) for told in ahead):
             return None
@@ -37,6 +37,16 @@ class VerdictsInPass:
             return None
         self._places.update((i, (decisions, b)) for b, i in enumerate(index))
         return decisions.epilogue
+
+    def root_tokens(self, made: torch.Tensor) -> torch.Tensor | None:
+        """Where all trees are roots alone and of one pass, which made this [B, X]: the tokens [B] that come after them,
+        in the order of the trees, on the device. None where only the host can tell.
+        """
+        decisions = {id(decisions): decisions for decisions, _ in self._places.values()}
+        if len(self._places) < len(self.ahead) or len(decisions) != 1:
+            return None
+        (of_pass,) = decisions.values()
+        return None if of_pass.root_tokens is None else of_pass.root_tokens(made)
 
     def pending(self, i: int, made: torch.Tensor | None) -> PendingDecision | None:
         """The decision on tree i from what its pass made [B, X]; None where that made nothing."""

@@ -22,6 +22,7 @@ from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel, DraftLevels, TreeShape
 from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.executor import Epilogue, Executor, LogitRows, PassOutput, PassPlan
+from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import DraftLogits, LogitsToCome, host_reads
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
@@ -211,6 +212,26 @@ class Session:
             for output in outputs
         ]
 
+    def score_ahead(self, slots: Sequence[int], token_B: torch.Tensor, epilogue: EpilogueOf) -> list[Scores] | None:
+        """:meth:`score` for roots alone that come after the roots that the last pass over these slots scored, before
+        those are committed: their tokens are read on the device, where they are negative for unusable ones. Say
+        :meth:`take_ahead` before they are committed.
+
+        None, and nothing done, where more than a plain pass is needed, or a larger cache.
+        """
+        prefixes = [self.length(slot) + 1 for slot in slots]
+        room = isinstance(self.cache, KVCache) and self.cache.slots > max(slots) and self.cache.capacity > max(prefixes)
+        plain = type(self.runner) is SequentialRunner
+        if not (self.one_launch and plain and room and max(prefixes) < self.context):
+            return None
+        requests = [RequestRows.tree(slot, prefix, [0], [0], [1]) for slot, prefix in zip(slots, prefixes, strict=True)]
+        outputs = self._run("tree", requests, self._plan(PLAIN), epilogue=epilogue, token_B=token_B)
+        return [Scores(self._logits(output).full_KV, made=output.made) for output in outputs]
+
+    def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
+        """What :meth:`score_ahead` scored for these slots, now that what is before it is committed, was these roots."""
+        self._fed.update((slot, [token]) for slot, token in zip(slots, tokens, strict=True))
+
     def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
         """Feed each tree's ``new_nodes`` youngest nodes; return their logits. Nothing is committed.
 
@@ -345,11 +366,13 @@ class Session:
         plan: PassPlan,
         features: Sequence[torch.Tensor] | None = None,
         epilogue: EpilogueOf | None = None,
+        token_B: torch.Tensor | None = None,
     ) -> list[PassOutput]:
         """The requests' passes, several in one where they are of about one size; an output of B = 1 for each, but for
         what an epilogue made.
 
-        ``features``: of each request [N, F], what its rows are fed besides tokens.
+        ``features``: of each request [N, F], what its rows are fed besides tokens. ``token_B``: on the device, the
+        tokens of requests of one row each, which are one pass.
         """
         for request in requests:
             if (largest := max(request.position)) >= self.context:
@@ -372,6 +395,8 @@ class Session:
                 slots=executor.slots_of(max(len(request.key_end) for request in together)),
                 features_BNM=None if features is None else padded([features[i] for i in group], rows),
             )
+            if token_B is not None:
+                inputs.token_BN.copy_(token_B.clamp_min(0)[:, None])
             own = plan
             if epilogue is not None:
                 to_come = executor.vocabulary, executor.dtype, executor.device

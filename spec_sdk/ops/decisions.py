@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from spec_sdk.ops.draws import DrawnTree
-from spec_sdk.ops.host_reads import read
+from spec_sdk.ops.host_reads import BegunRead, read
 from spec_sdk.ops.rows import Decision, Rows, Uniforms
 
 Answer = TypeVar("Answer")
@@ -28,11 +28,11 @@ class ScoredTree:
 class PendingDecision:
     """A decision whose work on the device is queued.
 
-    ``tensors``: what is to be read of it, wherever that lies. ``decide``: the decision from those tensors in host
-    memory; raises what the rule raises.
+    ``tensors``: what is to be read of it, wherever that lies, or is being read. ``decide``: the decision from those
+    tensors in host memory; raises what the rule raises.
     """
 
-    tensors: Sequence[torch.Tensor]
+    tensors: Sequence[torch.Tensor | BegunRead]
     decide: Callable[[Sequence[torch.Tensor]], Decision]
 
     @staticmethod

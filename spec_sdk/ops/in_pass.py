@@ -56,11 +56,13 @@ class DecisionsInPass:
 
     ``epilogue``: the pass's last operation, logits [B, N, V] → [B, X]; the same object, or an equal one, for all passes
     that may share a graph. It waits for nothing. ``decision``: that on the b-th tree, from what the epilogue gave for
-    it, in host memory; raises what the rule raises.
+    it, in host memory; raises what the rule raises. ``root_tokens``: where all trees are roots alone, the tokens [B]
+    that come after them, from what the epilogue gave, on its device; None where only the host can tell.
     """
 
     epilogue: Callable[[torch.Tensor], torch.Tensor]
     decision: Callable[[int, torch.Tensor], Decision]
+    root_tokens: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 class OnceDrawn:
@@ -93,7 +95,7 @@ def greedy_in_pass(unscored: Sequence[UnscoredTree]) -> DecisionsInPass:
         tree = unscored[b].tree
         return followed(tree, choice_N[: tree.size].tolist())
 
-    return DecisionsInPass(choices, decision)
+    return DecisionsInPass(choices, decision, root_tokens=lambda choice_BN: choice_BN[:, 0])
 
 
 def followed(tree: DrawnTree, choice_N: Sequence[int]) -> Decision:

@@ -108,6 +108,12 @@ class TableModel:
             scores.append(Scores(logits_NV, {layer: logits_NV.clone() for layer in taps}))
         return scores
 
+    def score_ahead(self, slots: Sequence[int], token_B: torch.Tensor, epilogue: EpilogueOf) -> None:
+        """Nothing: passes that are no launch have no verdict that another one could begin with."""
+
+    def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
+        raise ValueError("nothing was scored ahead")
+
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Keep these nodes of each slot's last tree. Raises ValueError unless they are a path from its root."""
         for slot, path in zip(slots, paths, strict=True):

@@ -44,7 +44,7 @@ def main(case: str) -> None:
     gate: dict[str, Any] = {"WIDTH": 4 * width, "GELU": False, "BLOCK_I": BLOCK_I, **overlapped}
     compile_and_print(gated_activation_kernel, gate, types, 4, 1, capability, case)
     for inputs, gated in ((width, True), (4 * width, False)):
-        tile = MatrixVectorTile.choose(inputs, gated)
+        tile = MatrixVectorTile.choose(inputs, gated, gated)
         product: dict[str, Any] = {"INPUTS": inputs, "OUTPUTS": 4 * width if gated else width, "NORMED": gated}
         product |= {"BIASED": False, "GATED": gated, "GELU": False, "ADDED": not gated, **overlapped}
         product |= {"BLOCK_O": tile.outputs, "BLOCK_I": tile.inputs}

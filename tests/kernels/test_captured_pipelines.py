@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from spec_sdk.engine.pass_ahead import PassAhead
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.ops.in_pass import greedy_in_pass
@@ -45,7 +46,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pipeline(checkpoint: Path, name: str, *overrides: str) -> Pipeline:
-    shared = (f"model.target={checkpoint}", "backend=cuda", "model.dtype=float32", "backend.fuse=false")
+    shared = (f"model.target={checkpoint}", "backend=cuda", "model.dtype=float32")
+    shared += ("backend.fuse=false", "backend.compile=false")
     return build_pipeline(settings_of(f"pipeline={name}", *shared, *overrides), Registry.discover())
 
 
@@ -161,6 +163,30 @@ def test_greedy_verdicts_inside_the_pass(
     assert {cycle["host_reads"] for cycle in cycles} == {1}
     assert [cycle["accepted"] for cycle in cycles] == [cycle["accepted"] for cycle in known]
     assert max(cycle["accepted"] for cycle in cycles) > 0
+
+
+def test_plain_steps_are_launched_ahead(
+    checkpoint: Path, interpreted_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three requests over two slots: all steps but the first behind a prompt or an end are there when they are asked
+    for, with tokens and reads as before.
+    """
+    handed: list[bool] = []
+    hand_out = PassAhead.hand_out
+
+    def noted(launched: PassAhead, *arguments: Any) -> bool:
+        handed.append(hand_out(launched, *arguments))
+        return handed[-1]
+
+    monkeypatch.setattr(PassAhead, "hand_out", noted)
+    expected, known = answers(pipeline(checkpoint, "vanilla"), PROMPTS, 2, 10)
+    assert not handed
+    found, cycles = answers(pipeline(checkpoint, "vanilla", "backend.compile=true"), PROMPTS, 2, 10)
+    assert found == expected and sum(handed) > len(cycles) / 3
+    assert [cycle["host_reads"] for cycle in cycles] == [cycle["host_reads"] for cycle in known]
+    handed.clear()
+    found, _ = answers(pipeline(checkpoint, "prompt_lookup", *FIXED, "backend.compile=true"), PROMPTS[:1], 1, 10)
+    assert found == expected[:1] and not handed, "what comes next hangs on what is drafted"
 
 
 LEVELS = (

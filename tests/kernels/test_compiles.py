@@ -129,9 +129,9 @@ def test_a_spill_is_seen(attention: Compiled) -> None:
 
 def test_a_growing_prefix_and_tree_compile_nothing() -> None:
     """Passes of other lengths, batches and splits take the kernels that the first one compiled. Tree attention has a
-    second form, with a list of visible blocks, and combines few, some or many parts; speculative attention has one for prefixes that are longer than the
-    window, and combines few parts or many, of one request and of all in their slots; attention in the order of
-    positions has one for chains, and products have three, of one, two and four tiles.
+    second form, with a list of visible blocks, and combines few, some or many parts; speculative attention has one for
+    prefixes that are longer than the window, and combines few parts or many, of one request and of all in their slots;
+    attention in the order of positions has one for chains, and products have three, of one, two and four tiles.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("launch_keys.py")

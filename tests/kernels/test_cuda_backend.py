@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk_backends import cuda, diagnosis, spec_sdk_plugins
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
@@ -139,16 +140,16 @@ def test_listing_plugins_does_not_import_triton(monkeypatch: pytest.MonkeyPatch)
     assert {"cpu", "cuda"} <= {plugin.name for plugin in spec_sdk_plugins()}
 
 
-def test_passes_are_captured_where_it_is_asked_for(one_gpu: list[str]) -> None:
+def test_passes_are_captured_unless_it_is_refused(one_gpu: list[str]) -> None:
     pytest.importorskip("triton")
-    assert CudaBackend(CudaConfig()).compiled == {}
-    assert CudaBackend(CudaConfig(compile=True)).compiled == {"graphs": 0}
+    assert CudaBackend(CudaConfig(compile=False)).compiled == {}
+    assert CudaBackend(CudaConfig()).compiled == CudaBackend(CudaConfig(compile=True)).compiled == {"graphs": 0}
     with pytest.raises(UserError, match=r"^backend.compile: 'often' must be auto, true or false$"):
         CudaBackend(CudaConfig(compile="often"))
 
 
-def test_small_operations_are_fused_where_it_is_asked_for(one_gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With captured passes, unless it is said; other blocks are run as they are, and the report says why."""
+def test_small_operations_are_fused_unless_it_is_refused(one_gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other blocks are run as they are, and the report says why."""
     pytest.importorskip("triton")
 
     def decoder_of(config: CudaConfig, name: str = "smollm") -> tuple[str, object]:
@@ -157,10 +158,9 @@ def test_small_operations_are_fused_where_it_is_asked_for(one_gpu: list[str], mo
         executor = backend.load(None, torch.float32)  # type: ignore[arg-type]
         return type(executor.decoder).__name__, backend.compiled.get("unfused_because")  # type: ignore[attr-defined]
 
-    assert decoder_of(CudaConfig()) == ("Decoder", None)
-    assert decoder_of(CudaConfig(fuse=True)) == ("FusedDecoder", None)
-    assert decoder_of(CudaConfig(compile=True)) == ("FusedDecoder", None)
-    assert decoder_of(CudaConfig(compile=True, fuse=False)) == ("Decoder", None)
+    assert decoder_of(CudaConfig()) == ("FusedDecoder", None)
+    assert decoder_of(CudaConfig(compile=False)) == ("FusedDecoder", None)
+    assert decoder_of(CudaConfig(fuse=False)) == ("Decoder", None)
     assert decoder_of(CudaConfig(fuse=True), "mixtral")[1] == "layer 0 has no gated MLP"
     with pytest.raises(UserError, match=r"^backend.fuse: 'often' must be auto, true or false$"):
         CudaBackend(CudaConfig(fuse="often"))

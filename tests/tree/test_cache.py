@@ -5,13 +5,17 @@ Legend: B requests, N rows of a request, G KV heads, D head dim.
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.errors import UserError
+from spec_sdk.model import kv_cache
+from spec_sdk.model.kv_cache import LEAST_DOUBLED, KVCache
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -104,6 +108,30 @@ def test_growing_keeps_a_pass_in_progress(rows: int) -> None:
     for slot in (0, 1):
         k_BGSD = cache.k_LSGCD[0, slot : slot + 1, :, :rows]
         assert torch.equal(k_BGSD, k_BNGD[slot : slot + 1].transpose(1, 2))
+
+
+def test_one_that_doubles_has_room_to_spare_where_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies elsewhere only when it doubles; where that is too much, it grows as others do."""
+    cache, plain = new_cache(1), new_cache(1)
+    cache.doubles = True
+    places = set()
+    for tokens in (10, 1000, LEAST_DOUBLED, LEAST_DOUBLED + 1, 2 * LEAST_DOUBLED):
+        cache.reserve(1, tokens)
+        places.add((cache.k_LSGCD.data_ptr(), cache.capacity))
+    assert [capacity for _, capacity in sorted(places, key=itemgetter(1))] == [LEAST_DOUBLED, 2 * LEAST_DOUBLED]
+    real = kv_cache.enlarged
+
+    def little_memory(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+        if capacity > 3 * LEAST_DOUBLED:
+            raise RuntimeError("out of memory")
+        return real(storage, slots, capacity)
+
+    monkeypatch.setattr(kv_cache, "enlarged", little_memory)
+    for one in (cache, plain):
+        one.reserve(1, 2 * LEAST_DOUBLED + 7)
+    assert cache.capacity == plain.capacity < 3 * LEAST_DOUBLED
+    with pytest.raises(UserError, match="^KV cache: no memory for"):
+        cache.reserve(1, 4 * LEAST_DOUBLED)
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,20 @@ class MatrixVectorTile:
     warps: int
 
     @staticmethod
-    def choose(inputs: int, gated: bool) -> MatrixVectorTile:
-        """What was fastest on an H200 for matrices of so many inputs (benchmarks/gpu/matrix_vector.py)."""
-        block = min(1024, triton.next_power_of_2(inputs))
-        return MatrixVectorTile(4 if gated else 8, block, 4)
+    def choose(inputs: int, normed: bool, gated: bool) -> MatrixVectorTile:
+        """What was fastest on an H200, or nearly, for the products of three models (benchmarks/gpu/matrix_vector.py).
+
+        A norm is read by every program: fewer, larger ones read it less often.
+        """
+        whole = triton.next_power_of_2(inputs)
+        if gated:
+            block = min(4096, whole)
+            return MatrixVectorTile(2, block, max(2, block // 1024))
+        if inputs <= 1024:
+            return MatrixVectorTile(4, whole, 2)
+        if normed:
+            return MatrixVectorTile(8, 512, 2)
+        return MatrixVectorTile(2, whole, 4) if inputs <= 2048 else MatrixVectorTile(4, 1024, 2)
 
 
 def is_dense(projection: Projection) -> bool:
@@ -61,7 +71,7 @@ def matrix_vector(
     weight_OI = projection.weight_OI
     gated, (outputs, inputs) = activation is not None, weight_OI.shape
     outputs = outputs // 2 if gated else outputs
-    tile = tile or MatrixVectorTile.choose(inputs, gated)
+    tile = tile or MatrixVectorTile.choose(inputs, gain_I is not None, gated)
     out_11O = x_11I.new_empty((1, 1, outputs))
     # tensors that are not read stand for those that there are none of
     gain = x_11I if gain_I is None else gain_I

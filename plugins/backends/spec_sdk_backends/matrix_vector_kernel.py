@@ -45,7 +45,7 @@ def matrix_vector_kernel(
 
     NORMED: x is normalised first, ``gain * x / sqrt(mean(x²) + epsilon)``. GATED: W is [2O, I], the gate's rows first;
     out = activation(gate) * up, with SiLU, or GELU by its tanh form. ADDED: ``added`` [O] is added to what is otherwise
-    written. OVERLAPPED: see :mod:`spec_sdk_backends.dependent_launches`; the first weights are asked for before it waits.
+    written. OVERLAPPED: :mod:`spec_sdk_backends.dependent_launches`; the first weights are asked for before it waits.
     """
     o_O = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     i_I = tl.arange(0, BLOCK_I)

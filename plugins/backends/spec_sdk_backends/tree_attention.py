@@ -265,6 +265,9 @@ def _launch(
         seen = keys if spec.window is None else min(keys, spec.window + key_end_BT.shape[1])
         blocks = triton.cdiv(seen, tiling.keys)
         splits = choose_splits(row_blocks * L * B * G, blocks, q_LBNHD.device, tiling, q_LBNHD.dtype)
+        if splits > 1 and key_end_BT.shape[1] <= tiling.keys:
+            # the kernel gives a tree of one block a split of its own
+            splits = min(splits + 1, MAX_SPLITS)
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"{splits} splits: 1 to {MAX_SPLITS} can be combined")
     parts = splits if splits > 1 else 0

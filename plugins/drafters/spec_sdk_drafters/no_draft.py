@@ -10,6 +10,7 @@ class NoDraft(Drafter):
     """Proposes nothing, so that every cycle is a plain decoding step."""
 
     name = "none"
+    drafts = False
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.root_only(request.pending_token)

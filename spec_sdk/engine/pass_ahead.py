@@ -1,0 +1,91 @@
+"""The pass of a plain step that is launched before the host has read what the step before gave.
+
+Where nothing is drafted, a pass is over the token that the pass before chose, and that lies on the device. So the host
+commits, reports and asks while the next pass runs, and the device waits for nothing. Where a request ends the pass is
+of no use for it; what it wrote lies behind the committed tokens.
+
+Legend: B requests of a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spec_sdk.engine.target import Target
+from spec_sdk.engine.turn import Active, Turn
+from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
+from spec_sdk.model.session import Scores
+from spec_sdk.model.step_clock import StepClock
+from spec_sdk.ops import host_reads
+
+
+@dataclass
+class PassAhead:
+    """``prefixes``: of each request, the committed tokens that its row of the pass comes after. ``tokens``: what those
+    rows are, once the host knows. ``began``, ``ended``: marks of the clock.
+    """
+
+    requests: Sequence[Active]
+    prefixes: Sequence[int]
+    scores: Sequence[Scores]
+    verdicts: VerdictsInPass
+    began: Any
+    ended: Any
+    tokens: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def launch(
+        cls, target: Target, turns: Sequence[Turn], verdicts: VerdictsInPass, clock: StepClock, began: Any
+    ) -> PassAhead | None:
+        """The pass behind the one of these turns, which has made their ``verdicts``; None where that cannot be.
+        ``began``: the mark behind that one.
+        """
+        if not turns or len(turns) < len(verdicts.ahead):
+            return None
+        made = turns[0].scores.made
+        if made is None or not all(turn.scores.made is made and may_go_on(turn) for turn in turns):
+            return None
+        token_B = verdicts.root_tokens(made)
+        if token_B is None:
+            return None
+        # ahead of the next pass, so that it need not be waited for
+        reading = host_reads.begin(made)
+        following = VerdictsInPass(verdicts.ahead)
+        scores = target.score_ahead([turn.active.slot for turn in turns], token_B, following.epilogue)
+        if scores is None:
+            return None
+        for turn in turns:
+            assert turn.pending is not None
+            turn.pending = replace(turn.pending, tensors=[reading])
+        requests, prefixes = [turn.active for turn in turns], [turn.prefix + 1 for turn in turns]
+        return cls(requests, prefixes, scores, following, began, clock.mark())
+
+    def learn(self, turns: Sequence[Turn]) -> None:
+        """Note what the tokens of the pass were, from the verdicts before it."""
+        self.tokens = {id(turn.active): turn.verdict.next_token for turn in turns}
+
+    def hand_out(self, target: Target, turns: Sequence[Turn]) -> bool:
+        """Give these turns what the pass made of their trees; false, and nothing done, where it is not over those."""
+        place = {id(active): i for i, active in enumerate(self.requests)}
+        for turn in turns:
+            i = place.get(id(turn.active))
+            if i is None or turn.above or turn.tree.size > 1 or turn.prefix != self.prefixes[i]:
+                return False
+            if turn.tree.token_N[0] != self.tokens.get(id(turn.active)):
+                return False
+        for turn in turns:
+            i = place[id(turn.active)]
+            turn.scores = self.scores[i]
+            turn.pending = self.verdicts.pending(i, turn.scores.made)
+        target.take_ahead([turn.active.slot for turn in turns], [turn.tree.token_N[0] for turn in turns])
+        return True
+
+
+def may_go_on(turn: Turn) -> bool:
+    """Whether the request's next step may be a pass over the token that this one gives, and nothing else."""
+    active, request = turn.active, turn.active.view
+    if turn.pending is None or turn.tree.size > 1 or turn.above or active.asks_for_logits or request.constrained:
+        return False
+    return request.new_tokens + 1 < request.max_new_tokens

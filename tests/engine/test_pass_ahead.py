@@ -1,0 +1,165 @@
+"""Plain steps whose pass is launched before the last one's verdict is read, on captured passes that are repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import RequestState, SamplingParams
+from spec_sdk.engine.pass_ahead import PassAhead
+from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.policy import FixedPolicy
+from spec_sdk.policy.fixed import FixedConfig
+from spec_sdk.testing import StaticOps, repeated
+from spec_sdk.testing.defaults import reference_sampler
+from spec_sdk.testing.random_weights import TINY, RandomWeights
+from spec_sdk_drafters.no_draft import NoDraft
+from spec_sdk_verifiers.greedy import Greedy
+
+PROMPTS = [[5, 9, 17, 30, 5, 9, 17], [8, 3], [40, 41, 42, 43, 44], [5, 9, 17, 2]]
+GREEDY = SamplingParams()
+LAUNCH, HAND_OUT = PassAhead.launch, PassAhead.hand_out
+
+
+class Served:
+    """Requests of a scheduler, their tokens, and how often a pass was there before it was asked for."""
+
+    def __init__(self, captured: bool, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        decoder = load_decoder(RandomWeights(TINY, 0), torch.device("cpu"), torch.float32)
+        executor = GraphExecutor(decoder, StaticOps(), repeated) if captured else TorchExecutor(decoder, StaticOps())
+        self.session = Session(executor)
+        self.scheduler = Scheduler(self.session, NoDraft(None, None), Greedy(None), FixedPolicy(FixedConfig()), slots)  # type: ignore[arg-type]
+        self.tokens: dict[int, list[int]] = {}
+        self.reasons: dict[int, str] = {}
+        self.launched, self.taken = 0, 0
+
+        def launching(*arguments: Any) -> PassAhead | None:
+            made = LAUNCH(*arguments)
+            self.launched += made is not None
+            return made
+
+        def handing(ahead: PassAhead, *arguments: Any) -> bool:
+            done = HAND_OUT(ahead, *arguments)
+            self.taken += done
+            return done
+
+        monkeypatch.setattr(PassAhead, "launch", launching)
+        monkeypatch.setattr(PassAhead, "hand_out", handing)
+
+    def add(self, number: int, prompt: Sequence[int], new_tokens: int, stop_ids: Sequence[int] = ()) -> None:
+        self.tokens[number] = []
+        self.scheduler.add(
+            RequestState(
+                tokens=list(prompt),
+                prompt_length=len(prompt),
+                max_new_tokens=new_tokens,
+                sampler=reference_sampler(GREEDY),
+                rng=torch.Generator().manual_seed(0),
+                stop_ids=frozenset(stop_ids),
+                id=number,
+            )
+        )
+
+    def step(self) -> None:
+        for progress in self.scheduler.step():
+            if progress.error is not None:
+                raise progress.error
+            self.tokens[progress.request] += progress.tokens
+            if progress.finish_reason is not None:
+                self.reasons[progress.request] = progress.finish_reason
+
+    def run(self) -> dict[int, list[int]]:
+        while self.scheduler.busy:
+            self.step()
+        return self.tokens
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool, int], Served]:
+    return lambda captured, slots: Served(captured, slots, monkeypatch)
+
+
+def both(served: Callable[[bool, int], Served], slots: int, act: Callable[[Served], None]) -> Served:
+    """What was served with captured passes, after the same was served without."""
+    eager = served(False, slots)
+    act(eager)
+    expected = eager.run()
+    assert not eager.launched
+    captured = served(True, slots)
+    act(captured)
+    assert captured.run() == expected and captured.reasons == eager.reasons
+    return captured
+
+
+def test_one_request(served: Callable[[bool, int], Served]) -> None:
+    """Its first step is asked for, and none behind its last one is launched."""
+    found = both(served, 1, lambda one: one.add(0, PROMPTS[0], 12))
+    assert found.launched == found.taken == 11
+
+
+def test_requests_of_unlike_lengths_one_after_the_other(served: Callable[[bool, int], Served]) -> None:
+    """A slot's next request begins with tokens that the pass that was of no use had been over, or near them."""
+
+    def act(one: Served) -> None:
+        for number, prompt in enumerate(PROMPTS):
+            one.add(number, prompt, 5 + 3 * number)
+
+    found = both(served, 2, act)
+    assert found.launched > found.taken > 5
+
+
+def test_a_stop_token_ends_an_answer_whose_next_pass_runs(served: Callable[[bool, int], Served]) -> None:
+    first = served(False, 1)
+    first.add(0, PROMPTS[0], 8)
+    answer = first.run()[0]
+    at = next(i for i, token in enumerate(answer) if i and token not in answer[:i])
+
+    def act(one: Served) -> None:
+        one.add(0, PROMPTS[0], 8, [answer[at]])
+        one.run()
+        # the slot's cache has what the pass behind the end wrote
+        one.add(1, [*PROMPTS[0], *answer[: at + 1], 7], 6)
+
+    found = both(served, 1, act)
+    assert found.reasons[0] == "stop" and len(found.tokens[0]) == at + 1
+    assert found.launched == found.taken + 1
+
+
+def test_others_go_on_when_one_is_cancelled(served: Callable[[bool, int], Served]) -> None:
+    def act(one: Served) -> None:
+        for number in (0, 1):
+            one.add(number, PROMPTS[number], 10)
+        for _ in range(5):
+            one.step()
+        one.scheduler.cancel(0)
+
+    assert both(served, 2, act).taken >= 5
+
+
+def test_a_pass_over_another_token_is_not_taken(served: Callable[[bool, int], Served]) -> None:
+    """Whatever made the request's text go on otherwise, the pass is made again."""
+
+    def act(one: Served) -> None:
+        one.add(0, PROMPTS[2], 9)
+        for _ in range(3):
+            one.step()
+        (active,) = one.scheduler._active
+        active.state.tokens[-1] = 3
+
+    found = both(served, 1, act)
+    assert found.launched == found.taken + 1
+
+
+def test_nothing_is_launched_that_would_put_the_cache_elsewhere(
+    served: Callable[[bool, int], Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GraphExecutor, "new_cache", TorchExecutor.new_cache)
+    found = both(served, 1, lambda one: one.add(0, PROMPTS[0], 140))
+    assert found.taken == found.launched < 139
