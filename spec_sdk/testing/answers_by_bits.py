@@ -47,6 +47,9 @@ def serve(engine: TokenEngine, prompts: Sequence[Sequence[int]], new_tokens: int
         recorded.stop()
 
 
+HOOKED = ("open", "score", "score_ahead", "take_ahead", "commit")
+
+
 class Recorded:
     """Notes the rows of logits that an engine's target gave along the paths that were kept, by prompt."""
 
@@ -55,11 +58,12 @@ class Recorded:
         self._by_prompt: dict[tuple[int, ...], list[Row]] = {}
         self._by_slot: dict[int, list[Row]] = {}
         self._logits: dict[int, torch.Tensor] = {}
-        for name in ("open", "score", "commit"):
+        self._ahead: dict[int, torch.Tensor] = {}
+        for name in HOOKED:
             setattr(self._target, name, getattr(self, f"_{name}"))
 
     def stop(self) -> None:
-        for name in ("open", "score", "commit"):
+        for name in HOOKED:
             delattr(self._target, name)
 
     def rows_of(self, prompt: Sequence[int]) -> list[Row]:
@@ -75,6 +79,15 @@ class Recorded:
         scores: list[Scores] = type(self._target).score(self._target, slots, trees, *others)
         self._logits = {slot: each.logits_NV for slot, each in zip(slots, scores, strict=True)}
         return scores
+
+    def _score_ahead(self, slots: Sequence[int], *others: Any) -> list[Scores] | None:
+        scores: list[Scores] | None = type(self._target).score_ahead(self._target, slots, *others)
+        self._ahead = {slot: each.logits_NV for slot, each in zip(slots, scores or (), strict=False)}
+        return scores
+
+    def _take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
+        self._logits = {slot: self._ahead[slot] for slot in slots}
+        type(self._target).take_ahead(self._target, slots, tokens)
 
     def _commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         for slot, path in zip(slots, paths, strict=True):

@@ -148,6 +148,22 @@ def test_passes_are_captured_unless_it_is_refused(one_gpu: list[str]) -> None:
         CudaBackend(CudaConfig(compile="often"))
 
 
+def test_a_cache_in_other_bits_is_read_by_eager_passes(one_gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless captured passes were asked for by name."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(cuda, "load_decoder", lambda *arguments: tiny_decoder("smollm"))
+    executor = CudaBackend(CudaConfig()).load(None, torch.float32)  # type: ignore[arg-type]
+    assert executor.one_launch and executor.new_cache().doubles  # type: ignore[attr-defined]
+    executor.keep_cache_in("int8")
+    cut = executor.cut([0, 2])
+    for one in (executor, cut):
+        cache = one.new_cache()
+        assert not one.one_launch and isinstance(cache, QuantizedKVCache) and not cache.doubles
+    asked = CudaBackend(CudaConfig(compile=True)).load(None, torch.float32)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^model.kv_cache: captured passes read the cache in place"):
+        asked.keep_cache_in("int8")
+
+
 def test_small_operations_are_fused_unless_it_is_refused(one_gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Other blocks are run as they are, and the report says why."""
     pytest.importorskip("triton")

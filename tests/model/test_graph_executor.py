@@ -90,7 +90,7 @@ def test_a_larger_cache_is_captured_anew() -> None:
     made, plain = executor(), TorchExecutor(load_decoder(RandomWeights(TINY, 0), CPU, torch.float32), Ops())
     caches = made.new_cache(), plain.new_cache()
     plan = PassPlan(SequentialRunner())
-    for prefix, capacity in ((0, 64), (2, 64), (4, 512)):
+    for prefix, capacity in ((0, 64), (2, 64), (4, 2048)):
         for cache in caches:
             cache.reserve(1, capacity)
         inputs = chain(made, prefix, 2)
@@ -109,7 +109,7 @@ def test_a_long_pass_over_another_cache_leaves_no_graph_with_a_table_that_is_gon
     made, plan = executor(), PassPlan(SequentialRunner())
     small, large = made.new_cache(), made.new_cache()
     small.reserve(1, 64)
-    large.reserve(1, 512)
+    large.reserve(1, 2048)
     made.forward(chain(made, 0, 2), small, plan)
     other = made if elsewhere == "the same executor" else TorchExecutor(made.decoder, StaticOps())
     other.forward(chain(other, 0, MOST_ROWS + 1), large, plan)
