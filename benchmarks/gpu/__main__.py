@@ -151,12 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"error: torch {torch.__version__} finds no CUDA device here; make gpu needs one"
         print(f"{message} (--plan and --smoke do not)", file=sys.stderr)
         return 2
+    paths = [*kit.unpack(), os.environ.get("PYTHONPATH", "")]
+    sys.path += [path for path in paths if path and path not in sys.path]
+    # what it imports may come from the kit
     from spec_sdk.bench.machine import slug
 
     end_on_signals()
     device = "smoke run on the CPU" if options.smoke else torch.cuda.get_device_name(0)
-    paths = [*kit.unpack(), os.environ.get("PYTHONPATH", "")]
-    sys.path += [path for path in paths if path and path not in sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), "PYTHONUNBUFFERED": "1"}
     if options.smoke:
         environment["CUDA_VISIBLE_DEVICES"] = ""
