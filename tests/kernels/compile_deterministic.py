@@ -51,6 +51,7 @@ def main(case: str) -> None:
     attention |= {"BLOCK_S": JOINED_AT_ONCE}
     for chain in (False, True):
         constants = attention | {"CHAIN": chain, "WINDOWED": capability == 90}
+        constants |= {"BY_PATH": not chain or dtype == torch.float32}
         compile_and_print(
             aligned_attention_kernel, constants, types, spans.warps, spans.stages, capability, case, **UNFUSED
         )

@@ -5,7 +5,8 @@ mmas=… wgmmas=… fmas=… layout=…``.
 ``overlaps``: places that wait for some of the asynchronous copies while others go on; ``full_waits``: places that wait
 for all of them, the ends of loops among them; ``local``: loads and stores of local memory, where registers are spilled;
 ``mmas``, ``wgmmas``, ``fmas``: instructions that multiply tiles, those of sm_90 that take 64 rows, and fused ones of
-single numbers; ``layout``: a number that stands for how products lie among the threads.
+single numbers; ``layout``: a number that stands for how products lie among the threads, and in which
+order they are added up.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def compile_and_print(
     facts["overlaps"] = len(re.findall(r"async_wait .*num = [1-9]", done.asm["ttgir"]))
     facts["full_waits"] = len(re.findall(r"async_wait .*num = 0", done.asm["ttgir"]))
     facts |= {f"{name}s": len(re.findall(rf"\b{name}\b", done.asm["ptx"])) for name in ("mma", "wgmma", "fma")}
-    # how products and the sums over them are laid out among the threads
+    # how products and the sums over them are laid out among the threads, and in which order they are added up
     layouts = sorted(re.findall(r"#ttg\.nvidia_mma<.*>", done.asm["ttgir"]))
+    layouts += sorted(set(re.findall(r"kWidth = \d+", done.asm["ttgir"])))
     facts["layout"] = zlib.crc32("".join(layouts).encode())
     print(case, kernel.__name__, *(f"{name}={value}" for name, value in facts.items()))
 

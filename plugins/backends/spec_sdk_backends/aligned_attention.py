@@ -122,7 +122,9 @@ def aligned_attention(
     R, chain = H // G, inputs.kind == "chain"
     numbers = None if chain else KeyNumbers.of(cache)
     # tensors that are not read stand for those that there are none of
-    path_BNT, keys_BN = (inputs.slot_B,) * 2 if numbers is None else (numbers.path_BNT, numbers.keys_BN)
+    path_BNT, keys_BN = q_LBNHD.view(torch.int16), inputs.slot_B
+    if numbers is not None:
+        path_BNT, keys_BN = numbers.path_BNT, numbers.keys_BN
     T = 0 if numbers is None else path_BNT.shape[2]
     heads = min(R, TILE_ROWS)
     most_spans = triton.cdiv(min(C, inputs.columns or C), spans.span)
@@ -168,6 +170,9 @@ def aligned_attention(
             D=D,
             HEADS=heads,
             CHAIN=chain,
+            # the numbers of 16 bits on the way to the keys make the compiler add up products of float32 in another
+            # order: all forms have to look them up, or none
+            BY_PATH=not chain or q_LBNHD.dtype == torch.float32,
             WINDOWED=spec.window is not None,
             BLOCK_K=spans.block,
             BLOCK_D=block_d,

@@ -148,6 +148,7 @@ def aligned_attention_kernel(
     D: tl.constexpr,
     HEADS: tl.constexpr,
     CHAIN: tl.constexpr,
+    BY_PATH: tl.constexpr,
     WINDOWED: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -159,7 +160,8 @@ def aligned_attention_kernel(
     Of the ``nodes`` nodes from ``first_node`` on. The first ``shared`` * ``spans`` programs have a span of TILE_ROWS //
     HEADS nodes, the others one of the ``own_spans`` spans of a node that begin with the one in which the prefix ends.
     Writes ``part`` [S, L, B, nodes, H, D], the weighted sum of values, ``top`` [S, L, B, nodes, H], the largest score
-    in base 2, and ``total``, the sum of weights, float32, of the spans that a row has keys in.
+    in base 2, and ``total``, the sum of weights, float32, of the spans that a row has keys in. BY_PATH: the columns of
+    keys behind the prefix are looked up; of a CHAIN, whose T is 0, there are none to look up.
     """
     HEAD_TILES: tl.constexpr = (R + HEADS - 1) // HEADS
     TOGETHER: tl.constexpr = TILE_ROWS // HEADS
@@ -214,8 +216,8 @@ def aligned_attention_kernel(
         number_K = base + tl.arange(0, BLOCK_K)
         exists_K = number_K < end
         column_K = number_K
-        if not CHAIN:
-            behind_K = number_K >= prefix
+        if BY_PATH:
+            behind_K = number_K >= tl.where(T > 0, prefix, FAR)
             ancestor_K = tl.load(path_ptr + number_K, mask=exists_K & behind_K, other=0).to(tl.int32)
             column_K = tl.where(behind_K, prefix + ancestor_K, number_K)
         in_cache_KD = exists_K[:, None] & (d_D[None, :] < D)
