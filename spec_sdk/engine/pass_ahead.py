@@ -1,8 +1,8 @@
 """The pass of a plain step that is launched before the host has read what the step before gave.
 
 Where nothing is drafted, a pass is over the token that the pass before chose, and that lies on the device. So the host
-commits, reports and asks while the next pass runs, and the device waits for nothing. Where a request ends the pass is
-of no use for it; what it wrote lies behind the committed tokens.
+commits, reports and asks while the next pass runs, and the device waits for nothing. Where a request ends, or drafting
+begins, the pass is of no use for it; what it wrote lies behind the committed tokens.
 
 Legend: B requests of a pass.
 """
@@ -37,10 +37,16 @@ class PassAhead:
 
     @classmethod
     def launch(
-        cls, target: Target, turns: Sequence[Turn], verdicts: VerdictsInPass, clock: StepClock, began: Any
+        cls,
+        target: Target,
+        turns: Sequence[Turn],
+        verdicts: VerdictsInPass,
+        taps: Sequence[int],
+        clock: StepClock,
+        began: Any,
     ) -> PassAhead | None:
         """The pass behind the one of these turns, which has made their ``verdicts``; None where that cannot be.
-        ``began``: the mark behind that one.
+        ``taps``: layers whose hidden states it gives. ``began``: the mark behind that one.
         """
         if not turns or len(turns) < len(verdicts.ahead):
             return None
@@ -53,7 +59,7 @@ class PassAhead:
         # ahead of the next pass, so that it need not be waited for
         reading = host_reads.begin(made)
         following = VerdictsInPass(verdicts.ahead)
-        scores = target.score_ahead([turn.active.slot for turn in turns], token_B, following.epilogue)
+        scores = target.score_ahead([turn.active.slot for turn in turns], token_B, taps, following.epilogue)
         if scores is None:
             return None
         for turn in turns:
@@ -81,6 +87,10 @@ class PassAhead:
             turn.pending = self.verdicts.pending(i, turn.scores.made)
         target.take_ahead([turn.active.slot for turn in turns], [turn.tree.token_N[0] for turn in turns])
         return True
+
+
+PAUSED_FOR = 4
+"""Steps in which a policy granted no drafts, after which it is taken to go on so: a wrong guess costs a pass."""
 
 
 def may_go_on(turn: Turn) -> bool:

@@ -22,7 +22,7 @@ from spec_sdk.contracts.verifier import Ahead, Verifier
 from spec_sdk.engine.constrained_tree import constrained_tree
 from spec_sdk.engine.faults import budget_fault, count_fault, draws_fault, tree_fault, verdict_fault
 from spec_sdk.engine.forced_tokens import WIDEST, forced_run
-from spec_sdk.engine.pass_ahead import PassAhead
+from spec_sdk.engine.pass_ahead import PAUSED_FOR, PassAhead
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
@@ -72,6 +72,7 @@ class Scheduler:
         self._progress: list[Progress] = []
         self._time_shares = TimeShares()
         self._pass_ahead: PassAhead | None = None
+        self._paused_for = 0
 
     @property
     def busy(self) -> bool:
@@ -216,9 +217,10 @@ class Scheduler:
             launched = None
             turns, verdicts = self._score(turns)
         marks.append(self._clock.mark())
-        if verdicts is not None and not self.drafter.drafts:
+        if verdicts is not None and self._goes_on_plainly(turns):
+            taps = self.drafter.taps
             with self._ending([turn.active for turn in turns]):
-                self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, self._clock, marks[-1])
+                self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, taps, self._clock, marks[-1])
             turns = self._going_on(turns)
         own = self._own_logits(turns)
         turns = self._verify(turns, own)
@@ -238,6 +240,15 @@ class Scheduler:
         if launched is not None:
             score_s = self._clock.seconds(launched.began, launched.ended)
         self._report(turns, draft_s, score_s, verdict_s, recover_s, host_reads.total() - reads)
+
+    def _goes_on_plainly(self, turns: Sequence[Turn]) -> bool:
+        """Whether the next step is likely to be a plain one, so that its pass may be launched now."""
+        drafter = self.drafter
+        if not drafter.drafts:
+            return True
+        self._paused_for = 0 if any(turn.budget.depth for turn in turns) else self._paused_for + 1
+        # what it wants of the target's logits would be read behind that pass
+        return self._paused_for > PAUSED_FOR and not drafter.target_top_k
 
     def _propose(self, requests: Sequence[Active]) -> list[Turn]:
         """A tree for every request that is granted one; a root alone, a plain decoding step, for the others."""

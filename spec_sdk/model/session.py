@@ -212,7 +212,9 @@ class Session:
             for output in outputs
         ]
 
-    def score_ahead(self, slots: Sequence[int], token_B: torch.Tensor, epilogue: EpilogueOf) -> list[Scores] | None:
+    def score_ahead(
+        self, slots: Sequence[int], token_B: torch.Tensor, taps: Sequence[int], epilogue: EpilogueOf
+    ) -> list[Scores] | None:
         """:meth:`score` for roots alone that come after the roots that the last pass over these slots scored, before
         those are committed: their tokens are read on the device, where they are negative for unusable ones. Say
         :meth:`take_ahead` before they are committed.
@@ -225,8 +227,15 @@ class Session:
         if not (self.one_launch and plain and room and max(prefixes) < self.context):
             return None
         requests = [RequestRows.tree(slot, prefix, [0], [0], [1]) for slot, prefix in zip(slots, prefixes, strict=True)]
-        outputs = self._run("tree", requests, self._plan(PLAIN), epilogue=epilogue, token_B=token_B)
-        return [Scores(self._logits(output).full_KV, made=output.made) for output in outputs]
+        outputs = self._run("tree", requests, self._plan(PLAIN, tuple(taps)), epilogue=epilogue, token_B=token_B)
+        return [
+            Scores(
+                self._logits(output).full_KV,
+                {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()},
+                made=output.made,
+            )
+            for output in outputs
+        ]
 
     def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
         """What :meth:`score_ahead` scored for these slots, now that what is before it is committed, was these roots."""

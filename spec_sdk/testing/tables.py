@@ -108,7 +108,9 @@ class TableModel:
             scores.append(Scores(logits_NV, {layer: logits_NV.clone() for layer in taps}))
         return scores
 
-    def score_ahead(self, slots: Sequence[int], token_B: torch.Tensor, epilogue: EpilogueOf) -> None:
+    def score_ahead(
+        self, slots: Sequence[int], token_B: torch.Tensor, taps: Sequence[int], epilogue: EpilogueOf
+    ) -> None:
         """Nothing: passes that are no launch have no verdict that another one could begin with."""
 
     def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> None:

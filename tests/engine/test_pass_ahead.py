@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import RequestState, SamplingParams
-from spec_sdk.engine.pass_ahead import PassAhead
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, RequestState, SamplingParams
+from spec_sdk.contracts.drafter import Hidden
+from spec_sdk.engine.pass_ahead import PAUSED_FOR, PassAhead
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
@@ -20,22 +21,32 @@ from spec_sdk.policy.fixed import FixedConfig
 from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.testing.defaults import reference_sampler
 from spec_sdk.testing.random_weights import TINY, RandomWeights
+from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_verifiers.greedy import Greedy
 
 PROMPTS = [[5, 9, 17, 30, 5, 9, 17], [8, 3], [40, 41, 42, 43, 44], [5, 9, 17, 2]]
 GREEDY = SamplingParams()
+MODELS: Any = None
 LAUNCH, HAND_OUT = PassAhead.launch, PassAhead.hand_out
 
 
 class Served:
     """Requests of a scheduler, their tokens, and how often a pass was there before it was asked for."""
 
-    def __init__(self, captured: bool, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        captured: bool,
+        slots: int,
+        monkeypatch: pytest.MonkeyPatch,
+        drafter: Drafter | None = None,
+        policy: Policy | None = None,
+    ) -> None:
         decoder = load_decoder(RandomWeights(TINY, 0), torch.device("cpu"), torch.float32)
         executor = GraphExecutor(decoder, StaticOps(), repeated) if captured else TorchExecutor(decoder, StaticOps())
         self.session = Session(executor)
-        self.scheduler = Scheduler(self.session, NoDraft(None, None), Greedy(None), FixedPolicy(FixedConfig()), slots)  # type: ignore[arg-type]
+        drafter, policy = drafter or NoDraft(None, MODELS), policy or FixedPolicy(FixedConfig())
+        self.scheduler = Scheduler(self.session, drafter, Greedy(None), policy, slots)
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}
         self.launched, self.taken = 0, 0
@@ -163,3 +174,51 @@ def test_nothing_is_launched_that_would_put_the_cache_elsewhere(
     monkeypatch.setattr(GraphExecutor, "new_cache", TorchExecutor.new_cache)
     found = both(served, 1, lambda one: one.add(0, PROMPTS[0], 140))
     assert found.taken == found.launched < 139
+
+
+class OnAndOff(Policy):
+    """Grants drafts in the first two of every twelve steps."""
+
+    name = "on_and_off"
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(2 if request.step % 12 < 2 else 0, 3)
+
+
+class Fives(Drafter):
+    """Drafts fives, which are seldom right, and notes the states that it is told of."""
+
+    name = "fives"
+    taps = (1, 2)
+
+    def __init__(self) -> None:
+        super().__init__(None, MODELS)
+        self.told: list[torch.Tensor] = []
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        return TokenTree.chain(request.pending_token, [5] * budget.depth)
+
+    def observe(
+        self,
+        requests: Sequence[Request],
+        committed: Sequence[Sequence[int]],
+        path_hidden: Sequence[Hidden] | None = None,
+    ) -> None:
+        assert path_hidden is not None
+        self.told += [hidden[layer] for hidden in path_hidden for layer in self.taps]
+
+
+def test_where_drafting_has_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drafter hears of the same tokens and states; a pass is of no use where drafting begins again."""
+    told = []
+    for captured in (False, True):
+        drafter = Fives()
+        one = Served(captured, 1, monkeypatch, drafter, OnAndOff(None))
+        one.add(0, PROMPTS[0], 40)
+        told.append((one.run(), drafter.told))
+    assert told[0][0] == told[1][0] and len(told[0][1]) == len(told[1][1])
+    for found, expected in zip(told[1][1], told[0][1], strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    pauses = 40 // 12
+    assert one.launched - one.taken in (pauses - 1, pauses)
+    assert one.taken > (pauses - 1) * (10 - PAUSED_FOR - 2)

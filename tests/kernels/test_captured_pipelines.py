@@ -47,8 +47,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pipeline(checkpoint: Path, name: str, *overrides: str) -> Pipeline:
     shared = (f"model.target={checkpoint}", "backend=cuda", "model.dtype=float32")
-    shared += ("backend.fuse=false", "backend.compile=false")
-    return build_pipeline(settings_of(f"pipeline={name}", *shared, *overrides), Registry.discover())
+    plain = ("backend.fuse=false", "backend.compile=false")
+    return build_pipeline(settings_of(f"pipeline={name}", *shared, *plain, *overrides), Registry.discover())
 
 
 def answers(
