@@ -20,7 +20,60 @@ OF_CAPTURES = "tests/model/test_graph_capture.py"
 DRAWN = f"{OF_LEVELS}::test_drawn_chains_have_the_tokens_that_a_sampler_draws"
 AT_ONCE = f"{OF_LEVELS}::test_levels_at_once_are_those_of_one_after_the_other"
 
+AHEAD, OF_AHEAD = "spec_sdk/engine/pass_ahead.py", "tests/engine/test_pass_ahead.py"
+ONE_ROW, OF_ONE_ROW = PACKAGE + "matrix_vector_kernel.py", "tests/kernels/test_matrix_vector.py::test_a_product"
+APART = "tests/kernels/test_tree_attention.py"
+
 GPU_GRAPHS = (
+    Mutant(
+        "steps ahead: a pass over another token is taken",
+        AHEAD,
+        "            if turn.tree.token_N[0] != self.tokens.get(id(turn.active)):\n                return False\n",
+        "",
+        (f"{OF_AHEAD}::test_a_pass_over_another_token_is_not_taken",),
+    ),
+    Mutant(
+        "steps ahead: the next pass takes the place of the row before it",
+        "spec_sdk/model/session.py",
+        "prefixes = [self.length(slot) + 1 for slot in slots]",
+        "prefixes = [self.length(slot) for slot in slots]",
+        (f"{OF_AHEAD}::test_one_request",),
+    ),
+    Mutant(
+        "steps ahead: the states that a drafter taps are forgotten",
+        "spec_sdk/model/session.py",
+        "self._plan(PLAIN, tuple(taps)), epilogue=epilogue, token_B=token_B)",
+        "self._plan(PLAIN), epilogue=epilogue, token_B=token_B)",
+        (f"{OF_AHEAD}::test_where_drafting_has_paused",),
+    ),
+    Mutant(
+        "one row: a norm that is not divided by the number of inputs",
+        ONE_ROW,
+        "tl.sum(square_I, 0) / INPUTS + epsilon",
+        "tl.sum(square_I, 0) / BLOCK_I + epsilon",
+        (OF_ONE_ROW,),
+    ),
+    Mutant(
+        "one row: the first weights are multiplied in every step",
+        ONE_ROW,
+        "        w_OI = next_w_OI\n",
+        "",
+        (OF_ONE_ROW,),
+    ),
+    Mutant(
+        "attention: no split has the tree that comes behind the prefix",
+        PACKAGE + "tree_attention_kernel.py",
+        "    from_last = splits - 1 - split\n",
+        "    from_last = splits - split\n",
+        (APART,),
+    ),
+    Mutant(
+        "a cache that doubles grows as others do",
+        "spec_sdk/model/kv_cache.py",
+        "        if self.doubles:\n",
+        "        if False:\n",
+        ("tests/tree/test_cache.py::test_one_that_doubles_has_room_to_spare_where_there_is_memory",),
+    ),
     Mutant(
         "lists: a slot whose subtree ended before the rows is listed",
         PACKAGE + "tree_attention_kernel.py",

@@ -65,7 +65,7 @@ class CudaConfig:
         choices={
             "inside": "in the pass's graph: their tables are made before it",
             "after": "after it: their tables are made while it runs",
-            "auto": "after, until a GPU has shown what inside gains; greedy ones need no tables, and are always inside",
+            "auto": "after, which took less time on an H200; greedy ones need no tables, and are always inside",
         },
     )
 
