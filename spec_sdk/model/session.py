@@ -227,7 +227,7 @@ class Session:
         if not (self.one_launch and plain and room and max(prefixes) < self.context):
             return None
         requests = [RequestRows.tree(slot, prefix, [0], [0], [1]) for slot, prefix in zip(slots, prefixes, strict=True)]
-        outputs = self._run("tree", requests, self._plan(PLAIN, tuple(taps)), epilogue=epilogue, token_B=token_B)
+        outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)), epilogue=epilogue, token_B=token_B)
         return [
             Scores(
                 self._logits(output).full_KV,

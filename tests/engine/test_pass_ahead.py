@@ -14,6 +14,7 @@ from spec_sdk.engine.pass_ahead import PAUSED_FOR, PassAhead
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.policy import FixedPolicy
@@ -44,7 +45,7 @@ class Served:
     ) -> None:
         decoder = load_decoder(RandomWeights(TINY, 0), torch.device("cpu"), torch.float32)
         executor = GraphExecutor(decoder, StaticOps(), repeated) if captured else TorchExecutor(decoder, StaticOps())
-        self.session = Session(executor)
+        self.session = Session(executor, SequentialRunner())
         drafter, policy = drafter or NoDraft(None, MODELS), policy or FixedPolicy(FixedConfig())
         self.scheduler = Scheduler(self.session, drafter, Greedy(None), policy, slots)
         self.tokens: dict[int, list[int]] = {}
@@ -110,9 +111,11 @@ def both(served: Callable[[bool, int], Served], slots: int, act: Callable[[Serve
 
 
 def test_one_request(served: Callable[[bool, int], Served]) -> None:
-    """Its first step is asked for, and none behind its last one is launched."""
+    """Its first step is asked for, none behind its last one is launched, and all are one capture."""
     found = both(served, 1, lambda one: one.add(0, PROMPTS[0], 12))
     assert found.launched == found.taken == 11
+    executor = found.session.executor
+    assert isinstance(executor, GraphExecutor) and executor.captures <= 2
 
 
 def test_requests_of_unlike_lengths_one_after_the_other(served: Callable[[bool, int], Served]) -> None:

@@ -42,8 +42,8 @@ GPU_GRAPHS = (
     Mutant(
         "steps ahead: the states that a drafter taps are forgotten",
         "spec_sdk/model/session.py",
-        "self._plan(PLAIN, tuple(taps)), epilogue=epilogue, token_B=token_B)",
-        "self._plan(PLAIN), epilogue=epilogue, token_B=token_B)",
+        "self._plan(self.runner, tuple(taps)), epilogue=epilogue, token_B=token_B)",
+        "self._plan(self.runner), epilogue=epilogue, token_B=token_B)",
         (f"{OF_AHEAD}::test_where_drafting_has_paused",),
     ),
     Mutant(
