@@ -18,7 +18,7 @@ from spec_sdk.engine.turn import Active, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
 from spec_sdk.model.session import Scores
 from spec_sdk.model.step_clock import StepClock
-from spec_sdk.ops import host_reads
+from spec_sdk.ops import attempt, host_reads
 
 
 @dataclass
@@ -59,8 +59,10 @@ class PassAhead:
         # ahead of the next pass, so that it need not be waited for
         reading = host_reads.begin(made)
         following = VerdictsInPass(verdicts.ahead)
-        scores = target.score_ahead([turn.active.slot for turn in turns], token_B, taps, following.epilogue)
-        if scores is None:
+        slots = [turn.active.slot for turn in turns]
+        scores = attempt(target.score_ahead, slots, token_B, taps, following.epilogue)
+        if scores is None or isinstance(scores, Exception):
+            # what fails for want of memory, say, is asked for again, and then ends the requests that need it
             return None
         for turn in turns:
             assert turn.pending is not None
@@ -73,7 +75,9 @@ class PassAhead:
         self.tokens = {id(turn.active): turn.verdict.next_token for turn in turns}
 
     def hand_out(self, target: Target, turns: Sequence[Turn]) -> bool:
-        """Give these turns what the pass made of their trees; false, and nothing done, where it is not over those."""
+        """Give these turns what the pass made of their trees; false, and nothing done, where it is not over those, or
+        another pass has written over it.
+        """
         place = {id(active): i for i, active in enumerate(self.requests)}
         for turn in turns:
             i = place.get(id(turn.active))
@@ -81,11 +85,12 @@ class PassAhead:
                 return False
             if turn.tree.token_N[0] != self.tokens.get(id(turn.active)):
                 return False
+        if not target.take_ahead([turn.active.slot for turn in turns], [turn.tree.token_N[0] for turn in turns]):
+            return False
         for turn in turns:
             i = place[id(turn.active)]
             turn.scores = self.scores[i]
             turn.pending = self.verdicts.pending(i, turn.scores.made)
-        target.take_ahead([turn.active.slot for turn in turns], [turn.tree.token_N[0] for turn in turns])
         return True
 
 

@@ -211,17 +211,15 @@ class Scheduler:
         turns: list[Turn] = self._propose(requests)
         marks.append(self._clock.mark())
         launched, self._pass_ahead, verdicts = self._pass_ahead, None, None
-        if launched is not None and launched.hand_out(self.target, turns):
+        taken = launched is not None and launched.hand_out(self.target, turns)
+        if launched is not None and taken:
             verdicts = launched.verdicts
         else:
-            launched = None
             turns, verdicts = self._score(turns)
         marks.append(self._clock.mark())
         if verdicts is not None and self._goes_on_plainly(turns):
             taps = self.drafter.taps
-            with self._ending([turn.active for turn in turns]):
-                self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, taps, self._clock, marks[-1])
-            turns = self._going_on(turns)
+            self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, taps, self._clock, marks[-1])
         own = self._own_logits(turns)
         turns = self._verify(turns, own)
         if self._pass_ahead is None:
@@ -238,7 +236,11 @@ class Scheduler:
         recover_s = time.perf_counter() - began
         draft_s, score_s, verdict_s = (self._clock.seconds(first, last) for first, last in itertools.pairwise(marks))
         if launched is not None:
-            score_s = self._clock.seconds(launched.began, launched.ended)
+            # of a pass that was of no use, what it cost
+            score_s = self._clock.seconds(launched.began, launched.ended) + (0.0 if taken else score_s)
+        if self._pass_ahead is not None:
+            # that pass runs meanwhile
+            recover_s = 0.0
         self._report(turns, draft_s, score_s, verdict_s, recover_s, host_reads.total() - reads)
 
     def _goes_on_plainly(self, turns: Sequence[Turn]) -> bool:

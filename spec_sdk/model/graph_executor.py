@@ -96,14 +96,15 @@ class GraphExecutor(TorchExecutor):
 
     def new_cache(self) -> KVCache:
         cache = super().new_cache()
-        cache.doubles = self.one_launch
+        if self.one_launch:
+            cache.doubles_up_to = self.config.max_context + MOST_ROWS
         return cache
 
     def rows_of(self, rows: int) -> int:
-        return power_of_two(rows) if rows <= MOST_ROWS else rows
+        return power_of_two(rows) if self.one_launch and rows <= MOST_ROWS else rows
 
     def slots_of(self, slots: int) -> int:
-        return power_of_two(slots) if slots <= MOST_ROWS else slots
+        return power_of_two(slots) if self.one_launch and slots <= MOST_ROWS else slots
 
     @torch.no_grad()
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:

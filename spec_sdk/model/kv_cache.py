@@ -31,12 +31,13 @@ class KVCache:
     """K and V of ``slots`` requests, each up to ``capacity`` tokens long; columns beyond those written are zero.
 
     ``storages``: the attributes that hold a tensor [L, S, G, C, …] each, which grow and are committed alike.
-    ``doubles``: whether a slot has room for a power of two of tokens, where there is memory for it, so that a cache
-    that passes were captured for is seldom put elsewhere.
+    ``doubles_up_to``: slots of no more tokens have room for a power of two of them, or for so many, where there is
+    memory to spare, so that a cache that passes were captured for is seldom put elsewhere.
     """
 
     storages: ClassVar[tuple[str, ...]] = ("k_LSGCD", "v_LSGCD")
-    doubles: bool = False
+    doubles_up_to: int = 0
+    _asked: int = 0
 
     def __init__(
         self, layers: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype, slots: int = 1
@@ -65,14 +66,17 @@ class KVCache:
 
         Raises UserError, with the numbers, if the memory for it is not to be had.
         """
+        self._asked = max(self._asked, capacity)
         if slots <= self.slots and capacity <= self.capacity:
             return
         slots = max(slots, self.slots)
-        capacity = max(self.capacity, -(-capacity // GRANULE) * GRANULE)
+        capacity = whole_granules(self._asked)
         larger = None
-        if self.doubles:
-            with contextlib.suppress(RuntimeError, MemoryError):
-                larger = self._enlarged(slots, max(LEAST_DOUBLED, 1 << (capacity - 1).bit_length()))
+        if capacity <= self.doubles_up_to:
+            doubled = min(whole_granules(self.doubles_up_to), max(LEAST_DOUBLED, 1 << (capacity - 1).bit_length()))
+            if self._is_spare(slots * doubled):
+                with contextlib.suppress(RuntimeError, MemoryError):
+                    larger = self._enlarged(slots, doubled)
         try:
             larger = larger or self._enlarged(slots, capacity)
         except (RuntimeError, MemoryError) as error:
@@ -113,6 +117,16 @@ class KVCache:
             # reading by index copies first, so a row may be overwritten that is still to be read
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
 
+    def _is_spare(self, tokens: int) -> bool:
+        """Whether room for so many tokens leaves half of the device's free memory to others, as far as it says."""
+        device = self.k_LSGCD.device
+        if device.type != "cuda":
+            return True
+        layers, _, heads, _, _ = self.k_LSGCD.shape
+        of_a_token = sum(each.shape[4] * each.element_size() for each in self._tensors()) * layers * heads
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return tokens * of_a_token <= (torch.cuda.mem_get_info(device)[0] + kept) / 2
+
     def _enlarged(self, slots: int, capacity: int) -> list[torch.Tensor]:
         return [enlarged(storage, slots, capacity) for storage in self._tensors()]
 
@@ -125,12 +139,17 @@ def is_exact(form: str, dtype: torch.dtype) -> bool:
     return form == "exact" or (form == "bfloat16" and dtype == torch.bfloat16)
 
 
+def whole_granules(tokens: int) -> int:
+    return -(-tokens // GRANULE) * GRANULE
+
+
 def enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
-    """A copy of ``storage`` [L, S, G, C, D] with room for so much; what is new is zero."""
+    """A copy of ``storage`` [L, S, G, C, D] with room for so much; what is new is zero, and more is left out."""
     layers, old_slots, heads, old_capacity, dim = storage.shape
+    old_capacity = min(old_capacity, capacity)
     # zeros, since a column that nobody wrote may be read under a mask, where garbage could be NaN
     larger = storage.new_zeros((layers, slots, heads, capacity, dim))
-    larger[:, :old_slots, :, :old_capacity] = storage
+    larger[:, :old_slots, :, :old_capacity] = storage[:, :, :, :old_capacity]
     return larger
 
 

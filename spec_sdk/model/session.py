@@ -75,6 +75,8 @@ class Session:
         self._encoded: dict[int, torch.Tensor] = {}
         # what the rows after the prefix hold, until some of them are committed
         self._fed: dict[int, Sequence[int]] = {}
+        # the slots whose last pass was one ahead
+        self._ahead: set[int] = set()
 
     @property
     def context(self) -> int:
@@ -153,6 +155,7 @@ class Session:
             raise ValueError(f"cannot roll back to {length} tokens: {self.length(slot)} are committed")
         del self._tokens.setdefault(slot, [])[length:]
         self.runner.truncate(slot, length)
+        self._ahead.discard(slot)
 
     def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
         """Commit ``tokens`` in plain passes; return the asked hidden states, layer → [N, M]."""
@@ -216,7 +219,7 @@ class Session:
         self, slots: Sequence[int], token_B: torch.Tensor, taps: Sequence[int], epilogue: EpilogueOf
     ) -> list[Scores] | None:
         """:meth:`score` for roots alone that come after the roots that the last pass over these slots scored, before
-        those are committed: their tokens are read on the device, where they are negative for unusable ones. Say
+        those are committed: their tokens are read on the device, where they are negative for unusable ones. Ask
         :meth:`take_ahead` before they are committed.
 
         None, and nothing done, where more than a plain pass is needed, or a larger cache.
@@ -228,6 +231,7 @@ class Session:
             return None
         requests = [RequestRows.tree(slot, prefix, [0], [0], [1]) for slot, prefix in zip(slots, prefixes, strict=True)]
         outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)), epilogue=epilogue, token_B=token_B)
+        self._ahead.update(slots)
         return [
             Scores(
                 self._logits(output).full_KV,
@@ -237,9 +241,16 @@ class Session:
             for output in outputs
         ]
 
-    def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
-        """What :meth:`score_ahead` scored for these slots, now that what is before it is committed, was these roots."""
+    def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> bool:
+        """What :meth:`score_ahead` scored for these slots, now that what is before it is committed, was these roots.
+
+        False, and nothing done, where another pass has written over one of them since.
+        """
+        if not self._ahead.issuperset(slots):
+            return False
+        self._ahead.difference_update(slots)
         self._fed.update((slot, [token]) for slot, token in zip(slots, tokens, strict=True))
+        return True
 
     def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
         """Feed each tree's ``new_nodes`` youngest nodes; return their logits. Nothing is committed.
@@ -280,6 +291,7 @@ class Session:
         places = [(slot, self.length(slot)) for slot in slots]
         levels = DraftLevels.of(shape, root_BR, tokens if reduced else limit, places, draws)
         self.cache.reserve(max(slots) + 1, levels.columns)
+        self._ahead.difference_update(slots)
         drafted = self.executor.draft_levels(levels, self.cache, self.runner)
         if drafted is None:
             return None
@@ -320,6 +332,7 @@ class Session:
         if not self.grows_paths or last + paths.depth > self.context:
             return None
         self.cache.reserve(rows.slot + 1, last + paths.most_fed)
+        self._ahead.discard(rows.slot)
         output = None if self.context_vocabulary is None else self.context_vocabulary.output_rows(rows.slot)
         return self.executor.grow_paths(rows, self.cache, output, paths)
 
@@ -386,6 +399,7 @@ class Session:
         for request in requests:
             if (largest := max(request.position)) >= self.context:
                 raise UserError(f"position {largest} lies outside the model's context of {self.context} tokens")
+        self._ahead.difference_update(request.slot for request in requests)
         self.cache.reserve(
             max(request.slot for request in requests) + 1,
             max(request.prefix + len(request.key_end) for request in requests),

@@ -85,9 +85,11 @@ class Recorded:
         self._ahead = {slot: each.logits_NV for slot, each in zip(slots, scores or (), strict=False)}
         return scores
 
-    def _take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
-        self._logits = {slot: self._ahead[slot] for slot in slots}
-        type(self._target).take_ahead(self._target, slots, tokens)
+    def _take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> bool:
+        taken: bool = type(self._target).take_ahead(self._target, slots, tokens)
+        if taken:
+            self._logits = {slot: self._ahead[slot] for slot in slots}
+        return taken
 
     def _commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         for slot, path in zip(slots, paths, strict=True):

@@ -113,8 +113,8 @@ class TableModel:
     ) -> None:
         """Nothing: passes that are no launch have no verdict that another one could begin with."""
 
-    def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
-        raise ValueError("nothing was scored ahead")
+    def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> bool:
+        return False
 
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Keep these nodes of each slot's last tree. Raises ValueError unless they are a path from its root."""

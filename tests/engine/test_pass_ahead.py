@@ -16,14 +16,16 @@ from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
+from spec_sdk.model.step_clock import StepClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
 from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.testing.defaults import reference_sampler
 from spec_sdk.testing.random_weights import TINY, RandomWeights
-from spec_sdk.tree import TokenTree
+from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.no_draft import NoDraft
+from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
 from spec_sdk_verifiers.greedy import Greedy
 
 PROMPTS = [[5, 9, 17, 30, 5, 9, 17], [8, 3], [40, 41, 42, 43, 44], [5, 9, 17, 2]]
@@ -48,6 +50,7 @@ class Served:
         self.session = Session(executor, SequentialRunner())
         drafter, policy = drafter or NoDraft(None, MODELS), policy or FixedPolicy(FixedConfig())
         self.scheduler = Scheduler(self.session, drafter, Greedy(None), policy, slots)
+        self.emit: Callable[[dict[str, Any]], None] = lambda event: None
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}
         self.launched, self.taken = 0, 0
@@ -76,7 +79,8 @@ class Served:
                 rng=torch.Generator().manual_seed(0),
                 stop_ids=frozenset(stop_ids),
                 id=number,
-            )
+            ),
+            self.emit,
         )
 
     def step(self) -> None:
@@ -225,3 +229,76 @@ def test_where_drafting_has_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = 40 // 12
     assert one.launched - one.taken in (pauses - 1, pauses)
     assert one.taken > (pauses - 1) * (10 - PAUSED_FOR - 2)
+
+
+class InTargetsCache(Drafter):
+    """Asks the target's own cache, with half of its layers, and proposes nothing of it."""
+
+    name = "in_targets_cache"
+
+    def __init__(self) -> None:
+        super().__init__(None, MODELS)
+        self.runner = LayerSkipRunner(LayerSkipConfig(exit=1))
+        self.runner.prepare(TINY.num_layers)
+
+    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+        tree = TreeBuilder(request.pending_token)
+        request.target.draft([request.slot], [tree], [1], self.runner)
+        return tree.build().tree
+
+
+def test_a_drafter_in_the_target_s_own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes over what the pass ahead wrote, though the step is over the same token: the pass is made again."""
+    found = []
+    for captured in (False, True):
+        one = Served(captured, 1, monkeypatch, InTargetsCache(), OnAndOff(None))
+        one.add(0, PROMPTS[0], 40)
+        found.append((one.run(), one.session.cache.k_LSGCD[:, 0, :, :40].clone()))  # type: ignore[attr-defined]
+    assert found[0][0] == found[1][0] and one.launched > one.taken > 0
+    torch.testing.assert_close(found[1][1], found[0][1], atol=1e-4, rtol=1e-4)
+
+
+def test_a_pass_ahead_that_fails_costs_nobody_anything(
+    served: Callable[[bool, int], Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(session: Session, *arguments: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(Session, "score_ahead", fails)
+
+    def act(one: Served) -> None:
+        for number in (0, 1):
+            one.add(number, PROMPTS[number], 6)
+
+    assert not both(served, 2, act).launched
+
+
+def test_what_a_pass_of_no_use_cost_is_part_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that counts its own marks, a plain step of one pass takes one, and one behind a wrong guess more."""
+
+    class Marks(StepClock):
+        def __init__(self) -> None:
+            self.count = 0
+
+        def mark(self) -> int:
+            self.count += 1
+            return self.count
+
+        def seconds(self, first: int, last: int) -> float:
+            return float(last - first)
+
+    seconds: dict[int, float] = {}
+
+    def emit(event: dict[str, Any]) -> None:
+        if event["event"] == "cycle":
+            seconds[event["step"]] = event["verify_s"]
+            assert event["recover_s"] == 0.0 or event["step"] % 12 in (1, 2, 3, 4, 5, 6, 7)
+
+    one = Served(True, 1, monkeypatch, Fives(), OnAndOff(None))
+    one.scheduler._clock = Marks()
+    one.emit = emit
+    one.add(0, PROMPTS[0], 30)
+    one.run()
+    steps = sorted(seconds)
+    usual = seconds[steps[10]]
+    assert seconds[steps[12]] > usual, "drafting began again, and the pass ahead was of no use"

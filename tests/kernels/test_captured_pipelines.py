@@ -168,8 +168,8 @@ def test_greedy_verdicts_inside_the_pass(
 def test_plain_steps_are_launched_ahead(
     checkpoint: Path, interpreted_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three requests over two slots: all steps but the first behind a prompt or an end are there when they are asked
-    for, with tokens and reads as before.
+    """Of one request all steps but the first are there when they are asked for; of three over two slots those that come
+    neither behind a prompt nor behind an end; with tokens and reads as before.
     """
     handed: list[bool] = []
     hand_out = PassAhead.hand_out
@@ -184,6 +184,9 @@ def test_plain_steps_are_launched_ahead(
     found, cycles = answers(pipeline(checkpoint, "vanilla", "backend.compile=true"), PROMPTS, 2, 10)
     assert found == expected and sum(handed) > len(cycles) / 3
     assert [cycle["host_reads"] for cycle in cycles] == [cycle["host_reads"] for cycle in known]
+    handed.clear()
+    found, _ = answers(pipeline(checkpoint, "vanilla", "backend.compile=true"), PROMPTS[:1], 1, 10)
+    assert found == expected[:1] and handed == [True] * 9
     handed.clear()
     found, _ = answers(pipeline(checkpoint, "prompt_lookup", *FIXED, "backend.compile=true"), PROMPTS[:1], 1, 10)
     assert found == expected[:1] and not handed, "what comes next hangs on what is drafted"

@@ -153,12 +153,12 @@ def test_a_cache_in_other_bits_is_read_by_eager_passes(one_gpu: list[str], monke
     pytest.importorskip("triton")
     monkeypatch.setattr(cuda, "load_decoder", lambda *arguments: tiny_decoder("smollm"))
     executor = CudaBackend(CudaConfig()).load(None, torch.float32)  # type: ignore[arg-type]
-    assert executor.one_launch and executor.new_cache().doubles  # type: ignore[attr-defined]
+    assert executor.one_launch and executor.new_cache().doubles_up_to > 0  # type: ignore[attr-defined]
     executor.keep_cache_in("int8")
     cut = executor.cut([0, 2])
     for one in (executor, cut):
         cache = one.new_cache()
-        assert not one.one_launch and isinstance(cache, QuantizedKVCache) and not cache.doubles
+        assert not one.one_launch and isinstance(cache, QuantizedKVCache) and not cache.doubles_up_to
     asked = CudaBackend(CudaConfig(compile=True)).load(None, torch.float32)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^model.kv_cache: captured passes read the cache in place"):
         asked.keep_cache_in("int8")

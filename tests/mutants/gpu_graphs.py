@@ -33,6 +33,13 @@ GPU_GRAPHS = (
         (f"{OF_AHEAD}::test_a_pass_over_another_token_is_not_taken",),
     ),
     Mutant(
+        "steps ahead: what another pass has written over is taken",
+        "spec_sdk/model/session.py",
+        "        if not self._ahead.issuperset(slots):\n            return False\n",
+        "",
+        (f"{OF_AHEAD}::test_a_drafter_in_the_target_s_own_cache",),
+    ),
+    Mutant(
         "steps ahead: the next pass takes the place of the row before it",
         "spec_sdk/model/session.py",
         "prefixes = [self.length(slot) + 1 for slot in slots]",
@@ -70,7 +77,7 @@ GPU_GRAPHS = (
     Mutant(
         "a cache that doubles grows as others do",
         "spec_sdk/model/kv_cache.py",
-        "        if self.doubles:\n",
+        "        if capacity <= self.doubles_up_to:\n",
         "        if False:\n",
         ("tests/tree/test_cache.py::test_one_that_doubles_has_room_to_spare_where_there_is_memory",),
     ),

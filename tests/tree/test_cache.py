@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from spec_sdk.errors import UserError
 from spec_sdk.model import kv_cache
-from spec_sdk.model.kv_cache import LEAST_DOUBLED, KVCache
+from spec_sdk.model.kv_cache import GRANULE, LEAST_DOUBLED, KVCache
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -113,16 +113,16 @@ def test_growing_keeps_a_pass_in_progress(rows: int) -> None:
 def test_one_that_doubles_has_room_to_spare_where_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lies elsewhere only when it doubles; where that is too much, it grows as others do."""
     cache, plain = new_cache(1), new_cache(1)
-    cache.doubles = True
+    cache.doubles_up_to = 5 * LEAST_DOUBLED
     places = set()
     for tokens in (10, 1000, LEAST_DOUBLED, LEAST_DOUBLED + 1, 2 * LEAST_DOUBLED):
         cache.reserve(1, tokens)
         places.add((cache.k_LSGCD.data_ptr(), cache.capacity))
     assert [capacity for _, capacity in sorted(places, key=itemgetter(1))] == [LEAST_DOUBLED, 2 * LEAST_DOUBLED]
-    real = kv_cache.enlarged
+    real, most = kv_cache.enlarged, 3 * LEAST_DOUBLED
 
     def little_memory(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
-        if capacity > 3 * LEAST_DOUBLED:
+        if slots * capacity > most:
             raise RuntimeError("out of memory")
         return real(storage, slots, capacity)
 
@@ -132,6 +132,35 @@ def test_one_that_doubles_has_room_to_spare_where_there_is_memory(monkeypatch: p
     assert cache.capacity == plain.capacity < 3 * LEAST_DOUBLED
     with pytest.raises(UserError, match="^KV cache: no memory for"):
         cache.reserve(1, 4 * LEAST_DOUBLED)
+
+
+def test_one_that_doubles_gives_up_what_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many requests fit as without; what was written stays."""
+    cache, real = new_cache(1), kv_cache.enlarged
+    cache.doubles_up_to = 4 * LEAST_DOUBLED
+    asked = LEAST_DOUBLED + 100
+    cache.reserve(1, asked)
+    assert cache.capacity == 2 * LEAST_DOUBLED
+    cache.k_LSGCD[:, :, :, :asked] = 3.0
+
+    def little_memory(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+        if slots * capacity > 4 * (asked + GRANULE):
+            raise RuntimeError("out of memory")
+        return real(storage, slots, capacity)
+
+    monkeypatch.setattr(kv_cache, "enlarged", little_memory)
+    cache.reserve(4, asked)
+    assert cache.slots == 4 and asked <= cache.capacity < asked + GRANULE
+    assert (cache.k_LSGCD[:, 0, :, :asked] == 3.0).all() and not cache.k_LSGCD[:, 1:].any()
+
+
+def test_none_doubles_beyond_what_a_model_can_hold() -> None:
+    cache = new_cache(1)
+    cache.doubles_up_to = 3 * LEAST_DOUBLED
+    cache.reserve(1, 2 * LEAST_DOUBLED + 7)
+    assert cache.capacity == 3 * LEAST_DOUBLED
+    cache.reserve(1, 3 * LEAST_DOUBLED + 7)
+    assert cache.capacity == 3 * LEAST_DOUBLED + GRANULE
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class CudaConfig:
     )
     fuse: Any = option(
         "auto",
-        "the small operations of a block in four launches: residual and norm, rotation and cache, activation",
+        "the small operations of a block in four launches, or as parts of its products where a pass is one token",
         choices={True: "", False: "", "auto": "true"},
     )
     verdicts: str = option(

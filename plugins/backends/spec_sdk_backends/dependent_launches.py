@@ -2,7 +2,8 @@
 
 A kernel with OVERLAPPED lets the next one begin at once (``gdc_launch_dependents``), and waits for the one before
 (``gdc_wait``) before it reads or writes what another kernel may write or read. What it does until then, such as asking
-for weights, costs no time. A launch of any other kernel waits for all of the one before.
+for weights, costs no time; so weights may be read that no launch right before writes. A launch of any other kernel
+waits for all of the one before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from typing import Any
 
 import torch
 
+try:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-untyped]
+except ImportError:
+    # of triton before 3.4
+    gdc_launch_dependents = gdc_wait = None
+
+__all__ = ("SINCE", "gdc_launch_dependents", "gdc_wait", "overlapped")
 SINCE = 9
 """The compute capability."""
 
@@ -19,6 +27,6 @@ SINCE = 9
 @functools.cache
 def overlapped(device: torch.device) -> dict[str, Any]:
     """What such a kernel is launched with there besides."""
-    if device.type != "cuda" or torch.cuda.get_device_properties(device).major < SINCE:
+    if gdc_wait is None or device.type != "cuda" or torch.cuda.get_device_properties(device).major < SINCE:
         return {"OVERLAPPED": False}
     return {"OVERLAPPED": True, "launch_pdl": True}

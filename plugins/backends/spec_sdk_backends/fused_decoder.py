@@ -1,8 +1,9 @@
 """A decoder whose small operations are the kernels of :mod:`spec_sdk_backends.fused_block_kernels`.
 
 A block is four products, attention and four other launches; the residual of one sub-layer is added where the next one
-normalises. Runners that need the stages get them from the same kernels, so that a pass's values do not hang on who runs
-it. What takes derivatives, and a cache that attention cannot read in place, goes through torch.
+normalises. Of a pass over one token it is five launches beside attention, which have norms, gate and residuals in the
+products. Runners that need the stages get them from the kernels of several rows, and the values of one row from them
+are those by rounding. What takes derivatives, and a cache that attention cannot read in place, goes through torch.
 
 Legend: B requests, N rows of a request, M model dim, I MLP dim, H query heads, G KV heads, D head dim, S cache slots,
 C capacity of a slot.

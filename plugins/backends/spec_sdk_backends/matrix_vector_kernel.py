@@ -3,7 +3,7 @@
 A pass over one token reads every weight once and does little else: its time is that of the weights' bytes, and of every
 launch's beginning and end. Libraries' products of one row get 60 to 90 % of the memory's speed, and a block has a norm,
 two residuals and a gate besides. Here a norm is part of the product that reads it, and gate and residual of the product
-that writes them: seven launches a block with attention, in the place of eleven.
+that writes them: six or seven launches a block with attention, in the place of nine or ten.
 
 Bytes moved from and to device memory, with e bytes per element: O*I*e of weights (twice that with a gate); x and gain,
 2*I*e for each program, come from the L2 cache.
@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-untyped]
+
+from spec_sdk_backends.dependent_launches import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit

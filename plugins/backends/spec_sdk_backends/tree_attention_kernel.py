@@ -42,7 +42,8 @@ from __future__ import annotations
 
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-untyped]
+
+from spec_sdk_backends.dependent_launches import gdc_launch_dependents, gdc_wait
 
 LOG2_E = 1.4426950408889634
 
