@@ -77,8 +77,8 @@ def test_the_most_valuable_seconds_come_first() -> None:
     rates = [one.value / one.expected_s for one in STEPS]
     assert rates == sorted(rates, reverse=True)
     names = [one.name for one in STEPS]
-    assert names[:3] == ["kernel_smoke", "headline", "headline_1b"]
-    assert sum(one.expected_s for one in STEPS[:7]) <= suite.BUDGET_S
+    assert names[:4] == ["kernel_smoke", "ceilings", "headline_1b", "headline"]
+    assert sum(one.expected_s for one in STEPS[:11]) <= suite.BUDGET_S
 
 
 def test_a_steps_figures_fit_together_and_into_a_budget() -> None:
@@ -266,9 +266,9 @@ def test_the_plan_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert suite.main(["--plan", "--budget", "130"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert [row[0] for row in rows] == [one.name for one in STEPS]
-    # 120 s without the reserve: 60 of them, and 60 of headline's 100
-    assert rows[0][-1] == "runs" and " ".join(rows[1][5:]) == "runs, cut off after 60 s"
-    assert {row[-1] for row in rows[2:]} == {"skipped"}
+    # 120 s without the reserve: 70 of them, and 50 of headline's 75
+    assert {row[-1] for row in rows[:3]} == {"runs"} and " ".join(rows[3][5:]) == "runs, cut off after 50 s"
+    assert {row[-1] for row in rows[4:]} == {"skipped"}
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,11 @@ def loaded(
     weights: str = "dense",
     ops: Ops | None = None,
     dtype: torch.dtype = torch.float32,
+    compile: bool = False,
     **options: Any,
 ) -> Executor:
-    backend = CudaBackend(CudaConfig(**options))
+    """``compile``: interpreted, a captured pass takes three times as long."""
+    backend = CudaBackend(CudaConfig(compile=compile, **options))
     backend.be_deterministic()
     backend._ops = ops or DeterministicOps(SMALL)
     if backend._capture is not None and backend.device.type == "cpu":
@@ -170,7 +172,7 @@ PROMPTS = [[3 + i % 7 for i in range(19)], [5, 6], [3 + i % 7 for i in range(12)
 
 def pipeline(checkpoint: Path, name: str, *overrides: str) -> Pipeline:
     shared = (f"model.target={checkpoint}", "backend=cuda", "deterministic=true", "model.dtype=float32")
-    return build_pipeline(settings_of(f"pipeline={name}", *shared, *overrides), Registry.discover())
+    return build_pipeline(settings_of(f"pipeline={name}", *shared, EAGER, *overrides), Registry.discover())
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +182,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+EAGER, CAPTURED = "backend.compile=false", "backend.compile=true"
 DRAFTED = ("policy=fixed", "policy.depth=3", "policy.max_nodes=6")
 
 
@@ -188,6 +191,7 @@ DRAFTED = ("policy=fixed", "policy.depth=3", "policy.max_nodes=6")
     ("name", "overrides"),
     [
         ("prompt_lookup", DRAFTED),
+        pytest.param("prompt_lookup", (*DRAFTED, CAPTURED), marks=pytest.mark.full),
         pytest.param("easyspec_paper", ("drafter.width=2", "drafter.depth=2"), marks=pytest.mark.full),
         pytest.param("layer_skip_tree", (), marks=pytest.mark.full),
     ],
@@ -197,7 +201,7 @@ def test_answers_and_their_logits(
 ) -> None:
     """Several at once in slots that are used again, beside plain decoding of each alone."""
     monkeypatch.setattr(Spans, "choose", lambda *of_head: SMALL)
-    vanilla = pipeline(checkpoint, "vanilla")
+    vanilla = pipeline(checkpoint, "vanilla", CAPTURED if CAPTURED in overrides else EAGER)
     assert vanilla.deterministic
     expected = [serve(vanilla.new_engine(), [prompt], 8)[0] for prompt in PROMPTS]
     assert serve(pipeline(checkpoint, name, *overrides).new_engine(2), PROMPTS, 8) == expected
