@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -105,3 +107,11 @@ def test_quotas_of_the_first_version(tmp_path: Path, mounted: str) -> None:
 def test_no_quota_is_none(tmp_path: Path, content: str) -> None:
     assert groups(tmp_path, "0::/a\n", {"a/cpu.max": content}) is None
     assert granted_cpus(tmp_path / "nothing", tmp_path) is None
+
+
+def test_a_program_that_was_waited_for_is_none_of_the_others() -> None:
+    """A compiler, say: cores that it had are free when it has ended."""
+    before = read_core_times()
+    burn = "import time\nwhile time.process_time() < 0.4: pass"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    assert read_core_times().own_s - before.own_s > 0.35

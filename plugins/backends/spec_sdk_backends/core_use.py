@@ -18,7 +18,8 @@ class CoreTimes:
     """Readings of one moment, in seconds since some start.
 
     ``cpus``: the CPUs that this process may run on. ``idle_s``: how long they ran nothing, all together; None on
-    systems that do not say. ``own_s``: how long this process ran, all its threads together.
+    systems that do not say. ``own_s``: how long this process ran, all its threads together, and those that it waited
+    for, such as a compiler.
     """
 
     at_s: float
@@ -38,7 +39,9 @@ class CoreTimes:
 def read_core_times(stat: Path = Path("/proc/stat")) -> CoreTimes:
     """The readings of now."""
     idle_s = _idle_s(stat)
-    return CoreTimes(time.perf_counter(), len(usable_cores()), idle_s, time.process_time())
+    ended = os.times()
+    own_s = time.process_time() + ended.children_user + ended.children_system
+    return CoreTimes(time.perf_counter(), len(usable_cores()), idle_s, own_s)
 
 
 def _idle_s(stat: Path) -> float | None:
