@@ -9,6 +9,7 @@ Legend: B requests, N rows of a request, T tree slots of a request.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -31,7 +32,11 @@ MOST_ROWS = 128
 """Longer passes, such as chunks of prompts, are not captured: there are too many sizes, and launches take no time."""
 LEAST_COLUMNS = 1024
 MOST_GRAPHS = 64
-"""The one that was used longest ago is dropped for another: each keeps its outputs and work space."""
+"""Each keeps its outputs and work space. Where a cache has moved, its graphs make room for others."""
+STALE_AFTER = 2000
+"""Passes in which a graph was of no use, after which it makes room too. Sooner, where more sizes come by turns than are
+kept, captures would take longer than they save: what finds no room runs without.
+"""
 
 Capture = Callable[[Callable[[], PassOutput]], tuple[Callable[[], object], PassOutput]]
 """Captures a function of no arguments: what repeats it on the same memory, and the output that then holds the results.
@@ -80,6 +85,9 @@ class GraphExecutor(TorchExecutor):
         self.one_launch = not (self.config.encoder or decoder.data_dependent)
         self._capture = capture
         self._captured: dict[Hashable, Any] = {}
+        # of each the cache that it reads, where that lay, and the pass that used it last
+        self._used: dict[Hashable, tuple[weakref.ref[KVCache], Hashable, int]] = {}
+        self._passes = 0
         self._cannot: set[Hashable] = set()
         self._rotations: tuple[int, ...] = ()
         self.captures = 0
@@ -170,9 +178,13 @@ class GraphExecutor(TorchExecutor):
         if rotations != self._rotations:
             # a larger table took the place of the one that graphs read, perhaps in a pass that was not captured
             self._captured.clear()
+            self._used.clear()
             self._rotations = rotations
+        self._passes += 1
         found = self._captured.pop(key, None)
         if found is None:
+            if not self._has_room():
+                return None
             try:
                 found = capture()
             except CannotCapture as error:
@@ -183,9 +195,23 @@ class GraphExecutor(TorchExecutor):
             self.captures += 1
         # the last is the one that was used last
         self._captured[key] = found
-        if len(self._captured) > MOST_GRAPHS:
-            del self._captured[next(iter(self._captured))]
+        self._used[key] = weakref.ref(cache), place_of(cache), self._passes
         return found
+
+    def _has_room(self) -> bool:
+        """Whether one more may be captured, for which one that is of no use is dropped."""
+        if len(self._captured) < MOST_GRAPHS:
+            return True
+        for key in list(self._captured):
+            cache_of, place, _ = self._used[key]
+            cache = cache_of()
+            if cache is None or place_of(cache) != place:
+                del self._captured[key], self._used[key]
+        # the first is the one that was used longest ago
+        oldest = next(iter(self._captured), None)
+        if len(self._captured) >= MOST_GRAPHS and self._passes - self._used[oldest][2] > STALE_AFTER:
+            del self._captured[oldest], self._used[oldest]
+        return len(self._captured) < MOST_GRAPHS
 
     def _capture_levels(self, levels: DraftLevels, cache: KVCache, plan: PassPlan, columns: int) -> CapturedLevels:
         flat_I, draw_BX = levels.flat.to(self.device), levels.draw_BX.to(self.device)

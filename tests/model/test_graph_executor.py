@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from spec_sdk.contracts import BlockRunner
+from spec_sdk.model import graph_executor
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.executor import PassOutput, PassPlan
-from spec_sdk.model.graph_executor import MOST_GRAPHS, MOST_ROWS, CannotCapture, GraphExecutor
+from spec_sdk.model.graph_executor import MOST_ROWS, CannotCapture, GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -142,17 +143,51 @@ def test_a_runner_says_itself_that_it_is_capturable() -> None:
         check_runner(Claims, seeds=(0,))
 
 
-def test_long_passes_are_not_captured_and_old_graphs_are_dropped() -> None:
-    made, plan = executor(), PassPlan(SequentialRunner())
+def test_long_passes_are_not_captured() -> None:
+    made = executor()
     cache = made.new_cache()
     cache.reserve(1, MOST_ROWS + 1)
-    made.forward(chain(made, 0, MOST_ROWS + 1), cache, plan)
+    made.forward(chain(made, 0, MOST_ROWS + 1), cache, PassPlan(SequentialRunner()))
     assert made.captures == 0
-    for _ in range(MOST_GRAPHS + 3):
-        made.forward(chain(made, 0, 1), cache, PassPlan(SequentialRunner()))
+
+
+def test_what_finds_no_room_runs_without_until_a_graph_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that come by turns, more than are kept, capture nothing anew; the one in use is not dropped."""
+    monkeypatch.setattr(graph_executor, "MOST_GRAPHS", 4)
+    monkeypatch.setattr(graph_executor, "STALE_AFTER", 12)
+    made, plain = executor(), TorchExecutor(load_decoder(RandomWeights(TINY, 0), CPU, torch.float32), Ops())
+    caches, plans = (made.new_cache(), plain.new_cache()), [PassPlan(SequentialRunner()) for _ in range(6)]
+    for cache in caches:
+        cache.reserve(1, 64)
+    for turn in range(3):
+        for plan in plans:
+            inputs = chain(made, 0, 1 + turn % 2)
+            found, expected = (
+                one.forward(inputs, cache, plan) for one, cache in zip((made, plain), caches, strict=True)
+            )
+            torch.testing.assert_close(found.logits_BNV, expected.logits_BNV, atol=1e-5, rtol=1e-5)
+    assert made.captures == 4
+    for _ in range(14):
+        made.forward(chain(made, 0, 1), caches[0], plans[0])
+    made.forward(chain(made, 0, 1), caches[0], plans[5])
+    assert made.captures == 5 and len(made._captured) == 4
+    made.forward(chain(made, 0, 1), caches[0], plans[0])
+    assert made.captures == 5
+
+
+def test_graphs_of_a_cache_that_has_moved_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_executor, "MOST_GRAPHS", 2)
+    made, plans = executor(), [PassPlan(SequentialRunner()) for _ in range(2)]
+    cache, other = made.new_cache(), made.new_cache()
+    for one, capacity in ((other, 4096), (cache, 64)):
+        one.reserve(1, capacity)
+        made.forward(chain(made, 0, 1), one, plans[0])
+    made.forward(chain(made, 0, 1), cache, plans[1])
+    assert made.captures == 2
+    cache.reserve(1, 2048)
+    for plan in plans:
         made.forward(chain(made, 0, 1), cache, plan)
-    assert made.captures == MOST_GRAPHS + 4, "the one in use is not dropped"
-    assert len(made._captured) == MOST_GRAPHS
+    assert made.captures == 3, "that of the place before made room, and the other cache's is kept"
 
 
 def test_a_size_that_cannot_be_captured_runs_without_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
