@@ -154,6 +154,7 @@ class Scheduler:
             with self._ending([active]):
                 began = self._clock.mark() if given is not None else None
                 kept = self.target.open(state.slot, prompt, shared[state.slot] > 0, given)
+                active.kept = kept
                 if self.drafter.taps:
                     self._tapped.truncate(state.slot, kept)
                 if given is not None:
@@ -195,6 +196,7 @@ class Scheduler:
                 tokens=state.prompt_length - 1,
                 draft=drafter.draft_name,
                 **({} if active.encoder_s is None else {"encoder_s": active.encoder_s}),
+                **({"kept": active.kept} if active.kept else {}),
             )
 
     def _start_drafting(self, requests: Sequence[Active]) -> float:

@@ -38,7 +38,10 @@ class Progress:
 
 @dataclass(eq=False)
 class Active:
-    """A request from when it is added until it ends. It equals itself alone: every step looks for some."""
+    """A request from when it is added until it ends. It equals itself alone: every step looks for some.
+
+    ``kept``: how many of the prompt's first tokens its slot's cache had.
+    """
 
     state: RequestState
     emit: Emit
@@ -46,6 +49,7 @@ class Active:
     prefilled: bool = False
     prefill_s: float = 0.0
     encoder_s: float | None = None
+    kept: int = 0
     drafting: bool = False
 
     @property

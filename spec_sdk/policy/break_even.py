@@ -125,11 +125,13 @@ class BreakEvenPolicy(Policy):
         may_gain = learned.worth.hopes(learned.times.plain.mean)
         if may_gain or learned.weighs_time or not learned.times.drafts_with_model:
             learned.worth.forgive()
-        learned.times.add_prefill(tokens, event["seconds"] - (started_s or 0.0))
+        # what a slot keeps of a text, its drafter mostly keeps too
+        fed = tokens - event.get("kept", 0)
+        learned.times.add_prefill(fed, event["seconds"] - (started_s or 0.0))
         self._unfed = tokens + 1
         if started_s is not None:
             self._unfed = 1
-            learned.times.add_start(tokens, started_s)
+            learned.times.add_start(fed, started_s)
             learned.worth.paid(started_s)
 
     def _drafting(self, drafted: int, unfed: int, draft_s: float) -> float:

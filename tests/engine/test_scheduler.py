@@ -265,6 +265,19 @@ def test_a_cancelled_request_leaves_and_its_slot_is_used_again(expected: dict[in
     assert tokens(events[0]) == expected[0][: len(tokens(events[0]))] and tokens(events[2]) == expected[2]
 
 
+def test_what_a_slot_had_of_a_prompt_is_told() -> None:
+    """As in the next turn of a chat; of a prompt that has nothing in common nothing is said."""
+    first = list(range(5, 25))
+    engine = engine_of(slots=1)
+    answered = tokens(serve(engine, [first], 6)[0][0])
+    following = [*first, *answered, 40, 41, 42]
+    events, _ = serve(engine, [following, list(range(60, 70))], 3)
+    told, unlike = (next(event for event in own if event["event"] == "prefill") for own in events.values())
+    # the answer's last token had no K and V yet
+    assert told["kept"] == len(first) + len(answered) - 1 and told["tokens"] == len(following) - 1
+    assert "kept" not in unlike
+
+
 def test_an_interrupt_ends_all_requests() -> None:
     def interrupted(request: Request) -> TokenTree:
         raise KeyboardInterrupt

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spec_sdk.contracts import Budget, CostCurve, SamplingParams
-from spec_sdk.policy import BreakEvenConfig, BreakEvenPolicy
+from spec_sdk.policy import AdaptiveConfig, AdaptivePolicy, BreakEvenConfig, BreakEvenPolicy
 from spec_sdk.policy.prices import UNMEASURED, UNTRIED_SINCE
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk_drafters.guessing import worthwhile
@@ -197,6 +198,19 @@ def test_a_start_and_catching_up_are_no_losses_of_drafting() -> None:
         assert policy.budget(asking(302)).depth
     assert run.learned.times.draft(2) == pytest.approx(0.2 * PLAIN_S)
     assert run.learned.times.catch_up(300) == pytest.approx(6 * PLAIN_S, rel=0.2)
+
+
+@pytest.mark.parametrize("make", [warm, lambda: AdaptivePolicy(AdaptiveConfig())], ids=["break_even", "adaptive"])
+def test_what_a_slot_had_of_a_prompt_makes_feeding_no_cheaper(make: Callable[[], Any]) -> None:
+    """The next turn of a chat: 30 of its 1,000 tokens are fed, to the target and to the draft model."""
+    prices = []
+    for kept in (0, 970):
+        run = make()
+        for _ in range(20):
+            event = prefill(30 + kept, drafter_s=0.6 * PLAIN_S, seconds=PLAIN_S)
+            run.for_request().observe({**event, "kept": kept})
+        prices.append(run.learned.times.catch_up(300))
+    assert prices[0] == pytest.approx(prices[1]) and prices[0] > PLAIN_S
 
 
 @pytest.mark.parametrize("drafts_in_another_drafter", [True, False])
