@@ -119,13 +119,10 @@ class KVCache:
 
     def _is_spare(self, tokens: int) -> bool:
         """Whether room for so many tokens leaves half of the device's free memory to others, as far as it says."""
-        device = self.k_LSGCD.device
-        if device.type != "cuda":
-            return True
-        layers, _, heads, _, _ = self.k_LSGCD.shape
-        of_a_token = sum(each.shape[4] * each.element_size() for each in self._tensors()) * layers * heads
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return tokens * of_a_token <= (torch.cuda.mem_get_info(device)[0] + kept) / 2
+        free = free_bytes(self.k_LSGCD.device)
+        layers, _, heads, _, dim = self.k_LSGCD.shape
+        of_a_token = 2 * layers * heads * dim * self.k_LSGCD.element_size()
+        return free is None or tokens * of_a_token <= free / 2
 
     def _enlarged(self, slots: int, capacity: int) -> list[torch.Tensor]:
         return [enlarged(storage, slots, capacity) for storage in self._tensors()]
@@ -137,6 +134,14 @@ class KVCache:
 def is_exact(form: str, dtype: torch.dtype) -> bool:
     """Whether a cache in ``form`` (``model.kv_cache``) keeps what a model in ``dtype`` computes, as it is."""
     return form == "exact" or (form == "bfloat16" and dtype == torch.bfloat16)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Free memory of a GPU, with what torch has of it and does not use; None elsewhere."""
+    if device.type != "cuda":
+        return None
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def whole_granules(tokens: int) -> int:

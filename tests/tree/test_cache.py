@@ -154,6 +154,19 @@ def test_one_that_doubles_gives_up_what_nobody_asked_for(monkeypatch: pytest.Mon
     assert (cache.k_LSGCD[:, 0, :, :asked] == 3.0).all() and not cache.k_LSGCD[:, 1:].any()
 
 
+@pytest.mark.parametrize(("spare", "capacity"), [(1.0, 2 * LEAST_DOUBLED), (0.9, LEAST_DOUBLED + GRANULE)])
+def test_a_device_s_memory_is_not_filled_with_room(
+    spare: float, capacity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what is free stays."""
+    cache = new_cache()
+    cache.doubles_up_to = 4 * LEAST_DOUBLED
+    doubled = 2 * 4 * LAYERS * KV_HEADS * HEAD_DIM * 2 * LEAST_DOUBLED
+    monkeypatch.setattr(kv_cache, "free_bytes", lambda device: int(2 * spare * doubled))
+    cache.reserve(1, LEAST_DOUBLED + 1)
+    assert cache.capacity == capacity
+
+
 def test_none_doubles_beyond_what_a_model_can_hold() -> None:
     cache = new_cache(1)
     cache.doubles_up_to = 3 * LEAST_DOUBLED
