@@ -166,8 +166,7 @@ def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
     policy = FixedPolicy(FixedConfig(depth=tree.depth))
     # a cache that grew would have all passes captured anew
     model.session.reserve(1, len(model.prompt) + request.max_new_tokens + nodes)
-    drafter = SameTree(tree) if nodes > 1 else SameRoot(tree)
-    scheduler = Scheduler(model.session, drafter, Greedy(None), policy, clock=model.clock)
+    scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, clock=model.clock)
     return scheduler.run(request)
 
 
@@ -178,16 +177,10 @@ class SameTree(Drafter):
 
     def __init__(self, tree: TokenTree) -> None:
         self.tree = tree
+        self.drafts = tree.size > 1
 
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return dataclasses.replace(self.tree, token_N=(request.pending_token, *self.tree.token_N[1:]))
-
-
-class SameRoot(SameTree):
-    """Proposes nothing, and is known to: a step may begin before the last one has been read."""
-
-    name = "same_root"
-    drafts = False
 
 
 def random_tree(root: int, nodes: int, vocabulary: int) -> TokenTree:

@@ -17,7 +17,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.ceilings import copy_tb_per_s
+from benchmarks.gpu.ceilings import copy_tb_per_s, median_ms
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES
 from spec_sdk.ops.feed_forward import GatedMLP
@@ -134,15 +133,7 @@ def microseconds(call: Callable[[Projection], torch.Tensor], projections: Sequen
     with torch.cuda.graph(graph):
         for projection in projections:
             call(projection)
-    times = []
-    for _ in range(REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * start.elapsed_time(end) / len(projections))
-    return statistics.median(times)
+    return 1e3 * median_ms(graph.replay, REPEATS) / len(projections)
 
 
 def compile_all(cases: Sequence[tuple[Product, MatrixVectorTile]]) -> None:

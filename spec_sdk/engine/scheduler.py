@@ -247,12 +247,12 @@ class Scheduler:
 
     def _goes_on_plainly(self, turns: Sequence[Turn]) -> bool:
         """Whether the next step is likely to be a plain one, so that its pass may be launched now."""
-        drafter = self.drafter
-        if not (turns and drafter.drafts):
-            return bool(turns)
-        self._paused_for = 0 if any(turn.budget.depth for turn in turns) else self._paused_for + 1
+        if not self.drafter.drafts:
+            return True
+        if turns:
+            self._paused_for = 0 if any(turn.budget.depth for turn in turns) else self._paused_for + 1
         # what it wants of the target's logits would be read behind that pass
-        return self._paused_for > PAUSED_FOR and not drafter.target_top_k
+        return self._paused_for > PAUSED_FOR and not self.drafter.target_top_k
 
     def _propose(self, requests: Sequence[Active]) -> list[Turn]:
         """A tree for every request that is granted one; a root alone, a plain decoding step, for the others."""

@@ -69,6 +69,23 @@ class CapturedLevels(CapturedPass):
     draw_BX: torch.Tensor
 
 
+@dataclass
+class KeptGraph:
+    """``cache``: the one that it reads, which lay at ``place``; ``last_pass``: the number of the pass that used it
+    last.
+    """
+
+    captured: Any
+    cache: weakref.ref[KVCache]
+    place: Hashable
+    last_pass: int = 0
+
+    def has_moved(self) -> bool:
+        """Whether the cache is gone, or lies elsewhere now."""
+        cache = self.cache()
+        return cache is None or place_of(cache) != self.place
+
+
 class GraphExecutor(TorchExecutor):
     """Captures passes of runners that are ``capturable``, by ``capture``, when a size first comes.
 
@@ -84,9 +101,8 @@ class GraphExecutor(TorchExecutor):
         # cross-attention keeps K and V in a cache of its own
         self.one_launch = not (self.config.encoder or decoder.data_dependent)
         self._capture = capture
-        self._captured: dict[Hashable, Any] = {}
-        # of each the cache that it reads, where that lay, and the pass that used it last
-        self._used: dict[Hashable, tuple[weakref.ref[KVCache], Hashable, int]] = {}
+        # the first is the one that was used longest ago
+        self._captured: dict[Hashable, KeptGraph] = {}
         self._passes = 0
         self._cannot: set[Hashable] = set()
         self._rotations: tuple[int, ...] = ()
@@ -178,40 +194,36 @@ class GraphExecutor(TorchExecutor):
         if rotations != self._rotations:
             # a larger table took the place of the one that graphs read, perhaps in a pass that was not captured
             self._captured.clear()
-            self._used.clear()
             self._rotations = rotations
         self._passes += 1
-        found = self._captured.pop(key, None)
-        if found is None:
+        kept = self._captured.pop(key, None)
+        if kept is None:
             if not self._has_room():
                 return None
             try:
-                found = capture()
+                kept = KeptGraph(capture(), weakref.ref(cache), place_of(cache))
             except CannotCapture as error:
                 if not self._cannot:
                     notice(f"backend.compile: a pass that cannot be captured runs without: {error}")
                 self._cannot.add(key)
                 return None
             self.captures += 1
-        # the last is the one that was used last
-        self._captured[key] = found
-        self._used[key] = weakref.ref(cache), place_of(cache), self._passes
-        return found
+        kept.last_pass = self._passes
+        self._captured[key] = kept
+        return kept.captured
 
     def _has_room(self) -> bool:
         """Whether one more may be captured, for which one that is of no use is dropped."""
         if len(self._captured) < MOST_GRAPHS:
             return True
-        for key in list(self._captured):
-            cache_of, place, _ = self._used[key]
-            cache = cache_of()
-            if cache is None or place_of(cache) != place:
-                del self._captured[key], self._used[key]
-        # the first is the one that was used longest ago
-        oldest = next(iter(self._captured), None)
-        if len(self._captured) >= MOST_GRAPHS and self._passes - self._used[oldest][2] > STALE_AFTER:
-            del self._captured[oldest], self._used[oldest]
-        return len(self._captured) < MOST_GRAPHS
+        self._captured = {key: kept for key, kept in self._captured.items() if not kept.has_moved()}
+        if len(self._captured) < MOST_GRAPHS:
+            return True
+        oldest, kept = next(iter(self._captured.items()))
+        stale = self._passes - kept.last_pass > STALE_AFTER
+        if stale:
+            del self._captured[oldest]
+        return stale
 
     def _capture_levels(self, levels: DraftLevels, cache: KVCache, plan: PassPlan, columns: int) -> CapturedLevels:
         flat_I, draw_BX = levels.flat.to(self.device), levels.draw_BX.to(self.device)

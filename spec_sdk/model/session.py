@@ -205,15 +205,7 @@ class Session:
         ]
         outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)), epilogue=epilogue)
         self._fed.update((slot, tree.token_N) for slot, tree in zip(slots, trees, strict=True))
-        return [
-            Scores(
-                self._logits(output).full_KV,
-                {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()},
-                output.reports,
-                output.made,
-            )
-            for output in outputs
-        ]
+        return [self._scores(output) for output in outputs]
 
     def score_ahead(
         self, slots: Sequence[int], token_B: torch.Tensor, taps: Sequence[int], epilogue: EpilogueOf
@@ -232,14 +224,7 @@ class Session:
         requests = [RequestRows.tree(slot, prefix, [0], [0], [1]) for slot, prefix in zip(slots, prefixes, strict=True)]
         outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)), epilogue=epilogue, token_B=token_B)
         self._ahead.update(slots)
-        return [
-            Scores(
-                self._logits(output).full_KV,
-                {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()},
-                made=output.made,
-            )
-            for output in outputs
-        ]
+        return [self._scores(output) for output in outputs]
 
     def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> bool:
         """What :meth:`score_ahead` scored for these slots, now that what is before it is committed, was these roots.
@@ -380,6 +365,11 @@ class Session:
     def _logits(self, output: PassOutput) -> DraftLogits:
         """Those of one request's rows."""
         return DraftLogits(output.logits_BNV[0], output.token_R, self.executor.vocabulary)
+
+    def _scores(self, output: PassOutput) -> Scores:
+        """Of one request's rows."""
+        hidden = {layer: h_BNM[0] for layer, h_BNM in output.hidden.items()}
+        return Scores(self._logits(output).full_KV, hidden, output.reports, output.made)
 
     def _run(
         self,

@@ -122,10 +122,9 @@ def aligned_attention(
     R, chain = H // G, inputs.kind == "chain"
     numbers = None if chain else KeyNumbers.of(cache)
     # tensors that are not read stand for those that there are none of
-    path_BNT, keys_BN = q_LBNHD.view(torch.int16), inputs.slot_B
+    path_BNT, keys_BN, T = q_LBNHD.view(torch.int16), inputs.slot_B, 0
     if numbers is not None:
-        path_BNT, keys_BN = numbers.path_BNT, numbers.keys_BN
-    T = 0 if numbers is None else path_BNT.shape[2]
+        path_BNT, keys_BN, T = numbers.path_BNT, numbers.keys_BN, numbers.path_BNT.shape[2]
     heads = min(R, TILE_ROWS)
     most_spans = triton.cdiv(min(C, inputs.columns or C), spans.span)
     own_spans = 0 if chain else min(most_spans, triton.cdiv(T, spans.span) + 1)

@@ -1,10 +1,12 @@
 """Launches that begin while the one before ends (programmatic dependent launch, since compute capability 9.0).
 
-A kernel with OVERLAPPED lets the next one begin at once (``gdc_launch_dependents``), and waits for the one before
-(``gdc_wait``) before it reads or writes what another kernel may write or read. What it does until then, such as asking
-for weights, costs no time; so weights may be read that no launch right before writes. A launch of any other kernel
-waits for all of the one before.
+A kernel with OVERLAPPED calls :func:`wait_for_the_launch_before` before it reads or writes what another may write
+or read. What it does until then, such as asking for weights, costs no time; so weights may be read that no launch right
+before writes. A launch of any other kernel waits for all of the one before.
 """
+
+# triton's compiler reads annotations and knows only its own
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ import functools
 from typing import Any
 
 import torch
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
 
 try:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-untyped]
@@ -19,7 +23,6 @@ except ImportError:
     # of triton before 3.4
     gdc_launch_dependents = gdc_wait = None
 
-__all__ = ("SINCE", "gdc_launch_dependents", "gdc_wait", "overlapped")
 SINCE = 9
 """The compute capability."""
 
@@ -30,3 +33,11 @@ def overlapped(device: torch.device) -> dict[str, Any]:
     if gdc_wait is None or device.type != "cuda" or torch.cuda.get_device_properties(device).major < SINCE:
         return {"OVERLAPPED": False}
     return {"OVERLAPPED": True, "launch_pdl": True}
+
+
+@triton.jit
+def wait_for_the_launch_before(OVERLAPPED: tl.constexpr):
+    """Lets the next launch begin, and waits for the one before; nothing to do where launches do not overlap."""
+    if OVERLAPPED:
+        gdc_launch_dependents()
+        gdc_wait()

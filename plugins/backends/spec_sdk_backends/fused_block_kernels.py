@@ -24,7 +24,7 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.dependent_launches import gdc_launch_dependents, gdc_wait
+from spec_sdk_backends.dependent_launches import wait_for_the_launch_before
 
 
 @triton.jit
@@ -46,9 +46,7 @@ def add_rms_norm_kernel(
     row = tl.program_id(0).to(tl.int64)
     m_M = tl.arange(0, BLOCK_M)
     real_M = m_M < M
-    if OVERLAPPED:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_the_launch_before(OVERLAPPED)
     h_M = tl.load(h_ptr + row * M + m_M, mask=real_M, other=0.0)
     if ADD:
         added_M = tl.load(added_ptr + row * M + m_M, mask=real_M, other=0.0)
@@ -106,9 +104,7 @@ def rotate_and_store_kernel(
     in_head_D = half_D < D // 2
     real_XD = (head_X < H + 2 * G)[:, None] & in_head_D[None, :]
     offset_XD = (row * (H + 2 * G) + head_X)[:, None] * D + half_D[None, :]
-    if OVERLAPPED:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_the_launch_before(OVERLAPPED)
     low_XD = tl.load(qkv_ptr + offset_XD, mask=real_XD, other=0.0).to(tl.float32)
     high_XD = tl.load(qkv_ptr + offset_XD + D // 2, mask=real_XD, other=0.0).to(tl.float32)
     value_low_XD = low_XD
@@ -160,6 +156,16 @@ def rotate_and_store_kernel(
 
 
 @triton.jit
+def gated(gate, up, GELU: tl.constexpr):
+    """activation(gate) * up, with SiLU, or GELU by its tanh form."""
+    # GELU's tanh form is x * sigmoid(2y), with y = sqrt(2/pi) (x + 0.044715 x^3)
+    inner = gate
+    if GELU:
+        inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    return gate / (1.0 + tl.exp(-inner)) * up
+
+
+@triton.jit
 def gated_activation_kernel(
     gate_up_ptr,
     out_ptr,
@@ -174,15 +180,8 @@ def gated_activation_kernel(
     row = tl.program_id(0).to(tl.int64)
     i_I = tl.program_id(1) * BLOCK_I + tl.arange(0, BLOCK_I)
     real_I = i_I < WIDTH
-    if OVERLAPPED:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_the_launch_before(OVERLAPPED)
     gate_ptr = gate_up_ptr + row * 2 * WIDTH + i_I
     gate_I = tl.load(gate_ptr, mask=real_I, other=0.0).to(tl.float32)
     up_I = tl.load(gate_ptr + WIDTH, mask=real_I, other=0.0).to(tl.float32)
-    # GELU's tanh form is x * sigmoid(2y), with y = sqrt(2/pi) (x + 0.044715 x^3)
-    inner_I = gate_I
-    if GELU:
-        inner_I = 1.5957691216057308 * (gate_I + 0.044715 * gate_I * gate_I * gate_I)
-    active_I = gate_I / (1.0 + tl.exp(-inner_I))
-    tl.store(out_ptr + row * WIDTH + i_I, (active_I * up_I).to(out_ptr.dtype.element_ty), mask=real_I)
+    tl.store(out_ptr + row * WIDTH + i_I, gated(gate_I, up_I, GELU).to(out_ptr.dtype.element_ty), mask=real_I)

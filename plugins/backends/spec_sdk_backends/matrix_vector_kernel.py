@@ -19,7 +19,8 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.dependent_launches import gdc_launch_dependents, gdc_wait
+from spec_sdk_backends.dependent_launches import wait_for_the_launch_before
+from spec_sdk_backends.fused_block_kernels import gated
 
 
 @triton.jit
@@ -59,9 +60,7 @@ def matrix_vector_kernel(
     v_OI = w_OI
     if GATED:
         v_OI = tl.load(up_OI, mask=real_OI, other=0.0, eviction_policy="evict_first")
-    if OVERLAPPED:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_the_launch_before(OVERLAPPED)
     y_OI = tl.zeros([BLOCK_O, BLOCK_I], tl.float32)
     z_OI = tl.zeros([BLOCK_O, BLOCK_I], tl.float32)
     square_I = tl.zeros([BLOCK_I], tl.float32)
@@ -95,11 +94,7 @@ def matrix_vector_kernel(
         z_O = tl.sum(z_OI, 1) * scale
         if BIASED:
             z_O += tl.load(bias_ptr + OUTPUTS + o_O, mask=real_O, other=0.0).to(tl.float32)
-        # GELU's tanh form is x * sigmoid(2y), with y = sqrt(2/pi) (x + 0.044715 x^3)
-        inner_O = y_O
-        if GELU:
-            inner_O = 1.5957691216057308 * (y_O + 0.044715 * y_O * y_O * y_O)
-        y_O = y_O / (1.0 + tl.exp(-inner_O)) * z_O
+        y_O = gated(y_O, z_O, GELU)
     if ADDED:
         y_O += tl.load(added_ptr + o_O, mask=real_O, other=0.0).to(tl.float32)
     tl.store(out_ptr + o_O, y_O.to(out_ptr.dtype.element_ty), mask=real_O)

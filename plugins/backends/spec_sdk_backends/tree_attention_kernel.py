@@ -43,7 +43,7 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.dependent_launches import gdc_launch_dependents, gdc_wait
+from spec_sdk_backends.dependent_launches import wait_for_the_launch_before
 
 LOG2_E = 1.4426950408889634
 
@@ -290,9 +290,7 @@ def tree_attention_kernel(
     positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`). LISTED: ``list`` is what
     :func:`visible_blocks_kernel` wrote for the same rows and keys of a block, with the same ``most``.
     """
-    if OVERLAPPED:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_the_launch_before(OVERLAPPED)
     sequence = tl.program_id(1) // G
     layer = (sequence // B).to(tl.int64)
     b = (sequence % B).to(tl.int64)
@@ -448,9 +446,7 @@ def combine_splits_kernel(
 
     BLOCK_S is the most splits there may be: one compiled kernel for every number of them.
     """
-    if OVERLAPPED:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_the_launch_before(OVERLAPPED)
     row_M = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = rows.to(tl.int64)
     slot_S = tl.arange(0, BLOCK_S)
