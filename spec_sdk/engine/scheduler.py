@@ -562,7 +562,8 @@ class Scheduler:
             request = active.view
             # the last of the remaining tokens is always the target's own, so drafting it would be wasted
             room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1
-            budgets.append(replace(budget, depth=max(0, min(budget.depth, budget.nodes - 1, room))))
+            depth = max(0, min(budget.depth, budget.nodes - 1, room))
+            budgets.append(budget if depth == budget.depth else replace(budget, depth=depth))
         return budgets
 
     def _finished(self, request: Request) -> str | None:
@@ -573,9 +574,9 @@ class Scheduler:
         return None
 
     def _emit(self, active: Active, **event: Any) -> None:
-        about = {"event": event.pop("event"), "request": active.state.id}
-        active.policy.observe(about | event)
-        active.emit(about | event)
+        told = {"event": event.pop("event"), "request": active.state.id, **event}
+        active.policy.observe(told)
+        active.emit(told)
 
     def _ending(self, requests: Sequence[Active]) -> _Ending:
         """An error inside ends these requests, or the one that it names, and no others."""
@@ -583,8 +584,7 @@ class Scheduler:
 
     def _going_on(self, turns: Sequence[Turn]) -> list[Turn]:
         """Those whose request has not ended."""
-        active = {id(active) for active in self._active}
-        return [turn for turn in turns if id(turn.active) in active]
+        return [turn for turn in turns if not turn.active.ended]
 
     def _end(self, active: Active, reason: str, error: Exception | None = None) -> None:
         if active not in self._waiting and active not in self._active:
@@ -599,6 +599,7 @@ class Scheduler:
 
     def _leave(self, active: Active) -> Exception | None:
         """Give up its place, and say so to the drafter; what that fails with."""
+        active.ended = True
         if active in self._waiting:
             self._waiting.remove(active)
             return None

@@ -40,7 +40,7 @@ class Progress:
 class Active:
     """A request from when it is added until it ends. It equals itself alone: every step looks for some.
 
-    ``kept``: how many of the prompt's first tokens its slot's cache had.
+    ``kept``: how many of the prompt's first tokens its slot's cache had. ``ended``: whether it has left.
     """
 
     state: RequestState
@@ -51,6 +51,7 @@ class Active:
     encoder_s: float | None = None
     kept: int = 0
     drafting: bool = False
+    ended: bool = False
 
     @property
     def view(self) -> Request:
@@ -108,7 +109,8 @@ class Turn:
     @property
     def logits_NV(self) -> torch.Tensor:
         """The target's, of the tree's nodes; a part of what the pass gave."""
-        return self.scores.logits_NV[len(self.above) :]
+        logits_NV = self.scores.logits_NV
+        return logits_NV[len(self.above) :] if self.above else logits_NV
 
     @property
     def scored_verdict(self) -> Verdict:

@@ -154,7 +154,7 @@ class GraphExecutor(TorchExecutor):
         self, levels: DraftLevels, cache: Cache, runner: BlockRunner
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         widest = max(inputs.width for inputs in levels.inputs)
-        slots = max(inputs.key_end_BT.shape[1] for inputs in levels.inputs)
+        slots = max(inputs.slots for inputs in levels.inputs)
         if not (self.one_launch and runner.capturable and max(widest, slots) <= MOST_ROWS):
             return None
         assert isinstance(cache, KVCache)
@@ -243,7 +243,7 @@ class GraphExecutor(TorchExecutor):
         assert inputs.flat is not None
         flat_I = inputs.flat.clone()
         fixed = PassInputs.over(
-            flat_I, inputs.kind, inputs.batch, inputs.width, inputs.key_end_BT.shape[1], columns=columns
+            flat_I, inputs.kind, inputs.batch, inputs.width, inputs.slots, columns=columns
         )
         replay, output = self._capture(lambda: TorchExecutor.forward(self, fixed, cache, plan))
         return CapturedPass(flat_I, replay, output)
@@ -254,7 +254,7 @@ def can_be_captured(inputs: PassInputs, plan: PassPlan) -> bool:
     return (
         plan.runner.capturable
         and inputs.width <= MOST_ROWS
-        and inputs.key_end_BT.shape[1] <= MOST_ROWS
+        and inputs.slots <= MOST_ROWS
         and inputs.features_BNM is None
         and inputs.flat is not None
         and inputs.host_knows
@@ -268,7 +268,7 @@ def columns_of(columns: int | None, cache: KVCache) -> int:
 
 def key_of(inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> Hashable:
     """All that a captured pass depends on beside the integers of its inputs: sizes, the plan, and the cache's place."""
-    sizes = inputs.kind, inputs.batch, inputs.width, inputs.key_end_BT.shape[1], columns
+    sizes = inputs.kind, inputs.batch, inputs.width, inputs.slots, columns
     return sizes, place_of(cache), plan
 
 

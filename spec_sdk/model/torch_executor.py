@@ -17,6 +17,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache, is_exact
+from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import Ops
 from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, PathGrower, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
@@ -144,6 +145,8 @@ class TorchExecutor(Executor):
 
 def runs_plainly(runner: BlockRunner, layers: int) -> bool:
     """Whether a runner runs every block on the output of the one before, and does nothing else."""
+    if type(runner) is SequentialRunner:
+        return runner.runs_all(layers)
     groups = runner.attention_groups(layers)
     return groups is not None and [*map(tuple, groups)] == [(layer,) for layer in range(layers)]
 

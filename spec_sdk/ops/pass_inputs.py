@@ -11,10 +11,11 @@ Legend: B requests, N rows of a request, T tree slots of a request, M width of w
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -23,6 +24,14 @@ from spec_sdk.ops.uploads import to_device
 
 PassKind = Literal["chain", "tree", "growing"]
 """``chain``: a causal chain. ``tree``: closed trees in pre-order. ``growing``: slots in creation order."""
+
+
+PARTS_OF_FLAT = (
+    *("token_BN", "position_BN", "query_start_BN"),
+    *("key_start_BT", "key_end_BT", "key_position_BT"),
+    *("slot_B", "prefix_B", "write_at_B", "live_B"),
+)
+"""The tensors of :class:`PassInputs`, in the order in which they lie in one."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,8 @@ class PassInputs:
     the text each tree slot is, for layers with a window. ``live_B``: rows that are no padding; tree slots that are none
     are ``write_at + live - prefix``. Padded rows see the prefix at most, padded slots are seen by nobody.
     ``features_BNM``: what a drafter feeds besides tokens, such as a target's hidden states.
-    ``flat``: the one tensor that all the integers are parts of, if they are; a copy with other ones has none.
+    ``flat``: the one tensor that all the integers are parts of, if they are; a copy with other ones has none. The parts
+    are then made when the first is asked for: a kernel that reads ``flat`` needs none of them.
     """
 
     kind: PassKind
@@ -137,16 +147,23 @@ class PassInputs:
         N = max(rows, *(len(request.token) for request in requests))
         T = max(slots, *(len(request.key_end) for request in requests))
         # no slot's interval holds -1, so that padding sees the prefix alone
-        by_row = [x for r in requests for x in _padded(r.token, N, 0)]
-        by_row += [x for r in requests for x in _padded(r.position, N, r.prefix)]
-        by_row += [x for r in requests for x in _padded(r.query_start, N, -1)]
-        by_slot = [x for r in requests for x in _padded(r.key_start, T, 0)]
-        by_slot += [x for r in requests for x in _padded(r.key_end, T, 0)]
-        by_slot += [x for r in requests for x in _padded(r.key_position, T, 0)]
+        numbers = array("i")
+        for values, length, fills in (
+            ([r.token for r in requests], N, [0] * B),
+            ([r.position for r in requests], N, [r.prefix for r in requests]),
+            ([r.query_start for r in requests], N, [-1] * B),
+            ([r.key_start for r in requests], T, [0] * B),
+            ([r.key_end for r in requests], T, [0] * B),
+            ([r.key_position for r in requests], T, [0] * B),
+        ):
+            for own, fill in zip(values, fills, strict=True):
+                numbers.extend(own)
+                if len(own) < length:
+                    numbers.extend([fill] * (length - len(own)))
         known = tuple((r.slot, r.prefix, r.write_at, len(r.token)) for r in requests)
-        flat = torch.tensor(
-            [*by_row, *by_slot, *(x for row in zip(*known, strict=True) for x in row)], dtype=torch.int32
-        )
+        for column in zip(*known, strict=True):
+            numbers.extend(column)
+        flat = torch.frombuffer(numbers, dtype=torch.int32)
         return PassInputs.over(to_device(flat, device), kind, B, N, T, features_BNM=features_BNM, known=known)
 
     @staticmethod
@@ -164,27 +181,26 @@ class PassInputs:
 
         ``columns`` may be promised with them, as many or more than any request sees.
         """
-        token_BN, position_BN, query_start_BN = flat[: 3 * B * N].view(3, B, N).unbind()
-        key_start_BT, key_end_BT, key_position_BT = flat[3 * B * N : -4 * B].view(3, B, T).unbind()
-        slot_B, prefix_B, write_at_B, live_B = flat[-4 * B :].view(4, B).unbind()
-        made = PassInputs(
-            kind=kind,
-            token_BN=token_BN,
-            position_BN=position_BN,
-            slot_B=slot_B,
-            prefix_B=prefix_B,
-            write_at_B=write_at_B,
-            query_start_BN=query_start_BN,
-            key_start_BT=key_start_BT,
-            key_end_BT=key_end_BT,
-            key_position_BT=key_position_BT,
-            live_B=live_B,
-            features_BNM=features_BNM,
-            _known=known,
-            _columns=columns,
+        made = object.__new__(PassInputs)
+        made.__dict__.update(
+            kind=kind, features_BNM=features_BNM, flat=flat, sizes=(B, N, T), _known=known, _columns=columns
         )
-        object.__setattr__(made, "flat", flat)
         return made
+
+    def __getattr__(self, name: str) -> Any:
+        """The parts of ``flat``, of which none was asked for yet."""
+        if name not in PARTS_OF_FLAT or "flat" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        flat, (B, N, T) = self.__dict__["flat"], self.sizes
+        by_row, by_slot = flat[: 3 * B * N].view(3, B, N), flat[3 * B * N : -4 * B].view(3, B, T)
+        parts = *by_row.unbind(), *by_slot.unbind(), *flat[-4 * B :].view(4, B).unbind()
+        self.__dict__.update(zip(PARTS_OF_FLAT, parts, strict=True))
+        return self.__dict__[name]
+
+    @cached_property
+    def sizes(self) -> tuple[int, int, int]:
+        """B, N and T, padding included."""
+        return *self.token_BN.shape, self.key_end_BT.shape[1]
 
     def request(self, index: int) -> PassInputs:
         """The pass of one of the requests alone, without padding."""
@@ -247,12 +263,17 @@ class PassInputs:
     @property
     def batch(self) -> int:
         """Number of requests B."""
-        return self.token_BN.shape[0]
+        return self.sizes[0]
 
     @property
     def width(self) -> int:
         """Rows N of every request, padding included."""
-        return self.token_BN.shape[1]
+        return self.sizes[1]
+
+    @property
+    def slots(self) -> int:
+        """Tree slots T of every request, padding included."""
+        return self.sizes[2]
 
     @property
     def first_chunk(self) -> bool:
@@ -303,8 +324,3 @@ class PassPart:
             is_preorder=inputs.kind != "growing",
             is_chain=inputs.kind == "chain",
         )
-
-
-def _padded(values: Sequence[int], length: int, fill: int) -> Sequence[int]:
-    missing = length - len(values)
-    return [*values, *[fill] * missing] if missing else values

@@ -23,14 +23,12 @@ class RunningTime:
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=WINDOW)
+        self.count = 0
         self.mean = 0.0
-
-    @property
-    def count(self) -> int:
-        return len(self._samples)
 
     def add(self, seconds: float) -> None:
         self._samples.append(seconds)
+        self.count = len(self._samples)
         ranked = sorted(self._samples)
         if len(ranked) == 2:
             # two samples cannot say which of them is the outlier; a first call often compiles something
@@ -58,6 +56,10 @@ class SizeTimes:
     def samples(self, least: int) -> int:
         """Samples kept of sizes of ``least`` or more."""
         return sum(time.count for size, time in self.of_size.items() if size >= least)
+
+    def has_met(self, least: int) -> bool:
+        """Whether a sample is kept of a size of ``least`` or more."""
+        return max(self.of_size, default=0) >= least
 
     def add(self, size: int, seconds: float) -> None:
         self.of_size.setdefault(size, RunningTime()).add(seconds)

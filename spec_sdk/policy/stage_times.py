@@ -124,7 +124,7 @@ class StageTimes:
 
     def verify(self, nodes: int) -> float:
         """Scoring and committing a tree. Unmeasured: a tenth of a plain step more per node."""
-        if not self._verify.samples(2 if self._costs is None else 1):
+        if not self._verify.has_met(2 if self._costs is None else 1):
             return self.plain.mean * (1 + (nodes - 1) / 10)
         return max(self.plain.mean, self._verify.at(nodes))
 

@@ -42,7 +42,7 @@ class StaticOps(Ops):
 
 def visible_BNC(inputs: PassInputs, capacity: int, window: int | None = None) -> torch.Tensor:
     """Which cache columns each row sees, in layers with such a window."""
-    T = inputs.key_end_BT.shape[1]
+    T = inputs.slots
     column_C = torch.arange(capacity, device=inputs.slot_B.device)
     slot_BC = column_C - inputs.prefix_B[:, None]
     in_tree_BC = (slot_BC >= 0) & (slot_BC < T)

@@ -66,7 +66,7 @@ class KeyNumbers:
         """
         if KeyNumbers not in cache.made:
             inputs = cache.inputs
-            B, N, T = inputs.batch, inputs.width, inputs.key_end_BT.shape[1]
+            B, N, T = inputs.batch, inputs.width, inputs.slots
             if T > MOST_SLOTS:
                 raise ValueError(f"a tree of {T} slots: attention in the order of positions numbers {MOST_SLOTS}")
             device = inputs.slot_B.device

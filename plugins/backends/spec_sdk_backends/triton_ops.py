@@ -125,7 +125,7 @@ class TritonOps(Ops):
             return None
         R = H // kv_heads
         tiling = Tiling.choose(N * R, D, q_gBNHD.dtype)
-        if cache.inputs.key_end_BT.shape[1] <= tiling.keys:
+        if cache.inputs.slots <= tiling.keys:
             return None
         key = VisibleBlocks, tiling, R
         if key not in cache.made:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -129,7 +129,7 @@ class Guesser:
 
 def least_price(node_costs: Sequence[float]) -> float:
     """What a further node costs where it costs least: one of a smaller probability makes no tree better."""
-    return min((after - before for before, after in itertools.pairwise(node_costs)), default=0.0)
+    return min(map(operator.sub, node_costs[1:], node_costs), default=0.0)
 
 
 def worthwhile(probabilities: Sequence[float], node_costs: Sequence[float]) -> int:

@@ -85,9 +85,9 @@ class SuffixAutomaton:
 
     def followers(self, state: int) -> list[Follower]:
         """What followed the runs of a state, in no order."""
-        following = self._next[state]
-        of = sum(self._count[after] for after in following.values())
-        return [Follower(token, self._count[after], self._latest[after], of) for token, after in following.items()]
+        following, count, latest = self._next[state], self._count, self._latest
+        of = sum([count[after] for after in following.values()])
+        return [Follower(token, count[after], latest[after], of) for token, after in following.items()]
 
     def _append(self, token: int) -> None:
         last, new = self._whole, self._state(self._length[self._whole] + 1, {})
@@ -131,5 +131,6 @@ class SuffixAutomaton:
         return state
 
     def _within(self, cursor: Cursor, longest: int) -> Cursor:
-        shortened = Cursor(cursor.state, min(cursor.length, longest))
-        return Cursor(self._settled(shortened), shortened.length)
+        shortened = cursor if cursor.length <= longest else Cursor(cursor.state, longest)
+        settled = self._settled(shortened)
+        return shortened if settled == shortened.state else Cursor(settled, shortened.length)

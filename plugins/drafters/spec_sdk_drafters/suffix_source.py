@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 
 from spec_sdk.contracts import TopTokens
@@ -92,10 +93,11 @@ class SuffixSource(GuessSource):
         runs.sort(key=lambda item: -item[1].length)
         longest = runs[0][1].length if runs else 0
         for automaton, run in runs[:CONTEXTS]:
-            for follower in automaton.followers(run.state):
-                token, share = follower.token, follower.occurrences / follower.of
+            length, shorter = length_class(run.length), run.length < longest
+            for token, occurrences, _, of in automaton.followers(run.state):
+                share = occurrences / of
                 if share >= RAREST and token >= 0 and token not in found:
-                    found[token] = (length_class(run.length), share_class(share, follower.of), run.length < longest)
+                    found[token] = length, share_class(share, of), shorter
         return found
 
     def other(self, place: list[tuple[SuffixAutomaton, Cursor]]) -> Hashable:
@@ -127,11 +129,11 @@ def prior(kind: tuple[int, int, bool] | None) -> float:
 
 def length_class(length: int) -> int:
     """The class of a run by its tokens: see :data:`LENGTHS`."""
-    return sum(length > bound for bound in LENGTHS)
+    return bisect_left(LENGTHS, length)
 
 
 def share_class(share: float, of: int) -> int:
     """The class of a token that followed in the share of ``of`` occurrences: see :data:`PRIOR`."""
     if share == 1:
         return 3 if of == 1 else 4
-    return sum(share >= bound for bound in SHARES)
+    return bisect_right(SHARES, share)

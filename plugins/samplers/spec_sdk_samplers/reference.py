@@ -86,6 +86,8 @@ class ReferenceSampler(Sampler):
 def _choices_on_host(logits_NV: torch.Tensor) -> torch.Tensor:
     """As ``choices``: NumPy looks for a row's largest number in vectors, torch for it and its place one by one."""
     rows_NV = logits_NV.detach().numpy()
-    token_N = rows_NV.argmax(-1).tolist()
-    choices = [token if isfinite(rows_NV[row, token]) else -1 for row, token in enumerate(token_N)]
-    return torch.tensor(choices, dtype=torch.int64)
+    token_N = rows_NV.argmax(-1)
+    for row, token in enumerate(token_N.tolist()):
+        if not isfinite(rows_NV[row, token]):
+            token_N[row] = -1
+    return torch.from_numpy(token_N)

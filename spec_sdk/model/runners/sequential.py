@@ -26,9 +26,12 @@ class SequentialRunner(BlockRunner):
         super().__init__(config)
         self.first, self.end = first, end
 
+    def runs_all(self, layers: int) -> bool:
+        """Whether it runs every block of a model of so many."""
+        return self.first == 0 and self.end in (None, layers)
+
     def attention_groups(self, layers: int) -> tuple[tuple[int, ...], ...] | None:
-        whole = self.first == 0 and self.end in (None, layers)
-        return tuple((layer,) for layer in range(layers)) if whole else None
+        return tuple((layer,) for layer in range(layers)) if self.runs_all(layers) else None
 
     def run(self, decoder: Decoder, h_BNM: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         end = decoder.layers if self.end is None else self.end

@@ -71,7 +71,7 @@ class Pass(ctypes.Structure):
 
     @classmethod
     def of(cls, inputs: PassInputs) -> Self:
-        B, N, T = inputs.batch, inputs.width, inputs.key_start_BT.shape[1]
+        B, N, T = inputs.sizes
         if inputs.flat is not None:
             return cls._of_flat(inputs.flat, B, N, T)
         tensors = [

@@ -77,10 +77,10 @@ class NativeWholePass(LaidOut):
         pass that it does not take.
         """
         self._follow()
-        decoder, (B, N) = self._decoder, inputs.token_BN.shape
+        decoder, B, N = self._decoder, inputs.batch, inputs.width
         if self._most_rows < B * N or inputs.flat is None or type(cache) not in (KVCache, RoundedKVCache):
             return None
-        if torch.is_grad_enabled() or not all(0 < layer <= decoder.layers for layer in taps):
+        if torch.is_grad_enabled() or (taps and not all(0 < layer <= decoder.layers for layer in taps)):
             return None
         row, count = None, {"all": N, "last": 1, "none": 0}[logits]
         if logits == "last" and N > 1:
@@ -103,7 +103,8 @@ class NativeWholePass(LaidOut):
             address(self._model),
             address(of_pass),
             address(storage),
-            inputs.token_BN.data_ptr(),
+            # the tokens come first in it
+            inputs.flat.data_ptr(),
             ctypes.addressof(cosines),
             ctypes.addressof(sines),
             h_BNM.data_ptr(),
