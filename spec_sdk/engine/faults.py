@@ -40,9 +40,10 @@ def tree_fault(tree: object, pending_token: int, budget: Budget, vocabulary: int
         return f"tree node {node} has depth {tree.depth_N[node]}, the budget is a depth of {budget.depth}"
     if tree.size > budget.nodes:
         return f"tree node {budget.nodes}: the tree has {tree.size} nodes, the budget is {budget.nodes} with the root"
+    size, parent_N = tree.size, tree.parent_N
     for node, draws in enumerate(tree.draws_N):
         for draw in draws:
-            if not 0 < draw.node < tree.size or tree.parent_N[draw.node] != node:
+            if not 0 < draw.node < size or parent_N[draw.node] != node:
                 return f"tree node {node}: a draw made there is of node {draw.node}, which is no child of it"
     return token_fault(tree, vocabulary)
 

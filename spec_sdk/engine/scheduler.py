@@ -31,7 +31,6 @@ from spec_sdk.engine.token_logprobs import Asked, read_logprobs
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
 from spec_sdk.errors import ConstraintLimit, PluginFault, RequestError, UnusableLogits, UserError, cause_of, of_request
-from spec_sdk.level_ranks import level_ranks, level_sizes
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk.model.step_clock import HostClock, StepClock
@@ -362,6 +361,7 @@ class Scheduler:
             with self._ending([turn.active]):
                 if fault := draws_fault(turn.tree, turn.logits_NV.shape[-1]):
                     raise PluginFault(f"drafter {self.drafter.name!r}: {fault}")
+                turn.read_tree()
                 logits[turn.active.slot] = penalised(turn.logits_NV, turn.tree, turn.active.view)
         turns = self._going_on(turns)
         if not turns:
@@ -534,8 +534,8 @@ class Scheduler:
                 tree_nodes=size,
                 drafted=tree.depth,
                 accepted=len(path) - 1,
-                level_sizes=level_sizes(tree),
-                accepted_ranks=level_ranks(tree, path),
+                level_sizes=turn.level_ranks.sizes,
+                accepted_ranks=turn.level_ranks.along(path),
                 tokens=turn.emitted,
                 host_reads=reads,
                 attention=None if report is None else report.event(),

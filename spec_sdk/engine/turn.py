@@ -16,6 +16,7 @@ from spec_sdk.engine.constrained_tree import ConstrainedTree
 from spec_sdk.engine.forced_tokens import behind, path_behind
 from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.engine.token_logprobs import TokenLogprob
+from spec_sdk.level_ranks import LevelRanks
 from spec_sdk.model.block_runner import AttentionReport
 from spec_sdk.model.session import Scores
 from spec_sdk.ops import PendingDecision, TopTokens
@@ -145,15 +146,32 @@ class Turn:
         path = self.verdict.path[: len(self.tokens) + 1]
         return path if self.constrained is None else self.constrained.drafted_path(path)
 
-    @property
-    def parts(self) -> dict[str, tuple[int, int]]:
-        """Of each part that a drafter told of: nodes that it proposed, and those of them that were accepted."""
-        kept, nodes = set(self.drafted_path), dict[str, set[int]]()
+    def read_tree(self) -> None:
+        """Work out what is told of the tree whatever becomes of it: while the target's pass runs."""
+        _ = self.level_ranks, self.nodes_of_parts
+
+    @functools.cached_property
+    def level_ranks(self) -> LevelRanks:
+        """Those of :attr:`drafted`."""
+        return LevelRanks(self.drafted)
+
+    @functools.cached_property
+    def nodes_of_parts(self) -> dict[str, set[int]]:
+        """Of each part that a drafter told of, the nodes of :attr:`drafted` that it proposed."""
+        nodes = dict[str, set[int]]()
         for draws in self.drafted.draws_N:
             for draw in draws:
                 if PART in draw.drafter:
                     nodes.setdefault(draw.drafter, set()).add(draw.node)
-        return {part: (len(own), len(own & kept)) for part, own in nodes.items()}
+        return nodes
+
+    @property
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """Of each part that a drafter told of: nodes that it proposed, and those of them that were accepted."""
+        if not self.nodes_of_parts:
+            return {}
+        kept = set(self.drafted_path)
+        return {part: (len(own), len(own & kept)) for part, own in self.nodes_of_parts.items()}
 
     def told_of_constraint(self) -> dict[str, float]:
         """What the request's constraint did, and the seconds that it took since this was last asked."""

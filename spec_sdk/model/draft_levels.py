@@ -124,7 +124,7 @@ class DraftLevels:
         """The same levels with their numbers in these tensors, which whoever writes there changes."""
         sizes = [0 if inputs.flat is None else inputs.flat.numel() for inputs in self.inputs]
         placed = tuple(
-            PassInputs.over(part, inputs.kind, inputs.batch, inputs.width, inputs.slots, columns)
+            PassInputs.over(part, inputs.kind, *inputs.sizes, columns)
             for part, inputs in zip(torch.split(flat, sizes), self.inputs, strict=True)
         )
         return DraftLevels(self.shape, root_BR, self.limit, placed, draw_BX)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.uploads import upload
 
 MOST_ROWS = 128
 """Longer passes, such as chunks of prompts, are not captured: there are too many sizes, and launches take no time."""
@@ -134,14 +135,14 @@ class GraphExecutor(TorchExecutor):
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
         if not (self.one_launch and can_be_captured(inputs, plan)):
             return super().forward(inputs, cache, plan)
-        assert isinstance(cache, KVCache) and inputs.flat is not None
+        assert isinstance(cache, KVCache)
         columns = columns_of(inputs.columns, cache)
         key = key_of(inputs, cache, plan, columns)
         captured: CapturedPass | None
         captured = self._found(key, cache, lambda: self._capture_pass(inputs, cache, plan, columns))
         if captured is None:
             return super().forward(inputs, cache, plan)
-        captured.flat_I.copy_(inputs.flat, non_blocking=True)
+        inputs.put_into(captured.flat_I)
         captured.replay()
         # the next pass overwrites them
         output = changed(captured.output, torch.clone)
@@ -167,7 +168,7 @@ class GraphExecutor(TorchExecutor):
             return None
         for place, numbers in ((captured.flat_I, levels.flat), (captured.draw_BX, levels.draw_BX)):
             if numbers.numel():
-                place.copy_(numbers if place.device.type == "cpu" else numbers.pin_memory(), non_blocking=True)
+                upload(numbers, place)
         captured.root_BR.copy_(root)
         captured.replay()
         made = captured.output.made
@@ -242,9 +243,7 @@ class GraphExecutor(TorchExecutor):
     def _capture_pass(self, inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> CapturedPass:
         assert inputs.flat is not None
         flat_I = inputs.flat.clone()
-        fixed = PassInputs.over(
-            flat_I, inputs.kind, inputs.batch, inputs.width, inputs.slots, columns=columns
-        )
+        fixed = PassInputs.over(flat_I, inputs.kind, *inputs.sizes, columns=columns)
         replay, output = self._capture(lambda: TorchExecutor.forward(self, fixed, cache, plan))
         return CapturedPass(flat_I, replay, output)
 
@@ -256,7 +255,7 @@ def can_be_captured(inputs: PassInputs, plan: PassPlan) -> bool:
         and inputs.width <= MOST_ROWS
         and inputs.slots <= MOST_ROWS
         and inputs.features_BNM is None
-        and inputs.flat is not None
+        and inputs.is_flat
         and inputs.host_knows
     )
 
@@ -268,8 +267,7 @@ def columns_of(columns: int | None, cache: KVCache) -> int:
 
 def key_of(inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> Hashable:
     """All that a captured pass depends on beside the integers of its inputs: sizes, the plan, and the cache's place."""
-    sizes = inputs.kind, inputs.batch, inputs.width, inputs.slots, columns
-    return sizes, place_of(cache), plan
+    return (inputs.kind, *inputs.sizes, columns), place_of(cache), plan
 
 
 def place_of(cache: KVCache) -> Hashable:
@@ -291,12 +289,14 @@ def tensors_of_output(output: PassOutput) -> list[torch.Tensor]:
 
 def changed(output: PassOutput, change: Callable[[torch.Tensor], torch.Tensor]) -> PassOutput:
     """The output with ``change`` applied to each of its tensors, in a fixed order."""
-    parts = {field.name: getattr(output, field.name) for field in fields(output)}
-    made: dict[str, Any] = {name: change(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
-    made["hidden"] = {layer: change(h_BNM) for layer, h_BNM in output.hidden.items()}
-    if isinstance(output.reports, UnreadReports):
-        made["reports"] = output.reports.changed(change)
-    return replace(output, **made)
+    reports, token_R, made = output.reports, output.token_R, output.made
+    return PassOutput(
+        change(output.logits_BNV),
+        {layer: change(h_BNM) for layer, h_BNM in output.hidden.items()},
+        reports.changed(change) if isinstance(reports, UnreadReports) else reports,
+        None if token_R is None else change(token_R),
+        None if made is None else change(made),
+    )
 
 
 def power_of_two(size: int) -> int:

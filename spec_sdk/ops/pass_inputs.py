@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 
 from spec_sdk.ops.attention_mask import AttentionMask
-from spec_sdk.ops.uploads import to_device
+from spec_sdk.ops.uploads import to_device, upload
 
 PassKind = Literal["chain", "tree", "growing"]
 """``chain``: a causal chain. ``tree``: closed trees in pre-order. ``growing``: slots in creation order."""
@@ -110,8 +110,8 @@ class PassInputs:
     the text each tree slot is, for layers with a window. ``live_B``: rows that are no padding; tree slots that are none
     are ``write_at + live - prefix``. Padded rows see the prefix at most, padded slots are seen by nobody.
     ``features_BNM``: what a drafter feeds besides tokens, such as a target's hidden states.
-    ``flat``: the one tensor that all the integers are parts of, if they are; a copy with other ones has none. The parts
-    are then made when the first is asked for: a kernel that reads ``flat`` needs none of them.
+    Where all integers are parts of one tensor (:attr:`flat`), the parts are made when the first is asked for: a kernel
+    that reads that tensor needs none of them.
     """
 
     kind: PassKind
@@ -126,7 +126,6 @@ class PassInputs:
     key_position_BT: torch.Tensor
     live_B: torch.Tensor
     features_BNM: torch.Tensor | None = None
-    flat: torch.Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _known: tuple[tuple[int, int, int, int], ...] | None = field(default=None, repr=False, compare=False)
     _columns: int | None = field(default=None, repr=False, compare=False)
 
@@ -141,7 +140,7 @@ class PassInputs:
     ) -> PassInputs:
         """The inputs of these requests, padded to at least ``rows`` rows and ``slots`` tree slots each.
 
-        Everything travels to the device as one tensor.
+        Everything travels to the device as one tensor, once it is needed there.
         """
         B = len(requests)
         N = max(rows, *(len(request.token) for request in requests))
@@ -163,8 +162,9 @@ class PassInputs:
         known = tuple((r.slot, r.prefix, r.write_at, len(r.token)) for r in requests)
         for column in zip(*known, strict=True):
             numbers.extend(column)
-        flat = torch.frombuffer(numbers, dtype=torch.int32)
-        return PassInputs.over(to_device(flat, device), kind, B, N, T, features_BNM=features_BNM, known=known)
+        made = PassInputs._laid_out(kind, (B, N, T), features_BNM, known)
+        made.__dict__.update(_numbers=torch.frombuffer(numbers, dtype=torch.int32), _device=device)
+        return made
 
     @staticmethod
     def over(
@@ -174,28 +174,56 @@ class PassInputs:
         N: int,
         T: int,
         columns: int | None = None,
-        features_BNM: torch.Tensor | None = None,
         known: tuple[tuple[int, int, int, int], ...] | None = None,
     ) -> PassInputs:
         """The inputs whose integers lie in ``flat``, as :meth:`of` laid them out: whoever writes there changes them.
 
         ``columns`` may be promised with them, as many or more than any request sees.
         """
+        made = PassInputs._laid_out(kind, (B, N, T), None, known, columns)
+        made.__dict__["flat"] = flat
+        return made
+
+    @staticmethod
+    def _laid_out(
+        kind: PassKind,
+        sizes: tuple[int, int, int],
+        features_BNM: torch.Tensor | None,
+        known: tuple[tuple[int, int, int, int], ...] | None,
+        columns: int | None = None,
+    ) -> PassInputs:
         made = object.__new__(PassInputs)
-        made.__dict__.update(
-            kind=kind, features_BNM=features_BNM, flat=flat, sizes=(B, N, T), _known=known, _columns=columns
-        )
+        made.__dict__.update(kind=kind, sizes=sizes, features_BNM=features_BNM, _known=known, _columns=columns)
         return made
 
     def __getattr__(self, name: str) -> Any:
-        """The parts of ``flat``, of which none was asked for yet."""
-        if name not in PARTS_OF_FLAT or "flat" not in self.__dict__:
+        """The parts of :attr:`flat`, of which none was asked for yet."""
+        if name not in PARTS_OF_FLAT or not self.is_flat:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        flat, (B, N, T) = self.__dict__["flat"], self.sizes
+        flat, (B, N, T) = self.flat, self.sizes
+        assert flat is not None
         by_row, by_slot = flat[: 3 * B * N].view(3, B, N), flat[3 * B * N : -4 * B].view(3, B, T)
         parts = *by_row.unbind(), *by_slot.unbind(), *flat[-4 * B :].view(4, B).unbind()
         self.__dict__.update(zip(PARTS_OF_FLAT, parts, strict=True))
         return self.__dict__[name]
+
+    @cached_property
+    def flat(self) -> torch.Tensor | None:
+        """The one tensor that all the integers are parts of, on the device; None: a copy with other ones has none."""
+        numbers = self.__dict__.get("_numbers")
+        return None if numbers is None else to_device(numbers, self.__dict__["_device"])
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all integers are parts of one tensor."""
+        return "_numbers" in self.__dict__ or self.__dict__.get("flat") is not None
+
+    def put_into(self, place_I: torch.Tensor) -> None:
+        """Write the integers of :attr:`flat` to ``place_I``, on a device that they need not have been brought to."""
+        if "flat" in self.__dict__:
+            place_I.copy_(self.__dict__["flat"], non_blocking=True)
+        else:
+            upload(self.__dict__["_numbers"], place_I)
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:

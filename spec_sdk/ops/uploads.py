@@ -14,6 +14,11 @@ def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     return values.pin_memory().to(device, non_blocking=True)
 
 
+def upload(values: torch.Tensor, place: torch.Tensor) -> None:
+    """Write the host's ``values`` to ``place``, as :func:`to_device` brings them there."""
+    place.copy_(values.pin_memory() if place.is_cuda else values, non_blocking=True)
+
+
 def numbers_on(device: torch.device, numbers: Any, dtype: torch.dtype = torch.long) -> torch.Tensor:
     """Numbers of the host, in lists of one length, as a tensor on a device."""
     return to_device(torch.tensor(numbers, dtype=dtype), device)

@@ -22,7 +22,7 @@ ADAPTING = (
     Mutant(
         "a late turn is ranked like an early one",
         RANKS,
-        "(late_N[node], place_N[node], rank_N[tree.parent_N[node]])",
+        "(late_N[node], place_N[node], rank_N[parent_N[node]])",
         "(late_N[node], -place_N[node])",
         (OF_RANKS,),
     ),

@@ -459,7 +459,7 @@ MODEL = (
     Mutant(
         "graphs: a replay is given the inputs of its capture",
         GRAPHS,
-        "captured.flat_I.copy_(inputs.flat, non_blocking=True)",
+        "inputs.put_into(captured.flat_I)",
         "captured.flat_I.copy_(captured.flat_I)",
         (f"{OF_GRAPHS}::test_a_larger_cache_is_captured_anew",),
     ),
