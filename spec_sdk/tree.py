@@ -239,12 +239,7 @@ class TreeBuilder:
             parent_N=tuple(-1 if s == 0 else start[self.parent[s]] for s in slot_of),
             depth_N=tuple(self.depth[s] for s in slot_of),
             end_N=tuple(end[s] for s in slot_of),
-            draws_N=tuple(
-                tuple(
-                    Draw(start[d.node], d.kind, d.source, d.drafter, d.sequence, d.probability) for d in self.draws[s]
-                )
-                for s in slot_of
-            ),
+            draws_N=tuple(tuple([draw.of_node(start[draw.node]) for draw in self.draws[s]]) for s in slot_of),
         )
         return BuiltTree(tree, tuple(start))
 

@@ -132,6 +132,14 @@ class Draw:
         source: torch.Tensor | DraftDistribution | None = self.__dict__["_source"]
         return source
 
+    def of_node(self, node: int) -> Draw:
+        """The same draw in a tree that has its node at another place."""
+        if node == self.node:
+            return self
+        moved = object.__new__(Draw)
+        moved.__dict__.update(self.__dict__, node=node)
+        return moved
+
 
 class Drawing(Protocol):
     """What tokens are drawn from, made by a kernel. It is to be used before the next one is asked for."""
