@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.turn import Active, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
@@ -96,6 +97,23 @@ class PassAhead:
 
 PAUSED_FOR = 4
 """Steps in which a policy granted no drafts, after which it is taken to go on so: a wrong guess costs a pass."""
+
+
+class PlainSteps:
+    """Whether the step after a cycle is likely to be a plain one, so that its pass may be launched at once."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._paused_for = 0
+
+    def go_on(self, turns: Sequence[Turn]) -> bool:
+        """After the cycle of these turns; to be asked once for each."""
+        if not self._drafter.drafts:
+            return True
+        if turns:
+            self._paused_for = 0 if any(turn.budget.depth for turn in turns) else self._paused_for + 1
+        # what it wants of the target's logits would be read behind that pass
+        return self._paused_for > PAUSED_FOR and not self._drafter.target_top_k
 
 
 def may_go_on(turn: Turn) -> bool:

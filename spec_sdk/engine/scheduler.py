@@ -5,7 +5,6 @@ Legend: M model dim, N tree nodes.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,10 +18,11 @@ from spec_sdk.contracts.drafter import Drafter
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState, Verdict
 from spec_sdk.contracts.verifier import Ahead, Verifier
+from spec_sdk.engine.begun_cycle import BegunCycle
 from spec_sdk.engine.constrained_tree import constrained_tree
 from spec_sdk.engine.faults import budget_fault, count_fault, draws_fault, tree_fault, verdict_fault
 from spec_sdk.engine.forced_tokens import WIDEST, forced_run
-from spec_sdk.engine.pass_ahead import PAUSED_FOR, PassAhead
+from spec_sdk.engine.pass_ahead import PassAhead, PlainSteps
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
@@ -70,8 +70,10 @@ class Scheduler:
         self._free = list(range(slots))
         self._progress: list[Progress] = []
         self._time_shares = TimeShares()
+        self._untold: deque[tuple[Active, dict[str, Any]]] = deque()
+        self._begun: BegunCycle | None = None
         self._pass_ahead: PassAhead | None = None
-        self._paused_for = 0
+        self._plain_steps = PlainSteps(drafter)
 
     @property
     def busy(self) -> bool:
@@ -100,7 +102,8 @@ class Scheduler:
         for active in [*self._waiting, *self._active]:
             if active.state.id == request:
                 fault = self._leave(active)
-                self._tell_of_end(active, reason if fault is None else "error")
+                self._note_end(active, reason if fault is None else "error")
+                self._tell()
                 if fault is not None:
                     raise fault
 
@@ -127,16 +130,28 @@ class Scheduler:
     def step(self) -> list[Progress]:
         """One chunk of one prompt, and one cycle for all requests whose prompt is done: what became of each.
 
-        An interrupt inside it ends every request as ``interrupted``.
+        On a device that works while the host does not wait for it, the next cycle is begun before the events of this
+        one are emitted; a request that joins has its first cycle behind that one. An interrupt inside a step ends every
+        request as ``interrupted``.
         """
         self._progress = []
         try:
             self._admit()
             self._prefill()
-            self._cycle([active for active in self._active if active.prefilled])
+            self._tell()
+            cycle, self._begun = self._begun, None
+            if cycle is not None and self._going_on(cycle.turns):
+                # between steps there was time that is no stage's
+                self._finish(cycle, self._clock.mark())
+            else:
+                cycle = self._begin()
+                self._finish(cycle, cycle.marks[-1])
+            self._begin_next()
+            self._tell()
         except BaseException:
             for active in [*self._active, *self._waiting]:
                 self._end(active, "interrupted")
+            self._tell()
             raise
         return self._progress
 
@@ -187,7 +202,7 @@ class Scheduler:
             # a drafter need not be prepared before it is asked
             drafter_s = self._start_drafting([active]) if self._budgets([active])[0].depth > 0 else None
             self._take_forced(active, ends=False)
-            self._emit(
+            self._note(
                 active,
                 event="prefill",
                 seconds=active.prefill_s + clock.seconds(began, clock.mark()),
@@ -207,51 +222,52 @@ class Scheduler:
             active.drafting = True
         return self._clock.seconds(began, self._clock.mark())
 
-    def _cycle(self, requests: Sequence[Active]) -> None:
+    def _begin(self) -> BegunCycle:
+        """Drafts, and the pass over them."""
         reads, marks = host_reads.total(), [self._clock.mark()]
-        turns: list[Turn] = self._propose(requests)
+        turns: list[Turn] = self._propose([active for active in self._active if active.prefilled])
         marks.append(self._clock.mark())
-        launched, self._pass_ahead, verdicts = self._pass_ahead, None, None
-        taken = launched is not None and launched.hand_out(self.target, turns)
-        if launched is not None and taken:
-            verdicts = launched.verdicts
+        ahead, self._pass_ahead, verdicts = self._pass_ahead, None, None
+        taken = ahead is not None and ahead.hand_out(self.target, turns)
+        if ahead is not None and taken:
+            verdicts = ahead.verdicts
         else:
             turns, verdicts = self._score(turns)
         marks.append(self._clock.mark())
-        if verdicts is not None and self._goes_on_plainly(turns):
+        return BegunCycle(turns, verdicts, marks, host_reads.total() - reads, ahead, taken)
+
+    def _begin_next(self) -> None:
+        """Where the device works on while the host does other things, give it the next cycle's pass: what a step tells,
+        and what is made of its tokens, is then no time that the device waits for. Not where a request is about to join.
+        """
+        joining = bool(self._waiting and self._free) or not all(active.prefilled for active in self._active)
+        if joining or not self.target.one_launch or self._pass_ahead is not None:
+            return
+        cycle = self._begin()
+        self._begun = cycle if cycle.turns else None
+
+    def _finish(self, cycle: BegunCycle, resumed: Any) -> None:
+        """The verdicts, timed from the mark ``resumed``, and what follows from them."""
+        reads, turns, verdicts = host_reads.total(), self._going_on(cycle.turns), cycle.verdicts
+        if verdicts is not None and self._plain_steps.go_on(turns):
             taps = self.drafter.taps
-            self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, taps, self._clock, marks[-1])
+            self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, taps, self._clock, cycle.marks[-1])
         own = self._own_logits(turns)
         turns = self._verify(turns, own)
-        if self._pass_ahead is None:
-            marks.append(self._clock.mark())
-        else:
-            # a mark would come after that pass; these verdicts were part of one before
-            marks.append(marks[-1])
+        # behind a pass ahead a mark would come after that; these verdicts were part of one before
+        decided = self._clock.mark() if self._pass_ahead is None else resumed
+        if self._pass_ahead is not None:
             self._pass_ahead.learn(turns)
         if own:
             turns = self._trace(turns, own)
         # the host's own time: what it commits, the device does while the next step begins
         began = time.perf_counter()
         turns = self._commit(turns)
-        recover_s = time.perf_counter() - began
-        draft_s, score_s, verdict_s = (self._clock.seconds(first, last) for first, last in itertools.pairwise(marks))
-        if launched is not None:
-            # of a pass that was of no use, what it cost
-            score_s = self._clock.seconds(launched.began, launched.ended) + (0.0 if taken else score_s)
-        if self._pass_ahead is not None:
-            # that pass runs meanwhile
-            recover_s = 0.0
-        self._report(turns, draft_s, score_s, verdict_s, recover_s, host_reads.total() - reads)
-
-    def _goes_on_plainly(self, turns: Sequence[Turn]) -> bool:
-        """Whether the next step is likely to be a plain one, so that its pass may be launched now."""
-        if not self.drafter.drafts:
-            return True
-        if turns:
-            self._paused_for = 0 if any(turn.budget.depth for turn in turns) else self._paused_for + 1
-        # what it wants of the target's logits would be read behind that pass
-        return self._paused_for > PAUSED_FOR and not self.drafter.target_top_k
+        # where a pass ahead runs meanwhile, nothing waits for it
+        recover_s = time.perf_counter() - began if self._pass_ahead is None else 0.0
+        draft_s, score_s = cycle.stage_seconds(self._clock)
+        verdict_s = self._clock.seconds(resumed, decided)
+        self._report(turns, draft_s, score_s, verdict_s, recover_s, cycle.reads + host_reads.total() - reads)
 
     def _propose(self, requests: Sequence[Active]) -> list[Turn]:
         """A tree for every request that is granted one; a root alone, a plain decoding step, for the others."""
@@ -520,7 +536,7 @@ class Scheduler:
             share = size / rows
             draft_share = (size if turn.budget.depth else 0) / drafted if drafted else share
             report = turn.attention
-            self._emit(
+            self._note(
                 active,
                 event="cycle",
                 step=active.state.step,
@@ -573,10 +589,17 @@ class Scheduler:
             return "length"
         return None
 
-    def _emit(self, active: Active, **event: Any) -> None:
+    def _note(self, active: Active, **event: Any) -> None:
+        """Let the request's policy learn from an event, which is to be emitted."""
         told = {"event": event.pop("event"), "request": active.state.id, **event}
         active.policy.observe(told)
-        active.emit(told)
+        self._untold.append((active, told))
+
+    def _tell(self) -> None:
+        """Emit what happened since the last time."""
+        while self._untold:
+            active, event = self._untold.popleft()
+            active.emit(event)
 
     def _ending(self, requests: Sequence[Active]) -> _Ending:
         """An error inside ends these requests, or the one that it names, and no others."""
@@ -595,7 +618,7 @@ class Scheduler:
             reason, error = "error", fault
         if error is not None:
             self._progress.append(Progress(active.state.id, [], reason, error))
-        self._tell_of_end(active, reason)
+        self._note_end(active, reason)
 
     def _leave(self, active: Active) -> Exception | None:
         """Give up its place, and say so to the drafter; what that fails with."""
@@ -612,8 +635,9 @@ class Scheduler:
             return fault
         return None
 
-    def _tell_of_end(self, active: Active, reason: str) -> None:
-        active.emit({"event": "request_end", "request": active.state.id, "finish_reason": reason})
+    def _note_end(self, active: Active, reason: str) -> None:
+        end = {"event": "request_end", "request": active.state.id, "finish_reason": reason}
+        self._untold.append((active, end))
 
 
 class _Ending:

@@ -9,6 +9,7 @@ TAPPED = "spec_sdk/engine/tapped_states.py"
 TURN = "spec_sdk/engine/turn.py"
 FAULTS = "spec_sdk/engine/faults.py"
 OF_SCHEDULER = "tests/engine/test_scheduler.py"
+OF_BEGUN = "tests/engine/test_begun_cycle.py"
 OF_VERDICTS = "tests/engine/test_verdicts.py"
 READS = "tests/engine/test_host_reads.py"
 BATCHES = "tests/engine/test_batches.py::test_tokens_are_the_same_alone_and_among_others"
@@ -459,5 +460,33 @@ SCHEDULING = (
         "if tree.token_N[0] != pending_token:",
         "if tree.token_N[0] < 0:",
         (REFUSALS,),
+    ),
+    Mutant(
+        "begun ahead: a reader's time is a verdict's",
+        SCHEDULER,
+        "self._finish(cycle, self._clock.mark())",
+        "self._finish(cycle, cycle.marks[-1])",
+        (f"{OF_BEGUN}::test_the_time_between_steps_is_no_stage_s",),
+    ),
+    Mutant(
+        "begun ahead: events are emitted first",
+        SCHEDULER,
+        "            self._begin_next()\n            self._tell()\n",
+        "            self._tell()\n            self._begin_next()\n",
+        (f"{OF_BEGUN}::test_the_next_pass_is_there_before_anything_is_told",),
+    ),
+    Mutant(
+        "begun ahead: nobody is waited for",
+        SCHEDULER,
+        "if joining or not self.target.one_launch",
+        "if not self.target.one_launch",
+        (f"{OF_BEGUN}::test_who_is_about_to_join_is_waited_for",),
+    ),
+    Mutant(
+        "begun ahead: a step finishes the cycle of who has left, and no other",
+        SCHEDULER,
+        "if cycle is not None and self._going_on(cycle.turns):",
+        "if cycle is not None:",
+        (f"{OF_BEGUN}::test_nobody_s_cycle_is_dropped",),
     ),
 )
