@@ -75,7 +75,8 @@ class Drafter(Plugin, ABC):
 
         ``depth`` is less than ``nodes``, so a chain need not look at it. By default one request after the other.
         An error ends all requests of the call; RequestError, which the default makes of what :meth:`propose_one`
-        raises, the one that it names: the others get a plain step.
+        raises, the one that it names: the others get a plain step. A request that is cancelled then may be finished
+        without another ``observe``.
         """
         return [
             of_request(request.id, self.propose_one, request, budget)

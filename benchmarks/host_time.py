@@ -1,0 +1,242 @@
+"""What the host adds to a cycle whose pass a device makes, measured without such a device.
+
+    python -m benchmarks.host_time
+    python -m benchmarks.host_time --before f6c072d
+
+Passes are computed on the CPU, and that time is left out; instead a pretended device is busy for ``--pass-ms`` with
+each pass, in their order, and whoever reads from it waits until it has come so far. What a cycle takes beyond its pass
+is then the host's part that no pass hides: verdict, commit, events, text, the next draft, the next pass's inputs.
+Measured are the default model, read as :meth:`Engine.stream` gives it, and a tiny one with the engine's loop alone
+under a tree of 64 nodes that costs nothing to draft. Python is timed where it runs: caches that a GPU's host would keep
+warm are cold here behind every pass of the default model.
+
+``--before``: an earlier commit, checked out into a worktree of git's; both take turns, a process each. Writes
+results/host_time.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.headline import Model, cycles
+from benchmarks.places import RESULTS
+from spec_sdk import Engine
+from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.random_models import random_decoder
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import run_script
+from spec_sdk.model.executor import PassOutput
+from spec_sdk.model.graph_executor import GraphExecutor, changed, tensors_of_output
+from spec_sdk.model.session import Session
+from spec_sdk.model.step_clock import StepClock
+from spec_sdk.ops import Ops, host_reads
+
+ROOT = Path(__file__).parents[1]
+PIPELINES = {
+    "vanilla": ["pipeline=vanilla"],
+    "suffix": ["pipeline=suffix", "policy=fixed", "policy.depth=5", "policy.max_nodes=16"],
+    "mixed": ["pipeline=mixed", "policy=fixed", "policy.depth=5", "policy.max_nodes=16"],
+}
+PROMPT = "Write a Python class for a stack with push, pop and peek, then one for a queue with the same methods."
+TREES = (1, 8, 64)
+WARM_UP = 8
+"""Cycles before the first that counts."""
+
+
+class PretendedDevice(StepClock):
+    """Makes passes one after the other, in ``pass_s`` seconds each. Its clock stands still while the CPU computes them.
+
+    ``waited_s``: what readers waited for it. ``passes``: how many it was given.
+    """
+
+    def __init__(self, pass_s: float) -> None:
+        self.pass_s = pass_s
+        self.passes = 0
+        self.waited_s = 0.0
+        self._computing_s = 0.0
+        self._busy_until = 0.0
+
+    @property
+    def now(self) -> float:
+        return time.perf_counter() - self._computing_s + self.waited_s
+
+    def mark(self) -> float:
+        return max(self.now, self._busy_until)
+
+    def seconds(self, first: float, last: float) -> float:
+        return last - first
+
+    def capture(self, run: Callable[[], PassOutput]) -> tuple[Callable[[], object], PassOutput]:
+        """A :data:`~spec_sdk.model.graph_executor.Capture` whose passes it is busy with."""
+        output = changed(run(), torch.clone)
+
+        def replay() -> None:
+            began = time.perf_counter()
+            following = iter(tensors_of_output(run()))
+            changed(output, lambda place: place.copy_(next(following)))
+            self._computing_s += time.perf_counter() - began
+            self._busy_until = self.mark() + self.pass_s
+            self.passes += 1
+
+        return replay, output
+
+    def wait(self) -> None:
+        """Until it has made all passes that it was given."""
+        self.wait_until(self._busy_until)
+
+    def wait_until(self, moment: float) -> None:
+        self.waited_s += max(0.0, moment - self.now)
+
+    def is_read(self) -> None:
+        """Have whoever reads tensors from now on wait for what this device was given before."""
+        device = self
+
+        class Begun(host_reads.BegunRead):
+            def __init__(self, tensor: torch.Tensor) -> None:
+                self._host, self._arrival, self._until = tensor, None, device._busy_until
+
+            def wait(self) -> torch.Tensor:
+                device.wait_until(self._until)
+                return super().wait()
+
+        def on_its_way(tensor: torch.Tensor) -> torch.Tensor:
+            device.wait()
+            return tensor
+
+        host_reads._on_its_way = on_its_way
+        host_reads.begin = Begun
+
+
+def timed(device: PretendedDevice, steps: Iterator[object], most: int) -> dict[str, float]:
+    """What ``most`` steps take, or those that there are, beyond their passes, behind :data:`WARM_UP` of them."""
+    for _ in range(WARM_UP):
+        next(steps)
+    device.wait()
+    began, passes, count = device.now, device.passes, 0
+    for _ in steps:
+        count += 1
+        if count == most:
+            break
+    device.wait()
+    seconds, made = device.now - began, device.passes - passes
+    return {"steps": count, "host_us": 1e6 * (seconds - made * device.pass_s) / count, "passes": made}
+
+
+@torch.no_grad()
+def of_tree(nodes: int, pass_s: float, most: int) -> dict[str, float]:
+    """The engine's loop on a tiny model, with a tree that costs nothing to draft."""
+    device, ops = PretendedDevice(pass_s), Ops()
+    device.is_read()
+    decoder = random_decoder("tiny", torch.device("cpu"), torch.float32, ops)
+    session = Session(GraphExecutor(decoder, ops, device.capture))
+    prompt = [random.Random(0).randrange(decoder.vocabulary) for _ in range(64)]
+    session.prefill(0, prompt[:-1])
+    model = Model(session, prompt, decoder.vocabulary, 0, lambda: None, device)
+    return timed(device, cycles(model, nodes, most + WARM_UP + 1), most)
+
+
+def of_pipeline(name: str, pass_s: float, most: int) -> dict[str, float]:
+    """An answer of the default model, part by part, as a program reads it."""
+    device = PretendedDevice(pass_s)
+    device.is_read()
+    engine = Engine.from_pipeline(PIPELINES[name][0].partition("=")[2], overrides=PIPELINES[name][1:])
+    tokens = engine.pipeline.engine
+    executor = tokens.target.executor
+    captured = GraphExecutor(executor.decoder, executor.ops, device.capture)
+    tokens.target.executor, tokens.target.cache = captured, captured.new_cache()
+    tokens.scheduler._clock = device
+    # captures are made in the first answer
+    list(engine.stream(PROMPT, max_new_tokens=most))
+    return timed(device, engine.stream(PROMPT, max_new_tokens=most), most)
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    pass_s = 1e-3 * options.pass_ms
+    found = {f"tree of {nodes}": of_tree(nodes, pass_s, options.steps) for nodes in TREES}
+    return found | {name: of_pipeline(name, pass_s, options.steps) for name in PIPELINES}
+
+
+def in_tree(tree: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What a process measures with the sources of ``tree``, by this script."""
+    paths = [tree, *sorted((tree / "plugins").iterdir())]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = [
+        sys.executable,
+        str(Path(__file__)),
+        "--worker",
+        f"--pass-ms={options.pass_ms}",
+        f"--steps={options.steps}",
+    ]
+    made = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True)
+    if made.returncode:
+        raise RuntimeError(f"{tree}: {made.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
+    return found
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.worker:
+        print(json.dumps(measured(options)))
+        return 0
+    with tempfile.TemporaryDirectory() as directory:
+        trees = {"now": ROOT}
+        if options.before:
+            trees["before"] = Path(directory) / "before"
+            subprocess.run(
+                ["git", "worktree", "add", "-q", "--detach", str(trees["before"]), options.before], cwd=ROOT, check=True
+            )
+        try:
+            rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+            for _ in range(options.rounds):
+                for name, tree in trees.items():
+                    rounds[name].append(in_tree(tree, options))
+        finally:
+            if options.before:
+                subprocess.run(["git", "worktree", "remove", "--force", str(trees["before"])], cwd=ROOT, check=False)
+    report = {
+        **device_facts(torch.device("cpu")),
+        "pass_ms": options.pass_ms,
+        "before": options.before,
+        "cases": {
+            case: {
+                name: {key: statistics.median(made[case][key] for made in of_tree) for key in of_tree[0][case]}
+                for name, of_tree in rounds.items()
+            }
+            for case in rounds["now"][0]
+        },
+    }
+    write_report(options.output, report)
+    for case, by_tree in report["cases"].items():
+        figures = ", ".join(f"{name} {found['host_us']:.0f}" for name, found in by_tree.items())
+        print(f"{case}: microseconds of the host a step that no pass hides: {figures}")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pass-ms", type=float, default=1.0, help="what the pretended device takes for a pass")
+    parser.add_argument("--steps", type=int, default=200, help="that are timed of each case, at most")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each commit, by turns")
+    parser.add_argument("--before", help="an earlier commit to measure beside this tree")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "host_time.json", help="the JSON to write")
+    options = parser.parse_args(arguments)
+    return run_script(lambda: run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
