@@ -71,9 +71,14 @@ class Answering:
         self._told_tokens = self._told_text = self._told_steps = 0
 
     @property
+    def complete(self) -> bool:
+        """Whether a stop string ended it: nothing that comes after is the answer's."""
+        return self._stop.found
+
+    @property
     def stopped(self) -> bool:
-        """Whether a stop string ended it, of which the engine of tokens does not know."""
-        return self._stop.found and not self.ended
+        """Whether one did, of which the engine of tokens does not know."""
+        return self.complete and not self.ended
 
     def emit(self, event: Event) -> None:
         """Take the next event of the request."""

@@ -131,8 +131,10 @@ class Serving:
             engine = self._pipeline.engine
             try:
                 for progress in engine.step():
-                    if progress.error is not None and progress.request in self._live:
-                        self._live[progress.request].error = progress.error
+                    answering = self._live.get(progress.request)
+                    # what a cycle fails with that was begun behind a stop string is nobody's
+                    if answering is not None and progress.error is not None and not answering.complete:
+                        answering.error = progress.error
                 for number, answering in self._live.items():
                     if answering.stopped:
                         self._stop(number, answering)

@@ -135,7 +135,7 @@ class _Served:
         self._seconds = 0.0
 
     def emit(self, event: dict[str, Any]) -> None:
-        """An event of it, which is there as soon as what it tells of is done."""
+        """An event of it, which is there as soon as what it tells of is done, or the next cycle is begun."""
         self._emitted_s.append(time.perf_counter() - self._began)
         self.events.append(event)
 

@@ -75,7 +75,9 @@ class Drafter(Plugin, ABC):
 
         ``depth`` is less than ``nodes``, so a chain need not look at it. By default one request after the other.
         An error ends all requests of the call; RequestError, which the default makes of what :meth:`propose_one`
-        raises, the one that it names: the others get a plain step. A request that is cancelled then may be finished
+        raises, the one that it names: the others get a plain step.
+
+        Between this and ``observe`` other requests may be started, and a request may be cancelled: it is then finished
         without another ``observe``.
         """
         return [

@@ -16,8 +16,8 @@ from spec_sdk.model.step_clock import StepClock
 @dataclass
 class BegunCycle:
     """``verdicts``: what the pass makes of its logits, if it does. ``marks`` of the clock: before and behind drafting,
-    and behind the pass. ``reads``: of the device so far. ``ahead``: the pass that was launched for it by the cycle
-    before; ``taken``: whether that is the pass.
+    and behind the pass. ``reads`` of the device until then. ``ahead``: a pass that the cycle before had launched;
+    ``taken``: whether this cycle goes on with that one.
     """
 
     turns: list[Turn]

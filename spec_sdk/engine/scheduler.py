@@ -5,6 +5,7 @@ Legend: M model dim, N tree nodes.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -71,7 +72,7 @@ class Scheduler:
         self._progress: list[Progress] = []
         self._time_shares = TimeShares()
         self._untold: deque[tuple[Active, dict[str, Any]]] = deque()
-        self._begun: BegunCycle | None = None
+        self._begun_ahead: BegunCycle | None = None
         self._pass_ahead: PassAhead | None = None
         self._plain_steps = PlainSteps(drafter)
 
@@ -131,27 +132,25 @@ class Scheduler:
         """One chunk of one prompt, and one cycle for all requests whose prompt is done: what became of each.
 
         On a device that works while the host does not wait for it, the next cycle is begun before the events of this
-        one are emitted; a request that joins has its first cycle behind that one. An interrupt inside a step ends every
-        request as ``interrupted``.
+        one are emitted; a request that joins has its first cycle behind that one, and a request may have tokens and
+        then an error in one step. An interrupt inside a step ends every request as ``interrupted``: what the step has
+        made is then known from events alone.
         """
         self._progress = []
         try:
             self._admit()
             self._prefill()
             self._tell()
-            cycle, self._begun = self._begun, None
-            if cycle is not None and self._going_on(cycle.turns):
-                # between steps there was time that is no stage's
-                self._finish(cycle, self._clock.mark())
-            else:
-                cycle = self._begin()
-                self._finish(cycle, cycle.marks[-1])
+            cycle, self._begun_ahead = self._begun_ahead, None
+            self._finish(cycle or self._begin())
             self._begin_next()
             self._tell()
         except BaseException:
             for active in [*self._active, *self._waiting]:
                 self._end(active, "interrupted")
-            self._tell()
+            with contextlib.suppress(Exception):
+                # of two errors the first says more
+                self._tell()
             raise
         return self._progress
 
@@ -234,6 +233,9 @@ class Scheduler:
         else:
             turns, verdicts = self._score(turns)
         marks.append(self._clock.mark())
+        for turn in turns:
+            with self._ending([turn.active]):
+                turn.read_tree()
         return BegunCycle(turns, verdicts, marks, host_reads.total() - reads, ahead, taken)
 
     def _begin_next(self) -> None:
@@ -244,14 +246,15 @@ class Scheduler:
         if joining or not self.target.one_launch or self._pass_ahead is not None:
             return
         cycle = self._begin()
-        self._begun = cycle if cycle.turns else None
+        self._begun_ahead = cycle if cycle.turns else None
 
-    def _finish(self, cycle: BegunCycle, resumed: Any) -> None:
-        """The verdicts, timed from the mark ``resumed``, and what follows from them."""
+    def _finish(self, cycle: BegunCycle) -> None:
+        """The verdicts, and what follows from them."""
+        # since the pass there may have been time that is no stage's
+        resumed = self._clock.mark()
         reads, turns, verdicts = host_reads.total(), self._going_on(cycle.turns), cycle.verdicts
         if verdicts is not None and self._plain_steps.go_on(turns):
-            taps = self.drafter.taps
-            self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, taps, self._clock, cycle.marks[-1])
+            self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, self.drafter.taps, self._clock, resumed)
         own = self._own_logits(turns)
         turns = self._verify(turns, own)
         # behind a pass ahead a mark would come after that; these verdicts were part of one before
@@ -377,7 +380,6 @@ class Scheduler:
             with self._ending([turn.active]):
                 if fault := draws_fault(turn.tree, turn.logits_NV.shape[-1]):
                     raise PluginFault(f"drafter {self.drafter.name!r}: {fault}")
-                turn.read_tree()
                 logits[turn.active.slot] = penalised(turn.logits_NV, turn.tree, turn.active.view)
         turns = self._going_on(turns)
         if not turns:
@@ -596,10 +598,16 @@ class Scheduler:
         self._untold.append((active, told))
 
     def _tell(self) -> None:
-        """Emit what happened since the last time."""
+        """Emit what happened since the last time. Raises the first of what emitting fails with, when all is emitted."""
+        failed: BaseException | None = None
         while self._untold:
             active, event = self._untold.popleft()
-            active.emit(event)
+            try:
+                active.emit(event)
+            except BaseException as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _ending(self, requests: Sequence[Active]) -> _Ending:
         """An error inside ends these requests, or the one that it names, and no others."""
@@ -628,6 +636,8 @@ class Scheduler:
             return None
         self._active.remove(active)
         self._free.append(active.slot)
+        if self._begun_ahead is not None and not self._going_on(self._begun_ahead.turns):
+            self._begun_ahead = None
         try:
             if active.drafting:
                 self.drafter.finish([active.view])

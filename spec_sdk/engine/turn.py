@@ -147,7 +147,7 @@ class Turn:
         return path if self.constrained is None else self.constrained.drafted_path(path)
 
     def read_tree(self) -> None:
-        """Work out what is told of the tree whatever becomes of it: while the target's pass runs."""
+        """Work out what is told of the tree whatever becomes of it: to be asked for while the target's pass runs."""
         _ = self.level_ranks, self.nodes_of_parts
 
     @functools.cached_property

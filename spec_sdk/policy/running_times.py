@@ -59,7 +59,7 @@ class SizeTimes:
 
     def has_met(self, least: int) -> bool:
         """Whether a sample is kept of a size of ``least`` or more."""
-        return max(self.of_size, default=0) >= least
+        return any(time.count for size, time in self.of_size.items() if size >= least)
 
     def add(self, size: int, seconds: float) -> None:
         self.of_size.setdefault(size, RunningTime()).add(seconds)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from spec_sdk import Engine, Request
 from spec_sdk.api.stop_strings import StopStrings
 from spec_sdk.contracts import Drafter
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.tree import TokenTree
 from tests.api.conftest import OVERRIDES, PROMPTS
 
 SAMPLED = {"temperature": 1.5, "max_new_tokens": 40}
@@ -124,3 +126,24 @@ def test_a_stop_string_in_what_was_held_back_is_the_reason(engine: Engine, monke
     [answer] = engine.generate(PROMPTS[0], stop="end")
     assert (answer.text, answer.finish_reason) == ("the ", "stop")
     assert answer.metrics["finish_reason"] == "stop"
+
+
+def test_what_is_begun_behind_a_stop_string_fails_for_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where passes are single launches, the next cycle is begun before the text of the one before is looked at."""
+    monkeypatch.setattr(TorchExecutor, "one_launch", True)
+    [whole] = engine.generate([PROMPTS[0]])
+    stop = next(c for c in whole.text if c != "\ufffd")
+    asked, last = list[int](), 1000
+
+    def propose(requests: Sequence[Any], budgets: Sequence[Any]) -> list[TokenTree]:
+        asked.append(requests[0].step)
+        if asked[-1] > last:
+            raise ValueError("out of ideas")
+        return [TokenTree.root_only(request.pending_token) for request in requests]
+
+    monkeypatch.setattr(engine.pipeline.engine.drafter, "propose", propose)
+    [expected] = engine.generate([PROMPTS[0]], stop=stop)
+    last = max(asked) - 1
+    [answer] = engine.generate([PROMPTS[0]], stop=stop)
+    assert (answer.text, answer.finish_reason, answer.error) == (expected.text, "stop", None) and asked[-1] > last
+    assert not engine.pipeline.engine.busy

@@ -464,8 +464,8 @@ SCHEDULING = (
     Mutant(
         "begun ahead: a reader's time is a verdict's",
         SCHEDULER,
-        "self._finish(cycle, self._clock.mark())",
-        "self._finish(cycle, cycle.marks[-1])",
+        "        resumed = self._clock.mark()\n",
+        "        resumed = cycle.marks[-1]\n",
         (f"{OF_BEGUN}::test_the_time_between_steps_is_no_stage_s",),
     ),
     Mutant(
@@ -483,10 +483,31 @@ SCHEDULING = (
         (f"{OF_BEGUN}::test_who_is_about_to_join_is_waited_for",),
     ),
     Mutant(
-        "begun ahead: a step finishes the cycle of who has left, and no other",
+        "begun ahead: a cycle of which none is left is kept",
         SCHEDULER,
-        "if cycle is not None and self._going_on(cycle.turns):",
-        "if cycle is not None:",
-        (f"{OF_BEGUN}::test_nobody_s_cycle_is_dropped",),
+        "if self._begun_ahead is not None and not self._going_on(self._begun_ahead.turns):",
+        "if False:",
+        (f"{OF_BEGUN}::test_a_cycle_of_which_none_is_left_is_dropped",),
+    ),
+    Mutant(
+        "begun ahead: a reader's time is a plain pass's",
+        SCHEDULER,
+        "self.drafter.taps, self._clock, resumed)",
+        "self.drafter.taps, self._clock, cycle.marks[-1])",
+        (f"{OF_BEGUN}::test_the_time_between_steps_is_no_stage_s",),
+    ),
+    Mutant(
+        "begun ahead: the first that fails to take an event is the last to be told",
+        SCHEDULER,
+        "                failed = failed or error\n",
+        "                raise\n",
+        (f"{OF_BEGUN}::test_who_fails_to_take_events_fails_once",),
+    ),
+    Mutant(
+        "begun ahead: what fails behind a stop string is the answer's",
+        "spec_sdk/api/serving.py",
+        " and not answering.complete:",
+        ":",
+        ("tests/api/test_stop_strings.py::test_what_is_begun_behind_a_stop_string_fails_for_nobody",),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_sdk.policy.running_times import FORGET_AFTER, SizeTimes
+from spec_sdk.policy.running_times import FORGET_AFTER, RunningTime, SizeTimes
 
 
 def met(times: SizeTimes, count: int) -> None:
@@ -40,3 +40,11 @@ def test_what_is_met_now_and_then_is_kept() -> None:
         times.add(5, 3.0)
         met(times, FORGET_AFTER // 2)
     assert times.samples(3) == 8
+
+
+def test_a_size_without_samples_is_not_met() -> None:
+    times = SizeTimes()
+    times.of_size[1] = RunningTime()
+    assert not times.has_met(1) and not times.has_met(0)
+    times.add(4, 2.0)
+    assert times.has_met(1) and times.has_met(4) and not times.has_met(5)
