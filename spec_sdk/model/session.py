@@ -414,7 +414,7 @@ class Session:
             if epilogue is not None:
                 to_come = executor.vocabulary, executor.dtype, executor.device
                 logits = LogitsToCome(inputs.batch, inputs.width, *to_come)
-                own = PassPlan(plan.runner, plan.taps, plan.logits, epilogue(group, logits))
+                own = replace(plan, epilogue=epilogue(group, logits))
             output = executor.forward(inputs, self.cache, own)
             for b, i in enumerate(group):
                 outputs[i] = part_of(output, b, len(requests[i].token))

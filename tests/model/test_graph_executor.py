@@ -6,6 +6,7 @@ Legend: B requests, N rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from spec_sdk.contracts import BlockRunner
 from spec_sdk.model import graph_executor
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.executor import PassOutput, PassPlan
-from spec_sdk.model.graph_executor import MOST_ROWS, CannotCapture, GraphExecutor
+from spec_sdk.model.graph_executor import MOST_ROWS, CannotCapture, GraphExecutor, changed
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
@@ -288,3 +289,14 @@ def test_a_mixture_of_experts_is_not_captured() -> None:
     cache.reserve(1, 8)
     made.forward(chain(made, 0, 1), cache, PassPlan(SequentialRunner()))
     assert made.captures == 0
+
+
+def test_what_is_changed_in_an_output_is_all_of_it() -> None:
+    one = torch.ones(1, 2, 3)
+    output = PassOutput(one, {2: 2 * one}, (None,), torch.tensor([3, 4]), 5 * one)
+    assert [field.name for field in fields(output)] == ["logits_BNV", "hidden", "reports", "token_R", "made"]
+    found = changed(output, lambda tensor: tensor + 1)
+    assert found.token_R is not None and found.made is not None
+    made = [found.logits_BNV, found.hidden[2], found.token_R, found.made]
+    torch.testing.assert_close(made, [one + 1, 2 * one + 1, torch.tensor([4, 5]), 5 * one + 1])
+    assert len(found.hidden) == len(found.reports) == 1
