@@ -68,8 +68,8 @@ CONSTRAINING = (
     Mutant(
         "the logits of forced rows are taken for those of the tree",
         TURN,
-        "return self.scores.logits_NV[len(self.above) :]",
-        "return self.scores.logits_NV[: self.tree.size]",
+        "return logits_NV[len(self.above) :] if self.above else logits_NV",
+        "return logits_NV[: self.tree.size]",
         (f"{OF_FORCED}::test_greedy_answers_are_those_without",),
     ),
     Mutant(

@@ -355,4 +355,11 @@ GROWTH = (
         "fed.add(node, sampler.draw_from(distribution, rng.clone_state()), ",
         (SIXTY_TREES,),
     ),
+    Mutant(
+        "what one tree fails with ends all that grow beside it",
+        GROWING_DRAFT,
+        "return of_request(self.request.id, self._advance, logits)",
+        "return self._advance(logits)",
+        ("tests/drafters/test_failing_drafts.py",),
+    ),
 )

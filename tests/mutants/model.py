@@ -270,15 +270,15 @@ MODEL = (
     Mutant(
         "inputs: padding sees what the first row sees",
         INPUTS,
-        "_padded(r.query_start, N, -1)",
-        "_padded(r.query_start, N, 0)",
+        "([r.query_start for r in requests], N, [-1] * B)",
+        "([r.query_start for r in requests], N, [0] * B)",
         (OF_INPUTS,),
     ),
     Mutant(
         "inputs: padded slots are seen",
         INPUTS,
-        "_padded(r.key_end, T, 0)",
-        "_padded(r.key_end, T, T)",
+        "([r.key_end for r in requests], T, [0] * B)",
+        "([r.key_end for r in requests], T, [T] * B)",
         (OF_INPUTS,),
     ),
     Mutant(

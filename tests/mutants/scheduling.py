@@ -268,8 +268,8 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's policy hears of a cycle",
         SCHEDULER,
-        "active.policy.observe(about | event)",
-        "self._active[0].policy.observe(about | event)",
+        "active.policy.observe(told)",
+        "self._active[0].policy.observe(told)",
         (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
     ),
     Mutant(
@@ -401,7 +401,7 @@ SCHEDULING = (
     Mutant(
         "a request that failed is served on",
         SCHEDULER,
-        "return [turn for turn in turns if id(turn.active) in active]",
+        "return [turn for turn in turns if not turn.active.ended]",
         "return list(turns)",
         (OF_SCHEDULER,),
     ),

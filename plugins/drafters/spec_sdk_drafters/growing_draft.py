@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts import Budget, DraftLogits, Growing, Request
+from spec_sdk.errors import of_request
 from spec_sdk.ops.grown_paths import GrownLevel
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.priced_tree import worth_its_price
@@ -41,7 +42,13 @@ class GrowingDraft:
         self._reached = [1.0]
 
     def advance(self, logits: DraftLogits | None) -> bool:
-        """Go on with the logits that were asked for; whether more are asked for. If not, the tree is closed."""
+        """Go on with the logits that were asked for; whether more are asked for. If not, the tree is closed.
+
+        Raises RequestError: what one tree fails with, such as logits that are not usable, is no fault of those beside.
+        """
+        return of_request(self.request.id, self._advance, logits)
+
+    def _advance(self, logits: DraftLogits | None) -> bool:
         try:
             if logits is None:
                 self.asked = next(self._growing)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, TreeShape
+from spec_sdk.errors import of_request
 from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
@@ -120,8 +121,8 @@ class GrowingDrafter(Drafter):
             root = known[i][1][0] if i in known else request.process_draft(logits.within(self.vocabulary), [()])
             growing = self.growth.growing(tree, root, depths[i], request, self.name)
             self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing, self.vocabulary, budgets[i])
-        for i, of_request in known.items():
-            grow_known(drafts[i], *of_request)
+        for i, levels_and_logits in known.items():
+            grow_known(drafts[i], *levels_and_logits)
         unknown = [draft for i, draft in drafts.items() if i not in known]
         if ahead is not None:
             asking = [draft for draft in unknown if self._follow(draft, ahead)]
@@ -204,8 +205,11 @@ class GrowingDrafter(Drafter):
                     request.rng.set_state(state)
                 continue
             for i, levels in zip(index, drafted, strict=True):
-                known[i] = levels, [known_logits(level, self.vocabulary) for level in levels]
+                known[i] = levels, of_request(requests[i].id, self._known_logits, levels)
         return known
+
+    def _known_logits(self, levels: Sequence[DraftedLevel]) -> list[DraftLogits]:
+        return [known_logits(level, self.vocabulary) for level in levels]
 
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:
