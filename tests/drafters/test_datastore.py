@@ -299,7 +299,7 @@ def test_where_it_knows_nothing_it_does_not_change_what_the_text_says(tmp_path: 
         drafter, asked = drafter_of("suffix", **options), request([1, 2, 3, 5, 9, 1, 2, 4, 6, 1, 2])
         drafter.start([asked.view])
         guesser = drafter._guessers[0]
-        return dict(guesser._guesses(guesser._end()))
+        return guesser.at_end()
 
     assert probabilities(datastore=str(path)) == probabilities() != {}
 
@@ -314,7 +314,7 @@ def test_the_datastore_is_believed_as_often_as_it_was_right(tmp_path: Path, righ
         for token in (30 + n, 20, 21):
             asked.tokens.append(token)
             drafter.observe([asked.view], [[token]])
-        surest.append(dict(drafter._guessers[0]._guesses(drafter._guessers[0]._end()))[2])
+        surest.append(drafter._guessers[0].at_end()[2])
         asked.tokens.append(2 if right else 100 + n)
         drafter.observe([asked.view], [asked.tokens[-1:]])
     assert surest[-1] > 0.85 if right else surest[-1] < 0.5 * surest[1]

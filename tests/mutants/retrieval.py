@@ -29,8 +29,8 @@ RETRIEVAL = (
     Mutant(
         "automaton: a split state forgets its count",
         AUTOMATON,
-        "self._count[short], self._latest[short] = self._count[after], self._latest[after]",
-        "self._latest[short] = self._latest[after]",
+        "        self._count[short] = self._count[after]\n",
+        "",
         (OF_AUTOMATON,),
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spec_sdk.contracts import Budget, TopTokens
@@ -15,6 +15,8 @@ from spec_sdk_drafters.guess_source import GuessSource
 
 Places = list[Any]
 """The place in each source."""
+Offered = list[Mapping[int, Hashable] | None]
+"""What each source guesses at its place, token → kind; None of one that is silent there."""
 
 
 class Guesser:
@@ -23,6 +25,7 @@ class Guesser:
     def __init__(self, sources: Sequence[GuessSource]) -> None:
         self.sources = sources
         self.taken_in = 0
+        self._grown_from: tuple[Places, Offered] | None = None
 
     def read(self, tokens: Sequence[int]) -> None:
         """Go on with the text up to ``tokens`` without learning from it: a prompt."""
@@ -31,11 +34,15 @@ class Guesser:
     def learn(self, tokens: Sequence[int]) -> None:
         """Go on with the text up to ``tokens``, which the target has made: which guesses were right?"""
         for token in tokens[self.taken_in :]:
-            places = self._end()
-            offered = [source.guesses(place) for source, place in zip(self.sources, places, strict=True)]
-            for guess in dict.fromkeys(guess for guesses in offered for guess in guesses):
+            if self._grown_from is None:
+                places = self._end()
+                offered = self._offered(places)
+            else:
+                # what the tree was made of is not looked up again
+                places, offered = self._grown_from
+            for guess in dict.fromkeys(guess for guesses in offered if guesses for guess in guesses):
                 for source, place, guesses in zip(self.sources, places, offered, strict=True):
-                    if source.silent(place):
+                    if guesses is None:
                         continue
                     kind = guesses[guess] if guess in guesses else source.other(place)
                     source.rates.observe(kind, guess == token)
@@ -56,7 +63,12 @@ class Guesser:
 
     def surest(self) -> float:
         """The probability of the best guess at the text's end; 0 without any."""
-        return max((probability for _, probability in self._guesses(self._end())), default=0.0)
+        return max(self.at_end().values(), default=0.0)
+
+    def at_end(self) -> dict[int, float]:
+        """Every token that some source guesses at the text's end, and how probably it is right."""
+        end = self._end()
+        return dict(self._guesses(end, self._offered(end)))
 
     def grow(self, root: int, budget: Budget, min_probability: float, drafter: str) -> TreeBuilder:
         """The tree of the paths with the largest probabilities, best first, none of less than ``min_probability``.
@@ -68,53 +80,62 @@ class Guesser:
         tree, probabilities = TreeBuilder(root, budget.nodes), list[float]()
         least = max(min_probability, least_price(budget.node_costs))
         # of two equally probable ones the one that was found first
-        offers: list[tuple[float, int, int, int, Places]] = []
+        offers: list[tuple[float, int, int, int, Places, Offered]] = []
         found = 0
 
-        def offer(node: int, places: Places, joint: float) -> None:
+        def offer(node: int, places: Places, offered: Offered, joint: float) -> None:
             nonlocal found
-            for token, probability in self._guesses(places):
+            for token, probability in self._guesses(places, offered):
                 if joint * probability >= least:
                     found += 1
-                    heapq.heappush(offers, (-joint * probability, found, node, token, places))
+                    heapq.heappush(offers, (-joint * probability, found, node, token, places, offered))
 
-        offer(0, self._end(), 1.0)
+        end = self._end()
+        self._grown_from = end, self._offered(end)
+        offer(0, *self._grown_from, 1.0)
         while offers and tree.room:
-            negative, _, parent, token, places = heapq.heappop(offers)
-            node = tree.add(parent, token, "chosen", drafter=self._credited(drafter, token, places))
+            negative, _, parent, token, places, offered = heapq.heappop(offers)
+            node = tree.add(parent, token, "chosen", drafter=self._credited(drafter, token, offered))
             probabilities.append(-negative)
             if tree.depth[node] < budget.depth and tree.room:
                 after = [source.after(place, token) for source, place in zip(self.sources, places, strict=True)]
-                offer(node, after, -negative)
+                offer(node, after, self._offered(after), -negative)
         size = 1 + worthwhile(probabilities, budget.node_costs)
         return tree if size == tree.size else first_nodes(tree, size)
 
-    def _guesses(self, places: Places) -> Iterator[tuple[int, float]]:
+    def _offered(self, places: Places) -> Offered:
+        return [
+            None if source.silent(place) else source.guesses(place)
+            for source, place in zip(self.sources, places, strict=True)
+        ]
+
+    def _guesses(self, places: Places, offered: Offered) -> Iterator[tuple[int, float]]:
         """Every token that some source guesses, and how probably it is right."""
         speaking = [
-            (source, source.guesses(place), source.other(place))
-            for source, place in zip(self.sources, places, strict=True)
-            if not source.silent(place)
+            (source, guesses, place)
+            for source, guesses, place in zip(self.sources, offered, places, strict=True)
+            if guesses is not None
         ]
         if len(speaking) == 1:
             ((source, guesses, _),) = speaking
             yield from ((token, source.rates.rate(kind)) for token, kind in guesses.items())
             return
+        others = [source.other(place) for source, _, place in speaking]
         for token in dict.fromkeys(token for _, guesses, _ in speaking for token in guesses):
             log_odds = 0.0
-            for i, (source, guesses, other) in enumerate(speaking):
-                own = source.rates.log_odds(guesses.get(token, other))
+            for i, (source, guesses, _) in enumerate(speaking):
+                own = source.rates.log_odds(guesses.get(token, others[i]))
                 log_odds += source.further_weight * own + source.further_offset if i else own
             yield token, 1 / (1 + math.exp(-log_odds))
 
-    def _credited(self, drafter: str, token: int, places: Places) -> str:
+    def _credited(self, drafter: str, token: int, offered: Offered) -> str:
         """``mixed/suffix``: of the sources that guess the token the surest."""
         if len(self.sources) == 1:
             return drafter
         rates = {
             source.name: source.rates.rate(guesses[token])
-            for source, place in zip(self.sources, places, strict=True)
-            if not source.silent(place) and token in (guesses := source.guesses(place))
+            for source, guesses in zip(self.sources, offered, strict=True)
+            if guesses is not None and token in guesses
         }
         return part_of(drafter, max(rates, key=lambda name: rates[name]))
 
@@ -122,6 +143,7 @@ class Guesser:
         return [source.end() for source in self.sources]
 
     def _extend(self, tokens: Sequence[int]) -> None:
+        self._grown_from = None
         for source in self.sources:
             source.extend(tokens)
         self.taken_in += len(tokens)

@@ -19,15 +19,6 @@ class Cursor(NamedTuple):
     length: int
 
 
-class Follower(NamedTuple):
-    """A token that followed a run: how often, where it did last, and how often the run was followed by anything."""
-
-    token: int
-    occurrences: int
-    latest: int
-    of: int
-
-
 class SuffixAutomaton:
     """Counts runs of up to ``longest`` tokens and their followers in the tokens that :meth:`extend` was given."""
 
@@ -38,7 +29,6 @@ class SuffixAutomaton:
         self._link = [-1]
         self._length = [0]
         self._count = [0]
-        self._latest = [-1]
         self._whole = ROOT
         # what follows a run of `longest` tokens makes a run of one more, which is counted too
         self._counted = Cursor(ROOT, 0)
@@ -54,7 +44,6 @@ class SuffixAutomaton:
             state = cursor.state
             while state != ROOT:
                 self._count[state] += 1
-                self._latest[state] = self.size
                 state = self._link[state]
             self.size += 1
 
@@ -83,11 +72,10 @@ class SuffixAutomaton:
             state = self._link[state]
             length = self._length[state]
 
-    def followers(self, state: int) -> list[Follower]:
-        """What followed the runs of a state, in no order."""
-        following, count, latest = self._next[state], self._count, self._latest
-        of = sum([count[after] for after in following.values()])
-        return [Follower(token, count[after], latest[after], of) for token, after in following.items()]
+    def followers(self, state: int) -> dict[int, int]:
+        """The tokens that followed the runs of a state, and how often, in no order."""
+        count = self._count
+        return {token: count[after] for token, after in self._next[state].items()}
 
     def _append(self, token: int) -> None:
         last, new = self._whole, self._state(self._length[self._whole] + 1, {})
@@ -108,7 +96,7 @@ class SuffixAutomaton:
         """A state of its own for those runs of ``after`` that are one longer than the runs of ``last``, or shorter."""
         short = self._state(self._length[last] + 1, dict(self._next[after]))
         self._link[short] = self._link[after]
-        self._count[short], self._latest[short] = self._count[after], self._latest[after]
+        self._count[short] = self._count[after]
         self._link[after] = short
         while last != -1 and self._next[last].get(token) == after:
             self._next[last][token] = short
@@ -120,7 +108,6 @@ class SuffixAutomaton:
         self._link.append(ROOT)
         self._length.append(length)
         self._count.append(0)
-        self._latest.append(-1)
         return len(self._next) - 1
 
     def _settled(self, cursor: Cursor) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import islice
 
 from spec_sdk.contracts import TopTokens
 from spec_sdk.tree import TokenTree
@@ -89,12 +90,15 @@ class SuffixSource(GuessSource):
     def guesses(self, place: list[tuple[SuffixAutomaton, Cursor]]) -> Mapping[int, Hashable]:
         found: dict[int, Hashable] = {}
         # the longest run first; the own text before what was kept
-        runs = [(automaton, run) for automaton, cursor in place for run in automaton.shorter(cursor)]
-        runs.sort(key=lambda item: -item[1].length)
+        runs = [(automaton, run) for automaton, cursor in place for run in islice(automaton.shorter(cursor), CONTEXTS)]
+        if len(place) > 1:
+            runs.sort(key=lambda item: -item[1].length)
         longest = runs[0][1].length if runs else 0
         for automaton, run in runs[:CONTEXTS]:
             length, shorter = length_class(run.length), run.length < longest
-            for token, occurrences, _, of in automaton.followers(run.state):
+            followers = automaton.followers(run.state)
+            of = sum(followers.values())
+            for token, occurrences in followers.items():
                 share = occurrences / of
                 if share >= RAREST and token >= 0 and token not in found:
                     found[token] = length, share_class(share, of), shorter
