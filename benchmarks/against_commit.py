@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,11 +23,11 @@ from typing import Any
 import torch
 
 from benchmarks.places import RESULTS
+from benchmarks.support.earlier_commit import ROOT, answer_of, checked_out, git
 from spec_sdk.bench.machine import hardware_name
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import run_script, script_parser
 
-ROOT = Path(__file__).parents[1]
 PLUGINS = ("", "plugins/drafters", "plugins/growth", "plugins/verifiers", "plugins/samplers", "plugins/predictors",
            "plugins/backends")  # fmt: skip
 PIPELINES = {
@@ -113,13 +110,8 @@ def main() -> int:
     lines = [json.loads(line)["turns"][0] for line in options.prompts.read_text(encoding="utf-8").splitlines()]
     texts = [line for line in lines if len(line) <= 1500]
     texts = texts[:: max(1, len(texts) // options.count)][: options.count]
-    with tempfile.TemporaryDirectory() as directory:
-        earlier = Path(directory) / "earlier"
-        git("worktree", "add", "--detach", "--quiet", str(earlier), options.commit)
-        try:
-            report = compare({"earlier": earlier, "now": ROOT}, texts, options)
-        finally:
-            git("worktree", "remove", "--force", str(earlier))
+    with checked_out(options.commit) as earlier:
+        report = compare({"earlier": earlier, "now": ROOT}, texts, options)
     write_report(options.output, report)
     return 0
 
@@ -181,20 +173,7 @@ def figures(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def run(tree: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """One process of one tree. Threads wait as that tree has them wait."""
-    path = os.pathsep.join(str(tree / folder) for folder in PLUGINS)
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER, json.dumps(asked)], cwd=tree, env=environment, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise SystemExit(f"error: {tree}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def git(*arguments: str) -> str:
-    """What git says, here."""
-    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    return answer_of(tree, [tree / folder for folder in PLUGINS], ["-c", WORKER, json.dumps(asked)])
 
 
 if __name__ == "__main__":

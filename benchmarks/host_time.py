@@ -7,7 +7,7 @@ Passes are computed on the CPU, and that time is left out; instead a pretended d
 each pass, in their order, and whoever reads from it waits until it has come so far. What a cycle takes beyond its pass
 is then the host's part that no pass hides: verdict, commit, events, text, the next draft, the next pass's inputs.
 Measured are the default model, read as :meth:`Engine.stream` gives it, and a tiny one with the engine's loop alone
-under a tree of 64 nodes that costs nothing to draft. Python is timed where it runs: caches that a GPU's host would keep
+under trees that cost nothing to draft. Python is timed where it runs: caches that a GPU's host would keep
 warm are cold here behind every pass of the default model.
 
 ``--before``: an earlier commit, checked out into a worktree of git's; both take turns, a process each. Writes
@@ -17,13 +17,11 @@ results/host_time.json.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,7 +42,6 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops, host_reads
 
-ROOT = Path(__file__).parents[1]
 FIXED = ("policy=fixed", "policy.depth=5", "policy.max_nodes=16")
 PIPELINES: dict[str, tuple[str, Sequence[str]]] = {
     "vanilla": ("vanilla", ()),
@@ -178,43 +175,28 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return found | {name: of_pipeline(name, pass_s, options.steps) for name in PIPELINES}
 
 
-def in_tree(tree: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What a process measures with the sources of ``tree``, by this script."""
-    paths = [tree, *sorted((tree / "plugins").iterdir())]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    command = [
-        sys.executable,
-        str(Path(__file__)),
-        "--worker",
-        f"--pass-ms={options.pass_ms}",
-        f"--steps={options.steps}",
-    ]
-    made = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True)
-    if made.returncode:
-        raise RuntimeError(f"{tree}: {made.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
-    return found
+def compared(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """What processes of this tree, and of the earlier commit by turns, measure by this script."""
+    # an earlier commit, whose process runs this script too, need not have it
+    from benchmarks.support.earlier_commit import ROOT, answer_of, checked_out
+
+    arguments = [__file__, "--worker", f"--pass-ms={options.pass_ms}", f"--steps={options.steps}"]
+    with contextlib.ExitStack() as stack:
+        trees = {"now": ROOT}
+        if options.before:
+            trees["before"] = stack.enter_context(checked_out(options.before))
+        rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+        for _ in range(options.rounds):
+            for name, tree in trees.items():
+                rounds[name].append(answer_of(tree, [tree, *sorted((tree / "plugins").iterdir())], arguments))
+    return rounds
 
 
 def run(options: argparse.Namespace) -> int:
     if options.worker:
         print(json.dumps(measured(options)))
         return 0
-    with tempfile.TemporaryDirectory() as directory:
-        trees = {"now": ROOT}
-        if options.before:
-            trees["before"] = Path(directory) / "before"
-            subprocess.run(
-                ["git", "worktree", "add", "-q", "--detach", str(trees["before"]), options.before], cwd=ROOT, check=True
-            )
-        try:
-            rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
-            for _ in range(options.rounds):
-                for name, tree in trees.items():
-                    rounds[name].append(in_tree(tree, options))
-        finally:
-            if options.before:
-                subprocess.run(["git", "worktree", "remove", "--force", str(trees["before"])], cwd=ROOT, check=False)
+    rounds = compared(options)
     report = {
         **device_facts(torch.device("cpu")),
         "pass_ms": options.pass_ms,

@@ -147,24 +147,31 @@ class PassInputs:
         T = max(slots, *(len(request.key_end) for request in requests))
         # no slot's interval holds -1, so that padding sees the prefix alone
         numbers = array("i")
-        for values, length, fills in (
-            ([r.token for r in requests], N, [0] * B),
-            ([r.position for r in requests], N, [r.prefix for r in requests]),
-            ([r.query_start for r in requests], N, [-1] * B),
-            ([r.key_start for r in requests], T, [0] * B),
-            ([r.key_end for r in requests], T, [0] * B),
-            ([r.key_position for r in requests], T, [0] * B),
-        ):
-            for own, fill in zip(values, fills, strict=True):
-                numbers.extend(own)
-                if len(own) < length:
-                    numbers.extend([fill] * (length - len(own)))
+
+        def append(values: Sequence[int], length: int, fill: int) -> None:
+            numbers.extend(values)
+            if len(values) < length:
+                numbers.extend([fill] * (length - len(values)))
+
+        for r in requests:
+            append(r.token, N, 0)
+        for r in requests:
+            append(r.position, N, r.prefix)
+        for r in requests:
+            append(r.query_start, N, -1)
+        for r in requests:
+            append(r.key_start, T, 0)
+        for r in requests:
+            append(r.key_end, T, 0)
+        for r in requests:
+            append(r.key_position, T, 0)
         known = tuple((r.slot, r.prefix, r.write_at, len(r.token)) for r in requests)
         for column in zip(*known, strict=True):
             numbers.extend(column)
-        made = PassInputs._laid_out(kind, (B, N, T), features_BNM, known)
-        made.__dict__.update(_numbers=torch.frombuffer(numbers, dtype=torch.int32), _device=device)
-        return made
+        held = torch.frombuffer(numbers, dtype=torch.int32)
+        return PassInputs._laid_out(
+            kind=kind, sizes=(B, N, T), features_BNM=features_BNM, _known=known, _numbers=held, _device=device
+        )
 
     @staticmethod
     def over(
@@ -180,20 +187,13 @@ class PassInputs:
 
         ``columns`` may be promised with them, as many or more than any request sees.
         """
-        made = PassInputs._laid_out(kind, (B, N, T), None, known, columns)
-        made.__dict__["flat"] = flat
-        return made
+        return PassInputs._laid_out(kind=kind, sizes=(B, N, T), _known=known, _columns=columns, flat=flat)
 
     @staticmethod
-    def _laid_out(
-        kind: PassKind,
-        sizes: tuple[int, int, int],
-        features_BNM: torch.Tensor | None,
-        known: tuple[tuple[int, int, int, int], ...] | None,
-        columns: int | None = None,
-    ) -> PassInputs:
+    def _laid_out(**held: Any) -> PassInputs:
+        """Without the parts of one tensor."""
         made = object.__new__(PassInputs)
-        made.__dict__.update(kind=kind, sizes=sizes, features_BNM=features_BNM, _known=known, _columns=columns)
+        made.__dict__.update(held)
         return made
 
     def __getattr__(self, name: str) -> Any:

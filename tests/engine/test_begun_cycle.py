@@ -11,11 +11,11 @@ from spec_sdk.contracts import Budget, Drafter, Policy, Request
 from spec_sdk.contracts.drafter import Hidden
 from spec_sdk.errors import PluginFault
 from spec_sdk.model.session import Session
-from spec_sdk.model.step_clock import StepClock
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
 from spec_sdk.tree import TokenTree, TreeBuilder
-from tests.support.served_requests import MODELS, PROMPTS, Served
+from spec_sdk_drafters.noting_drafter import NotingDrafter
+from tests.support.served_requests import MODELS, PROMPTS, Marks, Served
 
 SLOTS = 2
 
@@ -182,19 +182,6 @@ def test_a_drafter_s_error_comes_behind_the_tokens_before_it(monkeypatch: pytest
     assert drafter.ended == [0] and not one.scheduler.step()
 
 
-class Marks(StepClock):
-    """A second between two marks."""
-
-    now = 0.0
-
-    def mark(self) -> float:
-        self.now += 1.0
-        return self.now
-
-    def seconds(self, first: float, last: float) -> float:
-        return last - first
-
-
 class Pauses(Policy):
     """Drafts in six steps of twenty."""
 
@@ -280,7 +267,7 @@ def test_who_fails_to_take_events_fails_once(monkeypatch: pytest.MonkeyPatch) ->
     assert {event["request"] for event in events[before:]} == {2}
 
 
-class Listens(Repeats):
+class Listens(NotingDrafter, Repeats):
     """Taps a layer, and notes the rows of what it is told."""
 
     taps = (1,)
@@ -289,14 +276,8 @@ class Listens(Repeats):
         super().__init__()
         self.rows: list[int] = []
 
-    def observe(
-        self,
-        requests: Sequence[Request],
-        committed: Sequence[Sequence[int]],
-        path_hidden: Sequence[Hidden] | None = None,
-    ) -> None:
-        assert path_hidden is not None
-        self.rows += [len(hidden[1]) for hidden in path_hidden]
+    def _note(self, request: Request, hidden: Hidden) -> None:
+        self.rows.append(len(hidden[1]))
 
 
 def test_hidden_states_of_a_pass_are_there_when_it_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:

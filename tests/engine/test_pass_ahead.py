@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,12 +13,12 @@ from spec_sdk.contracts.drafter import Hidden
 from spec_sdk.engine.pass_ahead import PAUSED_FOR
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.session import Session
-from spec_sdk.model.step_clock import StepClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.testing.random_weights import TINY
 from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_drafters.noting_drafter import NotingDrafter
 from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
-from tests.support.served_requests import MODELS, PROMPTS, Served
+from tests.support.served_requests import MODELS, PROMPTS, Marks, Served
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ class OnAndOff(Policy):
         return Budget(2 if request.step % 12 < 2 else 0, 3)
 
 
-class Fives(Drafter):
+class Fives(NotingDrafter):
     """Drafts fives, which are seldom right, and notes the states that it is told of."""
 
     name = "fives"
@@ -129,14 +129,8 @@ class Fives(Drafter):
     def propose_one(self, request: Request, budget: Budget) -> TokenTree:
         return TokenTree.chain(request.pending_token, [5] * budget.depth)
 
-    def observe(
-        self,
-        requests: Sequence[Request],
-        committed: Sequence[Sequence[int]],
-        path_hidden: Sequence[Hidden] | None = None,
-    ) -> None:
-        assert path_hidden is not None
-        self.told += [hidden[layer] for hidden in path_hidden for layer in self.taps]
+    def _note(self, request: Request, hidden: Hidden) -> None:
+        self.told += [hidden[layer] for layer in self.taps]
 
 
 def test_where_drafting_has_paused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,17 +193,6 @@ def test_a_pass_ahead_that_fails_costs_nobody_anything(
 
 def test_what_a_pass_of_no_use_cost_is_part_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that counts its own marks, a plain step of one pass takes one, and one behind a wrong guess more."""
-
-    class Marks(StepClock):
-        def __init__(self) -> None:
-            self.count = 0
-
-        def mark(self) -> int:
-            self.count += 1
-            return self.count
-
-        def seconds(self, first: int, last: int) -> float:
-            return float(last - first)
 
     seconds: dict[int, float] = {}
 

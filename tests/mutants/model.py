@@ -270,15 +270,15 @@ MODEL = (
     Mutant(
         "inputs: padding sees what the first row sees",
         INPUTS,
-        "([r.query_start for r in requests], N, [-1] * B)",
-        "([r.query_start for r in requests], N, [0] * B)",
+        "append(r.query_start, N, -1)",
+        "append(r.query_start, N, 0)",
         (OF_INPUTS,),
     ),
     Mutant(
         "inputs: padded slots are seen",
         INPUTS,
-        "([r.key_end for r in requests], T, [0] * B)",
-        "([r.key_end for r in requests], T, [T] * B)",
+        "append(r.key_end, T, 0)",
+        "append(r.key_end, T, T)",
         (OF_INPUTS,),
     ),
     Mutant(

@@ -15,6 +15,7 @@ from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
+from spec_sdk.model.step_clock import StepClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
@@ -94,3 +95,16 @@ class Served:
         while self.scheduler.busy:
             self.step()
         return self.tokens
+
+
+class Marks(StepClock):
+    """A second between two marks."""
+
+    now = 0.0
+
+    def mark(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def seconds(self, first: float, last: float) -> float:
+        return last - first

@@ -34,12 +34,8 @@ class Guesser:
     def learn(self, tokens: Sequence[int]) -> None:
         """Go on with the text up to ``tokens``, which the target has made: which guesses were right?"""
         for token in tokens[self.taken_in :]:
-            if self._grown_from is None:
-                places = self._end()
-                offered = self._offered(places)
-            else:
-                # what the tree was made of is not looked up again
-                places, offered = self._grown_from
+            # what the tree was made of is not looked up again
+            places, offered = self._grown_from or self._end()
             for guess in dict.fromkeys(guess for guesses in offered if guesses for guess in guesses):
                 for source, place, guesses in zip(self.sources, places, offered, strict=True):
                     if guesses is None:
@@ -67,8 +63,7 @@ class Guesser:
 
     def at_end(self) -> dict[int, float]:
         """Every token that some source guesses at the text's end, and how probably it is right."""
-        end = self._end()
-        return dict(self._guesses(end, self._offered(end)))
+        return dict(self._guesses(*self._end()))
 
     def grow(self, root: int, budget: Budget, min_probability: float, drafter: str) -> TreeBuilder:
         """The tree of the paths with the largest probabilities, best first, none of less than ``min_probability``.
@@ -90,8 +85,7 @@ class Guesser:
                     found += 1
                     heapq.heappush(offers, (-joint * probability, found, node, token, places, offered))
 
-        end = self._end()
-        self._grown_from = end, self._offered(end)
+        self._grown_from = self._end()
         offer(0, *self._grown_from, 1.0)
         while offers and tree.room:
             negative, _, parent, token, places, offered = heapq.heappop(offers)
@@ -112,7 +106,7 @@ class Guesser:
     def _guesses(self, places: Places, offered: Offered) -> Iterator[tuple[int, float]]:
         """Every token that some source guesses, and how probably it is right."""
         speaking = [
-            (source, guesses, place)
+            (source, guesses, source.other(place))
             for source, guesses, place in zip(self.sources, offered, places, strict=True)
             if guesses is not None
         ]
@@ -120,11 +114,10 @@ class Guesser:
             ((source, guesses, _),) = speaking
             yield from ((token, source.rates.rate(kind)) for token, kind in guesses.items())
             return
-        others = [source.other(place) for source, _, place in speaking]
         for token in dict.fromkeys(token for _, guesses, _ in speaking for token in guesses):
             log_odds = 0.0
-            for i, (source, guesses, _) in enumerate(speaking):
-                own = source.rates.log_odds(guesses.get(token, others[i]))
+            for i, (source, guesses, other) in enumerate(speaking):
+                own = source.rates.log_odds(guesses.get(token, other))
                 log_odds += source.further_weight * own + source.further_offset if i else own
             yield token, 1 / (1 + math.exp(-log_odds))
 
@@ -139,8 +132,10 @@ class Guesser:
         }
         return part_of(drafter, max(rates, key=lambda name: rates[name]))
 
-    def _end(self) -> Places:
-        return [source.end() for source in self.sources]
+    def _end(self) -> tuple[Places, Offered]:
+        """The text's end, and what is offered there."""
+        places = [source.end() for source in self.sources]
+        return places, self._offered(places)
 
     def _extend(self, tokens: Sequence[int]) -> None:
         self._grown_from = None

@@ -80,7 +80,7 @@ class NativeWholePass(LaidOut):
         decoder, B, N = self._decoder, inputs.batch, inputs.width
         if self._most_rows < B * N or inputs.flat is None or type(cache) not in (KVCache, RoundedKVCache):
             return None
-        if torch.is_grad_enabled() or (taps and not all(0 < layer <= decoder.layers for layer in taps)):
+        if torch.is_grad_enabled() or not all(0 < layer <= decoder.layers for layer in taps):
             return None
         row, count = None, {"all": N, "last": 1, "none": 0}[logits]
         if logits == "last" and N > 1:
