@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts import Guarantee, Request, SamplingParams, Verdict, Verifier
-from spec_sdk.engine.scheduler import clip
+from spec_sdk.engine.committed_tokens import clip
 from spec_sdk.tree import TokenTree
 
 

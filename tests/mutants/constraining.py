@@ -10,6 +10,7 @@ FORCED = "spec_sdk/engine/forced_tokens.py"
 TURN = "spec_sdk/engine/turn.py"
 REQUEST = "spec_sdk/contracts/request.py"
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+COMMITTED = "spec_sdk/engine/committed_tokens.py"
 OF_FORCED = "tests/losslessness/test_forced_tokens.py"
 OF_MATCHER = "tests/losslessness/test_grammar_matcher.py"
 OF_LIMITS = "tests/losslessness/test_constraint_limits.py"
@@ -144,7 +145,7 @@ CONSTRAINING = (
     ),
     Mutant(
         "a verdict goes on where the constraint cannot be followed",
-        SCHEDULER,
+        COMMITTED,
         "if tuple(tokens[:count]) in unfollowed:",
         "if False:",
         (f"{OF_LIMITS}::test_answers_end_where_plain_decoding_ends",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+COMMITTED = "spec_sdk/engine/committed_tokens.py"
 TAPPED = "spec_sdk/engine/tapped_states.py"
 TURN = "spec_sdk/engine/turn.py"
 FAULTS = "spec_sdk/engine/faults.py"
@@ -22,21 +23,21 @@ ANSWERS = "tests/losslessness/test_drafters.py::test_greedy_answers_are_those_of
 SCHEDULING = (
     Mutant(
         "a stop token counts only as the last one of a cycle",
-        SCHEDULER,
+        COMMITTED,
         "for i, token in enumerate(tokens):",
         "for i, token in list(enumerate(tokens))[-1:]:",
         (CYCLE,),
     ),
     Mutant(
         "a token too many behind the stop token",
-        SCHEDULER,
+        COMMITTED,
         "return tokens[: i + 1]",
         "return tokens[: i + 2]",
         (CYCLE,),
     ),
     Mutant(
         "the last stop token of a cycle ends it, not the first",
-        SCHEDULER,
+        COMMITTED,
         "for i, token in enumerate(tokens):",
         "for i, token in reversed([*enumerate(tokens)]):",
         (CYCLE,),
@@ -155,21 +156,21 @@ SCHEDULING = (
     ),
     Mutant(
         "penalty: of a node's own token, not of its path",
-        SCHEDULER,
+        COMMITTED,
         "paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])",
         "paths.append([tree.token_N[node]])",
         (f"{CYCLE}::test_every_node_is_penalised_for_the_tokens_before_it",),
     ),
     Mutant(
         "penalty: of the node before, not of the parent",
-        SCHEDULER,
+        COMMITTED,
         "paths.append([*paths[tree.parent_N[node]], tree.token_N[node]])",
         "paths.append([*paths[node - 1], tree.token_N[node]])",
         (f"{CYCLE}::test_every_node_is_penalised_for_the_tokens_before_it",),
     ),
     Mutant(
         "penalty: the pending token is free",
-        SCHEDULER,
+        COMMITTED,
         "request.process_logits(logits_NV, paths)",
         "request.sampler.penalise(logits_NV, request.tokens[:-1], paths)",
         (f"{CYCLE}::test_every_node_is_penalised_for_the_tokens_before_it",),
