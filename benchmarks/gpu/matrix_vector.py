@@ -31,7 +31,7 @@ from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
-from spec_sdk_backends.fused_decoder import add_rms_norm, gated_mlp
+from spec_sdk_backends.fused_decoder import add_rms_norm, gated_mlp, whole_product
 from spec_sdk_backends.matrix_vector import MatrixVectorTile, matrix_vector
 
 SCHEMA_VERSION = 1
@@ -113,9 +113,9 @@ class Weights:
         """With the launches that a block of several rows has; a residual is added where the next norm is made."""
         x_11I = self.x_11I
         if self.product.normed:
-            x_11I = add_rms_norm(x_11I, x_11I, self.gain_I, EPSILON)[1]
+            x_11I = add_rms_norm(x_11I, x_11I[None], self.gain_I, EPSILON)[1]
         if self.product.gated:
-            return gated_mlp(GatedMLP(projection, self.identity), x_11I)
+            return gated_mlp(GatedMLP(projection, self.identity), x_11I, whole_product)
         return projection(x_11I)
 
 
@@ -145,11 +145,12 @@ def compile_all(cases: Sequence[tuple[Product, MatrixVectorTile]]) -> None:
     torch.cuda.synchronize()
 
 
-def compile_beside(cases: Sequence[tuple[Product, MatrixVectorTile]]) -> None:
+def compile_beside(compile_cases: Callable[[Sequence[Any]], None], cases: Sequence[Any]) -> None:
+    """In several processes, each its share of the cases."""
     processes = max(1, min(14, len(os.sched_getaffinity(0)) - 1))
     shares = [cases[i::processes] for i in range(processes)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        pool.map(compile_all, shares)
+        pool.map(compile_cases, shares)
 
 
 @torch.no_grad()
@@ -166,7 +167,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
     products = [product for shape in options.shapes for product in products_of(shape)]
     if not options.chosen:
-        compile_beside([(product, tile) for product in products for tile in tiles_of(product)])
+        compile_beside(compile_all, [(product, tile) for product in products for tile in tiles_of(product)])
     for product in products:
         if time.monotonic() - began > options.seconds:
             report["left_out"].append(product.name)

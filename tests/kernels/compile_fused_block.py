@@ -1,5 +1,5 @@
-"""Compiles the kernels of :mod:`spec_sdk_backends.fused_block_kernels`, and products with one row, without a GPU
-(:mod:`machine_code`). For compute capability 90 launches overlap.
+"""Compiles the kernels of :mod:`spec_sdk_backends.fused_block_kernels`, and products with one row and with few, without
+a GPU (:mod:`machine_code`). For compute capability 90 launches overlap, and small operations sum the parts of products.
 
 Arguments: cases, each with commas between fp16, bf16 or fp32; head dim; heads of Q and of K; model dim; compute
 capability.
@@ -10,9 +10,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
 import triton  # type: ignore[import-untyped]
 
 from spec_sdk_backends.dependent_launches import SINCE
+from spec_sdk_backends.few_rows import ROWS, FewRowsTile
+from spec_sdk_backends.few_rows_kernel import few_rows_kernel
 from spec_sdk_backends.fused_block_kernels import (
     add_rms_norm_kernel,
     gated_activation_kernel,
@@ -34,7 +37,10 @@ def main(case: str) -> None:
     dtype, *numbers = case.split(",")
     head_dim, heads, kv_heads, width, capability = map(int, numbers)
     types = dict.fromkeys(FLOATS, f"*{dtype}") | {"epsilon": "fp32"}
-    overlapped = {"OVERLAPPED": capability // 10 >= SINCE}
+    overlapped: dict[str, Any] = {"OVERLAPPED": capability // 10 >= SINCE}
+    overlapped["PARTS"] = parts = 4 if overlapped["OVERLAPPED"] else 1
+    if parts > 1:
+        types |= dict.fromkeys(("added_ptr", "qkv_ptr", "gate_up_ptr", "part_ptr"), "*fp32")
     block = triton.next_power_of_2(width)
     norm: dict[str, Any] = {"M": width, "ADD": True, "BLOCK_M": block, **overlapped}
     compile_and_print(add_rms_norm_kernel, norm, types, norm_warps(block), 1, capability, case)
@@ -48,7 +54,13 @@ def main(case: str) -> None:
         product: dict[str, Any] = {"INPUTS": inputs, "OUTPUTS": 4 * width if gated else width, "NORMED": gated}
         product |= {"BIASED": False, "GATED": gated, "GELU": False, "ADDED": not gated, **overlapped}
         product |= {"BLOCK_O": tile.outputs, "BLOCK_I": tile.inputs}
-        compile_and_print(matrix_vector_kernel, product, types, tile.warps, 1, capability, case)
+        of_row = types | {"added_ptr": f"*{dtype}"}
+        compile_and_print(matrix_vector_kernel, product, of_row, tile.warps, 1, capability, case)
+    if overlapped["OVERLAPPED"] and dtype != "fp32":
+        few = FewRowsTile.choose(4 * width, width, torch.device("cpu"))
+        product = {"INPUTS": 4 * width, "OUTPUTS": width, "BIASED": False, "BLOCK_K": ROWS[-1], **overlapped}
+        product |= {"BLOCK_O": few.outputs, "BLOCK_I": few.inputs, "AHEAD": few.ahead, "STAGES": few.stages}
+        compile_and_print(few_rows_kernel, product, types, few.warps, few.stages, capability, case)
 
 
 if __name__ == "__main__":

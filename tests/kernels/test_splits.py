@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton")
 
 from spec_sdk_backends.speculative_attention import share_of_window
-from spec_sdk_backends.tree_attention import MAX_SPLITS, MIN_KEY_BLOCKS_PER_SPLIT, Tiling, choose_splits
+from spec_sdk_backends.tree_attention import MAX_SPLITS, Tiling, choose_splits
 
 H100 = SimpleNamespace(multi_processor_count=132, shared_memory_per_multiprocessor=228 * 1024)
 RTX_4090 = SimpleNamespace(multi_processor_count=128, shared_memory_per_multiprocessor=100 * 1024)
@@ -20,25 +20,25 @@ BF16 = torch.bfloat16
 @pytest.mark.parametrize(
     ("programs", "key_blocks", "splits"),
     [
-        (8, 1000, 33),
-        (9, 1000, 29),
+        (16, 1000, 33),
+        (18, 1000, 29),
         (1, 1000, MAX_SPLITS),
-        (8, 4 * MIN_KEY_BLOCKS_PER_SPLIT, 4),
-        (8, 3, 1),
+        (8, 32, 10),
+        (8, 5, 1),
         (500, 9000, 1),
     ],
 )
 def test_enough_programs_with_enough_keys(
     programs: int, key_blocks: int, splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One row of D = 128: two programs fit on a multiprocessor at once."""
+    """One row of D = 128: four programs fit on a multiprocessor at once, and have 96 keys in blocks of 32 or more."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: H100)
     tiling = Tiling.choose(1, 128, BF16)
     assert choose_splits(programs, key_blocks, torch.device("cuda"), tiling, BF16) == splits
 
 
 @pytest.mark.parametrize(
-    ("rows", "head_dim", "gpu", "at_once"), [(1, 64, H100, 2), (4096, 128, H100, 1), (1, 128, RTX_4090, 1)]
+    ("rows", "head_dim", "gpu", "at_once"), [(17, 64, H100, 2), (4096, 128, H100, 1), (17, 128, RTX_4090, 1)]
 )
 def test_programs_that_do_not_fit_beside_each_other_are_not_counted(
     rows: int, head_dim: int, gpu: SimpleNamespace, at_once: int, monkeypatch: pytest.MonkeyPatch

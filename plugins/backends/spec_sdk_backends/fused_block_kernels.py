@@ -7,7 +7,8 @@
 Each value is read once and written once, computed in float32 and rounded once (torch rounds after every step, so that
 results differ from its by rounding). No length is known to the host: padding, slots and columns of the cache are read
 on the device, and a launch depends on sizes alone, so that it may be captured in a graph. OVERLAPPED:
-:mod:`spec_sdk_backends.dependent_launches`.
+:mod:`spec_sdk_backends.dependent_launches`. What a product of few rows has written is summed where it is read: PARTS of
+the same shape, one behind the other (:mod:`spec_sdk_backends.few_rows_kernel`).
 
 Bytes moved from and to device memory, for K rows of e bytes per element: 4*K*M*e for sum and norm (3 where nothing is
 added), 2*K*(H + 2G)*D*e for rotation and storing, 3*K*I*e for the gate.
@@ -28,6 +29,15 @@ from spec_sdk_backends.dependent_launches import wait_for_the_launch_before
 
 
 @triton.jit
+def sum_of_parts(part_ptr, apart, real, PARTS: tl.constexpr):
+    """In float32, the sum over PARTS of what is at ``part_ptr`` and every ``apart`` elements behind it."""
+    total = tl.load(part_ptr, mask=real, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(part_ptr + part * apart, mask=real, other=0.0).to(tl.float32)
+    return total
+
+
+@triton.jit
 def add_rms_norm_kernel(
     h_ptr,
     added_ptr,
@@ -39,9 +49,10 @@ def add_rms_norm_kernel(
     ADD: tl.constexpr,
     OVERLAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    PARTS: tl.constexpr = 1,
 ):
-    """Row ``program_id(0)`` of h [K, M]: out = gain * s / sqrt(mean(s²) + epsilon), with s = h, or h + added, which is
-    stored in ``sum`` if ADD. The norm is of the sum as it is stored.
+    """Row ``program_id(0)`` of h [K, M]: out = gain * s / sqrt(mean(s²) + epsilon), with s = h, or h + added, of PARTS
+    [PARTS, K, M], which is stored in ``sum`` if ADD. The norm is of the sum as it is stored.
     """
     row = tl.program_id(0).to(tl.int64)
     m_M = tl.arange(0, BLOCK_M)
@@ -49,8 +60,8 @@ def add_rms_norm_kernel(
     wait_for_the_launch_before(OVERLAPPED)
     h_M = tl.load(h_ptr + row * M + m_M, mask=real_M, other=0.0)
     if ADD:
-        added_M = tl.load(added_ptr + row * M + m_M, mask=real_M, other=0.0)
-        h_M = (h_M.to(tl.float32) + added_M.to(tl.float32)).to(h_ptr.dtype.element_ty)
+        added_M = sum_of_parts(added_ptr + row * M + m_M, tl.num_programs(0) * M, real_M, PARTS)
+        h_M = (h_M.to(tl.float32) + added_M).to(h_ptr.dtype.element_ty)
         tl.store(sum_ptr + row * M + m_M, h_M, mask=real_M)
     x_M = h_M.to(tl.float32)
     scale = 1.0 / tl.sqrt_rn(tl.sum(x_M * x_M, 0) / M + epsilon)
@@ -91,8 +102,9 @@ def rotate_and_store_kernel(
     OVERLAPPED: tl.constexpr,
     BLOCK_X: tl.constexpr,
     HALF_D: tl.constexpr,
+    PARTS: tl.constexpr = 1,
 ):
-    """Row ``program_id(0)`` of qkv [K, H + 2G, D], and BLOCK_X of its heads: the H of Q, the G of K, those of V.
+    """Row ``program_id(0)`` of qkv [PARTS, K, H + 2G, D], and BLOCK_X of its heads: the H of Q, the G of K, those of V.
 
     NORMED: Q and K are normalised over D first, with their gains. Then they are rotated by cos and sin [K, D] in the
     half-split layout. Q goes to ``q_out`` [K, H, D]; CACHED: K and V of live rows go into the cache [S, G, C, D], in
@@ -105,8 +117,9 @@ def rotate_and_store_kernel(
     real_XD = (head_X < H + 2 * G)[:, None] & in_head_D[None, :]
     offset_XD = (row * (H + 2 * G) + head_X)[:, None] * D + half_D[None, :]
     wait_for_the_launch_before(OVERLAPPED)
-    low_XD = tl.load(qkv_ptr + offset_XD, mask=real_XD, other=0.0).to(tl.float32)
-    high_XD = tl.load(qkv_ptr + offset_XD + D // 2, mask=real_XD, other=0.0).to(tl.float32)
+    apart = tl.num_programs(0) * (H + 2 * G) * D
+    low_XD = sum_of_parts(qkv_ptr + offset_XD, apart, real_XD, PARTS)
+    high_XD = sum_of_parts(qkv_ptr + offset_XD + D // 2, apart, real_XD, PARTS)
     value_low_XD = low_XD
     value_high_XD = high_XD
     if NORMED:
@@ -173,15 +186,17 @@ def gated_activation_kernel(
     GELU: tl.constexpr,
     OVERLAPPED: tl.constexpr,
     BLOCK_I: tl.constexpr,
+    PARTS: tl.constexpr = 1,
 ):
-    """Row ``program_id(0)``, block ``program_id(1)``: out [K, I] = activation(gate) * up, of gate_up [K, 2I] with the
-    gate first; I is WIDTH. SiLU, or GELU by its tanh form.
+    """Row ``program_id(0)``, block ``program_id(1)``: out [K, I] = activation(gate) * up, of gate_up [PARTS, K, 2I]
+    with the gate first; I is WIDTH. SiLU, or GELU by its tanh form.
     """
     row = tl.program_id(0).to(tl.int64)
     i_I = tl.program_id(1) * BLOCK_I + tl.arange(0, BLOCK_I)
     real_I = i_I < WIDTH
     wait_for_the_launch_before(OVERLAPPED)
     gate_ptr = gate_up_ptr + row * 2 * WIDTH + i_I
-    gate_I = tl.load(gate_ptr, mask=real_I, other=0.0).to(tl.float32)
-    up_I = tl.load(gate_ptr + WIDTH, mask=real_I, other=0.0).to(tl.float32)
+    apart = tl.num_programs(0) * 2 * WIDTH
+    gate_I = sum_of_parts(gate_ptr, apart, real_I, PARTS)
+    up_I = sum_of_parts(gate_ptr + WIDTH, apart, real_I, PARTS)
     tl.store(out_ptr + row * WIDTH + i_I, gated(gate_I, up_I, GELU).to(out_ptr.dtype.element_ty), mask=real_I)

@@ -1,17 +1,18 @@
 """A decoder whose small operations are the kernels of :mod:`spec_sdk_backends.fused_block_kernels`.
 
 A block is four products, attention and four other launches; the residual of one sub-layer is added where the next one
-normalises. Of a pass over one token it is five launches beside attention, which have norms, gate and residuals in the
-products. Runners that need the stages get them from the kernels of several rows, and the values of one row from them
-are those by rounding. What takes derivatives, and a cache that attention cannot read in place, goes through torch.
+normalises, and so are the parts that products of few rows are made of. Of a pass over one token a block is five
+launches beside attention, which have norms, gate and residuals in the products. Runners that need the stages get them
+from the kernels of several rows and the library's products; the values differ by rounding. What takes derivatives, and
+a cache that attention cannot read in place, goes through torch.
 
 Legend: B requests, N rows of a request, M model dim, I MLP dim, H query heads, G KV heads, D head dim, S cache slots,
-C capacity of a slot.
+C capacity of a slot, P parts of a product, whose sum it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -20,8 +21,10 @@ import triton  # type: ignore[import-untyped]
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.ops.feed_forward import GatedMLP
+from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk_backends.dependent_launches import overlapped
+from spec_sdk_backends.few_rows import ROWS, product_of_few_rows, takes_few_rows
 from spec_sdk_backends.fused_block_kernels import (
     add_rms_norm_kernel,
     gated_activation_kernel,
@@ -79,20 +82,22 @@ class FusedDecoder(RestagedDecoder):
                 h_BNM = self._block_of_one_row(layer, h_BNM, work)
                 work.record(layer + 1, h_BNM)
             return h_BNM
+        few = h_BNM[..., 0].numel() in ROWS and self._takes_few_rows
+        product = product_of_few_rows if few else whole_product
         # what the sub-layer before has still to add
-        added_BNM: torch.Tensor | None = None
+        added_PBNM: torch.Tensor | None = None
         for layer in range(first, end):
             w = self.blocks[layer]
             assert w.input_norm_M is not None
-            h_BNM, x_BNM = add_rms_norm(h_BNM, added_BNM, w.input_norm_M, self.config.rms_norm_eps)
+            h_BNM, x_BNM = add_rms_norm(h_BNM, added_PBNM, w.input_norm_M, self.config.rms_norm_eps)
             if layer > first:
                 work.record(layer, h_BNM)
-            q_BNHD = self._rotated(layer, w.qkv(x_BNM), work, in_cache(layer, work))
-            a_BNM = self.project(layer, self.attend(layer, q_BNHD, work))
-            h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
-            added_BNM = gated_mlp(w.mlp, x_BNM)
-        if added_BNM is not None:
-            h_BNM = h_BNM + added_BNM
+            q_BNHD = self._rotated(layer, product(x_BNM, w.qkv), work, in_cache(layer, work))
+            a_PBNM = product(self.attend(layer, q_BNHD, work).flatten(2), w.output)
+            h_BNM, x_BNM = add_rms_norm(h_BNM, a_PBNM, w.post_norm_M, self.config.rms_norm_eps)
+            added_PBNM = gated_mlp(w.mlp, x_BNM, product)
+        if added_PBNM is not None:
+            h_BNM = h_BNM + whole(added_PBNM, h_BNM.dtype)
             work.record(end, h_BNM)
         return h_BNM
 
@@ -100,12 +105,16 @@ class FusedDecoder(RestagedDecoder):
     def _takes_one_row(self) -> bool:
         return all(map(takes_one_row, self.blocks))
 
+    @cached_property
+    def _takes_few_rows(self) -> bool:
+        return all(takes_few_rows(block, self.device) for block in self.blocks)
+
     def _block_of_one_row(self, layer: int, h_11M: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """The block's output, with norms, gate and residuals in the products."""
         w, epsilon = self.blocks[layer], self.config.rms_norm_eps
         assert isinstance(w.mlp, GatedMLP)
         qkv_11X = matrix_vector(h_11M, w.qkv, gain_I=w.input_norm_M, epsilon=epsilon)
-        o_11HD = self.attend(layer, self._rotated(layer, qkv_11X, work, in_cache(layer, work)), work)
+        o_11HD = self.attend(layer, self._rotated(layer, qkv_11X[None], work, in_cache(layer, work)), work)
         h_11M = matrix_vector(o_11HD.flatten(2), w.output, added_11O=h_11M)
         up, down, activation = w.mlp.gate_up, w.mlp.down, w.mlp.activation
         active_11I = matrix_vector(h_11M, up, gain_I=w.post_norm_M, epsilon=epsilon, activation=activation)
@@ -119,35 +128,36 @@ class FusedDecoder(RestagedDecoder):
         B, N = h_BNM.shape[:2]
         k_BNGD, v_BNGD = h_BNM.new_empty((2, B, N, self.config.num_kv_heads, self.config.head_dim)).unbind(0)
         stored = (k_BNGD.transpose(1, 2), v_BNGD.transpose(1, 2), None)
-        q_BNHD = self._rotated(layer, self.blocks[layer].qkv(self.attention_input(layer, h_BNM, work)), work, stored)
+        qkv_1BNX = whole_product(self.attention_input(layer, h_BNM, work), self.blocks[layer].qkv)
+        q_BNHD = self._rotated(layer, qkv_1BNX, work, stored)
         return q_BNHD, k_BNGD, v_BNGD
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             return super().post_attention(layer, h_BNM, a_BNM)
         w = self.blocks[layer]
-        h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
-        return h_BNM + gated_mlp(w.mlp, x_BNM)
+        h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM[None], w.post_norm_M, self.config.rms_norm_eps)
+        return h_BNM + gated_mlp(w.mlp, x_BNM, whole_product)[0]
 
     def _rotated(
         self,
         layer: int,
-        qkv_BNX: torch.Tensor,
+        qkv_PBNX: torch.Tensor,
         work: Rotations,
         stored: tuple[torch.Tensor, torch.Tensor, PassInputs | None],
     ) -> torch.Tensor:
-        """Q [B, N, H, D], rotated, of qkv [B, N, (H + 2G)·D]. ``stored``: where K and V [S, G, C, D] go, with the
-        inputs that say at which slots and columns; without inputs, to [B, G, N, D].
+        """Q [B, N, H, D], rotated, of the parts of qkv [P, B, N, (H + 2G)·D]. ``stored``: where K and V [S, G, C, D]
+        go, with the inputs that say at which slots and columns; without inputs, to [B, G, N, D].
         """
         w, c = self.blocks[layer], self.config
         k_SGCD, v_SGCD, inputs = stored
-        B, N = qkv_BNX.shape[:2]
+        B, N = qkv_PBNX.shape[1:3]
         H, G, D = c.num_heads, c.num_kv_heads, c.head_dim
-        qkv = qkv_BNX.contiguous()
-        q_BNHD = qkv.new_empty((B, N, H, D))
+        qkv = qkv_PBNX.contiguous()
+        q_BNHD = qkv.new_empty((B, N, H, D), dtype=self.dtype)
         cos_BN1D, sin_BN1D = (turned.contiguous() for turned in self.rotation(layer, work))
         # tensors that are not read stand for those that there are none of
-        gains = (qkv, qkv) if w.q_norm_D is None else (w.q_norm_D, w.k_norm_D)
+        gains = (cos_BN1D, cos_BN1D) if w.q_norm_D is None else (w.q_norm_D, w.k_norm_D)
         places = (qkv,) * 3 if inputs is None else (inputs.slot_B, inputs.write_at_B, inputs.live_B)
         heads = HEADS_AT_ONCE if qkv.is_cuda else triton.next_power_of_2(H + 2 * G)
         rotate_and_store_kernel[(B * N, triton.cdiv(H + 2 * G, heads))](
@@ -170,6 +180,7 @@ class FusedDecoder(RestagedDecoder):
             CACHED=inputs is not None,
             BLOCK_X=heads,
             HALF_D=triton.next_power_of_2(D // 2),
+            PARTS=len(qkv),
             num_warps=ROTATION_WARPS,
             **overlapped(qkv.device),
         )
@@ -187,10 +198,26 @@ def in_cache(layer: int, work: ForwardPass) -> tuple[torch.Tensor, torch.Tensor,
     return k_1SGCD[0], v_1SGCD[0], work.inputs
 
 
+Product = Callable[[torch.Tensor, Projection], torch.Tensor]
+"""Of rows [B, N, I] with a matrix, in parts [P, B, N, O]."""
+
+
+def whole_product(x_BNI: torch.Tensor, projection: Projection) -> torch.Tensor:
+    """In one part."""
+    return projection(x_BNI)[None]
+
+
+def whole(part_PBNM: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The sum of the parts."""
+    return part_PBNM[0] if len(part_PBNM) == 1 else part_PBNM.sum(0).to(dtype)
+
+
 def add_rms_norm(
     h: torch.Tensor, added: torch.Tensor | None, gain_M: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """h + added, or h itself without any, and its norm times the gain: both […, M], in h's dtype."""
+    """h + the sum of the parts ``added`` [P, …, M], or h itself without any, and its norm times the gain: both […, M],
+    in h's dtype.
+    """
     M = h.shape[-1]
     h = h.contiguous()
     normed, total = torch.empty_like(h), h if added is None else torch.empty_like(h)
@@ -206,6 +233,7 @@ def add_rms_norm(
             M=M,
             ADD=added is not None,
             BLOCK_M=block,
+            PARTS=1 if added is None else len(added),
             num_warps=norm_warps(block),
             **overlapped(h.device),
         )
@@ -217,12 +245,12 @@ def norm_warps(block: int) -> int:
     return min(32, max(1, block // 256))
 
 
-def gated_mlp(mlp: object, x_BNM: torch.Tensor) -> torch.Tensor:
-    """The MLP of normalised rows [B, N, M]."""
+def gated_mlp(mlp: object, x_BNM: torch.Tensor, product: Product) -> torch.Tensor:
+    """The MLP of normalised rows [B, N, M], in parts [P, B, N, M]."""
     assert isinstance(mlp, GatedMLP)
-    gate_up = mlp.gate_up(x_BNM).contiguous()
+    gate_up = product(x_BNM, mlp.gate_up).contiguous()
     width = gate_up.shape[-1] // 2
-    active = gate_up.new_empty((*gate_up.shape[:-1], width))
+    active = x_BNM.new_empty((*x_BNM.shape[:-1], width))
     if active.numel():
         gated_activation_kernel[(active.numel() // width, triton.cdiv(width, BLOCK_I))](
             gate_up,
@@ -230,7 +258,8 @@ def gated_mlp(mlp: object, x_BNM: torch.Tensor) -> torch.Tensor:
             WIDTH=width,
             GELU=mlp.activation != "silu",
             BLOCK_I=BLOCK_I,
+            PARTS=len(gate_up),
             num_warps=4,
             **overlapped(active.device),
         )
-    return mlp.down(active)
+    return product(active, mlp.down)

@@ -24,8 +24,11 @@ from spec_sdk_backends.tree_attention_kernel import (
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_DIM = 256
-# A split is worth its share of the combine kernel only with some blocks of keys to itself
-MIN_KEY_BLOCKS_PER_SPLIT = 4
+# A split is worth its share of the combine kernel only with some keys to itself: fewer where a block of rows is small,
+# and waits for its keys more than it works on them
+KEYS_OF_A_SPLIT = 256
+KEYS_OF_A_SMALL_SPLIT = 96
+SMALL_BLOCK = 16
 MAX_SPLITS = 64
 # Most parts that a compiled kernel combines, of which it loads so many in any case
 SPLITS_OF_A_KERNEL = (4, 16, MAX_SPLITS)
@@ -39,15 +42,20 @@ LOOKED_AT_ONCE = 1024
 # Per bytes of an element and padded head dim: most rows of a block, keys of a block, stages, warps. As many stages as
 # 99 KiB of shared memory hold (compute capability 8.6; tests/kernels/compile_kernels.py prints what a kernel takes):
 # two would wait for all copies in every step. Where many rows leave no room for three, blocks of keys are smaller, and
-# where four warps would have to spill registers there are eight (tests/kernels/test_compiles.py).
+# where four warps would have to spill registers there are eight (tests/kernels/test_compiles.py). Of one token, whose
+# pass is a chain of launches that overlap, a program takes few registers: what the next launch begins with has room
+# beside it (8B on an H200: 4.35 ms a pass with 64 keys and four warps, 4.02 with 32 and two).
 TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {
-    (2, 64): ((64, 64, 4, 4), (128, 64, 4, 8)),
-    (2, 128): ((32, 64, 3, 4), (64, 32, 4, 4), (128, 32, 4, 8)),
+    (2, 64): ((16, 32, 3, 2), (64, 64, 4, 4), (128, 64, 4, 8)),
+    (2, 128): ((16, 32, 3, 2), (32, 64, 3, 4), (64, 32, 4, 4), (128, 32, 4, 8)),
     (2, 256): ((32, 32, 3, 4), (64, 16, 3, 8)),
     (4, 64): ((16, 64, 3, 4), (64, 32, 3, 4)),
     (4, 128): ((16, 32, 3, 4), (32, 16, 3, 4)),
     (4, 256): ((16, 16, 3, 8),),
 }
+# Rows of a tree of 64 nodes and four heads, up to which smaller blocks are faster: there are more programs
+SMALL_TREE = 256
+SMALL_TREE_BLOCK = 64
 # Registers of a multiprocessor, of every NVIDIA GPU since 2014, and most that a thread has, as they are handed out
 REGISTERS = 65536
 THREAD_REGISTERS = 256
@@ -70,9 +78,15 @@ class Tiling:
         """Tiling for ``rows`` = N*R rows a KV head, in blocks of 16 (tl.dot's least) to 128."""
         padded = max(16, triton.next_power_of_2(head_dim))
         tiles = TILES[dtype.itemsize, max(64, padded)]
-        block_rows = min(tiles[-1][0], max(16, triton.next_power_of_2(rows)))
+        most = min(tiles[-1][0], SMALL_TREE_BLOCK if rows <= SMALL_TREE else tiles[-1][0])
+        block_rows = min(most, max(SMALL_BLOCK, triton.next_power_of_2(rows)))
         _, keys, stages, warps = next(tile for tile in tiles if block_rows <= tile[0])
         return Tiling(block_rows, keys, padded, warps, stages)
+
+    @property
+    def least_blocks(self) -> int:
+        """Blocks of keys that a split has at least."""
+        return -(-(KEYS_OF_A_SMALL_SPLIT if self.rows <= SMALL_BLOCK else KEYS_OF_A_SPLIT) // self.keys)
 
     def resident(self, itemsize: int, shared: int) -> int:
         """How many programs a multiprocessor with so many bytes of shared memory runs at once, at least."""
@@ -265,9 +279,10 @@ def _launch(
         seen = keys if spec.window is None else min(keys, spec.window + key_end_BT.shape[1])
         blocks = triton.cdiv(seen, tiling.keys)
         splits = choose_splits(row_blocks * L * B * G, blocks, q_LBNHD.device, tiling, q_LBNHD.dtype)
-        if splits > 1 and key_end_BT.shape[1] <= tiling.keys:
-            # the kernel gives a tree of one block a split of its own
-            splits = min(splits + 1, MAX_SPLITS)
+        if splits > 1 and key_end_BT.shape[1] <= tiling.keys and splits not in SPLITS_OF_A_KERNEL:
+            # the kernel gives a tree of one block a split of its own; a further one costs nothing, unless a larger
+            # kernel has to combine it
+            splits += 1
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"{splits} splits: 1 to {MAX_SPLITS} can be combined")
     parts = splits if splits > 1 else 0
@@ -359,15 +374,17 @@ def choose_splits(
     device: torch.device,
     tiling: Tiling,
     dtype: torch.dtype,
-    least_blocks: int = MIN_KEY_BLOCKS_PER_SPLIT,
+    least_blocks: int | None = None,
 ) -> int:
-    """As many splits as fill every multiprocessor once, each with ``least_blocks`` or more; 1 off the GPU."""
+    """As many splits as fill every multiprocessor once, each with ``least_blocks`` or more (None: as the tiling says);
+    1 off the GPU.
+    """
     if device.type != "cuda":
         return 1
     properties = torch.cuda.get_device_properties(device)
     at_once = tiling.resident(dtype.itemsize, properties.shared_memory_per_multiprocessor)
     wanted = at_once * properties.multi_processor_count // programs
-    return max(1, min(wanted, key_blocks // least_blocks, MAX_SPLITS))
+    return max(1, min(wanted, key_blocks // (least_blocks or tiling.least_blocks), MAX_SPLITS))
 
 
 def combining(rows: int, elements: int) -> tuple[int, int]:
