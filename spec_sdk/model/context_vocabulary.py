@@ -47,6 +47,20 @@ def with_lowest_tokens(executor: TorchExecutor, tokens: int, option: str) -> Tor
     return executor.of_decoder(decoder.with_head(reduced(head, decoder.embedding, token_R, executor.ops)))
 
 
+def with_all_tokens(executor: TorchExecutor) -> TorchExecutor:
+    """The same model, its weights shared, with an output head over all tokens.
+
+    ``executor`` is one that :func:`why_no_context` has nothing against.
+    """
+    decoder, head = executor.decoder, executor.decoder.output_head
+    assert isinstance(head, ReducedVocabularyHead) and head.rows_of_tokens is not None
+    if head.rows_of_tokens is decoder.embedding:
+        whole = decoder.embedding.tied_head(executor.ops)
+    else:
+        whole = executor.ops.projection(head.rows_of_tokens(torch.arange(head.outputs, device=decoder.device)))
+    return executor.of_decoder(decoder.with_head(whole))
+
+
 def why_no_context(executor: Executor) -> str | None:
     """Why the tokens of a request's text cannot be added to what a model can draft; None if they can."""
     head = executor.decoder.output_head if isinstance(executor, TorchExecutor) else None

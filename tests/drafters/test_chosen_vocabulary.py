@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 from spec_sdk.contracts import Budget, RequestState, SamplingParams
 from spec_sdk.errors import UserError
 from spec_sdk.model.context_vocabulary import ContextVocabulary, with_lowest_tokens
+from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
 from spec_sdk.registry import Registry
-from spec_sdk.testing import check_drafter
+from spec_sdk.testing import StaticOps, check_drafter, repeated
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_backends.native.library import find
@@ -127,6 +129,34 @@ def test_without_the_text_only_the_lowest_ids_are_drafted() -> None:
     asked, drafter = request([9, 60, 17]), drafter_of(vocabulary=4, context_vocabulary=False, width=3)
     drafter.start([asked.view])
     assert set(drafter.propose([asked.view], [Budget(3)])[0].token_N[1:]) <= {0, 1, 2, 3}
+
+
+# a tied head, and one of its own
+@pytest.mark.parametrize("name", ["smollm", "llama2"])
+def test_where_passes_are_single_launches_all_tokens_are_drafted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All levels are one launch then, and its tokens those of the model before it was reduced."""
+    whole = GraphExecutor(load_decoder(ModelTensors(name, 3), CPU, torch.float32), StaticOps(), repeated)
+    few = with_lowest_tokens(whole, FEW, "drafter.vocabulary")
+
+    def proposed(executor: TorchExecutor, **options: Any) -> tuple[Any, list[int]]:
+        models = TinyModels()
+        models._draft = replace(models._draft, executor=executor)
+        drafter, asked = drafter_of(models, width=1, **options), request([9, 3, 60, 17, 9])
+        drafter.start([asked.view])
+        return drafter.session, list(drafter.propose([asked.view], [Budget(4)])[0].token_N)
+
+    _, expected_N = proposed(whole)
+    assert any(token >= FEW for token in expected_N[1:])
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "grow", lambda *_: pytest.fail("a level was fed by itself"))
+        session, token_N = proposed(few)
+    assert token_N == expected_N and session.context_vocabulary is None
+    head, embedding = session.executor.decoder.output_head, whole.decoder.embedding
+    assert not isinstance(head, ReducedVocabularyHead) and embedding.shared_by(head) == (name == "smollm")
+    without, of_few = proposed(few, context_vocabulary=False)
+    assert without.context_vocabulary is None and max(of_few[1:]) < FEW
+    for asked_for in ({"vocabulary": 4}, {"context_vocabulary": True}):
+        assert proposed(whole if "vocabulary" in asked_for else few, **asked_for)[0].context_vocabulary is not None
 
 
 @pytest.mark.parametrize("options", [{"width": 3}, {"growth": "dynamic", "width": 3}, {"children": "with_replacement"}])

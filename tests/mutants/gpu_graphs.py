@@ -23,6 +23,7 @@ AT_ONCE = f"{OF_LEVELS}::test_levels_at_once_are_those_of_one_after_the_other"
 AHEAD, OF_AHEAD = "spec_sdk/engine/pass_ahead.py", "tests/engine/test_pass_ahead.py"
 ONE_ROW, OF_ONE_ROW = PACKAGE + "matrix_vector_kernel.py", "tests/kernels/test_matrix_vector.py::test_a_product"
 APART = "tests/kernels/test_tree_attention.py"
+FEW_ROWS, OF_FEW_ROWS = PACKAGE + "few_rows_kernel.py", "tests/kernels/test_few_rows.py"
 
 GPU_GRAPHS = (
     Mutant(
@@ -66,6 +67,41 @@ GPU_GRAPHS = (
         "        w_OI = next_w_OI\n",
         "",
         (OF_ONE_ROW,),
+    ),
+    Mutant(
+        "few rows: every part has the bias",
+        FEW_ROWS,
+        "tl.where(part == 0, o_O, OUTPUTS) < OUTPUTS",
+        "real_O",
+        (f"{OF_FEW_ROWS}::test_parts_of_a_product",),
+    ),
+    Mutant(
+        "few rows: the inputs that are left over are no part's",
+        FEW_ROWS,
+        "(INPUTS + BLOCK_I * PARTS - 1) // (BLOCK_I * PARTS)",
+        "tl.constexpr(max(1, INPUTS // (BLOCK_I * PARTS)))",
+        (f"{OF_FEW_ROWS}::test_parts_of_a_product",),
+    ),
+    Mutant(
+        "few rows: the last part is not summed",
+        PACKAGE + "fused_block_kernels.py",
+        "for part in tl.static_range(1, PARTS):",
+        "for part in tl.static_range(1, max(1, PARTS - 1)):",
+        (f"{OF_FEW_ROWS}::test_small_operations_sum_the_parts",),
+    ),
+    Mutant(
+        "few rows: of any number of rows",
+        PACKAGE + "fused_decoder.py",
+        "few = h_BNM[..., 0].numel() in ROWS and self._takes_few_rows",
+        "few = self._takes_few_rows",
+        (f"{OF_FEW_ROWS}::test_other_numbers_of_rows_are_the_library_s",),
+    ),
+    Mutant(
+        "draft vocabulary: some tokens only where passes are single launches",
+        "plugins/drafters/spec_sdk_drafters/chosen_vocabulary.py",
+        "if adds_text and executor.one_launch and why_no_context(executor) is None:",
+        "if False:",
+        ("tests/drafters/test_chosen_vocabulary.py::test_where_passes_are_single_launches_all_tokens_are_drafted",),
     ),
     Mutant(
         "attention: no split has the tree that comes behind the prefix",

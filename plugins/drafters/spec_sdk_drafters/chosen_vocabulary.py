@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from spec_sdk.contracts import option
 from spec_sdk.errors import UserError
 from spec_sdk.model.compilation import choice_of
-from spec_sdk.model.context_vocabulary import ContextVocabulary, why_no_context, with_lowest_tokens
+from spec_sdk.model.context_vocabulary import ContextVocabulary, why_no_context, with_all_tokens, with_lowest_tokens
 from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.executor import Executor
@@ -39,14 +39,23 @@ def context_vocabulary_option() -> Any:
         choices={
             True: "",
             False: "",
-            "auto": "where the draft model can draft some tokens only, and rows of others are at hand",
+            "auto": "where the draft model can draft some tokens only, and rows of others are at hand; on a GPU a "
+            "draft model drafts all tokens instead",
         },
     )
 
 
 def reduced_to(executor: Executor, options: VocabularyOptions) -> Executor:
-    """The executor with the output head that ``vocabulary`` asks for. Raises UserError where it cannot have it."""
+    """The executor with the output head that the options ask for. Raises UserError where it cannot have it.
+
+    Where passes are single launches, a product with all rows takes less than what a head that differs from level to
+    level does: a launch and a wait for each.
+    """
     if options.vocabulary is None:
+        adds_text = choice_of(options.context_vocabulary, "drafter.context_vocabulary") == "auto"
+        if adds_text and executor.one_launch and why_no_context(executor) is None:
+            assert isinstance(executor, TorchExecutor)
+            return with_all_tokens(executor)
         return executor
     if not isinstance(executor, TorchExecutor) or executor.config.encoder is not None:
         raise UserError("drafter.vocabulary: is for decoders that run in torch; leave it at null")
