@@ -44,7 +44,8 @@ def main(case: str) -> None:
     block = triton.next_power_of_2(width)
     norm: dict[str, Any] = {"M": width, "ADD": True, "BLOCK_M": block, **overlapped}
     compile_and_print(add_rms_norm_kernel, norm, types, norm_warps(block), 1, capability, case)
-    rotation: dict[str, Any] = {"H": heads, "G": kv_heads, "D": head_dim, "NORMED": True, "CACHED": True}
+    rotation: dict[str, Any] = {"H": heads, "G": kv_heads, "D": head_dim}
+    rotation |= dict.fromkeys(("NORMED", "CACHED", "TABLED"), True)
     rotation |= {"BLOCK_X": HEADS_AT_ONCE, "HALF_D": triton.next_power_of_2(head_dim // 2)} | overlapped
     compile_and_print(rotate_and_store_kernel, rotation, types, ROTATION_WARPS, 1, capability, case)
     gate: dict[str, Any] = {"WIDTH": 4 * width, "GELU": False, "BLOCK_I": BLOCK_I, **overlapped}

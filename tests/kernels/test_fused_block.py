@@ -89,24 +89,27 @@ def test_the_gate(activation: Any, device: torch.device) -> None:
     assert gated_mlp(far, torch.ones((1, 1, 1), device=device), whole_product).item() == 0.0
 
 
+@pytest.mark.parametrize("tabled", [False, True])
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("head_dim", [16, 24])
-def test_rotated_and_stored(head_dim: int, normed: bool, device: torch.device) -> None:
+def test_rotated_and_stored(head_dim: int, normed: bool, tabled: bool, device: torch.device) -> None:
     """Of three requests of other lengths, in slots out of order; what belongs to others stays as it was."""
     B, N, H, G, D, S, C = 3, 4, 4, 2, head_dim, 5, 12
     requests = [RequestRows.chain(slot, prefix, [1] * rows) for slot, prefix, rows in ((4, 0, 4), (0, 7, 1), (2, 5, 3))]
     inputs = PassInputs.of("chain", requests, device)
     qkv_BNXD = random(B, N, H + 2 * G, D, seed=0, device=device)
     q_gain_D, k_gain_D = (random(D, seed=seed, device=device) for seed in (1, 2))
-    angle_BN1D = random(B, N, 1, D // 2, seed=3, device=device).repeat(1, 1, 1, 2)
+    angle_CD = random(C, D // 2, seed=3, device=device).repeat(1, 2)
+    angle_BN1D = angle_CD[inputs.position_BN][:, :, None]
     cos_BN1D, sin_BN1D = angle_BN1D.cos(), 1.1 * angle_BN1D.sin()
+    cos, sin = (angle_CD.cos(), 1.1 * angle_CD.sin()) if tabled else (cos_BN1D, sin_BN1D)
     q_BNHD = torch.empty((B, N, H, D), device=device)
     k_SGCD, v_SGCD = torch.full((2, S, G, C, D), 7.0, device=device).unbind(0)
     expected_k, expected_v = k_SGCD.clone(), v_SGCD.clone()
     rotate_and_store_kernel[(B * N, 2)](
-        qkv_BNXD, q_gain_D, k_gain_D, cos_BN1D, sin_BN1D, inputs.slot_B, inputs.write_at_B, inputs.live_B,
+        qkv_BNXD, q_gain_D, k_gain_D, cos, sin, inputs.position_BN, inputs.slot_B, inputs.write_at_B, inputs.live_B,
         q_BNHD, k_SGCD, v_SGCD, *k_SGCD.stride()[:3], *v_SGCD.stride()[:3], N, EPSILON,
-        H=H, G=G, D=D, NORMED=normed, CACHED=True, OVERLAPPED=False, BLOCK_X=4, HALF_D=16, num_warps=2,
+        H=H, G=G, D=D, NORMED=normed, CACHED=True, TABLED=tabled, OVERLAPPED=False, BLOCK_X=4, HALF_D=16, num_warps=2,
     )  # fmt: skip
     wide = qkv_BNXD.double()
     q, k, v = wide[:, :, :H], wide[:, :, H : H + G], wide[:, :, H + G :]
@@ -247,9 +250,9 @@ def test_heads_that_lie_far_apart_in_the_cache() -> None:
     qkv_XD = torch.arange(1.0, 1 + (H + 2 * G) * D)
     none, one, zero = torch.empty(0), torch.ones(D), torch.zeros(1, dtype=torch.int32)
     rotate_and_store_kernel[(1, 1)](
-        qkv_XD, none, none, one, torch.zeros(D), zero, zero, zero + 1, torch.empty(H * D), k_ptr, v_ptr,
+        qkv_XD, none, none, one, torch.zeros(D), none, zero, zero, zero + 1, torch.empty(H * D), k_ptr, v_ptr,
         0, stride, D, 0, stride, D, 1, EPSILON,
-        H=H, G=G, D=D, NORMED=False, CACHED=True, OVERLAPPED=False, BLOCK_X=8, HALF_D=1, num_warps=1,
+        H=H, G=G, D=D, NORMED=False, CACHED=True, TABLED=False, OVERLAPPED=False, BLOCK_X=8, HALF_D=1, num_warps=1,
     )  # fmt: skip
     for first, base in ((H, k_ptr), (H + G, v_ptr)):
         for head in range(G):

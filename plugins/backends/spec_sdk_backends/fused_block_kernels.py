@@ -14,7 +14,7 @@ Bytes moved from and to device memory, for K rows of e bytes per element: 4*K*M*
 added), 2*K*(H + 2G)*D*e for rotation and storing, 3*K*I*e for the gate.
 
 Legend: B requests, N rows of a request, K = B*N rows, M model dim, I MLP dim, H query heads, G KV heads, D head dim;
-in the kernels X heads of Q, K and V, and M, D, I of a block, padded to a power of two.
+P positions; in the kernels X heads of Q, K and V, and M, D, I of a block, padded to a power of two.
 """
 
 # triton's compiler reads annotations and knows only its own
@@ -72,7 +72,7 @@ def add_rms_norm_kernel(
 @triton.jit(
     # as for the tree attention kernel: these change from pass to pass
     do_not_specialize=["N"],
-    do_not_specialize_on_alignment=["slot_ptr", "write_at_ptr", "live_ptr"],
+    do_not_specialize_on_alignment=["position_ptr", "slot_ptr", "write_at_ptr", "live_ptr"],
 )
 def rotate_and_store_kernel(
     qkv_ptr,
@@ -80,6 +80,7 @@ def rotate_and_store_kernel(
     k_gain_ptr,
     cos_ptr,
     sin_ptr,
+    position_ptr,
     slot_ptr,
     write_at_ptr,
     live_ptr,
@@ -99,6 +100,7 @@ def rotate_and_store_kernel(
     D: tl.constexpr,
     NORMED: tl.constexpr,
     CACHED: tl.constexpr,
+    TABLED: tl.constexpr,
     OVERLAPPED: tl.constexpr,
     BLOCK_X: tl.constexpr,
     HALF_D: tl.constexpr,
@@ -106,9 +108,10 @@ def rotate_and_store_kernel(
 ):
     """Row ``program_id(0)`` of qkv [PARTS, K, H + 2G, D], and BLOCK_X of its heads: the H of Q, the G of K, those of V.
 
-    NORMED: Q and K are normalised over D first, with their gains. Then they are rotated by cos and sin [K, D] in the
-    half-split layout. Q goes to ``q_out`` [K, H, D]; CACHED: K and V of live rows go into the cache [S, G, C, D], in
-    the request's slot at its column ``write_at`` + row; otherwise those of all rows to [B, G, N, D], by the strides.
+    NORMED: Q and K are normalised over D first, with their gains. Then they are rotated in the half-split layout by cos
+    and sin [K, D], those of the rows; TABLED: [P, D], those of all positions, of which the rows have ``position`` [K].
+    Q goes to ``q_out`` [K, H, D]; CACHED: K and V of live rows go into the cache [S, G, C, D], in the request's slot at
+    its column ``write_at`` + row; otherwise those of all rows to [B, G, N, D], by the strides.
     """
     row = tl.program_id(0).to(tl.int64)
     head_X = tl.program_id(1) * BLOCK_X + tl.arange(0, BLOCK_X)
@@ -132,7 +135,10 @@ def rotate_and_store_kernel(
         k_high_1D = tl.load(k_gain_ptr + D // 2 + half_D, mask=in_head_D, other=0.0).to(tl.float32)[None, :]
         low_XD = low_XD * scale_X1 * tl.where(of_q_X1, q_low_1D, k_low_1D)
         high_XD = high_XD * scale_X1 * tl.where(of_q_X1, q_high_1D, k_high_1D)
-    angle_D = row * D + half_D
+    turn = row
+    if TABLED:
+        turn = tl.load(position_ptr + row).to(tl.int64)
+    angle_D = turn * D + half_D
     cos_low_D = tl.load(cos_ptr + angle_D, mask=in_head_D, other=0.0).to(tl.float32)
     cos_high_D = tl.load(cos_ptr + angle_D + D // 2, mask=in_head_D, other=0.0).to(tl.float32)
     sin_low_D = tl.load(sin_ptr + angle_D, mask=in_head_D, other=0.0).to(tl.float32)

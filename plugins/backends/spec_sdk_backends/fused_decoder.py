@@ -20,6 +20,7 @@ import triton  # type: ignore[import-untyped]
 
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
+from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs
@@ -73,6 +74,10 @@ class FusedDecoder(RestagedDecoder):
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         return FusedDecoder(super().subset(layers))
+
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> Sequence[Rotation]:
+        # the kernel looks them up itself
+        return RotationsAt(self._rotary, position_BN, positions)
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if torch.is_grad_enabled() or not work.cache.in_place:
@@ -155,16 +160,21 @@ class FusedDecoder(RestagedDecoder):
         H, G, D = c.num_heads, c.num_kv_heads, c.head_dim
         qkv = qkv_PBNX.contiguous()
         q_BNHD = qkv.new_empty((B, N, H, D), dtype=self.dtype)
-        cos_BN1D, sin_BN1D = (turned.contiguous() for turned in self.rotation(layer, work))
+        rotations, index = work.rotations, self.rotation_index(layer)
+        if tabled := isinstance(rotations, RotationsAt):
+            (cos, sin), position = rotations.tables[index], rotations.position_BN.contiguous()
+        else:
+            (cos, sin), position = (turned.contiguous() for turned in rotations[index]), qkv
         # tensors that are not read stand for those that there are none of
-        gains = (cos_BN1D, cos_BN1D) if w.q_norm_D is None else (w.q_norm_D, w.k_norm_D)
+        gains = (cos, cos) if w.q_norm_D is None else (w.q_norm_D, w.k_norm_D)
         places = (qkv,) * 3 if inputs is None else (inputs.slot_B, inputs.write_at_B, inputs.live_B)
         heads = HEADS_AT_ONCE if qkv.is_cuda else triton.next_power_of_2(H + 2 * G)
         rotate_and_store_kernel[(B * N, triton.cdiv(H + 2 * G, heads))](
             qkv,
             *gains,
-            cos_BN1D,
-            sin_BN1D,
+            cos,
+            sin,
+            position,
             *places,
             q_BNHD,
             k_SGCD,
@@ -178,6 +188,7 @@ class FusedDecoder(RestagedDecoder):
             D=D,
             NORMED=w.q_norm_D is not None,
             CACHED=inputs is not None,
+            TABLED=tabled,
             BLOCK_X=heads,
             HALF_D=triton.next_power_of_2(D // 2),
             PARTS=len(qkv),
