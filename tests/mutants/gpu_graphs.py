@@ -97,6 +97,27 @@ GPU_GRAPHS = (
         (f"{OF_FEW_ROWS}::test_other_numbers_of_rows_are_the_library_s",),
     ),
     Mutant(
+        "greedy choices: of two largest the later",
+        PACKAGE + "greedy_choice_kernels.py",
+        "tl.min(tl.where(value_X == top, number_X, 2147483647), 0)",
+        "tl.max(tl.where(value_X == top, number_X, -1), 0)",
+        ("tests/kernels/test_greedy_choice.py",),
+    ),
+    Mutant(
+        "greedy choices: NaN is no largest",
+        PACKAGE + "greedy_choice_kernels.py",
+        '    logit_V = tl.where(logit_V == logit_V, logit_V, float("inf"))\n',
+        '    logit_V = tl.where(logit_V == logit_V, logit_V, float("-inf"))\n',
+        ("tests/kernels/test_greedy_choice.py",),
+    ),
+    Mutant(
+        "rotation: of the row's number, not of its position",
+        PACKAGE + "fused_block_kernels.py",
+        "        turn = tl.load(position_ptr + row).to(tl.int64)\n",
+        "        turn = row\n",
+        ("tests/kernels/test_fused_block.py::test_rotated_and_stored",),
+    ),
+    Mutant(
         "draft vocabulary: some tokens only where passes are single launches",
         "plugins/drafters/spec_sdk_drafters/chosen_vocabulary.py",
         "if adds_text and executor.one_launch and why_no_context(executor) is None:",

@@ -28,6 +28,7 @@ from spec_sdk.ops import (
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk_backends.fused_multi_step import multi_step
+from spec_sdk_backends.greedy_choice import greedy_choices
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import (
     DTYPES,
@@ -77,12 +78,13 @@ class TritonOps(Ops):
     def accept_in_pass(
         self, rule: str | Rule, unscored: Sequence[UnscoredTree], logits: LogitsToCome
     ) -> DecisionsInPass | None:
-        """``multi_step`` of trees that are drawn without filters, from tables (:class:`TablesInUse`); else as the
-        reference does.
+        """``greedy`` as the reference does, the choices by kernels; ``multi_step`` of trees that are drawn without
+        filters, from tables (:class:`TablesInUse`).
         """
         if rule == "multi_step" and self._tables is not None:
             return self._tables.multi_step(unscored, logits)
-        return super().accept_in_pass(rule, unscored, logits)
+        decisions = super().accept_in_pass(rule, unscored, logits)
+        return decisions and dataclasses.replace(decisions, epilogue=greedy_choices)
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
