@@ -1,5 +1,6 @@
 """Compiles the kernels of :mod:`spec_sdk_backends.fused_block_kernels`, those of greedy choices, and products with one
-row and with few, without a GPU (:mod:`machine_code`). For compute capability 90 launches overlap, and small operations sum the parts of products.
+row and with few, without a GPU (:mod:`machine_code`). For compute capability 90 launches overlap, and small operations
+sum the parts of products.
 
 Arguments: cases, each with commas between fp16, bf16 or fp32; head dim; heads of Q and of K; model dim; compute
 capability.
@@ -22,7 +23,7 @@ from spec_sdk_backends.fused_block_kernels import (
     rotate_and_store_kernel,
 )
 from spec_sdk_backends.fused_decoder import BLOCK_I, HEADS_AT_ONCE, ROTATION_WARPS, norm_warps
-from spec_sdk_backends.greedy_choice import PART
+from spec_sdk_backends.greedy_choice import PART, PART_WARPS
 from spec_sdk_backends.greedy_choice_kernels import largest_of_all_kernel, largest_of_parts_kernel
 from spec_sdk_backends.matrix_vector import MatrixVectorTile
 from spec_sdk_backends.matrix_vector_kernel import matrix_vector_kernel
@@ -54,7 +55,7 @@ def main(case: str) -> None:
     compile_and_print(gated_activation_kernel, gate, types, 4, 1, capability, case)
     choice: dict[str, Any] = {"BLOCK_V": PART, "BLOCK_S": 32, **overlapped}
     parts_of = {"top_ptr": "*fp32", "logits_ptr": f"*{dtype}", "choice_ptr": "*i64"}
-    compile_and_print(largest_of_parts_kernel, choice, parts_of, 4, 1, capability, case)
+    compile_and_print(largest_of_parts_kernel, choice, parts_of, PART_WARPS, 1, capability, case)
     compile_and_print(largest_of_all_kernel, choice, parts_of, 1, 1, capability, case)
     for inputs, gated in ((width, True), (4 * width, False)):
         tile = MatrixVectorTile.choose(inputs, gated, gated)

@@ -13,8 +13,8 @@ from spec_sdk_backends.dependent_launches import overlapped
 from spec_sdk_backends.greedy_choice_kernels import largest_of_all_kernel, largest_of_parts_kernel
 from spec_sdk_backends.tree_attention import DTYPES
 
-PART = 4096
-"""Tokens of a part of the vocabulary."""
+PART, PART_WARPS = 4096, 8
+"""Tokens of a part of the vocabulary, and warps of the program that looks at them."""
 
 
 def greedy_choices(logits_BNV: torch.Tensor) -> torch.Tensor:
@@ -30,7 +30,9 @@ def greedy_choices(logits_BNV: torch.Tensor) -> torch.Tensor:
     choice_BN = torch.empty((B, N), dtype=torch.int64, device=logits.device)
     shared = overlapped(logits.device)
     part = min(PART, triton.next_power_of_2(V))
-    largest_of_parts_kernel[(B * N, parts)](logits, top_KS, token_KS, V, parts, BLOCK_V=part, num_warps=4, **shared)
+    largest_of_parts_kernel[(B * N, parts)](
+        logits, top_KS, token_KS, V, parts, BLOCK_V=part, num_warps=PART_WARPS, **shared
+    )
     block = triton.next_power_of_2(parts)
     largest_of_all_kernel[(B * N,)](top_KS, token_KS, choice_BN, parts, BLOCK_S=block, num_warps=1, **shared)
     return choice_BN
