@@ -18,6 +18,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import is_exact
+from spec_sdk.ops.attention import Ops
 from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -106,6 +107,8 @@ class Executor(ABC):
     """Whether short passes are one launch each, with what their plan's epilogue makes of the logits."""
     head_is_collective: bool = False
     """Whether several processes compute the logits together, so that all of them must ask for them."""
+    ops: Ops = Ops()
+    """What works on the logits of its passes, where they lie."""
     bits_vary: str | None = "its executor does not promise them"
     """Why the bits of a row's results may depend on the pass it is in: on the rows beside it, on how its text was fed.
 

@@ -364,7 +364,7 @@ class Session:
 
     def _logits(self, output: PassOutput) -> DraftLogits:
         """Those of one request's rows."""
-        return DraftLogits(output.logits_BNV[0], output.token_R, self.executor.vocabulary)
+        return DraftLogits(output.logits_BNV[0], output.token_R, self.executor.vocabulary, self.executor.ops)
 
     def _scores(self, output: PassOutput) -> Scores:
         """Of one request's rows."""

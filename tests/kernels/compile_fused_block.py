@@ -1,6 +1,6 @@
-"""Compiles the kernels of :mod:`spec_sdk_backends.fused_block_kernels`, those of greedy choices, and products with one
-row and with few, without a GPU (:mod:`machine_code`). For compute capability 90 launches overlap, and small operations
-sum the parts of products.
+"""Compiles the kernels of :mod:`spec_sdk_backends.fused_block_kernels`, those of greedy choices and of top tokens, and
+products with one row and with few, without a GPU (:mod:`machine_code`). For compute capability 90 launches overlap, and
+small operations sum the parts of products.
 
 Arguments: cases, each with commas between fp16, bf16 or fp32; head dim; heads of Q and of K; model dim; compute
 capability.
@@ -27,6 +27,7 @@ from spec_sdk_backends.greedy_choice import PART, PART_WARPS
 from spec_sdk_backends.greedy_choice_kernels import largest_of_all_kernel, largest_of_parts_kernel
 from spec_sdk_backends.matrix_vector import MatrixVectorTile
 from spec_sdk_backends.matrix_vector_kernel import matrix_vector_kernel
+from spec_sdk_backends.top_tokens_kernels import top_of_all_kernel, top_of_parts_kernel
 from tests.kernels.machine_code import compile_and_print
 
 FLOATS = (
@@ -57,6 +58,10 @@ def main(case: str) -> None:
     parts_of = {"top_ptr": "*fp32", "logits_ptr": f"*{dtype}", "choice_ptr": "*i64"}
     compile_and_print(largest_of_parts_kernel, choice, parts_of, PART_WARPS, 1, capability, case)
     compile_and_print(largest_of_all_kernel, choice, parts_of, 1, 1, capability, case)
+    wanted: dict[str, Any] = {**choice, "WANTED": 4, "BLOCK_C": 128}
+    parts_of |= {"sum_ptr": "*fp32", "logprob_ptr": "*fp32", "place_ptr": "*i64"}
+    compile_and_print(top_of_parts_kernel, wanted, parts_of, PART_WARPS, 1, capability, case)
+    compile_and_print(top_of_all_kernel, wanted, parts_of, 2, 1, capability, case)
     for inputs, gated in ((width, True), (4 * width, False)):
         tile = MatrixVectorTile.choose(inputs, gated, gated)
         product: dict[str, Any] = {"INPUTS": inputs, "OUTPUTS": 4 * width if gated else width, "NORMED": gated}

@@ -101,7 +101,8 @@ def test_tree_attention(case: str, attention: Compiled) -> None:
 @parametrized(FUSED, FUSED_OTHERS)
 def test_small_operations_of_a_block(case: str, fused: Compiled) -> None:
     names = ["add_rms_norm_kernel", "rotate_and_store_kernel", "gated_activation_kernel"]
-    names += ["largest_of_parts_kernel", "largest_of_all_kernel", *2 * ["matrix_vector_kernel"]]
+    names += ["largest_of_parts_kernel", "largest_of_all_kernel", "top_of_parts_kernel", "top_of_all_kernel"]
+    names += 2 * ["matrix_vector_kernel"]
     kernels = fused[case]
     if case.endswith(",90") and not case.startswith("fp32"):
         *kernels, (few_rows, product) = kernels

@@ -101,6 +101,23 @@ def test_a_growing_tree_is_scored_as_the_closed_one(model: str, seed: int, size:
         assert (logits_NV[slot] - expected_NV[position]).abs().max() < 1e-4
 
 
+def test_the_most_probable_are_found_by_the_executor_s_operations() -> None:
+    """Of roots and of levels, of a draft model as of a target."""
+    asked: list[int] = []
+
+    class Counting(Ops):
+        def top_log_probabilities(self, logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+            asked.append(count)
+            return super().top_log_probabilities(logits_NV, count)
+
+    session = Session(TorchExecutor(tiny_decoder("smollm"), Counting()))
+    session.feed([0], [[5, 6, 7]])[0].top(3)
+    tree = TreeBuilder(7)
+    tree.add(0, 8, "chosen")
+    session.grow([0], [tree], [1])[0].within(40).top(2)
+    assert asked == [3, 2]
+
+
 def test_rolling_back_forgets(executor: TorchExecutor) -> None:
     session = Session(executor)
     session.prefill(0, [5, 6, 7, 8, 9, 10])

@@ -99,8 +99,8 @@ GPU_GRAPHS = (
     Mutant(
         "greedy choices: of two largest the later",
         PACKAGE + "greedy_choice_kernels.py",
-        "tl.min(tl.where(value_X == top, number_X, 2147483647), 0)",
-        "tl.max(tl.where(value_X == top, number_X, -1), 0)",
+        "tl.min(tl.where(open_X & (value_X == top), number_X, 2147483647), 0)",
+        "tl.max(tl.where(open_X & (value_X == top), number_X, -1), 0)",
         ("tests/kernels/test_greedy_choice.py",),
     ),
     Mutant(
@@ -109,6 +109,27 @@ GPU_GRAPHS = (
         '    logit_V = tl.where(logit_V == logit_V, logit_V, float("inf"))\n',
         '    logit_V = tl.where(logit_V == logit_V, logit_V, float("-inf"))\n',
         ("tests/kernels/test_greedy_choice.py",),
+    ),
+    Mutant(
+        "top tokens: one comes again",
+        PACKAGE + "top_tokens_kernels.py",
+        "        open_V = open_V & (token_V != token)\n",
+        "",
+        ("tests/kernels/test_top_tokens.py",),
+    ),
+    Mutant(
+        "top tokens: parts are summed as if their largest were one",
+        PACKAGE + "top_tokens_kernels.py",
+        "tl.sum(sum_S * tl.exp(highest_S - base), 0)",
+        "tl.sum(sum_S, 0)",
+        ("tests/kernels/test_top_tokens.py",),
+    ),
+    Mutant(
+        "draft logits: the reference looks for their largest",
+        "spec_sdk/model/session.py",
+        "output.token_R, self.executor.vocabulary, self.executor.ops)",
+        "output.token_R, self.executor.vocabulary)",
+        ("tests/model/test_session.py::test_the_most_probable_are_found_by_the_executor_s_operations",),
     ),
     Mutant(
         "rotation: of the row's number, not of its position",

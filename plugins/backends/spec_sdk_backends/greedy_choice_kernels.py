@@ -20,10 +20,12 @@ from spec_sdk_backends.dependent_launches import wait_for_the_launch_before
 
 
 @triton.jit
-def _largest(value_X, number_X):
-    """The largest value, and the lowest number that has it."""
-    top = tl.max(value_X, 0)
-    return top, tl.min(tl.where(value_X == top, number_X, 2147483647), 0)
+def largest(value_X, number_X, open_X):
+    """Of what is open the largest value, none of which is NaN, and the lowest number that has it; where nothing is,
+    -inf and 2³¹ − 1.
+    """
+    top = tl.max(tl.where(open_X, value_X, float("-inf")), 0)
+    return top, tl.min(tl.where(open_X & (value_X == top), number_X, 2147483647), 0)
 
 
 @triton.jit
@@ -42,10 +44,10 @@ def largest_of_parts_kernel(
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token_V = part * BLOCK_V + tl.arange(0, BLOCK_V)
     wait_for_the_launch_before(OVERLAPPED)
-    logit_V = tl.load(logits_ptr + row * vocabulary + token_V, mask=token_V < vocabulary, other=float("-inf"))
-    logit_V = logit_V.to(tl.float32)
+    real_V = token_V < vocabulary
+    logit_V = tl.load(logits_ptr + row * vocabulary + token_V, mask=real_V, other=0.0).to(tl.float32)
     logit_V = tl.where(logit_V == logit_V, logit_V, float("inf"))
-    top, token = _largest(logit_V, token_V)
+    top, token = largest(logit_V, token_V, real_V)
     tl.store(top_ptr + row * parts + part, top)
     tl.store(token_ptr + row * parts + part, token)
 
@@ -64,8 +66,8 @@ def largest_of_all_kernel(
     part_S = tl.arange(0, BLOCK_S)
     real_S = part_S < parts
     wait_for_the_launch_before(OVERLAPPED)
-    top_S = tl.load(top_ptr + row * parts + part_S, mask=real_S, other=float("-inf"))
-    token_S = tl.load(token_ptr + row * parts + part_S, mask=real_S, other=2147483647)
-    top, token = _largest(top_S, token_S)
+    top_S = tl.load(top_ptr + row * parts + part_S, mask=real_S, other=0.0)
+    token_S = tl.load(token_ptr + row * parts + part_S, mask=real_S, other=0)
+    top, token = largest(top_S, token_S, real_S)
     usable = (top > float("-inf")) & (top < float("inf"))
     tl.store(choice_ptr + row, tl.where(usable, token, -1).to(tl.int64))
