@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -53,11 +53,14 @@ class CannotCapture(Exception):
 
 @dataclass(frozen=True)
 class CapturedPass:
-    """``flat_I``: where the inputs of :meth:`replay` are put; ``output``: what every replay writes anew."""
+    """``flat_I``: where the inputs of :meth:`replay` are put, and ``features_BNM`` what is fed besides tokens, if
+    anything is; ``output``: what every replay writes anew.
+    """
 
     flat_I: torch.Tensor
     replay: Callable[[], object]
     output: PassOutput
+    features_BNM: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class CapturedLevels(CapturedPass):
     was picked by as its logits, and tokens as what was made of them.
     """
 
-    root_BR: torch.Tensor
-    draw_BX: torch.Tensor
+    root_BR: torch.Tensor = field(kw_only=True)
+    draw_BX: torch.Tensor = field(kw_only=True)
 
 
 @dataclass
@@ -91,8 +94,8 @@ class GraphExecutor(TorchExecutor):
     """Captures passes of runners that are ``capturable``, by ``capture``, when a size first comes.
 
     Sizes are powers of two, so that few come. One that cannot be captured runs as in the torch executor from then on; a
-    line on stderr says so of the first. What a drafter feeds beside tokens runs as in the torch executor, and so does
-    the attention level with a runner whose slices depend on lengths that only the host knows. ``insists``: whether a
+    line on stderr says so of the first. The attention level with a runner whose slices depend on lengths that only the
+    host knows runs as in the torch executor. ``insists``: whether a
     form of the cache that captured passes cannot read is refused; if not, nothing is captured with it.
     """
 
@@ -143,6 +146,8 @@ class GraphExecutor(TorchExecutor):
         if captured is None:
             return super().forward(inputs, cache, plan)
         inputs.put_into(captured.flat_I)
+        if captured.features_BNM is not None and inputs.features_BNM is not None:
+            captured.features_BNM.copy_(inputs.features_BNM)
         captured.replay()
         # the next pass overwrites them
         output = changed(captured.output, torch.clone)
@@ -238,14 +243,15 @@ class GraphExecutor(TorchExecutor):
             values, token_BX = fixed.run(logits_of, self.ops, self.decoder.token_R)
             return PassOutput(values, made=token_BX)
 
-        return CapturedLevels(flat_I, *self._capture(run), root_BR, draw_BX)
+        return CapturedLevels(flat_I, *self._capture(run), root_BR=root_BR, draw_BX=draw_BX)
 
     def _capture_pass(self, inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> CapturedPass:
         assert inputs.flat is not None
-        flat_I = inputs.flat.clone()
-        fixed = PassInputs.over(flat_I, inputs.kind, *inputs.sizes, columns=columns)
+        flat_I, given = inputs.flat.clone(), inputs.features_BNM
+        features_BNM = None if given is None else given.clone()
+        fixed = PassInputs.over(flat_I, inputs.kind, *inputs.sizes, columns=columns, features_BNM=features_BNM)
         replay, output = self._capture(lambda: TorchExecutor.forward(self, fixed, cache, plan))
-        return CapturedPass(flat_I, replay, output)
+        return CapturedPass(flat_I, replay, output, features_BNM)
 
 
 def can_be_captured(inputs: PassInputs, plan: PassPlan) -> bool:
@@ -254,7 +260,6 @@ def can_be_captured(inputs: PassInputs, plan: PassPlan) -> bool:
         plan.runner.capturable
         and inputs.width <= MOST_ROWS
         and inputs.slots <= MOST_ROWS
-        and inputs.features_BNM is None
         and inputs.is_flat
         and inputs.host_knows
     )
@@ -267,7 +272,9 @@ def columns_of(columns: int | None, cache: KVCache) -> int:
 
 def key_of(inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> Hashable:
     """All that a captured pass depends on beside the integers of its inputs: sizes, the plan, and the cache's place."""
-    return (inputs.kind, *inputs.sizes, columns), place_of(cache), plan
+    given = inputs.features_BNM
+    fed = None if given is None else (given.shape[-1], given.dtype)
+    return (inputs.kind, *inputs.sizes, columns, fed), place_of(cache), plan
 
 
 def place_of(cache: KVCache) -> Hashable:

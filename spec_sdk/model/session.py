@@ -425,7 +425,8 @@ class Session:
 
 def part_of(output: PassOutput, request: int, live: int) -> PassOutput:
     """One request's part of a pass's output, without its padding: B = 1."""
-    if len(output.logits_BNV) == 1 and output.logits_BNV.shape[1] <= live:
+    rows = max(x.shape[1] for x in (output.logits_BNV, *output.hidden.values()))
+    if len(output.logits_BNV) == 1 and rows <= live:
         return output
     own = slice(request, request + 1)
     return PassOutput(

@@ -41,6 +41,10 @@ class Ops:
     rounds_rows: bool = False
     """Whether rows are rounded to 8 bits before they are multiplied with weights in few bits (:func:`rounded_rows`)."""
 
+    capture: Callable[[Callable[[], Any]], tuple[Callable[[], object], Any]] | None = None
+    """What captures the short passes of draft heads that these operations are given to, a
+    :data:`~spec_sdk.model.graph_executor.Capture`; None: they are not captured."""
+
     def before_pass(self) -> None:
         """Called before each pass, in the thread that makes it; does nothing by default.
 

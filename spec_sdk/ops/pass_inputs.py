@@ -182,12 +182,15 @@ class PassInputs:
         T: int,
         columns: int | None = None,
         known: tuple[tuple[int, int, int, int], ...] | None = None,
+        features_BNM: torch.Tensor | None = None,
     ) -> PassInputs:
         """The inputs whose integers lie in ``flat``, as :meth:`of` laid them out: whoever writes there changes them.
 
         ``columns`` may be promised with them, as many or more than any request sees.
         """
-        return PassInputs._laid_out(kind=kind, sizes=(B, N, T), _known=known, _columns=columns, flat=flat)
+        return PassInputs._laid_out(
+            kind=kind, sizes=(B, N, T), features_BNM=features_BNM, _known=known, _columns=columns, flat=flat
+        )
 
     @staticmethod
     def _laid_out(**held: Any) -> PassInputs:

@@ -132,6 +132,20 @@ GPU_GRAPHS = (
         ("tests/model/test_session.py::test_the_most_probable_are_found_by_the_executor_s_operations",),
     ),
     Mutant(
+        "captured heads: the features of the first pass for all",
+        "spec_sdk/model/graph_executor.py",
+        "            captured.features_BNM.copy_(inputs.features_BNM)\n",
+        "            pass\n",
+        ("tests/draft_heads/test_captured_passes.py::test_they_draft_the_same",),
+    ),
+    Mutant(
+        "captured heads: padding is a request's last row",
+        "spec_sdk/model/session.py",
+        "if len(output.logits_BNV) == 1 and rows <= live:",
+        "if len(output.logits_BNV) == 1 and output.logits_BNV.shape[1] <= live:",
+        ("tests/draft_heads/test_captured_passes.py::test_they_draft_the_same",),
+    ),
+    Mutant(
         "rotation: of the row's number, not of its position",
         PACKAGE + "fused_block_kernels.py",
         "        turn = tl.load(position_ptr + row).to(tl.int64)\n",

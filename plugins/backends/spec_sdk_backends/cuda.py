@@ -100,8 +100,9 @@ class CudaBackend(Backend):
         self._device = torch.device("cuda", config.index)
         # for what is launched between passes; each thread has a current device of its own
         torch.cuda.set_device(self._device)
-        self._ops: Ops = TritonOps(decides_in_pass=config.verdicts == "inside", device=self._device)
         self._capture = GraphCapture(self._device) if self._compile != "false" else None
+        self._ops: Ops = TritonOps(decides_in_pass=config.verdicts == "inside", device=self._device)
+        self._ops.capture = self._capture
 
     def be_deterministic(self) -> None:
         if self._fuse == "false":
@@ -109,6 +110,7 @@ class CudaBackend(Backend):
         from spec_sdk_backends.deterministic_ops import DeterministicOps
 
         ops = DeterministicOps(decides_in_pass=self.config.verdicts == "inside", device=self._device)
+        ops.capture = self._capture
         self._ops, self._fuses, self.deterministic = ops, True, True
 
     @property

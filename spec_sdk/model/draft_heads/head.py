@@ -16,6 +16,9 @@ import torch
 
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
+from spec_sdk.model.executor import Cache, PassOutput, PassPlan
+from spec_sdk.model.graph_executor import Capture, GraphExecutor
+from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -115,3 +118,39 @@ class DraftHeadExecutor(TorchExecutor):
     def _running(self, decoder: Decoder) -> DraftHeadExecutor:
         assert isinstance(decoder, DraftHead)
         return DraftHeadExecutor(decoder, self.ops)
+
+
+class CapturedHeadExecutor(DraftHeadExecutor):
+    """Runs a draft head whose short passes are captured."""
+
+    def __init__(self, head: DraftHead, ops: Ops, capture: Capture) -> None:
+        super().__init__(head, ops)
+        self._capture = capture
+        self._passes = GraphExecutor(head, ops, capture, insists=False)
+        self.one_launch = self._passes.one_launch
+
+    def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
+        return self._passes.forward(inputs, cache, plan)
+
+    def rows_of(self, rows: int) -> int:
+        return self._passes.rows_of(rows)
+
+    def slots_of(self, slots: int) -> int:
+        return self._passes.slots_of(slots)
+
+    def new_cache(self) -> KVCache:
+        return self._passes.new_cache()
+
+    def keep_cache_in(self, form: str) -> None:
+        super().keep_cache_in(form)
+        self._passes.keep_cache_in(form)
+        self.one_launch = self._passes.one_launch
+
+    def _running(self, decoder: Decoder) -> CapturedHeadExecutor:
+        assert isinstance(decoder, DraftHead)
+        return CapturedHeadExecutor(decoder, self.ops, self._capture)
+
+
+def head_executor(head: DraftHead, ops: Ops) -> DraftHeadExecutor:
+    """What runs a head with these operations."""
+    return DraftHeadExecutor(head, ops) if ops.capture is None else CapturedHeadExecutor(head, ops, ops.capture)

@@ -15,7 +15,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.decoder import BlockWeights
-from spec_sdk.model.draft_heads.head import DraftHead, DraftHeadExecutor, HeadParts
+from spec_sdk.model.draft_heads.head import DraftHead, DraftHeadExecutor, HeadParts, head_executor
 from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.head_weights import LAYER, HeadWeights
 from spec_sdk.model.draft_heads.published_spec import PublishedSpec
@@ -64,7 +64,7 @@ class DraftHeadSpec(PublishedSpec):
         parts = HeadParts(
             self.config, self.blocks(weights), weights.embedding(target), weights.output_head(target), taps
         )
-        return DraftHeadExecutor(self.build(weights, parts, target), weights.ops)
+        return head_executor(self.build(weights, parts, target), weights.ops)
 
     @property
     def ignored(self) -> Collection[str]:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.draft_heads.head import DraftHeadExecutor, HeadParts
+from spec_sdk.model.draft_heads.head import HeadParts, head_executor
 from spec_sdk.model.draft_heads.head_spec import layer_shapes
 from spec_sdk.model.draft_heads.head_weights import LAYER, HeadWeights
 from spec_sdk.model.draft_heads.hydra import HydraHead, HydraHeads, HydraPrefix, TargetState
@@ -97,5 +97,5 @@ class HydraSpec(PublishedSpec):
         if self.prefix is not None:
             block = weights.block(weights.read(f"{LAYER}.input_layernorm.weight"))
             parts = HeadParts(self.prefix, (block,), embedding, target.output_head, taps)
-            prefix = DraftHeadExecutor(HydraPrefix(parts, weights.read("norm.weight"), state), weights.ops)
+            prefix = head_executor(HydraPrefix(parts, weights.read("norm.weight"), state), weights.ops)
         return HydraHeads(heads, embedding, state, prefix, target.config.max_context)
