@@ -47,18 +47,17 @@ def with_lowest_tokens(executor: TorchExecutor, tokens: int, option: str) -> Tor
     return executor.of_decoder(decoder.with_head(reduced(head, decoder.embedding, token_R, executor.ops)))
 
 
-def with_all_tokens(executor: TorchExecutor) -> TorchExecutor:
-    """The same model, its weights shared, with an output head over all tokens.
+def with_all_tokens(executor: Executor, most_bytes: int) -> TorchExecutor | None:
+    """The same model, all weights shared, with the output head over all tokens that its head over some was made of.
 
-    ``executor`` is one that :func:`why_no_context` has nothing against.
+    None where that is not at hand as a plain matrix of at most ``most_bytes``.
     """
-    decoder, head = executor.decoder, executor.decoder.output_head
-    assert isinstance(head, ReducedVocabularyHead) and head.rows_of_tokens is not None
-    if head.rows_of_tokens is decoder.embedding:
-        whole = decoder.embedding.tied_head(executor.ops)
-    else:
-        whole = executor.ops.projection(head.rows_of_tokens(torch.arange(head.outputs, device=decoder.device)))
-    return executor.of_decoder(decoder.with_head(whole))
+    head = executor.decoder.output_head if isinstance(executor, TorchExecutor) else None
+    whole = head.whole if isinstance(head, ReducedVocabularyHead) else None
+    if whole is None or whole.quantized is not None or whole.nbytes > most_bytes:
+        return None
+    assert isinstance(executor, TorchExecutor)
+    return executor.of_decoder(executor.decoder.with_head(whole))
 
 
 def why_no_context(executor: Executor) -> str | None:

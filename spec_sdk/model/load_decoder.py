@@ -49,7 +49,7 @@ def load_decoder(
     embedding = embedding or (lent and lent.embedding) or weights.embedding()
     if lent is not None and lent.token_R is not None:
         lent_rows = rows_of(lent.head, lent.loaded.embedding) if lent.head and lent.loaded else None
-        head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows)
+        head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows, lent.head)
     else:
         head = (lent and lent.head) or weights.head(embedding)
     return Decoder(config, blocks, embedding, weights.read("final_norm"), head, stack=stack)
@@ -158,10 +158,13 @@ class _Weights:
         matrix = self._quantized(("head",))
         return self._ops.projection(self.read("head")) if matrix is None else self._ops.quantized_projection(matrix)
 
-    def reduced_head(self, token_R: torch.Tensor, embedding: Embedding, lent_rows: HeadRows | None) -> Projection:
+    def reduced_head(
+        self, token_R: torch.Tensor, embedding: Embedding, lent_rows: HeadRows | None, lent_head: Projection | None
+    ) -> Projection:
         """The output head over these tokens alone, a copy of its rows.
 
-        Those of other tokens are the embedding's where the head is, or ``lent_rows``, of whoever has the whole head.
+        Those of other tokens are the embedding's where the head is, or ``lent_rows``, of whoever has the whole head:
+        ``lent_head``, where it lies in memory.
         """
         role = "head" if "head" in self else "embedding"
         matrix, vocabulary = self._quantized((role,)), self._source.config.vocab_size
@@ -170,7 +173,7 @@ class _Weights:
         else:
             head = self._ops.quantized_projection(matrix.rows(token_R.to(self._device)))
         rows = lent_rows if role == "head" else embedding
-        return ReducedVocabularyHead(head, token_R.to(self._device), vocabulary, rows)
+        return ReducedVocabularyHead(head, token_R.to(self._device), vocabulary, rows, lent_head)
 
     def projection(self, layer: int, *roles: str, bias_O: torch.Tensor | None = None, expert: int = 0) -> Projection:
         """A layer's linear layers of one input, one below the other."""

@@ -23,13 +23,22 @@ HeadRows = Callable[[torch.Tensor], torch.Tensor]
 class ReducedVocabularyHead(Projection):
     """Logits [..., V] of which those of ``token_R`` are ``head``'s, and all others -inf.
 
-    ``rows``: the rows of any token, where the matrix that the head's are a part of is at hand.
+    ``rows``: the rows of any token, where the matrix that the head's are a part of is at hand. ``whole``: the head over
+    all tokens that it was made of, where that is at hand.
     """
 
-    def __init__(self, head: Projection, token_R: torch.Tensor, vocabulary: int, rows: HeadRows | None = None) -> None:
+    def __init__(
+        self,
+        head: Projection,
+        token_R: torch.Tensor,
+        vocabulary: int,
+        rows: HeadRows | None = None,
+        whole: Projection | None = None,
+    ) -> None:
         self.head = head
         self.token_R = token_R
         self.rows_of_tokens = rows
+        self.whole = whole
         self._vocabulary = vocabulary
         self.quantized = head.quantized
         self.bias_O = None
@@ -51,6 +60,9 @@ class ReducedVocabularyHead(Projection):
     @property
     def nbytes(self) -> int:
         return self.head.nbytes
+
+    def holds(self, weight_OI: torch.Tensor) -> bool:
+        return self.head.holds(weight_OI)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., M] → [..., V]."""
@@ -80,4 +92,4 @@ def reduced(head: Projection, embedding: Embedding, token_R: torch.Tensor, ops: 
         own = ops.projection(rows(token_R))
     else:
         own = ops.quantized_projection(head.quantized.plain().rows(token_R))
-    return ReducedVocabularyHead(own, token_R, head.outputs, rows)
+    return ReducedVocabularyHead(own, token_R, head.outputs, rows, head)

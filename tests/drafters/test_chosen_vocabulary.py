@@ -12,7 +12,7 @@ import torch
 
 from spec_sdk.contracts import Budget, RequestState, SamplingParams
 from spec_sdk.errors import UserError
-from spec_sdk.model.context_vocabulary import ContextVocabulary, with_lowest_tokens
+from spec_sdk.model.context_vocabulary import ContextVocabulary, with_all_tokens, with_lowest_tokens
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
@@ -25,6 +25,7 @@ from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_backends.native.library import find
 from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_drafters import chosen_vocabulary
 from tests.support.draft_logits import roots_of, rows_of
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import ModelTensors
@@ -151,12 +152,17 @@ def test_where_passes_are_single_launches_all_tokens_are_drafted(name: str, monk
         patched.setattr(Session, "grow", lambda *_: pytest.fail("a level was fed by itself"))
         session, token_N = proposed(few)
     assert token_N == expected_N and session.context_vocabulary is None
-    head, embedding = session.executor.decoder.output_head, whole.decoder.embedding
-    assert not isinstance(head, ReducedVocabularyHead) and embedding.shared_by(head) == (name == "smollm")
+    assert session.executor.decoder.output_head is whole.decoder.output_head
     without, of_few = proposed(few, context_vocabulary=False)
     assert without.context_vocabulary is None and max(of_few[1:]) < FEW
     for asked_for in ({"vocabulary": 4}, {"context_vocabulary": True}):
         assert proposed(whole if "vocabulary" in asked_for else few, **asked_for)[0].context_vocabulary is not None
+    # of a head that takes longer to read, and of one in few bits, which is expanded in every call, there is no more
+    monkeypatch.setattr(chosen_vocabulary, "MOST_HEAD_BYTES", whole.decoder.output_head.nbytes - 1)
+    assert proposed(few)[0].context_vocabulary is not None
+    monkeypatch.undo()
+    monkeypatch.setattr(whole.decoder.output_head, "quantized", object(), raising=False)
+    assert with_all_tokens(few, 2**40) is None
 
 
 @pytest.mark.parametrize("options", [{"width": 3}, {"growth": "dynamic", "width": 3}, {"children": "with_replacement"}])

@@ -155,8 +155,8 @@ GPU_GRAPHS = (
     Mutant(
         "draft vocabulary: some tokens only where passes are single launches",
         "plugins/drafters/spec_sdk_drafters/chosen_vocabulary.py",
-        "if adds_text and executor.one_launch and why_no_context(executor) is None:",
-        "if False:",
+        "if adds_text and at_once and executor.one_launch else None",
+        "if False else None",
         ("tests/drafters/test_chosen_vocabulary.py::test_where_passes_are_single_launches_all_tokens_are_drafted",),
     ),
     Mutant(

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from spec_sdk import Engine
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
+from spec_sdk.model.context_vocabulary import with_all_tokens
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Models
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -210,9 +211,15 @@ def test_a_draft_model_of_fewer_tokens(tmp_path: Path, name: str, weights: str) 
     shape = DraftShape([0, 3])
     target = written(tmp_path, name, "float32", False, shape, token_R, **sizes)
     all_tokens = TrainableDraft(target, shape, CPU)
-    draft = models(tmp_path, weights=weights).draft().executor
-    assert isinstance(draft, TorchExecutor)
+    both = models(tmp_path, weights=weights)
+    draft, lender = both.draft().executor, both.target.executor
+    assert isinstance(draft, TorchExecutor) and isinstance(lender, TorchExecutor)
     assert draft.vocabulary == VOCABULARY and draft.decoder.output_head.nbytes < 64 * VOCABULARY
+    # the target's own head stands ready for all tokens, where it is a plain matrix
+    more = with_all_tokens(draft, 2**30)
+    assert (None if more is None else more.decoder.output_head) is (
+        lender.decoder.output_head if weights == "dense" else None
+    )
     one = sample(0, 4, 12)
     found_AV = logits_one_by_one(draft, one)
     with torch.no_grad():

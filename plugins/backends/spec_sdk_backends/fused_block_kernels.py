@@ -11,7 +11,7 @@ on the device, and a launch depends on sizes alone, so that it may be captured i
 the same shape, one behind the other (:mod:`spec_sdk_backends.few_rows_kernel`).
 
 Bytes moved from and to device memory, for K rows of e bytes per element: 4*K*M*e for sum and norm (3 where nothing is
-added), 2*K*(H + 2G)*D*e for rotation and storing, 3*K*I*e for the gate.
+added), 2*K*(H + 2G)*D*e for rotation and storing, 3*K*I*e for the gate; of each element that is read in S parts, 4*S.
 
 Legend: B requests, N rows of a request, K = B*N rows, M model dim, I MLP dim, H query heads, G KV heads, D head dim;
 P positions; in the kernels X heads of Q, K and V, and M, D, I of a block, padded to a power of two.

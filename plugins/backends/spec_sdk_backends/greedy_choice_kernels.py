@@ -3,7 +3,7 @@
 The first finds the largest logit of each part of a row, the second that of the parts. A logit that is NaN counts as
 +inf, so that one look at the largest says whether a row can be used.
 
-Bytes moved from and to device memory: the logits once, 8*S*K of the parts, and 8*K of the tokens.
+Bytes moved from and to device memory: the logits once, 16*S*K of the parts, and 8*K of the tokens.
 
 Legend: K rows, V vocabulary, S parts of it; in the kernels V tokens of a part and S parts, padded to powers of two.
 """

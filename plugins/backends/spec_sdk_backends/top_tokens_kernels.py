@@ -3,7 +3,7 @@
 The first launch finds the largest logits of each part of a row, one after the other, and the part's sum of exponents;
 the second does it with what the parts have found. A logit that is NaN counts as +inf, which makes the row's sum NaN.
 
-Bytes moved from and to device memory: the logits once, (8*W + 8)*S*K of the parts, and 12*W*K of the tokens.
+Bytes moved from and to device memory: the logits once, (16*W + 8)*S*K of the parts, and 12*W*K of the tokens.
 
 Legend: K rows, V vocabulary, S parts of it, W tokens of a row that are looked for, C = S*W candidates; in the kernels
 V tokens of a part, S parts and C candidates, padded to powers of two.

@@ -1,4 +1,5 @@
-"""The operations of the CUDA backend: the reference ones, with attention and the rule ``multi_step`` in Triton.
+"""The operations of the CUDA backend: the reference ones, with attention, choices of tokens and the rule
+``multi_step`` in Triton.
 
 Legend: B batch or requests, N queries, H query heads, G KV heads, D head dim, S keys or cache slots, C capacity of a
 slot, g layers of a group, X = g*B.
@@ -44,7 +45,8 @@ from spec_sdk_backends.verdicts_in_pass import TablesInUse
 
 
 class TritonOps(Ops):
-    """Attention by interval mask, without a dense one; ``multi_step`` from logits, without a row of probabilities.
+    """Attention by interval mask, without a dense one; ``multi_step`` from logits, without a row of probabilities; the
+    most probable tokens of a row, and greedy choices of passes that make their verdicts.
 
     Everything else as the reference does it. ``shares_lists``: whether a pass's layers share one list of the key blocks
     that are visible; if not, every program looks for itself, as benchmarks compare. ``decides_in_pass``: whether

@@ -45,18 +45,20 @@ def context_vocabulary_option() -> Any:
     )
 
 
-def reduced_to(executor: Executor, options: VocabularyOptions) -> Executor:
+MOST_HEAD_BYTES = 2**28
+"""Of an output head over all tokens: read in less time than a level takes to be launched and waited for."""
+
+
+def reduced_to(executor: Executor, options: VocabularyOptions, at_once: bool = False) -> Executor:
     """The executor with the output head that the options ask for. Raises UserError where it cannot have it.
 
-    Where passes are single launches, a product with all rows takes less than what a head that differs from level to
-    level does: a launch and a wait for each.
+    ``at_once``: whether the levels of a tree may be one launch. Then ``context_vocabulary=auto`` has all tokens
+    drafted, because with what a text adds each level would be a launch and a wait.
     """
     if options.vocabulary is None:
         adds_text = choice_of(options.context_vocabulary, "drafter.context_vocabulary") == "auto"
-        if adds_text and executor.one_launch and why_no_context(executor) is None:
-            assert isinstance(executor, TorchExecutor)
-            return with_all_tokens(executor)
-        return executor
+        whole = with_all_tokens(executor, MOST_HEAD_BYTES) if adds_text and at_once and executor.one_launch else None
+        return whole or executor
     if not isinstance(executor, TorchExecutor) or executor.config.encoder is not None:
         raise UserError("drafter.vocabulary: is for decoders that run in torch; leave it at null")
     return with_lowest_tokens(executor, options.vocabulary, "drafter.vocabulary")

@@ -57,7 +57,8 @@ class DraftModelDrafter(GrowingDrafter):
         ranks = models.draft_ranks(self.runner.spreads)
         # a runner that spreads has each rank hold the whole model and do a part of the work
         model = models.draft(config.draft, ALONE if self.runner.spreads else ranks)
-        model = dataclasses.replace(model, executor=reduced_to(model.executor, config))
+        executor = reduced_to(model.executor, config, at_once=ranks.size == 1)
+        model = dataclasses.replace(model, executor=executor)
         self.draft_name = model.name
         self.runner.prepare(model.executor.layers, ranks)
         self.every_rank = ranks.size > 1
