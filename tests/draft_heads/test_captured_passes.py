@@ -12,6 +12,7 @@ import pytest
 from spec_sdk.contracts import Budget
 from spec_sdk.model.draft_heads.head import CapturedHeadExecutor, DraftHeadExecutor
 from spec_sdk.model.executor import PassOutput
+from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
 from spec_sdk.registry import Registry
 from spec_sdk.testing import StaticOps, repeated
@@ -81,7 +82,9 @@ def test_other_executors_of_the_head_capture_too(heads: dict[str, Path]) -> None
     assert isinstance(whole, CapturedHeadExecutor) and whole.one_launch and whole.rows_of(3) == 4
     few = drafter_of(heads, "eagle", Counted(), vocabulary=8).session.executor
     assert isinstance(few, CapturedHeadExecutor) and isinstance(few.head.output_head, ReducedVocabularyHead)
-    few.keep_cache_in("int8")
-    assert not few.one_launch and few.rows_of(3) == 3 and "int8" in few.form
+    whole.keep_cache_in("int8")
+    for quantized in (whole, whole.of_decoder(few.head)):
+        assert not quantized.one_launch and quantized.rows_of(3) == 3 and "int8" in quantized.form
+        assert isinstance(quantized.new_cache(), QuantizedKVCache)
     plain = drafter_of(heads, "eagle", StaticOps()).session.executor
     assert type(plain) is DraftHeadExecutor and not plain.one_launch

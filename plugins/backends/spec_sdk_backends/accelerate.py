@@ -82,7 +82,8 @@ class AccelerateBackend(Backend):
         self._threads = config.threads or max(1, len(_cores()) // here)
         check_threads(self._threads)
         if self._on_gpus:
-            self._local: Backend = CudaBackend(CudaConfig(index=self._place))
+            # several processes wait for each other inside a pass, which no graph holds
+            self._local: Backend = CudaBackend(CudaConfig(index=self._place, compile=False))
         else:
             self._local = CpuBackend(
                 CpuConfig(

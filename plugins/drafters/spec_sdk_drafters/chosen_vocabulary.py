@@ -40,7 +40,8 @@ def context_vocabulary_option() -> Any:
             True: "",
             False: "",
             "auto": "where the draft model can draft some tokens only, and rows of others are at hand; on a GPU a "
-            "draft model drafts all tokens instead",
+            "draft model drafts all tokens instead, by the target's head, where that is a plain matrix of up to "
+            "256 MiB",
         },
     )
 

@@ -146,9 +146,12 @@ class CapturedHeadExecutor(DraftHeadExecutor):
         self._passes.keep_cache_in(form)
         self.one_launch = self._passes.one_launch
 
-    def _running(self, decoder: Decoder) -> CapturedHeadExecutor:
+    def of_decoder(self, decoder: Decoder) -> CapturedHeadExecutor:
         assert isinstance(decoder, DraftHead)
-        return CapturedHeadExecutor(decoder, self.ops, self._capture)
+        made = CapturedHeadExecutor(decoder, self.ops, self._capture)
+        if self._cache_form != "exact":
+            made.keep_cache_in(self._cache_form)
+        return made
 
 
 def head_executor(head: DraftHead, ops: Ops) -> DraftHeadExecutor:
