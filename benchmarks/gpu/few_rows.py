@@ -97,8 +97,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         }
         fastest = sorted(times, key=lambda tile: times[tile] + SUMMING_US * (tile.parts - 1))[:KEPT]
         best = [{**asdict(tile), "us": times[tile]} for tile in fastest]
-        found = {**asdict(product), "n": rows, "library_us": library, "chosen_us": chosen, "tiles": best}
-        report["products"].append(found)
+        times_of_both = {"library_us": library, "chosen_us": chosen}
+        report["products"].append({**asdict(product), "pass_rows": rows, **times_of_both, "tiles": best})
         shown = ", ".join(f"{t.outputs}x{t.inputs}/{t.parts}/{t.stages}/{t.warps} {times[t]:.1f}" for t in fastest[:5])
         print(f"{product.name}, {rows} rows: library {library:.1f} us, ours {chosen:.1f}; of all tiles: {shown}")
         sys.stdout.flush()

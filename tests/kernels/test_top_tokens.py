@@ -12,13 +12,14 @@ pytest.importorskip("triton")
 
 from spec_sdk.ops import Ops
 from spec_sdk_backends import top_tokens
-from spec_sdk_backends.top_tokens import MOST_WANTED, PART
+from spec_sdk_backends.greedy_choice import PART
+from spec_sdk_backends.top_tokens import MOST_WANTED
 from spec_sdk_backends.triton_ops import TritonOps
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocabulary", [1, 5, PART - 1, 2 * PART + 3])
-@pytest.mark.parametrize("count", [1, 4, MOST_WANTED])
+@pytest.mark.parametrize("count", [1, 3, 4, MOST_WANTED])
 def test_tokens_and_log_probabilities(count: int, vocabulary: int, dtype: torch.dtype, device: torch.device) -> None:
     """Of equal logits, which 16 bits have many of, the lowest place comes first."""
     numbers = torch.Generator().manual_seed(vocabulary + count)
@@ -27,6 +28,7 @@ def test_tokens_and_log_probabilities(count: int, vocabulary: int, dtype: torch.
     wanted = min(count, vocabulary)
     assert logprob_KW.shape == place_KW.shape == (3, wanted)
     assert (logprob_KW.dtype, place_KW.dtype) == (torch.float32, torch.int64)
+    assert logprob_KW.is_contiguous() and place_KW.is_contiguous()
     order_KV = torch.sort(logits_KV.double(), dim=-1, descending=True, stable=True).indices[:, :wanted]
     assert torch.equal(place_KW, order_KV)
     expected_KV = logits_KV.double().log_softmax(-1)

@@ -9,13 +9,12 @@ import torch
 import triton  # type: ignore[import-untyped]
 
 from spec_sdk_backends.dependent_launches import overlapped
+from spec_sdk_backends.greedy_choice import PART, PART_WARPS
 from spec_sdk_backends.top_tokens_kernels import top_of_all_kernel, top_of_parts_kernel
 from spec_sdk_backends.tree_attention import DTYPES
 
 MOST_WANTED = 16
 """Each further token is one more look at all of a part."""
-PART, PART_WARPS = 4096, 8
-"""Tokens of a part of the vocabulary, and warps of the program that looks at them."""
 
 
 def takes(logits_KV: torch.Tensor, count: int) -> bool:
@@ -28,15 +27,15 @@ def top_log_probabilities(logits_KV: torch.Tensor, count: int) -> tuple[torch.Te
     equal logits that of the lowest place first.
     """
     logits, (K, V) = logits_KV.contiguous(), logits_KV.shape
-    wanted, parts = min(count, V), triton.cdiv(V, PART)
+    # a kernel for every count would be compiled in the middle of a request
+    wanted, kept, parts = triton.next_power_of_2(count), min(count, V), triton.cdiv(V, PART)
     top_KSW = torch.empty((K, parts, wanted), dtype=torch.float32, device=logits.device)
     token_KSW = torch.empty((K, parts, wanted), dtype=torch.int32, device=logits.device)
     sum_KS = torch.empty((K, parts), dtype=torch.float32, device=logits.device)
-    logprob_KW = torch.empty((K, wanted), dtype=torch.float32, device=logits.device)
-    place_KW = torch.empty((K, wanted), dtype=torch.int64, device=logits.device)
+    logprob_KW = torch.empty((K, kept), dtype=torch.float32, device=logits.device)
+    place_KW = torch.empty((K, kept), dtype=torch.int64, device=logits.device)
     shared = {"WANTED": wanted, **overlapped(logits.device)}
     part, blocks = min(PART, triton.next_power_of_2(V)), triton.next_power_of_2(parts)
-    candidates = triton.next_power_of_2(parts * wanted)
     top_of_parts_kernel[(K, parts)](
         logits, top_KSW, token_KSW, sum_KS, V, parts, BLOCK_V=part, num_warps=PART_WARPS, **shared
     )
@@ -47,8 +46,9 @@ def top_log_probabilities(logits_KV: torch.Tensor, count: int) -> tuple[torch.Te
         logprob_KW,
         place_KW,
         parts,
+        kept,
         BLOCK_S=blocks,
-        BLOCK_C=candidates,
+        BLOCK_C=triton.next_power_of_2(parts * wanted),
         num_warps=2,
         **shared,
     )

@@ -55,7 +55,7 @@ def top_of_parts_kernel(
         open_V = open_V & (token_V != token)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kept"])
 def top_of_all_kernel(
     top_ptr,
     token_ptr,
@@ -63,13 +63,14 @@ def top_of_all_kernel(
     logprob_ptr,
     place_ptr,
     parts,
+    kept,
     WANTED: tl.constexpr,
     OVERLAPPED: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Row ``program_id(0)``: of what its parts have found the WANTED largest logits, as log-probabilities, float32
-    [K, W], and their tokens, int64 [K, W].
+    """Row ``program_id(0)``: of what its parts have found the ``kept`` largest logits, at most WANTED, as
+    log-probabilities, float32 [K, kept], and their tokens, int64 [K, kept].
     """
     row = tl.program_id(0).to(tl.int64)
     part_S, candidate_C = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_C)
@@ -86,6 +87,6 @@ def top_of_all_kernel(
     open_C = token_C != 2147483647
     for place in tl.static_range(WANTED):
         top, token = largest(top_C, token_C, open_C)
-        tl.store(logprob_ptr + row * WANTED + place, top - total)
-        tl.store(place_ptr + row * WANTED + place, token.to(tl.int64))
+        tl.store(logprob_ptr + row * kept + place, top - total, mask=place < kept)
+        tl.store(place_ptr + row * kept + place, token.to(tl.int64), mask=place < kept)
         open_C = open_C & (token_C != token)
