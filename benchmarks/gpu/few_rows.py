@@ -19,13 +19,20 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.ceilings import copy_tb_per_s
-from benchmarks.gpu.matrix_vector import COPIED_BYTES, Product, compile_beside, microseconds, products_of
+from benchmarks.gpu.matrix_vector import (
+    COPIED_BYTES,
+    Product,
+    compile_beside,
+    end_of,
+    microseconds,
+    parser_of_products,
+    products_of,
+)
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.few_rows import FewRowsTile, product_of_few_rows
@@ -100,21 +107,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         times_of_both = {"library_us": library, "chosen_us": chosen}
         report["products"].append({**asdict(product), "pass_rows": rows, **times_of_both, "tiles": best})
         shown = ", ".join(f"{t.outputs}x{t.inputs}/{t.parts}/{t.stages}/{t.warps} {times[t]:.1f}" for t in fastest[:5])
-        print(f"{product.name}, {rows} rows: library {library:.1f} us, ours {chosen:.1f}; of all tiles: {shown}")
-        sys.stdout.flush()
+        said = f"{product.name}, {rows} rows: library {library:.1f} us, ours {chosen:.1f}; of all tiles: {shown}"
+        print(said, flush=True)
         if options.output is not None:
             options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Products with few rows, on a GPU")
-    parser.add_argument("--shapes", nargs="+", choices=("8b", "1b"), default=("8b", "1b"))
+    parser = parser_of_products("Products with few rows, on a GPU", ("8b", "1b"), ("8b", "1b"))
     parser.add_argument("--rows", nargs="+", type=int, default=(64, 32, 16))
-    parser.add_argument("--seconds", type=float, default=120.0, help="begin no further product after this")
-    parser.add_argument("--output", type=Path, help="the JSON to write")
-    report = measure(parser.parse_args(arguments))
-    print("; ".join(f"left out: {name}, no time" for name in report["left_out"]) or "all products were measured")
+    print(end_of(measure(parser.parse_args(arguments))))
     return 0
 
 

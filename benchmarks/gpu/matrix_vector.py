@@ -19,7 +19,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -202,14 +202,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Products with one row, on a GPU")
-    parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=("8b", "1b", "smollm2"))
-    parser.add_argument("--chosen", action="store_true", help="in the chosen tiles alone")
+def parser_of_products(description: str, shapes: Sequence[str], default: Sequence[str]) -> argparse.ArgumentParser:
+    """The options of a benchmark of products."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--shapes", nargs="+", choices=shapes, default=default)
     parser.add_argument("--seconds", type=float, default=120.0, help="begin no further product after this")
     parser.add_argument("--output", type=Path, help="the JSON to write")
-    report = measure(parser.parse_args(arguments))
-    print("; ".join(f"left out: {name}, no time" for name in report["left_out"]) or "all products were measured")
+    return parser
+
+
+def end_of(report: Mapping[str, Any]) -> str:
+    """Its last line: what there was no time for."""
+    return "; ".join(f"left out: {name}, no time" for name in report["left_out"]) or "all products were measured"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = parser_of_products("Products with one row, on a GPU", tuple(SHAPES), ("8b", "1b", "smollm2"))
+    parser.add_argument("--chosen", action="store_true", help="in the chosen tiles alone")
+    print(end_of(measure(parser.parse_args(arguments))))
     return 0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+ENGINE = ("pluggy", "structlog", "omegaconf")
+"""What models and kernels import, beyond torch and triton."""
 HYDRA = ("hydra", "omegaconf", "pluggy", "structlog", "gguf", "jinja2", "tokenizers", "accelerate")
 """What the application imports, beyond torch."""
 TESTS = ("pytest", "pytest_timeout", "xdist", "transformers", *HYDRA)
@@ -77,7 +79,7 @@ def _headline(
         expected_s=expected_s,
         least_s=least_s,
         limit_s=limit_s,
-        needs=("pluggy", "structlog", "omegaconf"),
+        needs=ENGINE,
         on_cpu=("--device=cpu", "--shape=tiny", "--tokens=8"),
     )
 
@@ -168,7 +170,7 @@ STEPS = ordered(
             expected_s=32,
             least_s=30,
             limit_s=90,
-            needs=("pluggy", "structlog", "omegaconf"),
+            needs=ENGINE,
         ),
         Step(
             "few_rows",
@@ -177,7 +179,7 @@ STEPS = ordered(
             expected_s=50,
             least_s=40,
             limit_s=120,
-            needs=("pluggy", "structlog", "omegaconf"),
+            needs=ENGINE,
         ),
         _headline("headline", (), value=240, expected_s=75, least_s=45, limit_s=240),
         _headline("headline_1b", ("--shape=1b",), value=130, expected_s=35, least_s=25, limit_s=150),
@@ -188,7 +190,7 @@ STEPS = ordered(
             expected_s=30,
             least_s=20,
             limit_s=220,
-            needs=("pluggy", "structlog", "omegaconf"),
+            needs=ENGINE,
             on_cpu=("--device=cpu", "--shape=tiny", "--prefix=40", "--rounds=1"),
         ),
         Step(
@@ -283,7 +285,7 @@ STEPS = ordered(
             expected_s=120,
             least_s=30,
             limit_s=300,
-            needs=("transformers", "pluggy", "structlog", "omegaconf"),
+            needs=("transformers", *ENGINE),
             on_cpu=QUICK,
         ),
         Step(
@@ -317,7 +319,7 @@ STEPS = ordered(
             expected_s=100,
             least_s=30,
             limit_s=240,
-            needs=("pluggy", "structlog", "omegaconf"),
+            needs=ENGINE,
             on_cpu=QUICK,
         ),
         Step(

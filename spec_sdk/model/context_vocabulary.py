@@ -52,11 +52,12 @@ def with_all_tokens(executor: Executor, most_bytes: int) -> TorchExecutor | None
 
     None where that is not at hand as a plain matrix of at most ``most_bytes``.
     """
-    head = executor.decoder.output_head if isinstance(executor, TorchExecutor) else None
+    if not isinstance(executor, TorchExecutor):
+        return None
+    head = executor.decoder.output_head
     whole = head.whole if isinstance(head, ReducedVocabularyHead) else None
     if whole is None or whole.quantized is not None or whole.nbytes > most_bytes:
         return None
-    assert isinstance(executor, TorchExecutor)
     return executor.of_decoder(executor.decoder.with_head(whole))
 
 

@@ -136,7 +136,7 @@ class TorchExecutor(Executor):
     def of_decoder(self, decoder: Decoder) -> TorchExecutor:
         """What runs another decoder, of this one's kind, as this one is run, with caches as its are."""
         made = self._running(decoder)
-        made._cache_form = self._cache_form
+        made.keep_cache_in(self._cache_form)
         return made
 
     def _running(self, decoder: Decoder) -> TorchExecutor:

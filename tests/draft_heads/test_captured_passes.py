@@ -16,9 +16,8 @@ from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead
 from spec_sdk.registry import Registry
 from spec_sdk.testing import StaticOps, repeated
-from tests.draft_heads.test_drafter import LAYERS, OPTIONS, SIZES, Served
+from tests.draft_heads.test_drafter import LAYERS, OPTIONS, SIZES, Served, write_heads
 from tests.draft_heads.test_hydra import same_draws
-from tests.support.tiny_heads import write_eagle1, write_eagle3
 from tests.support.tiny_hydra import write_hydra
 from tests.support.tiny_models import TinyModels
 from tests.support.tiny_mtp import model_config, mtp_tensors, write_module
@@ -45,8 +44,7 @@ class Counted(StaticOps):
 def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("heads")
     return {
-        "eagle3": write_eagle3(directory / "eagle3", SIZES, **LAYERS),
-        "eagle": write_eagle1(directory / "eagle", SIZES),
+        **write_heads(directory),
         "deepseek": write_module(directory / "deepseek", "deepseek", model_config(), mtp_tensors("deepseek")),
         "mimo": write_module(directory / "mimo", "mimo", model_config("mimo"), mtp_tensors("mimo", bias=True)),
         "Hydra++": write_hydra(directory / "hydra", prefix=True),

@@ -57,13 +57,16 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    directory = tmp_path_factory.mktemp("heads")
+def write_heads(directory: Path) -> dict[str, Path]:
     return {
         "eagle3": write_eagle3(directory / "eagle3", SIZES, **LAYERS),
         "eagle": write_eagle1(directory / "eagle", SIZES),
     }
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_heads(tmp_path_factory.mktemp("heads"))
 
 
 def drafter_of(head: Path, models: TinyModels = MODELS, **options: Any) -> EagleDrafter:

@@ -19,10 +19,10 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
-from spec_sdk.tree import TreeBuilder
 from spec_sdk_backends import few_rows, fused_decoder
 from spec_sdk_backends.few_rows import ROWS, FewRowsTile, product_of_few_rows, takes_few_rows
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp
+from tests.kernels.test_fused_block import check_passes, interpreted
 from tests.support.tiny_decoder import tiny_decoder
 
 TILES = (
@@ -77,10 +77,6 @@ def test_small_operations_sum_the_parts(parts: int, device: torch.device) -> Non
     torch.testing.assert_close(active.double(), F.silu(gate) * up, atol=1e-5, rtol=1e-4)
 
 
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
-"""For decoders on the CPU."""
-
-
 @interpreted
 @pytest.mark.parametrize("name", ["smollm", "qwen3", pytest.param("qwen2", marks=pytest.mark.full)])
 def test_a_decoder_whose_products_have_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,19 +84,7 @@ def test_a_decoder_whose_products_have_parts(name: str, monkeypatch: pytest.Monk
     tile = FewRowsTile(outputs=32, inputs=16, parts=3, stages=2, warps=4, ahead=0)
     monkeypatch.setattr(few_rows.FewRowsTile, "choose", lambda *sizes: tile)
     monkeypatch.setattr(fused_decoder, "ROWS", range(2, 65))
-    logits: list[list[torch.Tensor]] = []
-    for decoder in (FusedDecoder(tiny_decoder(name)), tiny_decoder(name)):
-        session = Session(TorchExecutor(decoder, Ops()))
-        session.prefill(0, [5, 6, 7, 8, 9])
-        tree = TreeBuilder(10)
-        for parent, token in ((0, 11), (0, 12), (1, 13)):
-            tree.add(parent, token, "chosen")
-        scored = session.score([0], [tree.build().tree])[0].logits_NV
-        session.commit([0], [[0, 1]])
-        logits.append([scored, session.feed([0], [[14, 15]])[0].full_KV])
-    for found, expected in zip(*logits, strict=True):
-        assert expected.std() > 1e-3
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    check_passes(name)
 
 
 @interpreted

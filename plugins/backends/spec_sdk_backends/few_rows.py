@@ -57,8 +57,10 @@ def takes_few_rows(block: BlockWeights, device: torch.device) -> bool:
     """Whether all of a block's linear layers are products that the kernel makes, and gain by it: large ones of 16 bits,
     where launches overlap. Off the GPU, where kernels are interpreted, all are made.
     """
-    if device.type != "cuda" or not takes_one_row(block):
-        return takes_one_row(block)
+    if not takes_one_row(block):
+        return False
+    if device.type != "cuda":
+        return True
     assert isinstance(block.mlp, GatedMLP)
     projections = (block.qkv, block.output, *block.mlp.projections)
     large = all(one.inputs >= LEAST_INPUTS and one.weight_OI.dtype.itemsize == 2 for one in projections)

@@ -78,7 +78,7 @@ class Tiling:
         """Tiling for ``rows`` = N*R rows a KV head, in blocks of 16 (tl.dot's least) to 128."""
         padded = max(16, triton.next_power_of_2(head_dim))
         tiles = TILES[dtype.itemsize, max(64, padded)]
-        most = min(tiles[-1][0], SMALL_TREE_BLOCK if rows <= SMALL_TREE else tiles[-1][0])
+        most = min(tiles[-1][0], SMALL_TREE_BLOCK) if rows <= SMALL_TREE else tiles[-1][0]
         block_rows = min(most, max(SMALL_BLOCK, triton.next_power_of_2(rows)))
         _, keys, stages, warps = next(tile for tile in tiles if block_rows <= tile[0])
         return Tiling(block_rows, keys, padded, warps, stages)

@@ -146,12 +146,9 @@ class CapturedHeadExecutor(DraftHeadExecutor):
         self._passes.keep_cache_in(form)
         self.one_launch = self._passes.one_launch
 
-    def of_decoder(self, decoder: Decoder) -> CapturedHeadExecutor:
+    def _running(self, decoder: Decoder) -> CapturedHeadExecutor:
         assert isinstance(decoder, DraftHead)
-        made = CapturedHeadExecutor(decoder, self.ops, self._capture)
-        if self._cache_form != "exact":
-            made.keep_cache_in(self._cache_form)
-        return made
+        return CapturedHeadExecutor(decoder, self.ops, self._capture)
 
 
 def head_executor(head: DraftHead, ops: Ops) -> DraftHeadExecutor:
