@@ -69,8 +69,9 @@ def loaded(
     return backend.load(ChosenWeights(Checkpoint(family, **SHAPE), weights, lambda bits: True), dtype)
 
 
-def short_check(executor: Executor, seed: int) -> int:
-    return check_same_bits(executor, seed, rounds=2, most_requests=2, most_nodes=10, longest_prompt=24)
+def short_check(executor: Executor, seed: int, rounds: int = 2, longest_prompt: int = 24) -> int:
+    sizes = {"most_requests": 2, "most_nodes": 10, "longest_prompt": longest_prompt}
+    return check_same_bits(executor, seed, rounds=rounds, **sizes)
 
 
 @interpreted
@@ -102,7 +103,7 @@ def test_captured_passes(interpreted_gpu: None) -> None:
     """Padded to powers of two, repeated on other inputs, and waiting for nothing."""
     executor = loaded(compile=True)
     assert isinstance(executor, GraphExecutor) and executor.bits_vary is None and executor.cut([0]).bits_vary is None
-    short_check(executor, 1)
+    short_check(executor, 1, rounds=1, longest_prompt=10)
     assert executor.captures > 2
 
 
