@@ -26,9 +26,11 @@ import torch
 from benchmarks.gpu.ceilings import copy_tb_per_s
 from benchmarks.gpu.matrix_vector import (
     COPIED_BYTES,
+    DEVICE,
     Product,
     compile_beside,
     end_of,
+    made,
     microseconds,
     parser_of_products,
     products_of,
@@ -61,10 +63,6 @@ def tiles_of(product: Product, rows: int, multiprocessors: int) -> list[FewRowsT
     return found
 
 
-def made(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-
-
 def compile_all(cases: Sequence[tuple[Product, int, FewRowsTile]]) -> None:
     """In this process, so that those that time find them compiled."""
     by_product: dict[Product, Projection] = {}
@@ -80,7 +78,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "benchmark": "few_rows",
-        **device_facts(torch.device("cuda")),
+        **device_facts(DEVICE),
         "copy_tb_per_s": copy_tb_per_s(),
         "products": [],
         "left_out": [],

@@ -41,6 +41,7 @@ COPIED_BYTES = 400e6
 ELEMENTS = (512, 1024, 2048)
 """Of a tile that a warp has."""
 REPEATS = 9
+DEVICE = torch.device("cuda")
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,14 @@ def tiles_of(product: Product) -> list[MatrixVectorTile]:
     return sorted(found, key=str)
 
 
+def made(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
+
+
 class Weights:
     """Matrices of one product's shape, and what it reads beside them."""
 
     def __init__(self, product: Product, nbytes: float) -> None:
-        made = functools.partial(torch.randn, device="cuda", dtype=torch.bfloat16)
         self.product, count = product, max(2, round(nbytes / product.nbytes))
         self.projections = [Projection(made(product.rows, product.inputs)) for _ in range(count)]
         self.x_11I, self.gain_I = made(1, 1, product.inputs), made(product.inputs)
@@ -155,12 +159,11 @@ def compile_beside(compile_cases: Callable[[Sequence[Any]], None], cases: Sequen
 
 @torch.no_grad()
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    began, device = time.monotonic(), torch.device("cuda")
-    rate = copy_tb_per_s()
+    began, rate = time.monotonic(), copy_tb_per_s()
     report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "benchmark": "matrix_vector",
-        **device_facts(device),
+        **device_facts(DEVICE),
         "copy_tb_per_s": rate,
         "products": [],
         "left_out": [],
