@@ -1,4 +1,4 @@
-"""The benchmarks of products on a GPU, on the CPU: in Triton's interpreter, where products are compared and not timed."""
+"""The benchmarks of products on a GPU, run in Triton's interpreter: products are compared there and not timed."""
 
 from __future__ import annotations
 
