@@ -9,8 +9,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
@@ -22,14 +21,17 @@ from spec_sdk.contracts.verifier import Ahead, Verifier
 from spec_sdk.engine.begun_cycle import BegunCycle
 from spec_sdk.engine.committed_tokens import clip, followed, penalised
 from spec_sdk.engine.constrained_tree import constrained_tree
-from spec_sdk.engine.faults import budget_fault, count_fault, draws_fault, tree_fault, verdict_fault
+from spec_sdk.engine.cycle_events import StageSeconds, cycle_events
+from spec_sdk.engine.faults import count_fault, draws_fault, tree_fault, verdict_fault
 from spec_sdk.engine.forced_tokens import WIDEST, forced_run
+from spec_sdk.engine.granted_budgets import granted_budgets
 from spec_sdk.engine.pass_ahead import PassAhead, PlainSteps
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.time_shares import TimeShares
 from spec_sdk.engine.token_logprobs import Asked, read_logprobs
+from spec_sdk.engine.told_events import ToldEvents
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
 from spec_sdk.errors import ConstraintLimit, PluginFault, RequestError, UnusableLogits, UserError, cause_of, of_request
@@ -72,7 +74,7 @@ class Scheduler:
         self._free = list(range(slots))
         self._progress: list[Progress] = []
         self._time_shares = TimeShares()
-        self._untold: deque[tuple[Active, dict[str, Any]]] = deque()
+        self._told = ToldEvents()
         self._begun_ahead: BegunCycle | None = None
         self._pass_ahead: PassAhead | None = None
         self._plain_steps = PlainSteps(drafter)
@@ -104,8 +106,8 @@ class Scheduler:
         for active in [*self._waiting, *self._active]:
             if active.state.id == request:
                 fault = self._leave(active)
-                self._note_end(active, reason if fault is None else "error")
-                self._tell()
+                self._told.end(active, reason if fault is None else "error")
+                self._told.emit()
                 if fault is not None:
                     raise fault
 
@@ -141,17 +143,17 @@ class Scheduler:
         try:
             self._admit()
             self._prefill()
-            self._tell()
+            self._told.emit()
             cycle, self._begun_ahead = self._begun_ahead, None
             self._finish(cycle or self._begin())
             self._begin_next()
-            self._tell()
+            self._told.emit()
         except BaseException:
             for active in [*self._active, *self._waiting]:
                 self._end(active, "interrupted")
             with contextlib.suppress(Exception):
                 # of two errors the first says more
-                self._tell()
+                self._told.emit()
             raise
         return self._progress
 
@@ -200,9 +202,10 @@ class Scheduler:
                 active.prefill_s += clock.seconds(began, clock.mark())
                 return
             # a drafter need not be prepared before it is asked
-            drafter_s = self._start_drafting([active]) if self._budgets([active])[0].depth > 0 else None
+            drafts = self._budgets([active])[0].depth > 0
+            drafter_s = self._start_drafting([active]) if drafts else None
             self._take_forced(active, ends=False)
-            self._note(
+            self._told.note(
                 active,
                 event="prefill",
                 seconds=active.prefill_s + clock.seconds(began, clock.mark()),
@@ -270,8 +273,8 @@ class Scheduler:
         # where a pass ahead runs meanwhile, nothing waits for it
         recover_s = time.perf_counter() - began if self._pass_ahead is None else 0.0
         draft_s, score_s = cycle.stage_seconds(self._clock)
-        verdict_s = self._clock.seconds(resumed, decided)
-        self._report(turns, draft_s, score_s, verdict_s, recover_s, cycle.reads + host_reads.total() - reads)
+        seconds = StageSeconds(draft_s, score_s, self._clock.seconds(resumed, decided), recover_s)
+        self._report(turns, seconds, cycle.reads + host_reads.total() - reads)
 
     def _propose(self, requests: Sequence[Active]) -> list[Turn]:
         """A tree for every request that is granted one; a root alone, a plain decoding step, for the others."""
@@ -519,71 +522,18 @@ class Scheduler:
             self.drafter.observe_forced([request], [run])
         return run if at_end and ends else []
 
-    def _report(
-        self,
-        turns: Sequence[Turn],
-        draft_s: float,
-        score_s: float,
-        verdict_s: float,
-        recover_s: float,
-        reads: int,
-    ) -> None:
-        """Emit what happened. A stage's seconds are divided so that those of requests add up to what it took: by rows,
-        but for the target's pass.
-        """
-        rows, started_s = sum(turn.size for turn in turns), sum(turn.start_s for turn in turns)
-        drafted = sum(turn.size for turn in turns if turn.budget.depth)
-        scored = self._time_shares.divided(score_s, [turn.size for turn in turns])
-        for turn, scored_s in zip(turns, scored, strict=True):
-            active, size, tree, path = turn.active, turn.size, turn.drafted, turn.drafted_path
-            share = size / rows
-            draft_share = (size if turn.budget.depth else 0) / drafted if drafted else share
-            report = turn.attention
-            self._note(
-                active,
-                event="cycle",
-                step=active.state.step,
-                prefix=turn.prefix,
-                budget=turn.budget.depth,
-                # the start of one is no time of those beside it
-                draft_s=turn.start_s + max(0.0, draft_s - started_s) * draft_share,
-                verify_s=scored_s + verdict_s * share,
-                verdict_s=verdict_s * share,
-                recover_s=recover_s * share,
-                tree_nodes=size,
-                drafted=tree.depth,
-                accepted=len(path) - 1,
-                level_sizes=turn.level_ranks.sizes,
-                accepted_ranks=turn.level_ranks.along(path),
-                tokens=turn.emitted,
-                host_reads=reads,
-                attention=None if report is None else report.event(),
-                **({"parts": parts} if (parts := turn.parts) else {}),
-                **({} if active.state.constraint is None else {"constraint": turn.told_of_constraint()}),
-                **({} if turn.logprobs is None else {"logprobs": [astuple(told) for told in turn.logprobs]}),
-                **({} if turn.trace is None else {"trace": asdict(turn.trace)}),
-            )
+    def _report(self, turns: Sequence[Turn], seconds: StageSeconds, reads: int) -> None:
+        """Tell what happened; requests that have ended leave."""
+        for turn, event in zip(turns, cycle_events(turns, seconds, self._time_shares, reads), strict=True):
+            active = turn.active
+            self._told.note(active, **event)
             reason = self._finished(active.view)
             self._progress.append(Progress(active.state.id, turn.emitted, reason))
             if reason is not None:
                 self._end(active, reason)
 
     def _budgets(self, requests: Sequence[Active]) -> list[Budget]:
-        """Depth and nodes that the policy grants and the requests have room for."""
-        if not requests:
-            return []
-        granted = self.policy.budgets([a.view for a in requests], [a.policy for a in requests])
-        fault = count_fault(granted, len(requests), "budgets")
-        if fault := fault or next((fault for budget in granted if (fault := budget_fault(budget))), None):
-            raise PluginFault(f"policy {self.policy.name!r}: {fault}")
-        budgets = []
-        for active, budget in zip(requests, granted, strict=True):
-            request = active.view
-            # the last of the remaining tokens is always the target's own, so drafting it would be wasted
-            room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1
-            depth = max(0, min(budget.depth, budget.nodes - 1, room))
-            budgets.append(budget if depth == budget.depth else replace(budget, depth=depth))
-        return budgets
+        return granted_budgets(self.policy, requests, self.target.context)
 
     def _finished(self, request: Request) -> str | None:
         if request.new_tokens and request.tokens[-1] in request.stop_ids:
@@ -591,24 +541,6 @@ class Scheduler:
         if request.new_tokens >= request.max_new_tokens or len(request.tokens) >= self.target.context:
             return "length"
         return None
-
-    def _note(self, active: Active, **event: Any) -> None:
-        """Let the request's policy learn from an event, which is to be emitted."""
-        told = {"event": event.pop("event"), "request": active.state.id, **event}
-        active.policy.observe(told)
-        self._untold.append((active, told))
-
-    def _tell(self) -> None:
-        """Emit what happened since the last time. Raises the first of what emitting fails with, when all is emitted."""
-        failed: BaseException | None = None
-        while self._untold:
-            active, event = self._untold.popleft()
-            try:
-                active.emit(event)
-            except BaseException as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
 
     def _ending(self, requests: Sequence[Active]) -> _Ending:
         """An error inside ends these requests, or the one that it names, and no others."""
@@ -627,7 +559,7 @@ class Scheduler:
             reason, error = "error", fault
         if error is not None:
             self._progress.append(Progress(active.state.id, [], reason, error))
-        self._note_end(active, reason)
+        self._told.end(active, reason)
 
     def _leave(self, active: Active) -> Exception | None:
         """Give up its place, and say so to the drafter; what that fails with."""
@@ -645,10 +577,6 @@ class Scheduler:
         except Exception as fault:
             return fault
         return None
-
-    def _note_end(self, active: Active, reason: str) -> None:
-        end = {"event": "request_end", "request": active.state.id, "finish_reason": reason}
-        self._untold.append((active, end))
 
 
 class _Ending:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+BUDGETS = "spec_sdk/engine/granted_budgets.py"
+CYCLE_EVENTS = "spec_sdk/engine/cycle_events.py"
+TOLD = "spec_sdk/engine/told_events.py"
 COMMITTED = "spec_sdk/engine/committed_tokens.py"
 TAPPED = "spec_sdk/engine/tapped_states.py"
 TURN = "spec_sdk/engine/turn.py"
@@ -86,15 +89,15 @@ SCHEDULING = (
     ),
     Mutant(
         "the last of the tokens that are wanted is drafted too",
-        SCHEDULER,
-        "self.target.context - len(request.tokens)) - 1",
-        "self.target.context - len(request.tokens))",
+        BUDGETS,
+        "context - len(request.tokens)) - 1",
+        "context - len(request.tokens))",
         (CYCLE,),
     ),
     Mutant(
         "the context's end is not looked at",
-        SCHEDULER,
-        "room = min(request.max_new_tokens - request.new_tokens, self.target.context - len(request.tokens)) - 1",
+        BUDGETS,
+        "room = min(request.max_new_tokens - request.new_tokens, context - len(request.tokens)) - 1",
         "room = request.max_new_tokens - request.new_tokens - 1",
         (CYCLE,),
     ),
@@ -107,7 +110,7 @@ SCHEDULING = (
     ),
     Mutant(
         "deeper than the nodes allow",
-        SCHEDULER,
+        BUDGETS,
         "min(budget.depth, budget.nodes - 1, room)",
         "min(budget.depth, room)",
         (CYCLE,),
@@ -254,14 +257,14 @@ SCHEDULING = (
     ),
     Mutant(
         "batch: the neighbour's budget",
-        SCHEDULER,
+        BUDGETS,
         "zip(requests, granted, strict=True)",
         "zip(requests, reversed(granted), strict=True)",
         (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
     ),
     Mutant(
         "batch: one policy for all",
-        SCHEDULER,
+        BUDGETS,
         "[a.policy for a in requests]",
         "[requests[0].policy] * len(requests)",
         (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
@@ -269,8 +272,8 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's policy hears of a cycle",
         SCHEDULER,
-        "active.policy.observe(told)",
-        "self._active[0].policy.observe(told)",
+        "self._told.note(active, **event)",
+        "self._told.note(self._active[0], **event)",
         (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
     ),
     Mutant(
@@ -359,9 +362,9 @@ SCHEDULING = (
     ),
     Mutant(
         "a late start is divided among all requests of the step",
-        SCHEDULER,
-        "draft_s=turn.start_s + max(0.0, draft_s - started_s) * draft_share,",
-        "draft_s=draft_s * draft_share,",
+        CYCLE_EVENTS,
+        "turn.start_s + max(0.0, seconds.draft - started_s) * draft_share,",
+        "seconds.draft * draft_share,",
         ("tests/policies/test_lazy_start.py::test_a_late_start_is_no_time_of_the_requests_beside_it",),
     ),
     Mutant(
@@ -472,8 +475,8 @@ SCHEDULING = (
     Mutant(
         "begun ahead: events are emitted first",
         SCHEDULER,
-        "            self._begin_next()\n            self._tell()\n",
-        "            self._tell()\n            self._begin_next()\n",
+        "            self._begin_next()\n            self._told.emit()\n",
+        "            self._told.emit()\n            self._begin_next()\n",
         (f"{OF_BEGUN}::test_the_next_pass_is_there_before_anything_is_told",),
     ),
     Mutant(
@@ -499,7 +502,7 @@ SCHEDULING = (
     ),
     Mutant(
         "begun ahead: the first that fails to take an event is the last to be told",
-        SCHEDULER,
+        TOLD,
         "                failed = failed or error\n",
         "                raise\n",
         (f"{OF_BEGUN}::test_who_fails_to_take_events_fails_once",),
