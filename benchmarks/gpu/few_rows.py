@@ -29,7 +29,7 @@ from benchmarks.gpu.matrix_vector import (
     DEVICE,
     Product,
     compile_beside,
-    end_of,
+    ended,
     made,
     microseconds,
     parser_of_products,
@@ -85,12 +85,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     cases = [(product, rows) for rows in options.rows for shape in options.shapes for product in products_of(shape)]
-    tiles = {case: tiles_of(*case, multiprocessors) for case in cases}
-    compile_beside(compile_all, [(*case, tile) for case in cases for tile in tiles[case]])
+    tiles, compiled = {case: tiles_of(*case, multiprocessors) for case in cases}, set[int]()
     for product, rows in cases:
         if time.monotonic() - began > options.seconds:
             report["left_out"].append(f"{product.name}, {rows} rows")
             continue
+        if rows not in compiled:
+            compiled.add(rows)
+            compile_beside(compile_all, [(*case, tile) for case in cases if case[1] == rows for tile in tiles[case]])
         count = max(2, round(COPIED_BYTES / product.nbytes))
         projections = [Projection(made(product.rows, product.inputs)) for _ in range(count)]
         x_1NI = made(1, rows, product.inputs)
@@ -114,9 +116,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = parser_of_products("Products with few rows, on a GPU", ("8b", "1b"), ("8b", "1b"))
-    parser.add_argument("--rows", nargs="+", type=int, default=(64, 32, 16))
-    print(end_of(measure(parser.parse_args(arguments))))
-    return 0
+    parser.add_argument("--rows", nargs="+", type=int, default=(64, 32, 16), help="of a pass, in this order")
+    return ended(measure(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":

@@ -162,6 +162,8 @@ def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
         max_new_tokens=(most + 1) * (tree.depth + 1),
         sampler=sampler,
         rng=torch.Generator().manual_seed(0),
+        # the kernels that choose tokens inside a captured pass
+        ops=model.session.executor.ops,
     )
     policy = FixedPolicy(FixedConfig(depth=tree.depth))
     # a cache that grew would have all passes captured anew

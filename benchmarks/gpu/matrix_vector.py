@@ -214,16 +214,16 @@ def parser_of_products(description: str, shapes: Sequence[str], default: Sequenc
     return parser
 
 
-def end_of(report: Mapping[str, Any]) -> str:
-    """Its last line: what there was no time for."""
-    return "; ".join(f"left out: {name}, no time" for name in report["left_out"]) or "all products were measured"
+def ended(report: Mapping[str, Any]) -> int:
+    """Say what there was no time for. The exit status: 1 where nothing was measured."""
+    print("; ".join(f"left out: {name}, no time" for name in report["left_out"]) or "all products were measured")
+    return int(not report["products"])
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = parser_of_products("Products with one row, on a GPU", tuple(SHAPES), ("8b", "1b", "smollm2"))
     parser.add_argument("--chosen", action="store_true", help="in the chosen tiles alone")
-    print(end_of(measure(parser.parse_args(arguments))))
-    return 0
+    return ended(measure(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":

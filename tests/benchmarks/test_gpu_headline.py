@@ -15,7 +15,10 @@ import pytest
 import torch
 
 from benchmarks.gpu import headline
+from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
 
 WAYS = {"ways": "passes are captured on a GPU"}
 TINY = ["--device=cpu", "--shape=tiny", "--prefix=20", "--tokens=6"]
@@ -77,6 +80,24 @@ def test_a_cycle_is_the_engines_own_greedy_decoding() -> None:
 
     plain, tree = tokens(1), tokens(headline.NODES)
     assert len(plain) == 12 and tree[:12] == plain
+
+
+class CountedOps(Ops):
+    accepted = 0
+
+    def accept_in_pass(self, *of: Any) -> Any:
+        self.accepted += 1
+        return super().accept_in_pass(*of)
+
+
+def test_a_captured_cycle_decides_by_the_executors_own_kernels() -> None:
+    model, ops = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), CountedOps()
+    executor = model.session.executor
+    assert isinstance(executor, TorchExecutor)
+    session = Session(GraphExecutor(executor.decoder, ops, lambda run: (run, run())))
+    session.prefill(0, model.prompt[:-1])
+    list(islice(headline.cycles(dataclasses.replace(model, session=session), 8, 3), 3))
+    assert ops.accepted > 0
 
 
 def test_a_pass_scores_every_node_and_commits_none() -> None:
