@@ -89,7 +89,14 @@ def in_a_line(error: BaseException) -> str:
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the nearest of ``known``, else a list of what exists ("" if nothing)."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    # what stands before the last dot is common to all, and says nothing
+    group = given[: given.rfind(".") + 1]
+    common = len(group) if all(name.startswith(group) for name in names) else 0
+    ends = {name[common:]: name for name in names}
+    own = given[common:]
+    # an abbreviation is no near match of a long name
+    begun = [end for end in ends if len(own) > 1 and end.startswith(own)]
+    near = begun if len(begun) == 1 else difflib.get_close_matches(own, ends, n=1, cutoff=0.5)
     if near:
-        return f", did you mean '{near[0]}'?"
+        return f", did you mean '{ends[near[0]]}'?"
     return f"; there are: {', '.join(names)}" if names else ""

@@ -25,12 +25,17 @@ class SamplingParams:
     min_p: float = option(
         0.0, "keep tokens of at least this share of the largest probability", minimum=0, maximum=1, means={0.0: "off"}
     )
-    seed: int = option(0, "of all random numbers of the run", minimum=0, maximum=LARGEST_INT64)
+    seed: int = option(
+        0,
+        "of all random numbers of the run; runs repeat where the policy looks at no clock (policy=fixed)",
+        minimum=0,
+        maximum=LARGEST_INT64,
+    )
     repetition_penalty: float = option(
         1.0,
         "of every token of the prompt and the output so far",
-        above=0,
-        below=math.inf,
+        minimum=0.01,
+        maximum=100,
         means={1.0: "off"},
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -129,9 +129,11 @@ def _encoded(prompt: Prompt, chat: bool | None, tokenizer: Tokenizer) -> list[in
     if isinstance(prompt, Mapping):
         raise UserError("prompt: it is one message; a chat is a list of messages, [{'role': 'user', 'content': …}]")
     # bytes would be taken for token ids
-    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | Set):
         raise UserError(f"prompt: {prompt!r} is no text, chat or list of token ids")
     items: list[Any] = list(prompt)
+    if items and isinstance(items[0], str):
+        raise UserError("prompt: several texts are given as a list")
     if items and isinstance(items[0], Mapping):
         return encode_messages(tokenizer, items, chat)
     return _token_ids(items, "prompt")
@@ -147,6 +149,8 @@ def _token_ids(values: Iterable[Any], name: str) -> list[int]:
             ids.append(operator.index(value))
         except TypeError:
             raise UserError(f"{name}: {value!r} is no token id") from None
+        if isinstance(value, bool):
+            raise UserError(f"{name}: {value!r} is no token id")
     return ids
 
 

@@ -77,7 +77,7 @@ class Engine:
             composed.append(search_path_override(os.fspath(config_dir), "config_dir"))
         for option, model in (("model.target", target), ("model.draft", draft)):
             if model is not None:
-                composed.append(f"{option}={as_text(reference_of(model, given))}")
+                composed.append(f"{option}={as_text(reference_of(model, given, option.removeprefix('model.')))}")
         return cls._composed([*composed, *quote_texts(_listed(overrides), sweep=False)], given, max_num_seqs, None)
 
     def with_pipeline(
@@ -94,7 +94,7 @@ class Engine:
         only the backend is shared. Raises UserError for overrides that ask for another target, dtype or backend.
         """
         given = dict(self._given)
-        changed = [f"model.draft={as_text(reference_of(draft, given))}"] if draft is not None else []
+        changed = [f"model.draft={as_text(reference_of(draft, given, 'draft'))}"] if draft is not None else []
         changed += quote_texts(_listed(overrides), sweep=False)
         again = {o.key_or_group for o in parse(changed)}
         kept = [str(o.input_line) for o in parse(self._overrides) if is_shared(o) and o.key_or_group not in again]

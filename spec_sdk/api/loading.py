@@ -15,11 +15,19 @@ Model = str | os.PathLike[str] | InMemoryModel
 """A model: a directory in Hugging Face layout, a GGUF file, a hub id, or one in memory."""
 
 
-def reference_of(model: Model, given: dict[str, InMemoryModel]) -> str:
-    """What the settings call a model; one in memory is noted in ``given``."""
+def reference_of(model: Model, given: dict[str, InMemoryModel], name: str) -> str:
+    """What the settings call a model; one in memory is noted in ``given``.
+
+    Raises UserError, naming the argument ``name``, for what is no model.
+    """
     if isinstance(model, InMemoryModel):
         given[model.reference] = model
         return model.reference
+    if not isinstance(model, str | os.PathLike):
+        raise UserError(
+            f"{name}: a {type(model).__name__} is no model: give a directory, a .gguf file, a hub id, or "
+            "InMemoryModel(tensors, config, tokenizer)"
+        )
     return os.fspath(model)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, Unpack
 
@@ -96,7 +96,7 @@ def _request(prompt: Prompt | Request, options: RequestOptions) -> Request:
 
 def _is_one(prompts: Sequence[Any]) -> TypeGuard[Prompt]:
     """Whether a sequence is one prompt, a chat or token ids, and not several prompts."""
-    # neither is several: they are refused as one prompt
-    if isinstance(prompts, bytes | Mapping):
+    # none of these is several: they are refused as one prompt
+    if isinstance(prompts, bytes | Mapping | Set):
         return True
     return len(prompts) > 0 and not isinstance(prompts[0], str | Request | Sequence)

@@ -97,7 +97,10 @@ def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | Non
         # the longest import of all, before there is anything that a signal must not end
         importlib.import_module("spec_sdk.pipeline")
     hear_signals()
-    return int(make(task_config).run(settings))
+    status: object = make(task_config).run(settings)
+    if not isinstance(status, int) or isinstance(status, bool):
+        raise PluginFault(f"task {make.name!r}: its run returned {status!r}, which is no exit status")
+    return status
 
 
 def _refuse_unheard(make: Any, settings: Settings) -> None:

@@ -85,9 +85,17 @@ class Growth(Plugin, ABC):
         """
 
     def growing(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
-        """:meth:`grow`, begun: what a drafter calls. Raises PluginFault where ``grow`` is no generator."""
+        """:meth:`grow`, begun: what a drafter calls. Raises PluginFault where ``grow`` is no generator, and at its end
+        where it returns no tree.
+        """
         begun: object = self.grow(fed, root, depth, request, drafter)
         if not isinstance(begun, Generator):
             kind = type(begun).__name__
             raise PluginFault(f"growth {self.name!r}: its grow is no generator (it has no yield); it returned a {kind}")
-        return begun
+        return self._with_a_tree(begun)
+
+    def _with_a_tree(self, begun: Growing) -> Growing:
+        tree: object = yield from begun
+        if not isinstance(tree, TokenTree):
+            raise PluginFault(f"growth {self.name!r}: its grow returned {tree!r}, which is no tree")
+        return tree

@@ -5,6 +5,7 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import get_args
 
@@ -26,7 +27,15 @@ def budget_fault(budget: object) -> str | None:
     for name, value, least in (("depth", budget.depth, 0), ("nodes", budget.nodes, 1)):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             return f"a budget's {name} is a whole number of {least} or more, not {value!r}"
-    return None
+    for name, number in (("level_cost", budget.level_cost), ("tokens_per_second", budget.tokens_per_second)):
+        if not isinstance(number, int | float) or not number >= 0:
+            return f"a budget's {name} is a number of 0 or more, not {number!r}"
+    try:
+        # looked at in every step: the sum of what holds another thing or NaN is none
+        sound = not math.isnan(sum(budget.node_costs))
+    except TypeError:
+        sound = False
+    return None if sound else f"a budget's node_costs are numbers, not {budget.node_costs!r}"
 
 
 def tree_fault(tree: object, pending_token: int, budget: Budget, vocabulary: int) -> str | None:

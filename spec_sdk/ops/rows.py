@@ -164,6 +164,7 @@ class Left:
         self.p_V = rows.target(node)
         # after the last rejection the next token comes from max(p − q, 0), which is not written down
         self._less_V: torch.Tensor | None = None
+        self._rejected: Draw | None = None
         self._q_V: torch.Tensor | None = None
         self._undrawn: dict[int, torch.Tensor] = {}
 
@@ -195,18 +196,25 @@ class Left:
             return
         q_V = self._draft(draw)
         if last:
-            self._less_V = q_V
+            self._less_V, self._rejected = q_V, draw
             return
-        self.p_V = residual(self.p_V, q_V, self.rows.spare(self.p_V))
+        left_V = residual(self.p_V, q_V, self.rows.spare(self.p_V))
+        if left_V is self.p_V and q_V.isnan().any():
+            raise not_a_number(self.rows.tree, draw)
+        self.p_V = left_V
         if draw.sequence is not None:
             if draw.sequence not in self._undrawn:
                 self._undrawn[draw.sequence] = q_V.clone()
             remove(self._undrawn[draw.sequence], token)
 
     def draw(self, uniform: float) -> int:
-        """The next token, drawn from what is left by inversion. Raises UnusableLogits if there is no mass."""
+        """The next token, drawn from what is left by inversion. Raises UnusableLogits if there is no mass, and
+        ValueError, naming the node, where a draft distribution took it away that is NaN somewhere.
+        """
         token = first_beyond(self.p_V, uniform, self._less_V)
         if token < 0:
+            if self._rejected is not None and self._less_V is not None and self._less_V.isnan().any():
+                raise not_a_number(self.rows.tree, self._rejected)
             raise UnusableLogits(self.node)
         return token
 
@@ -220,6 +228,14 @@ def possible(q: float, tree: DrawnTree, draw: Draw) -> float:
     if not q > 0:
         raise impossible(q, tree, draw)
     return q
+
+
+def not_a_number(tree: DrawnTree, draw: Draw) -> ValueError:
+    """The error of a draw whose distribution is NaN at other tokens than the drawn one."""
+    return ValueError(
+        f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {tree.token_N[draw.node]} from a "
+        "distribution that is NaN elsewhere"
+    )
 
 
 def impossible(q: float, tree: DrawnTree, draw: Draw) -> ValueError:

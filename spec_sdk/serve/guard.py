@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import sys
 import time
@@ -19,6 +20,8 @@ from spec_sdk.serve.page import FILES
 OPEN = ("/health", *FILES)
 """What needs no key."""
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics", "/openapi.json", "/")
+MOST_DROPPED = 16
+"""Times the largest body that is taken: so much of a larger one is read, and thrown away, behind its refusal."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -60,7 +63,8 @@ class Guard:
 
         async def refuse(refusal: Refusal) -> None:
             if not status:
-                await refusal.response()(scope, receive, watched)
+                answered = self._and_then_the_rest(receive, watched) if refusal.status == 413 else watched
+                await refusal.response()(scope, receive, answered)
 
         try:
             self._check(scope)
@@ -83,6 +87,30 @@ class Guard:
                 # paths that are none of ours may hold anything
                 line = f"{client} {scope['method']} {endpoint} {status or 499} {time.monotonic() - began:.3f} s"
                 print(line, file=sys.stderr, flush=True)
+
+    def _and_then_the_rest(self, receive: Receive, send: Send) -> Send:
+        """Sends an answer, and ends it when the rest of a body that is too large has come, or enough of it.
+
+        Closed before that, the connection is reset, and the client never sees why.
+        """
+
+        async def send_first(message: Message) -> None:
+            await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+            if message["type"] == "http.response.body":
+                await self._drop_the_rest(receive)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        return send_first
+
+    async def _drop_the_rest(self, receive: Receive) -> None:
+        dropped = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.read_timeout):
+                while dropped < MOST_DROPPED * self._limits.max_body:
+                    message = await receive()
+                    dropped += len(message.get("body", b""))
+                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                        return
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])

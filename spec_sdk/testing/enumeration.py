@@ -155,7 +155,7 @@ class Difference:
     def __str__(self) -> str:
         return (
             f"off the target's by {self.off:.1e} (enumerated): it gives the tokens {list(self.tokens)} with "
-            f"probability {self.given:.4f}, the target {self.expected:.4f}"
+            f"probability {self.given:.6g}, the target {self.expected:.6g}"
         )
 
 

@@ -147,7 +147,8 @@ class _Subject:
                     try:
                         found = difference(target, drafter, self.verifier, sampler, PROMPT, limit=MOST_OUTCOMES)
                     except (NotEnumerable, TypeError, RuntimeError) as error:
-                        return f"{tried} cycles; the next cannot be enumerated ({error}): χ² alone judges it"
+                        told = in_a_line(error)
+                        return f"{tried} cycles; the next cannot be enumerated ({told}): χ² alone judges it"
                     assert found.off < ENUMERATED, (
                         f"{words_of(params)}, draws {in_words(plan)}: the joint distribution of the tokens "
                         f"that a cycle emits is {found}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from spec_sdk import Engine, Request, SamplingParams, UserError
 from spec_sdk.app import main
@@ -116,6 +117,9 @@ def test_a_model_without_a_template(tmp_path: Path, error_of: Callable[..., str]
         ([1.5], {}, "prompt: 1.5 is no token id"),
         (7, {}, "prompt: 7 is no text, chat or list of token ids"),
         (b"hi", {}, "prompt: b'hi' is no text, chat or list of token ids"),
+        ({"hi"}, {}, "prompt: {'hi'} is no text, chat or list of token ids"),
+        ((text for text in ("a", "b")), {}, "prompt: several texts are given as a list"),
+        ([True, False], {}, "prompt: True is no token id"),
         ({"role": "user", "content": "a"}, {}, "prompt: it is one message; a chat is a list of messages"),
         ("a", {"stop_token_ids": 5}, "stop_token_ids: 5 is no list of token ids"),
         ("\ud800", {}, "prompt: no valid Unicode text (character 0)"),
@@ -143,6 +147,13 @@ def test_requests_and_engines_check_names_and_numbers(checkpoint: Path) -> None:
         Request("a", max_tokens=3)  # type: ignore[call-arg]
     with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
         Engine.from_pipeline("vanilla", target=checkpoint, max_num_seqs=0)
+
+
+@pytest.mark.parametrize("given", ["target", "draft"])
+def test_what_is_no_model(checkpoint: Path, given: str) -> None:
+    models: dict[str, Any] = {"target": checkpoint, given: torch.nn.Linear(2, 2)}
+    with pytest.raises(UserError, match=f"^{given}: a Linear is no model: give a directory, .*InMemoryModel"):
+        Engine.from_pipeline("sd_chain", **models)
 
 
 def test_overrides_are_a_list_and_not_one_text(tmp_path: Path) -> None:

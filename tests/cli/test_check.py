@@ -227,6 +227,11 @@ def test_a_task_ends_with_an_exit_status(ends: Callable[[], Any], fault: str) ->
         check_task(lambda: Ends(None), settings_for([]))
 
 
+def test_a_run_of_a_task_that_returns_no_exit_status_names_it(cli: Cli) -> None:
+    done = cli("task=litters")
+    assert done.status and done.error == "task 'litters': its run returned None, which is no exit status"
+
+
 def test_a_task_may_refuse_and_changes_no_setting() -> None:
     from spec_sdk.config.composing import settings_for
 

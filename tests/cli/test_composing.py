@@ -232,6 +232,7 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
         (["drafter=none", "drafter.x=2"], "drafter.x: unknown option of drafter 'none' (it has no options)"),
         (["max_new_token=1"], "max_new_token: unknown option, did you mean 'max_new_tokens'?"),
         (["sampling.temprature=1"], "sampling.temprature: unknown option, did you mean 'sampling.temperature'?"),
+        (["sampling.temp=1"], "sampling.temp: unknown option, did you mean 'sampling.temperature'?"),
         (["model.drat=x"], "model.drat: unknown option, did you mean 'model.draft'?"),
         (["sampling.seed.x=1"], "sampling.seed.x: unknown option; sampling.seed is a value and has none"),
         (["drafterr=easyspec"], "drafterr: unknown option, did you mean 'drafter'?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -237,6 +238,10 @@ def test_a_verdict_that_is_none_names_the_verifier_and_ends_one_request(
         (Budget(-1), "depth is a whole number of 0 or more, not -1"),
         (Budget(2, 0), "nodes is a whole number of 1 or more, not 0"),
         (3, "3 is no Budget"),
+        (Budget(2, level_cost=math.nan), "level_cost is a number of 0 or more, not nan"),
+        (Budget(2, tokens_per_second="fast"), "tokens_per_second is a number of 0 or more, not 'fast'"),  # type: ignore[arg-type]
+        (Budget(2, node_costs=(0.0, "x")), "node_costs are numbers, not (0.0, 'x')"),  # type: ignore[arg-type]
+        (Budget(2, node_costs=(0.0, math.nan)), "node_costs are numbers, not (0.0, nan)"),
     ],
 )
 def test_a_budget_that_is_none_names_the_policy(budget: Any, message: str) -> None:

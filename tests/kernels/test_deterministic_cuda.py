@@ -70,8 +70,7 @@ def loaded(
 
 
 def short_check(executor: Executor, seed: int, rounds: int = 2, longest_prompt: int = 24) -> int:
-    sizes = {"most_requests": 2, "most_nodes": 10, "longest_prompt": longest_prompt}
-    return check_same_bits(executor, seed, rounds=rounds, **sizes)
+    return check_same_bits(executor, seed, rounds=rounds, most_requests=2, most_nodes=10, longest_prompt=longest_prompt)
 
 
 @interpreted

@@ -257,6 +257,13 @@ def test_one_that_is_no_generator_is_named() -> None:
         check_growth(NoGenerator())
 
 
+def test_a_drafter_is_told_of_one_that_returns_nothing() -> None:
+    nobody: Any = None
+    growing = ReturnsNothing().growing(TreeBuilder(0), DraftLogits.over_all(torch.zeros(1, 8)), 2, nobody, "drafter")
+    with pytest.raises(PluginFault, match="^growth 'static': its grow returned None, which is no tree$"):
+        next(growing)
+
+
 def test_what_notes_probabilities_is_given_no_rows() -> None:
     said = growth_checks(Noting(), budgets=30)[-1].run()
     assert said is not None and int(said.split()[2]) > 5

@@ -134,6 +134,26 @@ def test_bodies_are_bounded(narrow: Served) -> None:
     assert post(narrow.port, "/v1/completions", b'{"prompt":"Hi","max_tokens":3}')[0] == 200
 
 
+def test_whoever_sends_a_large_body_at_once_reads_why_it_is_refused(engine: Engine) -> None:
+    """A client that sends all of it before it reads: closed meanwhile, the connection would be reset."""
+    with served(engine, ServeConfig(port=0, max_body=2**20, access_log=False)) as running:
+        for _ in range(3):
+            connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=PATIENCE_S)
+            with closing(connection):
+                connection.request("POST", "/v1/completions", b"a" * 8 * 2**20, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                assert response.status == 413 and f"{2**20} bytes".encode() in response.read()
+
+
+def test_no_more_than_enough_of_a_large_body_is_read(narrow: Served) -> None:
+    with socket.create_connection(("127.0.0.1", narrow.port), timeout=PATIENCE_S) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 413")
+        with pytest.raises(ConnectionError):
+            for _ in range(10_000):
+                client.sendall(b"a" * 2000)
+
+
 def test_a_body_that_does_not_come(engine: Engine) -> None:
     with served(engine, ServeConfig(port=0, read_timeout=0.2, access_log=False)) as running:
         with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S) as client:
