@@ -67,6 +67,28 @@ def cause_of(error: Raised) -> Raised | Exception:
     return error
 
 
+class CallOf:
+    """Entered around a call of a plugin: what its code raises has a note that names the plugin, below its traceback."""
+
+    __slots__ = ("_plugin",)
+
+    def __init__(self, kind: str, name: str) -> None:
+        self._plugin = f"{kind} {name!r}"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            self.note(error)
+
+    def note(self, error: Exception) -> None:
+        """Note it on an error, or on its cause, unless its line says all or it names a plugin already."""
+        raised = cause_of(error)
+        if not isinstance(raised, OneLineError) and not getattr(raised, "__notes__", None):
+            raised.add_note(f"in {self._plugin}")
+
+
 class UnusableLogits(ValueError):
     """Logits that give no distribution: NaN, +inf, or -inf for every token. ``row`` is the row they stand in."""
 

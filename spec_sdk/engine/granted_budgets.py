@@ -9,7 +9,7 @@ from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget
 from spec_sdk.engine.faults import budget_fault, count_fault
 from spec_sdk.engine.turn import Active
-from spec_sdk.errors import PluginFault
+from spec_sdk.errors import CallOf, PluginFault
 
 
 def granted_budgets(policy: Policy, requests: Sequence[Active], context: int) -> list[Budget]:
@@ -19,7 +19,8 @@ def granted_budgets(policy: Policy, requests: Sequence[Active], context: int) ->
     """
     if not requests:
         return []
-    granted = policy.budgets([a.view for a in requests], [a.policy for a in requests])
+    with CallOf("policy", policy.name):
+        granted = policy.budgets([a.view for a in requests], [a.policy for a in requests])
     fault = count_fault(granted, len(requests), "budgets")
     if fault := fault or next((fault for budget in granted if (fault := budget_fault(budget))), None):
         raise PluginFault(f"policy {policy.name!r}: {fault}")

@@ -34,7 +34,16 @@ from spec_sdk.engine.token_logprobs import Asked, read_logprobs
 from spec_sdk.engine.told_events import ToldEvents
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
-from spec_sdk.errors import ConstraintLimit, PluginFault, RequestError, UnusableLogits, UserError, cause_of, of_request
+from spec_sdk.errors import (
+    CallOf,
+    ConstraintLimit,
+    PluginFault,
+    RequestError,
+    UnusableLogits,
+    UserError,
+    cause_of,
+    of_request,
+)
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk.model.step_clock import HostClock, StepClock
@@ -75,6 +84,8 @@ class Scheduler:
         self._progress: list[Progress] = []
         self._time_shares = TimeShares()
         self._told = ToldEvents()
+        self._in_drafter = CallOf("drafter", drafter.name)
+        self._in_verifier = CallOf("verifier", verifier.name)
         self._begun_ahead: BegunCycle | None = None
         self._pass_ahead: PassAhead | None = None
         self._plain_steps = PlainSteps(drafter)
@@ -220,7 +231,8 @@ class Scheduler:
         """Start the drafter for them; the seconds that it took."""
         began = self._clock.mark()
         hidden = [self._tapped.of(active.slot) for active in requests] if self.drafter.taps else None
-        self.drafter.start([active.view for active in requests], hidden)
+        with self._in_drafter:
+            self.drafter.start([active.view for active in requests], hidden)
         for active in requests:
             active.drafting = True
         return self._clock.seconds(began, self._clock.mark())
@@ -298,6 +310,7 @@ class Scheduler:
             try:
                 trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
             except Exception as error:
+                self._in_drafter.note(error)
                 named = error.request if isinstance(error, RequestError) else None
                 of = [turn for turn in asked if named in (None, turn.active.state.id)]
                 for turn in of:
@@ -440,7 +453,8 @@ class Scheduler:
         if left:
             trees, views = [turns[i].tree for i in left], [turns[i].active.view for i in left]
             try:
-                verdicts = self.verifier.verify(trees, [logits[i] for i in left], views)
+                with self._in_verifier:
+                    verdicts = self.verifier.verify(trees, [logits[i] for i in left], views)
             except RequestError as error:
                 raise ValueError(f"{name}: {error}") from error
             if fault := count_fault(verdicts, len(left), "verdicts"):
@@ -455,6 +469,7 @@ class Scheduler:
             self._check_mask(turn, [tree.token_N[node] for node in tree.path_to(verdict.row)[1:]])
             raise UserError(f"step {step}, target: {verdict} (row = tree node; {HALF_PRECISION})") from verdict
         if isinstance(verdict, Exception):
+            self._in_verifier.note(verdict)
             raise verdict
         if fault := verdict_fault(verdict, turn.tree, turn.scores.logits_NV.shape[-1]):
             raise PluginFault(f"verifier {self.verifier.name!r}: {fault}")
@@ -485,7 +500,7 @@ class Scheduler:
                 turn.active.state.unfollowed.clear()
                 turn.active.state.step += 1
         told = [turn for turn in self._going_on(turns) if turn.active.drafting]
-        with self._ending([turn.active for turn in told]):
+        with self._ending([turn.active for turn in told]), self._in_drafter:
             if told:
                 tops = [turn.top for turn in told if turn.top is not None]
                 if tops:
@@ -519,7 +534,8 @@ class Scheduler:
         state.constraint_s += time.perf_counter() - began
         state.tokens.extend(run)
         if run and active.drafting:
-            self.drafter.observe_forced([request], [run])
+            with self._in_drafter:
+                self.drafter.observe_forced([request], [run])
         return run if at_end and ends else []
 
     def _report(self, turns: Sequence[Turn], seconds: StageSeconds, reads: int) -> None:
@@ -573,7 +589,8 @@ class Scheduler:
             self._begun_ahead = None
         try:
             if active.drafting:
-                self.drafter.finish([active.view])
+                with self._in_drafter:
+                    self.drafter.finish([active.view])
         except Exception as fault:
             return fault
         return None

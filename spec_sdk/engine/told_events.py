@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from spec_sdk.engine.turn import Active
+from spec_sdk.errors import CallOf
 
 
 class ToldEvents:
@@ -17,7 +18,8 @@ class ToldEvents:
     def note(self, active: Active, **event: Any) -> None:
         """Let the request's policy learn from an event, which is to be emitted."""
         told = {"event": event.pop("event"), "request": active.state.id, **event}
-        active.policy.observe(told)
+        with CallOf("policy", active.policy.name):
+            active.policy.observe(told)
         self._untold.append((active, told))
 
     def end(self, active: Active, reason: str) -> None:

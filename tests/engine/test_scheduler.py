@@ -160,6 +160,8 @@ def test_what_propose_one_raises_ends_its_own_request_alone(
         assert isinstance(errors[of], UserError) and str(errors[of]).startswith("step 3, drafter 'prompt_lookup': row")
     else:
         assert errors[of] is error
+        said = ["in drafter 'prompt_lookup'"] if isinstance(error, KeyError) else []
+        assert getattr(error, "__notes__", []) == said
     for number in {0, 1, 2, 3} - {of}:
         assert tokens(events[number]) == expected[number] and reason(events[number]) == "length"
 
@@ -173,6 +175,7 @@ def test_what_a_requests_own_policy_raises_ends_it_alone(expected: dict[int, lis
 
     events, errors = serve(engine_of(policy=Failing(FixedConfig(3))))
     assert list(errors) == [2] and isinstance(errors[2], KeyError)
+    assert errors[2].__notes__ == ["in policy 'fixed'"]
     for number in (0, 1, 3):
         assert tokens(events[number]) == expected[number] and reason(events[number]) == "length"
 
@@ -191,6 +194,7 @@ def test_a_finish_that_raises_ends_its_own_request_alone(expected: dict[int, lis
 
     events, errors = serve(engine_of(slots=2, drafter=Forgetful()))
     assert list(errors) == [1] and "no such slot" in str(errors[1])
+    assert errors[1].__notes__ == ["in drafter 'prompt_lookup'"]
     assert [reason(events[number]) for number in range(4)] == ["length", "error", "length", "length"]
     assert [tokens(events[number]) for number in range(4)] == [expected[number] for number in range(4)]
 
@@ -198,6 +202,31 @@ def test_a_finish_that_raises_ends_its_own_request_alone(expected: dict[int, lis
     both = Forgetful(raising(RequestError(1, ValueError("no luck"))), of=1)
     _, errors = serve(engine_of(slots=2, drafter=both))
     assert list(errors) == [1] and "no luck" in str(errors[1])
+
+
+@pytest.mark.parametrize(
+    ("at", "plugin"),
+    [
+        ("start", "drafter 'prompt_lookup'"),
+        ("observe", "drafter 'prompt_lookup'"),
+        ("verify", "verifier 'multi_step'"),
+        ("verify_one", "verifier 'multi_step'"),
+        ("told", "policy 'fixed'"),
+    ],
+)
+def test_what_a_plugin_raises_names_it(at: str, plugin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*of: Any) -> Any:
+        raise KeyError("no luck")
+
+    drafter, verifier = Lookup(), MultiStep(None)
+    if at in ("start", "observe"):
+        monkeypatch.setattr(drafter, at, fails)
+    elif at == "told":
+        monkeypatch.setattr(FixedPolicy, "observe", fails)
+    else:
+        verifier = type("Fails", (MultiStep,), {at: fails})(None)
+    _, errors = serve(engine_of(drafter=drafter, verifier=verifier), PROMPTS[:1])
+    assert errors[0].__notes__ == [f"in {plugin}"]
 
 
 class Spoiling(MultiStep):

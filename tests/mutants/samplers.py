@@ -135,7 +135,7 @@ SAMPLERS = (
     Mutant(
         "the target is not reduced by a rejected draw",
         ROWS,
-        "        self.p_V = residual(self.p_V, q_V, self.rows.spare(self.p_V))\n",
+        "        self.p_V = left_V\n",
         "",
         (EVERY_DRAW, RANDOM_TREES),
     ),

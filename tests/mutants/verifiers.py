@@ -43,8 +43,8 @@ VERIFIERS = (
     Mutant(
         "chain: a rejected token is redrawn from the target",
         ROWS,
-        "self._less_V = q_V",
-        "self._less_V = None",
+        "self._less_V, self._rejected = q_V, draw",
+        "self._less_V, self._rejected = None, draw",
         (f"{ENUMERATION}::test_chain_rejection",),
     ),
     Mutant(
