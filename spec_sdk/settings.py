@@ -311,7 +311,8 @@ def _group(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     node = config.get(key)
     if not isinstance(node, Mapping):
         what = f"{node!r} is not a group of options" if key in config else "nothing is chosen"
-        raise UserError(f"{key}: {what}; name one of the files of conf/{key}/, or set its options as {key}.<option>=…")
+        named = f"name one of the files of conf/{key}/, or " if key in (*PLUGIN_NODES, "model", "pipeline") else ""
+        raise UserError(f"{key}: {what}; {named}set its options as {key}.<option>=…")
     return node
 
 

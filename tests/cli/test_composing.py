@@ -243,7 +243,7 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
             "kv_cache, target, weights",
         ),
         (["model=5"], "model: 5 is no name; there are: smollm2"),
-        (["sampling=5"], "sampling: 5 is not a group of options"),
+        (["sampling=5"], "sampling: 5 is not a group of options; set its options as sampling.<option>=…"),
         (["temperature=1"], "temperature: unknown option, did you mean 'sampling.temperature'?"),
         (["dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
         (["+dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),

@@ -221,6 +221,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "format": ({"name": "json_schema", "schema": {"type": "string", "format": "nope"}}, "Unknown format: nope"),
     "impossible": ({"name": "json_schema", "schema": False}, "constraint.schema: false allows no answer at all"),
+    "no text": (
+        {"name": "regex", "pattern": r"[^\s\S]"},
+        "constraint: the regular expression allows no answer at all",
+    ),
     "lenient": (
         {"name": "json_schema", "schema": {"x-guidance": {"lenient": True}}},
         "constraint.schema: x-guidance would change",

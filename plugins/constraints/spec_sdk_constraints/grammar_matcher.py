@@ -176,7 +176,13 @@ class GrammarMatcher(Matcher):
             # it says nothing any more, of other paths either
             self._take_parser()
         tokens = len(self._known_answer) + len(path)
+        if not tokens and reason == NOTHING_FOLLOWS:
+            return ConstraintLimit(f"constraint: {self._name} allows no answer at all")
         return ConstraintLimit(f"constraint: {self._name} cannot be followed beyond {tokens} tokens: {reason}")
+
+
+NOTHING_FOLLOWS = "NoExtensionBias"
+"""What llguidance says where no byte may come next."""
 
 
 def fault_of(parser: LLMatcher) -> str:
