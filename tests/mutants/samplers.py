@@ -133,6 +133,15 @@ SAMPLERS = (
         (EVERY_DRAW, RANDOM_TREES),
     ),
     Mutant(
+        "a distribution that is NaN in part: the target is blamed",
+        ROWS,
+        "if self._rejected is not None and self._less_V is not None",
+        "if self._rejected is None and self._less_V is not None",
+        (
+            "tests/losslessness/test_verifiers.py::test_a_distribution_that_is_nan_beside_its_token_is_its_drafters_fault",
+        ),
+    ),
+    Mutant(
         "the target is not reduced by a rejected draw",
         ROWS,
         "        self.p_V = left_V\n",

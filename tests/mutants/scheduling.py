@@ -263,6 +263,20 @@ SCHEDULING = (
         (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
     ),
     Mutant(
+        "a budget whose costs are not numbers is taken",
+        FAULTS,
+        "sound = not math.isnan(sum(budget.node_costs))",
+        "sound = True",
+        (f"{OF_SCHEDULER}::test_a_budget_that_is_none_names_the_policy",),
+    ),
+    Mutant(
+        "what a plugin raises does not name it",
+        "spec_sdk/errors.py",
+        "        if isinstance(error, Exception):\n            self.note(error)\n",
+        "        pass\n",
+        (f"{OF_SCHEDULER}::test_what_a_plugin_raises_names_it",),
+    ),
+    Mutant(
         "batch: one policy for all",
         BUDGETS,
         "[a.policy for a in requests]",

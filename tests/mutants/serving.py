@@ -100,6 +100,20 @@ SERVING = (
         (f"{OF_LIMITS}::test_keys",),
     ),
     Mutant(
+        "a body that is too large: its sender is cut off while it sends",
+        "spec_sdk/serve/guard.py",
+        "self._and_then_the_rest(receive, watched) if refusal.status == 413 else watched",
+        "watched",
+        (f"{OF_LIMITS}::test_whoever_sends_a_large_body_at_once_reads_why_it_is_refused",),
+    ),
+    Mutant(
+        "a body that is too large: all of it is read, however large",
+        "spec_sdk/serve/guard.py",
+        "while dropped < MOST_DROPPED * self._limits.max_body:",
+        "while True:",
+        (f"{OF_LIMITS}::test_no_more_than_enough_of_a_large_body_is_read",),
+    ),
+    Mutant(
         "traces: the target's probability is of the node's own row",
         "spec_sdk/engine/step_trace.py",
         "rows = [*one.tree.parent_N[1:], one.verdict.path[-1]]",
