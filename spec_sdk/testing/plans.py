@@ -35,6 +35,10 @@ TREES: tuple[DrawPlan, ...] = (
 """Chains, and trees of all kinds of draws: top-k, repeated samples, distinct samples, two drafters merged."""
 
 
+DEEP: DrawPlan = [[PlannedDraw("with_replacement")]] * 6
+"""A chain of many levels, which has few outcomes over two tokens."""
+
+
 def enumerable(plans: Sequence[DrawPlan]) -> list[DrawPlan]:
     """Plans of few outcomes, in which every draw of ``plans`` is made: where nodes branch, one level at a time."""
     found: list[DrawPlan] = []

@@ -16,7 +16,7 @@ from spec_sdk.errors import PluginFault, UserError, in_a_line
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler, request_for
 from spec_sdk.testing.enumeration import ENUMERATED, difference
-from spec_sdk.testing.plans import CHAINS, TREES, enumerable
+from spec_sdk.testing.plans import CHAINS, DEEP, TREES, enumerable
 from spec_sdk.testing.statistics import SIGNIFICANCE, cell_of, goodness_of_fit, joint_distribution, sample_tokens
 from spec_sdk.testing.tables import DrawPlan, TableDrafter, TableModel, in_words
 from spec_sdk.testing.undecided import NotEnumerable
@@ -138,22 +138,26 @@ class _Subject:
 
     def check_outcomes(self) -> str:
         tried, self.enumerated = 0, False
+        deep = [(DEEP, 2, (1, 0), TABLE_SEEDS[0])]
         for params in self.lossless():
             sampler = self.make_sampler(params)
-            for plan in enumerable(self.plans):
-                for table in TABLE_SEEDS if params == SAMPLINGS[1] else TABLE_SEEDS[:1]:
-                    target, *tables = (TableModel(VOCABULARY, table + i, spread=SPREAD) for i in range(3))
-                    drafter = TableDrafter(tables, plan)
-                    try:
-                        found = difference(target, drafter, self.verifier, sampler, PROMPT, limit=MOST_OUTCOMES)
-                    except (NotEnumerable, TypeError, RuntimeError) as error:
-                        told = in_a_line(error)
-                        return f"{tried} cycles; the next cannot be enumerated ({told}): χ² alone judges it"
-                    assert found.off < ENUMERATED, (
-                        f"{words_of(params)}, draws {in_words(plan)}: the joint distribution of the tokens "
-                        f"that a cycle emits is {found}"
+            seeds = TABLE_SEEDS if params == SAMPLINGS[1] else TABLE_SEEDS[:1]
+            cases = [(plan, VOCABULARY, PROMPT, seed) for plan in enumerable(self.plans) for seed in seeds]
+            cases, deep = [*cases, *deep], []
+            for plan, vocabulary, prompt, seed in cases:
+                target, *tables = (TableModel(vocabulary, seed + i, spread=SPREAD) for i in range(3))
+                try:
+                    found = difference(
+                        target, TableDrafter(tables, plan), self.verifier, sampler, prompt, limit=MOST_OUTCOMES
                     )
-                    tried += 1
+                except (NotEnumerable, TypeError, RuntimeError) as error:
+                    told = in_a_line(error)
+                    return f"{tried} cycles; the next cannot be enumerated ({told}): χ² alone judges it"
+                assert found.off < ENUMERATED, (
+                    f"{words_of(params)}, draws {in_words(plan)}: the joint distribution of the tokens "
+                    f"that a cycle emits is {found}"
+                )
+                tried += 1
         self.enumerated = tried > 0
         return f"{tried} cycles" if tried else "not looked at: it guarantees no distribution"
 

@@ -25,6 +25,7 @@ from tests.losslessness.plans import CHAINS, TREES
 from tests.losslessness.wrong_rules import (
     ModelQForChosen,
     TargetInsteadOfResidual,
+    TooSureInTheDeep,
     UnnormalisedResidual,
     UnnormalisedRest,
     block_accepted_by_weight,
@@ -139,6 +140,15 @@ def test_the_conformance_check_rejects_the_wrong_verifier(name: str) -> None:
     *_, outcomes, _ = verifier_checks(WRONG[name].verifier())
     with pytest.raises(AssertionError, match=r"is off the target's by .* \(enumerated\)"):
         outcomes.run()
+
+
+def test_the_conformance_check_looks_deep_into_a_chain() -> None:
+    *_, outcomes, answers = verifier_checks(ruled(leaving(TooSureInTheDeep)))
+    chain = "draws with replacement(, then with replacement){5}"
+    with pytest.raises(AssertionError, match=f"{chain}: .* is off the target's by"):
+        outcomes.run()
+    # which three tokens do not show
+    answers.run()
 
 
 class OwnNumbers(MultiStep):

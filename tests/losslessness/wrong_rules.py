@@ -91,6 +91,13 @@ class TargetInsteadOfResidual(Left):
         pass
 
 
+class TooSureInTheDeep(Left):
+    """Takes tokens behind the third of a path to be twice as probable as they are."""
+
+    def p(self, token: int) -> float:
+        return super().p(token) * (2 if len(self.rows.tree.path_to(self.node)) > 3 else 1)
+
+
 class UnnormalisedResidual(Left):
     """Leaves the residual as max(p − q, 0), which sums to less than 1."""
 
