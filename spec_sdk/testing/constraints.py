@@ -130,8 +130,9 @@ def constraint_checks(
                 common = min(width, vocabulary)
                 assert torch.equal(left_V[:common], mask_V[:common]), f"the mask of {width} {dtype} logits differs"
                 assert not logits_NV.isnan().any() and not logits_NV.isposinf().any(), f"{dtype}: NaN or +inf"
-        # a model with fewer outputs than its tokenizer has tokens may be given any of these
-        _apply(_begun(first), torch.zeros(1, max(1, vocabulary // 2)), [vocabulary - 1], [[]])
+        # a model may have fewer outputs than its tokenizer has tokens
+        token = int(mask_V.nonzero().max())
+        _apply(_begun(first), torch.zeros(1, max(1, token)), [], [[token]])
         return "3 types, 3 widths"
 
     return [

@@ -153,8 +153,8 @@ class Shared(Odd):
 
 
 WRONG: dict[type[Matcher], str] = {
-    OnlyTheAnswer: "its mask has",
-    OnlyThePath: "its mask has",
+    OnlyTheAnswer: "its mask (leaves|rules out) token",
+    OnlyThePath: "its mask (leaves|rules out) token",
     Forgetful: "mask",
     DeadEnd: "no token is left",
     ForcesWhatIsRuledOut: "is forced",

@@ -200,14 +200,17 @@ def test_a_distribution_over_other_tokens(q_V: torch.Tensor | SomeLogits) -> Non
         answer(sampler, builder.build().tree, torch.zeros(2, 400), [0.5, 0.5])
 
 
-def test_probabilities_that_are_no_numbers() -> None:
+@pytest.mark.parametrize("draws", [1, 2])
+def test_probabilities_that_are_no_numbers(draws: int) -> None:
     q_V = torch.full((400,), torch.nan)
     q_V[3] = 0.5
     builder = TreeBuilder(0)
-    builder.add(0, 3, "with_replacement", q_V)
+    builder.add(0, 3, "with_replacement", q_V, "liar")
+    if draws == 2:
+        builder.add(0, 4, "chosen")
     for sampler in (native(SAMPLED), ExactSampler(ExactConfig("torch"), SAMPLED)):
-        with pytest.raises(UnusableLogits):
-            answer(sampler, builder.build().tree, torch.zeros(2, 400), [0.9, 0.5])
+        with pytest.raises(ValueError, match="tree node 1: drafter 'liar' says that it drew token 3 .* NaN elsewhere"):
+            answer(sampler, builder.build().tree, torch.zeros(1 + draws, 400), [0.9] * draws + [0.5])
 
 
 def test_what_is_left_to_torch(made: list[int]) -> None:

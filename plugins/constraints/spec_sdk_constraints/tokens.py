@@ -80,7 +80,8 @@ class TokensMatcher(Matcher):
         logits_NV += self._on(logits_NV)
         for row, path in enumerate(paths):
             if (place := len(answer) + len(path)) < len(self._begin):
-                wanted = self._begin[place]
+                # of logits that have none for it nothing is left
+                wanted = slice(self._begin[place], self._begin[place] + 1)
                 score = logits_NV[row, wanted].clone()
                 logits_NV[row] = -math.inf
                 logits_NV[row, wanted] = score

@@ -17,7 +17,7 @@ import torch
 from spec_sdk.errors import UnusableLogits
 from spec_sdk.ops import FromLogits, Left, Rows, ScoredTree
 from spec_sdk.ops.draws import DraftDistribution, Draw
-from spec_sdk.ops.rows import possible
+from spec_sdk.ops.rows import not_a_number, possible
 from spec_sdk_backends.native.mass import Mass, takes
 from spec_sdk_backends.native.structures import Shaping
 
@@ -96,8 +96,10 @@ class NativeLeft(Left):
             return
         q = self._drawn_from(draw)
         beyond = self._spare.beyond(self._p, q)
+        if isnan(beyond):
+            raise not_a_number(self.rows.tree, draw)
         # nothing is left where p is q up to rounding: then as good as nobody comes here
-        if beyond > 0 or (last and isnan(beyond)):
+        if beyond > 0:
             self._p, self._spare = self._spare, self._p
         if not last and draw.sequence is not None:
             q.remove(token)
