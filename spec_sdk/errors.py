@@ -70,10 +70,10 @@ def cause_of(error: Raised) -> Raised | Exception:
 class CallOf:
     """Entered around a call of a plugin: what its code raises has a note that names the plugin, below its traceback."""
 
-    __slots__ = ("_plugin",)
+    __slots__ = ("_kind", "_name")
 
     def __init__(self, kind: str, name: str) -> None:
-        self._plugin = f"{kind} {name!r}"
+        self._kind, self._name = kind, name
 
     def __enter__(self) -> None:
         pass
@@ -86,7 +86,7 @@ class CallOf:
         """Note it on an error, or on its cause, unless its line says all or it names a plugin already."""
         raised = cause_of(error)
         if not isinstance(raised, OneLineError) and not getattr(raised, "__notes__", None):
-            raised.add_note(f"in {self._plugin}")
+            raised.add_note(f"in {self._kind} {self._name!r}")
 
 
 class UnusableLogits(ValueError):

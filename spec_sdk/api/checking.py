@@ -146,11 +146,11 @@ def _token_ids(values: Iterable[Any], name: str) -> list[int]:
     ids = []
     for value in values:
         try:
+            if isinstance(value, bool):
+                raise TypeError
             ids.append(operator.index(value))
         except TypeError:
             raise UserError(f"{name}: {value!r} is no token id") from None
-        if isinstance(value, bool):
-            raise UserError(f"{name}: {value!r} is no token id")
     return ids
 
 

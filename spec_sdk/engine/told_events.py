@@ -15,9 +15,9 @@ class ToldEvents:
     def __init__(self) -> None:
         self._untold: deque[tuple[Active, dict[str, Any]]] = deque()
 
-    def note(self, active: Active, **event: Any) -> None:
+    def note(self, active: Active, event: str, **fields: Any) -> None:
         """Let the request's policy learn from an event, which is to be emitted."""
-        told = {"event": event.pop("event"), "request": active.state.id, **event}
+        told = {"event": event, "request": active.state.id, **fields}
         with CallOf("policy", active.policy.name):
             active.policy.observe(told)
         self._untold.append((active, told))

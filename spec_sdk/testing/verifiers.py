@@ -138,12 +138,12 @@ class _Subject:
 
     def check_outcomes(self) -> str:
         tried, self.enumerated = 0, False
-        deep = [(DEEP, 2, (1, 0), TABLE_SEEDS[0])]
         for params in self.lossless():
             sampler = self.make_sampler(params)
             seeds = TABLE_SEEDS if params == SAMPLINGS[1] else TABLE_SEEDS[:1]
             cases = [(plan, VOCABULARY, PROMPT, seed) for plan in enumerable(self.plans) for seed in seeds]
-            cases, deep = [*cases, *deep], []
+            if not tried:
+                cases.append((DEEP, 2, (1, 0), seeds[0]))
             for plan, vocabulary, prompt, seed in cases:
                 target, *tables = (TableModel(vocabulary, seed + i, spread=SPREAD) for i in range(3))
                 try:

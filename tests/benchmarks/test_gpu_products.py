@@ -18,14 +18,15 @@ from benchmarks.gpu.matrix_vector import Product, Weights
 from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.few_rows import FewRowsTile
 from spec_sdk_backends.matrix_vector import MatrixVectorTile
+from tests.support.skips import interpreted
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+pytestmark = interpreted
 PRODUCTS = [
     Product("a norm", 256, 64, normed=True),
     Product("a residual", 512, 64, added=True),
     Product("a gate", 256, 64, normed=True, gated=True),
 ]
-REFERENCES: dict[int, torch.Tensor] = {}
+REFERENCES: dict[Projection, torch.Tensor] = {}
 
 
 def compared(call: Callable[[Projection], torch.Tensor], projections: Sequence[Projection]) -> float:
@@ -33,7 +34,7 @@ def compared(call: Callable[[Projection], torch.Tensor], projections: Sequence[P
     for projection in projections:
         result = call(projection).float()
         result = result.sum(0) if result.ndim == 4 else result
-        first = REFERENCES.setdefault(id(projection), result)
+        first = REFERENCES.setdefault(projection, result)
         torch.testing.assert_close(result, first, atol=2e-3, rtol=2e-3)
     return 1.0
 

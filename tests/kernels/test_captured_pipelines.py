@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("triton")
 
@@ -20,9 +19,10 @@ from spec_sdk.registry import Registry
 from spec_sdk_backends.overlapped_speculation import OverlappedSpeculationRunner
 from spec_sdk_backends.verdicts_in_pass import TablesInUse
 from tests.support.real_pipelines import settings_of
+from tests.support.skips import interpreted
 from tests.support.text_checkpoints import write_text_checkpoint
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+pytestmark = interpreted
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,

@@ -36,6 +36,7 @@ from spec_sdk_backends.fixed_tile_products import FixedTileProjection
 from spec_sdk_backends.triton_ops import TritonOps
 from tests.native.test_deterministic import Checkpoint
 from tests.support.real_pipelines import settings_of
+from tests.support.skips import interpreted
 from tests.support.text_checkpoints import write_text_checkpoint
 
 SMALL = Spans(block=16, span=32)
@@ -49,7 +50,6 @@ SHAPE: dict[str, Any] = {
     "intermediate_size": 64,
 }
 """Interpreting takes a time per program."""
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
 
 
 def loaded(

@@ -22,7 +22,8 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk_backends import few_rows, fused_decoder
 from spec_sdk_backends.few_rows import ROWS, FewRowsTile, product_of_few_rows, takes_few_rows
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp
-from tests.kernels.test_fused_block import check_passes, interpreted
+from tests.kernels.test_fused_block import check_passes
+from tests.support.skips import interpreted
 from tests.support.tiny_decoder import tiny_decoder
 
 TILES = (

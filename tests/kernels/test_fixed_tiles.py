@@ -20,6 +20,7 @@ pytest.importorskip("triton")
 from spec_sdk_backends.deterministic_ops import DeterministicOps
 from spec_sdk_backends.fixed_tile_products import FixedTileProjection, multiply, tiles_of
 from spec_sdk_backends.recovery_kernels import recovered_product_kernel
+from tests.support.skips import interpreted
 
 OPS = DeterministicOps()
 WEIGHTS = ["dense", "8 bits", "4 bits"]
@@ -95,7 +96,7 @@ def tiled_by_rows(x_KI: torch.Tensor) -> torch.Tensor:
     return out
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+@interpreted
 def test_tiles_that_go_by_the_number_of_rows_are_found() -> None:
     """What a deeper tile adds up in one go is added up part by part in others."""
     assert rows_that_differ(tiled_by_rows, 160, torch.device("cpu"))

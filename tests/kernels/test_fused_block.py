@@ -6,6 +6,7 @@ C capacity.
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from spec_sdk_backends import fused_decoder, matrix_vector
 from spec_sdk_backends.fused_block_kernels import rotate_and_store_kernel
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp, unfused_because, whole_product
 from tests.kernels.test_session import together
+from tests.support.skips import interpreted
 from tests.support.tiny_decoder import tiny_decoder
 
 EPSILON = 1e-5
@@ -134,10 +136,6 @@ def fused(source: TensorSource, dtype: torch.dtype) -> TorchExecutor:
     return TorchExecutor(FusedDecoder(decoder), Ops())
 
 
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
-"""For decoders on the CPU."""
-
-
 def check_passes(name: str, make_runner: Callable[[], BlockRunner] = SequentialRunner) -> None:
     """Raise AssertionError unless passes over a prompt, a tree and what follows give the plain decoder's logits."""
     logits: list[list[torch.Tensor]] = []
@@ -157,13 +155,14 @@ def check_passes(name: str, make_runner: Callable[[], BlockRunner] = SequentialR
 
 @interpreted
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("grouped", [False, True])
-def test_a_decoder_of_them(name: str, grouped: bool) -> None:
+@pytest.mark.parametrize(
+    "make_runner",
+    [SequentialRunner, functools.partial(LayerParallelRunner.of, [[0], [1, 2, 3], [4]])],
+    ids=["all at once", "grouped"],
+)
+def test_a_decoder_of_them(name: str, make_runner: Callable[[], BlockRunner]) -> None:
     """A prompt, a closed tree and a growing one; with a runner that calls the stages too."""
-    made: Callable[[], BlockRunner] = SequentialRunner
-    if grouped:
-        made = lambda: LayerParallelRunner.of([[0], [1, 2, 3], [4]])  # noqa: E731
-    check_passes(name, made)
+    check_passes(name, make_runner)
 
 
 @interpreted

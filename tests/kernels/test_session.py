@@ -23,9 +23,9 @@ pytest.importorskip("triton")
 
 from spec_sdk_backends.triton_ops import TritonOps
 from tests.support.draft_logits import roots_of, rows_of
+from tests.support.skips import interpreted
 
-# the tiny decoder lives on the CPU, where kernels only run interpreted
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+pytestmark = interpreted
 EDGES = [(0, 9), (0, 10), (1, 11), (2, 12), (1, 13), (3, 14)]
 LEVELS = [[(0, 9), (0, 10), (0, 11)], [(2, 12), (1, 13), (3, 14), (1, 15)], [(5, 16), (4, 17)]]
 

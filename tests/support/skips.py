@@ -9,11 +9,13 @@ import sys
 from collections.abc import Generator
 
 import pytest
+import torch
 
 CUDA = "needs a CUDA device"
+INTERPRETER = "needs Triton's interpreter"
 ALLOWED = (
     CUDA,
-    "needs Triton's interpreter",  # where there is a GPU, kernels run there
+    INTERPRETER,  # where there is a GPU, kernels run there
     "this machine's torch does not pack linear layers",
     "this system does not tell cores apart",
     "this system makes no network namespaces",  # not root, or no iproute2
@@ -28,6 +30,9 @@ ALLOWED = (
     "needs an unpacked wheel of vLLM",  # which brings CUDA when it is installed
     *([] if sys.platform == "linux" else ["could not import 'triton'"]),
 )
+
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason=INTERPRETER)
+"""For what lives on the CPU, where kernels run interpreted alone."""
 
 
 def judged(report: pytest.TestReport | pytest.CollectReport) -> None:
