@@ -95,7 +95,8 @@ class RequestState:
     """What the engine keeps of a request; it alone changes it. Plugins are given :attr:`view`.
 
     ``tokens`` is the prefix: prompt and output so far. The last is the pending token, whose KV is in no cache yet.
-    ``slot``: the request's place in every cache, from when it is admitted on. ``step``: steps done. ``constraint``:
+    ``slot``: the request's place in every cache, from when it is admitted on. ``step``: steps done. ``ops``: those of
+    the target's backend, shared by all requests of an engine: verdicts of one pass are made by one set. ``constraint``:
     what its answer may consist of, a matcher of its own. ``constraint_s``: seconds that the host spent on it.
     ``encoder_input``: what the encoder of an encoder–decoder model is given. ``offsets``: what is added to logits.
     ``logprobs``: how many alternatives are told of beside each token's log-probability; None tells of neither.
@@ -113,7 +114,7 @@ class RequestState:
     slot: int = 0
     step: int = 0
     target: Any = None
-    ops: Ops = field(default_factory=Ops)
+    ops: Ops = field(kw_only=True)
     constraint: Matcher | None = None
     constraint_s: float = 0.0
     encoder_input: EncoderInput | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spec_sdk.contracts import RequestState, Sampler, SamplingParams, Verifier
+from spec_sdk.ops import Ops
 from spec_sdk.registry import Registry
 
 MakeSampler = Callable[[SamplingParams], Sampler]
@@ -38,4 +39,4 @@ def request_for(
     Plugins are given its ``view``.
     """
     rng = torch.Generator().manual_seed(seed)
-    return RequestState(list(tokens), len(tokens), max_new_tokens, sampler, rng, id=slot, slot=slot)
+    return RequestState(list(tokens), len(tokens), max_new_tokens, sampler, rng, id=slot, slot=slot, ops=Ops())

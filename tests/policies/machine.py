@@ -109,7 +109,7 @@ def play(
     for rate in rates:
         one = policy.for_request()
         nothing: Any = None
-        state = RequestState([0] * prompt, prompt, new_tokens, nothing, nothing)
+        state = RequestState([0] * prompt, prompt, new_tokens, nothing, nothing, ops=nothing)
         request = state.view
         started = None
         if one.budget(request).depth:

@@ -71,7 +71,7 @@ class Given(Request):
     @staticmethod
     def of(sampler: Sampler, uniform_D: torch.Tensor) -> Given:
         """Of a prompt of one token."""
-        given = Given(RequestState([0], 1, 99, sampler, torch.Generator()))
+        given = Given(RequestState([0], 1, 99, sampler, torch.Generator(), ops=Ops()))
         object.__setattr__(given, "uniform_D", uniform_D)
         return given
 

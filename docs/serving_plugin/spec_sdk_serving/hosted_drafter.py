@@ -12,6 +12,7 @@ import yaml
 from spec_sdk import UserError
 from spec_sdk.contracts import Budget, Drafter, SamplingParams
 from spec_sdk.contracts.request import RequestState
+from spec_sdk.ops import Ops
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree
 
@@ -64,6 +65,7 @@ class HostedDrafter:
             )
         self._drafter: Drafter = drafter
         self._sampler: Any = make_sampler(sampler_config, SamplingParams())  # type: ignore[call-arg]
+        self._ops = Ops()
         self._states: dict[Hashable, RequestState] = {}
         self._free: list[int] = []
         self._slots = 0
@@ -118,7 +120,9 @@ class HostedDrafter:
             self._slots += 1
         slot = self._free.pop()
         generator = torch.Generator().manual_seed(slot)
-        state = RequestState(list(tokens), len(tokens), _ENDLESS, self._sampler, generator, id=slot, slot=slot)
+        state = RequestState(
+            list(tokens), len(tokens), _ENDLESS, self._sampler, generator, id=slot, slot=slot, ops=self._ops
+        )
         self._states[key] = state
         self._drafter.start([state.view])
         return state
