@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from tests.support.interpreter import PatchOnce, matmul
+from tests.support.interpreter import PatchOnce, found_once, matmul
 
 
 @triton.jit
@@ -59,6 +59,28 @@ def test_products_of_integers_and_halves() -> None:
     made = matmul(a.astype(np.float16), b.astype(np.float16), np.float32)
     assert made.dtype == np.float32 and np.array_equal(made, np.matmul(a, b, dtype=np.int32))
     assert matmul(a.astype(np.float32), b.astype(np.float32)).dtype == np.float32
+
+
+def test_a_number_s_type_is_found_once() -> None:
+    from triton.runtime import interpreter  # type: ignore[import-untyped]
+
+    asked = []
+
+    def np_dtype(of: object) -> np.dtype[np.generic]:
+        asked.append(of)
+        return types[len(asked) - 1]
+
+    types = (np.dtype(np.uint16), np.dtype(np.int32), np.dtype(np.uint64))
+    found = found_once(np_dtype, tl.pointer_type)
+    of = [
+        tl.bfloat16,
+        tl.block_type(tl.bfloat16, [4]),
+        tl.int32,
+        tl.block_type(tl.int32, [2, 2]),
+        tl.pointer_type(tl.int32),
+    ]
+    assert [found(kind) for kind in of] == [types[i] for i in (0, 0, 1, 1, 2)]
+    assert [interpreter._get_np_dtype(kind) for kind in of] == [types[i] for i in (0, 0, 1, 1, 2)]
 
 
 def operations() -> list[object]:
