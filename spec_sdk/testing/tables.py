@@ -177,7 +177,8 @@ class TableDrafter(Drafter):
             processed_1V = request.process_draft(logits, [prefix[len(request.tokens) :]]).full_KV
             sources[table] = sampler.distribution(processed_1V[0])
         distributions = {table: distribution.q_V for table, distribution in sources.items()}
-        undrawn, left = dict(distributions), {table: int((q_V > 0).sum()) for table, q_V in distributions.items()}
+        undrawn, sequences = dict(distributions), {table for kind, table in draws if kind == "without_replacement"}
+        left = {table: int((distributions[table] > 0).sum()) for table in sequences}
         chosen: set[int] = set()
         for kind, table in draws:
             if not tree.room:

@@ -91,7 +91,7 @@ def operations() -> list[object]:
 def test_launches_compute_the_same_and_leave_the_language_as_it_was(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from triton.runtime import interpreter  # type: ignore[import-untyped]
+    from triton.runtime import interpreter
 
     if device.type != "cpu":
         pytest.skip("needs Triton's interpreter")

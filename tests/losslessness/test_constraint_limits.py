@@ -102,12 +102,12 @@ def fit(drafter: TableDrafter, verifier: Verifier, draws: int) -> float:
 @pytest.mark.parametrize("plan", ["two drawn tokens", "every token chosen", "distinct draws", "top-2 tree"])
 def test_answers_end_where_plain_decoding_ends(plan: str, kind: type[TableDrafter], scale: Scale) -> None:
     drafter = kind(tables()[1:], {**CHAINS, **TREES}[plan])
-    assert fit(drafter, MultiStep(None), scale(500, 20_000)) > SIGNIFICANCE / 9
+    assert fit(drafter, MultiStep(None), scale(300, 20_000)) > SIGNIFICANCE / 9
 
 
 def test_block_verification(scale: Scale) -> None:
     drafter = Blind(tables()[1:], CHAINS["two drawn tokens"])
-    assert fit(drafter, BlockVerification(None), scale(500, 20_000)) > SIGNIFICANCE / 9
+    assert fit(drafter, BlockVerification(None), scale(300, 20_000)) > SIGNIFICANCE / 9
 
 
 def test_going_on_behind_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_going_on_behind_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(scheduler_module, "followed", all_of_it)
     with pytest.raises(AssertionError):
-        assert fit(Blind(tables()[1:], CHAINS["two drawn tokens"]), MultiStep(None), 400) > SIGNIFICANCE
+        assert fit(Blind(tables()[1:], CHAINS["two drawn tokens"]), MultiStep(None), 300) > SIGNIFICANCE
 
 
 class OfTheTargetsKind(TableDrafter):

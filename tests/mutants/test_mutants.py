@@ -7,6 +7,7 @@ to be made anew of the code that took its place.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -111,6 +112,11 @@ def uncommented(source: str) -> str:
     return re.sub(r"//.*", "", source)
 
 
+@functools.cache
+def parsed(source: str) -> str:
+    return ast.dump(ast.parse(source))
+
+
 def test_there_are_forty_of_different_names() -> None:
     assert len(MUTANTS) == sum(map(len, LISTS)) >= 40
 
@@ -122,8 +128,9 @@ def test_the_mutant_can_be_made(name: str) -> None:
     source = (ROOT / mutant.file).read_text()
     patched = mutant.patched(source)
     if mutant.file.endswith(".py"):
-        assert ast.dump(ast.parse(patched)) != ast.dump(ast.parse(source))
-        compile(patched, mutant.file, "exec")
+        tree = ast.parse(patched)
+        assert ast.dump(tree) != parsed(source)
+        compile(tree, mutant.file, "exec")
     else:
         assert uncommented(patched) != uncommented(source)
     for killer in mutant.killers:

@@ -21,7 +21,7 @@ LONGEST_S = 120.0
 
 def place_of(what: str, facts: str) -> Path:
     """Where the figure called ``what`` is kept that hangs on ``facts``, and on the kernels, torch and its threads."""
-    facts = f"{library()._name} {uses_amx()} {torch.__version__} {torch.get_num_threads()} {facts}"
+    facts = f"{Path(library()._name).name} {uses_amx()} {torch.__version__} {torch.get_num_threads()} {facts}"
     return cache_root() / "native" / f"{what}-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"
 
 
