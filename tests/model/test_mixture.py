@@ -198,7 +198,7 @@ def test_greedy_output_equals_generate(name: str, tmp_path: Path) -> None:
     reference = write_checkpoint(tmp_path, name)
     prompt = list(range(5, 25))
     with torch.inference_mode():
-        expected = reference.generate(  # type: ignore[operator]
+        expected = reference.generate(
             torch.tensor([prompt]), max_new_tokens=30, min_new_tokens=30, do_sample=False, eos_token_id=VOCABULARY + 1
         )
     session = Session(TorchExecutor(load_decoder(open_checkpoint(str(tmp_path)), CPU, torch.float32), Ops()))

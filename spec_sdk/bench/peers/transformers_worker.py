@@ -32,7 +32,7 @@ def main() -> None:
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.generation.streamers import BaseStreamer
 
-    class Arrivals(BaseStreamer):
+    class Arrivals(BaseStreamer):  # type: ignore[misc]
         """Passes on what ``generate`` gives: the prompt first, which is left out, then new tokens."""
 
         def __init__(self, take: Take) -> None:
@@ -48,7 +48,7 @@ def main() -> None:
             pass
 
     def settings_of(**values: Any) -> Any:
-        return GenerationConfig(**values)  # type: ignore[no-untyped-call]
+        return GenerationConfig(**values)
 
     def loaded(directory: str) -> Any:
         model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, arguments.dtype))
