@@ -13,6 +13,7 @@ import torch
 
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.native import huge_pages
+from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.panels import to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
 
@@ -87,7 +88,7 @@ def test_memory_goes_with_the_last_of_its_tensors() -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weights_ask_for_huge_pages(bits: int) -> None:
     weight_OI = torch.randn(32, 64)
-    assert "hg" in flags_at(to_panels(weight_OI))
+    assert "hg" in flags_at(to_panels(weight_OI, library()))
     assert "hg" in flags_at(SideBySide.of(quantize(weight_OI, bits)).records_PGC)
 
 

@@ -19,6 +19,7 @@ from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native import crossover, decoder, measured_once, ops, products, whole_pass
 from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.panels import to_panels
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack, multiply
@@ -144,6 +145,28 @@ def test_side_by_side_is_the_same_matrix(shape: tuple[int, int], bits: int, offs
             held.dequantized(torch.float32, wrong)
 
 
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_parts_of_other_tensors_are_laid_side_by_side(bits: int, offsets: bool) -> None:
+    """As they lie in a checkpoint, behind others: neither contiguous nor at an even address."""
+    whole = quantized(40, 96, bits, offsets)
+    codes = torch.cat((whole.codes_OC[:, :1], whole.codes_OC), 1)[:, 1:]
+    scale, offset = (None if part is None else part.T.contiguous().T for part in (whole.scale_OG, whole.offset_OG))
+    assert scale is not None and not (codes.is_contiguous() or scale.is_contiguous())
+    parts = QuantizedMatrix(codes, scale, offset)
+    assert torch.equal(SideBySide.of(parts).records_PGC, SideBySide.of(whole).records_PGC)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_parts_of_other_tensors_are_put_in_panels(dtype: torch.dtype) -> None:
+    weight_OI = random(33, 7).to(dtype)
+    at_an_odd_place = torch.cat((weight_OI.flatten()[:1], weight_OI.flatten()))[1:].view(33, 7)
+    expected = to_panels(weight_OI, library())
+    for same in (weight_OI.T.contiguous().T, at_an_odd_place):
+        assert torch.equal(to_panels(same, library()), expected)
+    assert not to_panels(random(2, 0, 4), library()).numel()
+
+
 def test_rows_that_there_are_not() -> None:
     """A panel is filled up behind the last row."""
     made = NativeProjection(torch.randn(90, 64))
@@ -221,7 +244,7 @@ def test_other_heads_leave_the_embedding_its_matrix() -> None:
 def test_panels_are_the_matrix(shape: tuple[int, int], dtype: torch.dtype) -> None:
     """Put in panels and back to the bit; filled up with zeros; a stack's layers lie in the stack."""
     weight_LOI = random(3, *shape).to(dtype)
-    panels = to_panels(weight_LOI)
+    panels = to_panels(weight_LOI, library())
     assert panels.shape[-2] * panels.shape[-1] * panels.element_size() == 64
     assert float(panels.double().sum()) == pytest.approx(float(weight_LOI.double().sum()))
     stack = NativeProjectionStack(weight_LOI)

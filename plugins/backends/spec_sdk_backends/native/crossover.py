@@ -71,7 +71,7 @@ Product = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def _dense(dtype: torch.dtype) -> tuple[Product, Product]:
-    weights = [to_panels(torch.randn(SIZE).to(dtype)) for _ in range(MATRICES)]
+    weights = [to_panels(torch.randn(SIZE).to(dtype), library()) for _ in range(MATRICES)]
     matrices = [Matrix.dense(panels, *SIZE, None) for panels in weights]
     return _native(matrices), lambda x_NI, y_NO: [F.linear(x_NI, from_panels(panels, *SIZE)) for panels in weights]
 

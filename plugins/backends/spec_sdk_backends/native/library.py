@@ -211,6 +211,8 @@ def _declare(loaded: Any) -> None:
         "wait": ([short], None),
         "amx": ([short], short),
         "uses_amx": ([], short),
+        "lay_in_panels": ([pointer, whole, whole, whole, pointer, short], None),
+        "lay_side_by_side": ([whole, pointer, pointer, pointer, whole, whole, pointer, short], None),
         "forward": ([short, *([pointer] * 9), short], short),
         "mass_of_logits": ([short, pointer, pointer, pointer, whole, pointer, short], number),
         "mass_of_probabilities": ([pointer, pointer], number),
@@ -228,7 +230,7 @@ def _works(loaded: Any) -> bool:
     for dtype, number in DTYPES.items():
         x_NI = torch.arange(3 * 70).remainder(5).to(dtype).view(3, 70)
         w_OI = torch.arange(37 * 70).remainder(7).to(dtype).view(37, 70)
-        panels = to_panels(w_OI)
+        panels = to_panels(w_OI, loaded)
         matrix = Matrix.dense(panels, 37, 70, None)
         for threads in (1, torch.get_num_threads()):
             y_NO = torch.empty((3, 37), dtype=dtype)

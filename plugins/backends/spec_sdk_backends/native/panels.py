@@ -7,6 +7,9 @@ Legend: O outputs, I inputs, P panels, S steps, C outputs of a panel, D inputs o
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -17,14 +20,18 @@ BYTES = 4
 """Of an output's inputs in a step."""
 
 
-def to_panels(weight_xOI: torch.Tensor) -> torch.Tensor:
-    """[..., O, I] → [..., P, S, C, D], a copy."""
+def to_panels(weight_xOI: torch.Tensor, kernels: Any) -> torch.Tensor:
+    """[..., O, I] → [..., P, S, C, D], a copy that the library ``kernels`` makes."""
     depth = BYTES // weight_xOI.element_size()
     outputs, inputs = weight_xOI.shape[-2:]
-    shape = (*weight_xOI.shape[:-2], -(-outputs // OUTPUTS), -(-inputs // depth), OUTPUTS, depth)
-    padded = F.pad(weight_xOI, (0, -inputs % depth, 0, -outputs % OUTPUTS))
-    of_step = padded.view(*shape[:-3], OUTPUTS, -1, depth).transpose(-2, -3)
-    return huge_pages.empty(shape, weight_xOI.dtype).copy_(of_step)
+    before, steps = weight_xOI.shape[:-2], -(-inputs // depth)
+    if inputs % depth:
+        weight_xOI = F.pad(weight_xOI, (0, -inputs % depth))
+    whole_xOI = weight_xOI.contiguous()
+    panels = huge_pages.empty((*before, -(-outputs // OUTPUTS), steps, OUTPUTS, depth), weight_xOI.dtype)
+    threads = torch.get_num_threads()
+    kernels.spec_lay_in_panels(whole_xOI.data_ptr(), math.prod(before), outputs, steps, panels.data_ptr(), threads)
+    return panels
 
 
 def from_panels(panels_PSCD: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:

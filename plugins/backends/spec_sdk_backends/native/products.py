@@ -82,7 +82,7 @@ class NativeProjection(Projection):
     gives_rows = True
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> None:
-        self._hold(to_panels(weight_OI), weight_OI.shape[0], weight_OI.shape[1], bias_O)
+        self._hold(to_panels(weight_OI, library()), weight_OI.shape[0], weight_OI.shape[1], bias_O)
 
     @classmethod
     def of(cls, panels_PSCD: torch.Tensor, outputs: int, inputs: int, bias_O: torch.Tensor | None) -> NativeProjection:
@@ -130,7 +130,7 @@ class NativeProjectionStack(ProjectionStack):
     """The matrices of L layers in one tensor of panels, multiplied one after the other."""
 
     def __init__(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> None:
-        self._hold(to_panels(weight_LOI), weight_LOI.shape[1], weight_LOI.shape[2], bias_LO)
+        self._hold(to_panels(weight_LOI, library()), weight_LOI.shape[1], weight_LOI.shape[2], bias_LO)
 
     def _hold(self, panels_LPSCD: torch.Tensor, outputs: int, inputs: int, bias_LO: torch.Tensor | None) -> None:
         super().__init__(panels_LPSCD, None if bias_LO is None else bias_LO.contiguous())

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, QuantizedWeights
 from spec_sdk_backends.native import huge_pages
@@ -33,20 +32,22 @@ class SideBySide(QuantizedWeights):
 
     @classmethod
     def of(cls, matrix: QuantizedMatrix) -> Self:
-        missing = -matrix.outputs % BESIDE
-        parts_OGC = [_dwords(matrix)]
-        factors = [matrix.scale_OG] if matrix.offset_OG is None else [matrix.scale_OG, matrix.offset_OG]
-        parts_OGC += [factor_OG.contiguous().view(torch.uint8).view(matrix.outputs, -1, 2) for factor_OG in factors]
-        records = []
-        for part_OGC in parts_OGC:
-            groups, size = part_OGC.shape[1:]
-            step = min(4, size)
-            part = F.pad(part_OGC, (0, 0, 0, 0, 0, missing)).view(-1, BESIDE, groups, size // step, step)
-            # [P, G, lines, S, bytes of an output in a line]
-            records.append(part.permute(0, 2, 3, 1, 4).flatten(2))
-        size = sum(part_PGC.shape[2] for part_PGC in records)
-        records_PGC = huge_pages.empty((*records[0].shape[:2], size), torch.uint8)
-        return cls(torch.cat(records, 2, out=records_PGC), matrix.outputs)
+        groups, factors = matrix.inputs // GROUP, 1 if matrix.offset_OG is None else 2
+        codes_OC, scale_OG = matrix.codes_OC.contiguous(), matrix.scale_OG.contiguous()
+        offset_OG = None if matrix.offset_OG is None else matrix.offset_OG.contiguous()
+        size = BESIDE * (GROUP * matrix.bits // 8 + 2 * factors)
+        records_PGC = huge_pages.empty((-(-matrix.outputs // BESIDE), groups, size), torch.uint8)
+        library().spec_lay_side_by_side(
+            matrix.bits,
+            codes_OC.data_ptr(),
+            scale_OG.data_ptr(),
+            None if offset_OG is None else offset_OG.data_ptr(),
+            matrix.outputs,
+            groups,
+            records_PGC.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return cls(records_PGC, matrix.outputs)
 
     @functools.cached_property
     def bits(self) -> int:
@@ -125,21 +126,8 @@ def _by_output(part_PGC: torch.Tensor, step: int) -> torch.Tensor:
     return lines.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)
 
 
-def _dwords(matrix: QuantizedMatrix) -> torch.Tensor:
-    """Codes [O, G, an output's bytes of all lines], in the order of inputs that a dword has."""
-    codes_OC, G = matrix.codes_OC, matrix.inputs // GROUP
-    if matrix.bits == 8:
-        # sign and |code + 1/2|
-        signed = torch.where(codes_OC < 0, codes_OC ^ 127, codes_OC).view(torch.uint8)
-        return signed.view(-1, G, GROUP // 4, 2, 2).transpose(3, 4).flatten(2)
-    halves = codes_OC.view(-1, G, GROUP // 2)
-    codes = torch.cat((halves & 15, halves >> 4), 2).view(-1, G, GROUP // 8, 2, 2, 2)
-    low, high = codes[..., 0, :], codes[..., 1, :]
-    return (low | high << 4).transpose(3, 4).flatten(2)
-
-
 def _codes(dwords_OGC: torch.Tensor, bits: int) -> torch.Tensor:
-    """The reverse: codes as a :class:`QuantizedMatrix` has them."""
+    """Codes as a :class:`QuantizedMatrix` has them, of dwords [O, G, an output's bytes of all lines]."""
     outputs, G, _ = dwords_OGC.shape
     if bits == 8:
         signed = dwords_OGC.reshape(outputs, G, GROUP // 4, 2, 2).transpose(3, 4).reshape(outputs, -1).view(torch.int8)

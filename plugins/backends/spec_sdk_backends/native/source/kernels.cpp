@@ -2,6 +2,7 @@
 #include "blocks.h"
 #include "forward.h"
 #include "growing.h"
+#include "laying.h"
 #include "mass.h"
 #include "product.h"
 #include "top.h"
@@ -89,6 +90,18 @@ void spec_product(int dtype, const Matrix* matrix, const void* x, int64_t stride
         product<bf16>(*matrix, (const bf16*)x, stride, rows, (bf16*)y, threads);
     else
         product<float>(*matrix, (const float*)x, stride, rows, (float*)y, threads);
+}
+
+// ``count`` matrices [outputs, steps] of dwords, to panels
+void spec_lay_in_panels(const void* from, int64_t count, int64_t outputs, int64_t steps, void* to, int threads) {
+    lay_in_panels((const char*)from, count, outputs, steps, (uint32_t*)to, threads);
+}
+
+// Codes of 4 or 8 ``bits`` [outputs, bytes], scales and offsets (or null) [outputs, groups], to records
+void spec_lay_side_by_side(int64_t bits, const void* codes, const void* scale, const void* offset, int64_t outputs,
+                           int64_t groups, void* to, int threads) {
+    Records records{bits, offset != nullptr, groups, (const char*)to};
+    lay_side_by_side(records, (const char*)codes, (const uint16_t*)scale, (const uint16_t*)offset, outputs, threads);
 }
 
 // to [count, I]: weights of the quantised rows that ``row`` names, or of those from ``first`` on if it is null

@@ -1,0 +1,84 @@
+// Laying weights out as products read them: what lies output by output comes to lie 16 outputs side by side.
+#pragma once
+
+#include "panel_layout.h"
+#include "quantized.h"
+#include "team.h"
+
+template <class T> T read(const char* from) {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+// ``count`` matrices [outputs][steps] of dwords, to [count][panels][steps][16]
+inline void lay_in_panels(const char* from, int64_t count, int64_t outputs, int64_t steps, uint32_t* to, int threads) {
+    int64_t panels = panels_of(outputs);
+#pragma omp parallel num_threads(threads)
+    {
+        Team::Part part = Team::part_of(count * panels);
+        for (int64_t p = part.first; p < part.end; p++) {
+            int64_t first = p % panels * PANEL, there = std::min<int64_t>(PANEL, outputs - first);
+            const char* row = from + (p / panels * outputs + first) * steps * 4;
+            uint32_t* step = to + p * steps * PANEL;
+            for (int64_t s = 0; s < steps; s++, step += PANEL)
+                for (int64_t c = 0; c < PANEL; c++)
+                    step[c] = c < there ? read<uint32_t>(row + (c * steps + s) * 4) : 0;
+        }
+    }
+}
+
+// A dword of 8 codes of 4 bits, of bytes whose lower halves they are: those of even inputs, then those of odd ones.
+inline uint32_t dword_of_halves(uint64_t bytes) {
+    auto joined = [](uint64_t every_other) {
+        return uint32_t(every_other | every_other >> 12 | every_other >> 24 | every_other >> 36) & 0xFFFF;
+    };
+    return joined(bytes & 0x000F000F000F000F) | joined(bytes >> 8 & 0x000F000F000F000F) << 16;
+}
+
+// A dword of 4 codes of 8 bits as sign and |code + 1/2|, in the same order.
+inline uint32_t dword_of_bytes(uint32_t codes) {
+    codes ^= (codes >> 7 & 0x01010101) * 127;
+    return (codes & 0xFF0000FF) | (codes & 0x0000FF00) << 8 | (codes & 0x00FF0000) >> 8;
+}
+
+// the dwords of a group of one output, 64 bytes apart
+template <int BITS> void lay_group(const char* codes, char* to) {
+    constexpr int LINES = BITS;  // 32 codes of 4 bits are 4 dwords, of 8 bits 8
+    for (int line = 0; line < LINES; line++) {
+        uint32_t dword;
+        if (BITS == 4)
+            // the first half of the inputs are lower halves, the second one upper halves
+            dword = dword_of_halves(read<uint64_t>(codes + line % 2 * 8) >> (line < 2 ? 0 : 4));
+        else
+            dword = dword_of_bytes(read<uint32_t>(codes + line * 4));
+        std::memcpy(to + line * 64, &dword, 4);
+    }
+}
+
+// Codes [outputs][bytes of a row], scales and offsets (or null) [outputs][groups], to ``records``; outputs that fill up
+// the last block are zeros.
+inline void lay_side_by_side(const Records& records, const char* codes, const uint16_t* scale, const uint16_t* offset,
+                             int64_t outputs, int threads) {
+    int64_t groups = records.groups, bytes = GROUP * records.bits / 8;
+#pragma omp parallel num_threads(threads)
+    {
+        Team::Part part = Team::part_of((outputs + BESIDE - 1) / BESIDE);
+        for (int64_t b = part.first; b < part.end; b++)
+            for (int64_t g = 0; g < groups; g++) {
+                char* record = const_cast<char*>(records.at(b, g));
+                uint16_t* factors = (uint16_t*)(record + records.codes());
+                int64_t there = std::min<int64_t>(BESIDE, outputs - b * BESIDE);
+                if (there < BESIDE) std::memset(record, 0, records.size());
+                for (int64_t c = 0; c < there; c++) {
+                    int64_t at = (b * BESIDE + c) * groups + g;
+                    if (records.bits == 4)
+                        lay_group<4>(codes + at * bytes, record + c * 4);
+                    else
+                        lay_group<8>(codes + at * bytes, record + c * 4);
+                    factors[c] = scale[at];
+                    if (offset) factors[BESIDE + c] = offset[at];
+                }
+            }
+    }
+}
