@@ -1,0 +1,94 @@
+"""How long a process takes to open a model: read it, and lay its weights out as products read them.
+
+    python -m benchmarks.loading --before 0d237a2
+    python -m benchmarks.loading "model.target=/models/Llama-3.2-1B model.dtype=bfloat16 model.weights=int4"
+
+For each set of options (one argument, blanks between them) the seconds from settings to a pipeline, in processes of
+their own. A first one, which is not counted, converts the model, times products and fills the system's cache of files;
+imports are left out. Figures are medians.
+
+``--before``: an earlier commit, checked out into a worktree of git's; both take turns, a process each. Writes
+results/loading.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.places import RESULTS
+from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.reports import write_report
+from spec_sdk.bench.scripts import run_script
+from spec_sdk.config.composing import settings_for
+from spec_sdk.pipeline import build_pipeline
+from spec_sdk.registry import Registry
+
+OPTIONS = (
+    "model.weights=int4",
+    "model.dtype=bfloat16 model.weights=dense",
+    "model.dtype=float32 model.weights=dense",
+)
+
+
+def opened(options: str) -> dict[str, float]:
+    """What opening takes in this process: seconds, and MiB of weights."""
+    settings, registry = settings_for(["pipeline=vanilla", "backend=cpu", *options.split()]), Registry.discover()
+    began = time.perf_counter()
+    pipeline = build_pipeline(settings, registry)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "weights_mib": pipeline.models.target.executor.weight_bytes / 2**20}
+
+
+def compared(options: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks.support.earlier_commit import ROOT, answer_of, checked_out
+
+    with contextlib.ExitStack() as stack:
+        trees = {"now": ROOT}
+        if options.before:
+            trees["before"] = stack.enter_context(checked_out(options.before))
+        cases: dict[str, Any] = {}
+        for case in options.options or OPTIONS:
+            rounds: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
+            for number in range(options.rounds + 1):
+                for name, tree in trees.items():
+                    paths = [tree, *sorted((tree / "plugins").iterdir())]
+                    taken = answer_of(tree, paths, [__file__, "--worker", case])
+                    rounds[name] += [taken] if number else []
+            cases[case] = {
+                name: {key: round(statistics.median(one[key] for one in found), 3) for key in found[0]}
+                for name, found in rounds.items()
+            }
+            if options.before:
+                cases[case]["ratio"] = round(cases[case]["now"]["seconds"] / cases[case]["before"]["seconds"], 3)
+            print(f"{case}: {cases[case]}", flush=True)
+    return cases
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("options", nargs="*", help="sets of options; without any, those of the default model")
+    parser.add_argument("--before", help="an earlier commit to take turns with")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "loading.json", help="the JSON to write")
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(opened(options.options[0])))
+        return 0
+    write_report(
+        options.output, {**device_facts(torch.device("cpu")), "before": options.before, "cases": compared(options)}
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
