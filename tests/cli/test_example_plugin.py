@@ -177,7 +177,7 @@ def test_its_growth_and_runner_are_listed_too(command_line: Run) -> None:
         (("plugin=follow", "drafter.length=2", "task.draws=10"), "drafter follow (spec-sdk-follow 0.1.0)"),
         (("plugin=confident", "drafter.floor=0.2", "task.draws=60"), "growth confident (spec-sdk-follow 0.1.0)"),
         (("plugin=n_sigma", "sampler.n=0.5"), "sampler n_sigma (spec-sdk-follow 0.1.0)"),
-        (("plugin=first_draws", "task.draws=200"), "verifier first_draws (spec-sdk-follow 0.1.0)"),
+        (("plugin=first_draws", "task.draws=100"), "verifier first_draws (spec-sdk-follow 0.1.0)"),
         (("plugin=resting", "policy.rest=2"), "policy resting (spec-sdk-follow 0.1.0)"),
     ],
 )

@@ -49,7 +49,7 @@ def unpacked() -> Pipeline:
 
 @pytest.fixture(scope="module")
 def prompts(vanilla: Pipeline, scale: Callable[[int, int], int]) -> list[list[int]]:
-    return bench_prompts(vanilla, scale(2, 20), longest=scale(600, 10000))
+    return bench_prompts(vanilla, scale(2, 20), longest=scale(300, 10000))
 
 
 def test_logits_equal_transformers(
