@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -57,11 +58,11 @@ class Plan:
 
 def plan_of(options: RequestOptions, settings: Settings) -> Plan:
     """The options of a request over those of its pipeline. Raises UserError for a value that is not valid."""
-    given: Mapping[str, Any] = options
+    given: Mapping[str, Any] = {name: _of_python(value) for name, value in options.items()}
     base = given.get("sampling", settings.sampling)
     if not isinstance(base, SamplingParams):
         raise UserError(f"sampling: {base!r} is no SamplingParams")
-    values = {name: getattr(base, name) for name in SAMPLING}
+    values = {name: _of_python(getattr(base, name)) for name in SAMPLING}
     sampling = _once(
         _sampling_of, checked_sampling, {**values, **{name: given[name] for name in SAMPLING if name in given}}
     )
@@ -89,6 +90,11 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
         logprobs=_logprobs(given.get("logprobs")),
         trace=_trace(given.get("trace", False)),
     )
+
+
+def _of_python(value: Any) -> Any:
+    """A number of NumPy's, such as a sweep's, as one of Python's."""
+    return value.item() if isinstance(value, numbers.Number) and hasattr(value, "item") else value
 
 
 # most requests ask for what earlier ones did, and a check takes longer than a pass of a small model.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spec_sdk import SamplingParams, UserError
@@ -40,3 +41,24 @@ def test_a_value_equal_to_one_that_was_checked_is_still_refused(name: str, value
     bad: Any = {name: value}
     with pytest.raises(UserError, match=f"{name}: .* is not a whole number"):
         plan_of(bad, settings)
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    settings = settings_for(["pipeline=vanilla"])
+    asked: Any = {
+        "temperature": np.float32(0.5),
+        "top_k": np.int32(7),
+        "seed": np.int64(3),
+        "max_new_tokens": np.int16(9),
+        "n": np.uint8(2),
+        "presence_penalty": np.float32(0.25),
+    }
+    plan = plan_of(asked, settings)
+    assert plan.sampling == SamplingParams(temperature=0.5, top_k=7, seed=3) and type(plan.sampling.top_k) is int
+    assert (plan.max_new_tokens, plan.n) == (9, 2) and type(plan.max_new_tokens) is int
+    quarter: Any = np.float32(0.25)
+    given = plan_of({"sampling": SamplingParams(temperature=quarter)}, settings)
+    assert type(given.sampling.temperature) is float
+    no_number: Any = {"max_new_tokens": np.bool_(True)}
+    with pytest.raises(UserError, match="max_new_tokens: "):
+        plan_of(no_number, settings)
