@@ -11,7 +11,7 @@ ARGS ?=
 # a process per core, up to four: most tests use one thread, and each process may hold the default model
 PYTEST := -m pytest -q -n logical --maxprocesses=4 --dist loadfile --no-loadscope-reorder --durations=15 --disable-warnings
 
-# mypy takes one core for a minute, and pytest waits for its processes meanwhile; fails if either of them does. Tests that
+# mypy takes one core for half a minute, and pytest waits for its processes meanwhile; fails if either of them does. Tests that
 # fail run once more, for a machine that stalls in between
 beside_types = { $(BIN)/mypy >.venv/mypy.txt 2>&1 & types=$$!; \
 	$(1); tests=$$?; test $$tests != 1 || { echo "==> pytest, once more what failed"; \

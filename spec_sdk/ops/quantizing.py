@@ -9,9 +9,9 @@ import torch
 
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 
-AT_ONCE = 1 << 19
-"""Weights that are quantized at a time. What is computed in between takes some 20 bytes for each, in memory that stays
-in the caches and is taken again: of eight times as many a weight takes three times as long.
+AT_ONCE = 1 << 18
+"""Weights that a thread quantizes at a time. What is computed in between takes some 20 bytes for each, and of more would
+not stay in the caches.
 """
 
 
@@ -23,7 +23,7 @@ def quantize(weight_OI: torch.Tensor, bits: int) -> QuantizedMatrix:
     if weight_OI.shape[1] % GROUP:
         raise ValueError(f"{weight_OI.shape[1]} inputs are not whole groups of {GROUP}")
     of_rows = _in_eight if bits == 8 else _in_four
-    step = max(1, AT_ONCE // max(1, weight_OI.shape[1]))
+    step = max(1, AT_ONCE * torch.get_num_threads() // max(1, weight_OI.shape[1]))
     parts = [of_rows(part.float().view(len(part), -1, GROUP)) for part in torch.split(weight_OI, step)]
     return QuantizedMatrix.below(parts)
 

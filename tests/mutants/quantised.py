@@ -25,7 +25,31 @@ EXECUTOR = "spec_sdk/model/torch_executor.py"
 CPU = "plugins/backends/spec_sdk_backends/cpu.py"
 OF_ROUNDED_CACHE = "tests/model/test_rounded_kv_cache.py"
 
+LAYING = "plugins/backends/spec_sdk_backends/native/source/laying.h"
+OF_PRODUCTS = "tests/native/test_products.py"
+
 QUANTISED = (
+    Mutant(
+        "laying: what fills up a panel is whatever was there",
+        LAYING,
+        "step[c] = c < there ? read<uint32_t>(row + (c * steps + s) * 4) : 0;",
+        "if (c < there) step[c] = read<uint32_t>(row + (c * steps + s) * 4);",
+        (f"{OF_PRODUCTS}::test_panels_are_the_matrix",),
+    ),
+    Mutant(
+        "laying: what fills up a block is whatever was there",
+        LAYING,
+        "if (there < BESIDE) std::memset(record, 0, records.size());",
+        "",
+        (f"{OF_PRODUCTS}::test_outputs_that_fill_up_a_block_are_zeros",),
+    ),
+    Mutant(
+        "laying: halves of the second half of a group are the lower ones too",
+        LAYING,
+        "(line < 2 ? 0 : 4)",
+        "0",
+        (f"{OF_PRODUCTS}::test_side_by_side_is_the_same_matrix",),
+    ),
     Mutant(
         "rounded cache: it says that it lies as a pass takes it",
         ROUNDED_CACHE,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
@@ -17,7 +18,7 @@ from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
-from spec_sdk_backends.native import crossover, decoder, measured_once, ops, products, whole_pass
+from spec_sdk_backends.native import crossover, decoder, huge_pages, measured_once, ops, products, whole_pass
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.ops import NativeOps
@@ -145,26 +146,61 @@ def test_side_by_side_is_the_same_matrix(shape: tuple[int, int], bits: int, offs
             held.dequantized(torch.float32, wrong)
 
 
+@pytest.fixture
+def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are laid out in memory that held something before: what is filled up is written."""
+
+    def taken(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.full((*shape, dtype.itemsize), 255, dtype=torch.uint8).view(dtype).squeeze(-1)
+
+    monkeypatch.setattr(huge_pages, "empty", taken)
+
+
+@pytest.mark.usefixtures("used_memory")
+@pytest.mark.parametrize("bits", [4, 8])
+def test_outputs_that_fill_up_a_block_are_zeros(bits: int) -> None:
+    records_PGC = SideBySide.of(quantized(17, 64, bits, True)).records_PGC[1]
+    lines, factors = records_PGC[:, : bits * 64].view(2, bits, 16, 4), records_PGC[:, bits * 64 :].view(2, 2, 16, 2)
+    assert lines[:, :, 0].any() and factors[:, :, 0].any()
+    assert not lines[:, :, 1:].any() and not factors[:, :, 1:].any()
+
+
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_parts_of_other_tensors_are_laid_side_by_side(bits: int, offsets: bool) -> None:
-    """As they lie in a checkpoint, behind others: neither contiguous nor at an even address."""
+    """As they lie in a checkpoint, behind others: at odd addresses, and factors that are not contiguous."""
     whole = quantized(40, 96, bits, offsets)
-    codes = torch.cat((whole.codes_OC[:, :1], whole.codes_OC), 1)[:, 1:]
+    codes = behind_another(whole.codes_OC)
     scale, offset = (None if part is None else part.T.contiguous().T for part in (whole.scale_OG, whole.offset_OG))
-    assert scale is not None and not (codes.is_contiguous() or scale.is_contiguous())
+    assert scale is not None and codes.data_ptr() % 2 == 1 and not scale.is_contiguous()
     parts = QuantizedMatrix(codes, scale, offset)
     assert torch.equal(SideBySide.of(parts).records_PGC, SideBySide.of(whole).records_PGC)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_parts_of_other_tensors_are_put_in_panels(dtype: torch.dtype) -> None:
-    weight_OI = random(33, 7).to(dtype)
-    at_an_odd_place = torch.cat((weight_OI.flatten()[:1], weight_OI.flatten()))[1:].view(33, 7)
+    weight_OI = random(33, 8).to(dtype)
+    behind = behind_another(weight_OI)
+    assert behind.is_contiguous() and behind.data_ptr() % 8 == dtype.itemsize
     expected = to_panels(weight_OI, library())
-    for same in (weight_OI.T.contiguous().T, at_an_odd_place):
+    for same in (weight_OI.T.contiguous().T, behind, torch._neg_view(-weight_OI), torch.nn.Parameter(weight_OI)):
         assert torch.equal(to_panels(same, library()), expected)
     assert not to_panels(random(2, 0, 4), library()).numel()
+
+
+def behind_another(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers, contiguous, one number further on than memory begins."""
+    return torch.cat((tensor.flatten()[:1], tensor.flatten()))[1:].view_as(tensor)
+
+
+def test_weights_that_are_not_in_host_memory_are_refused() -> None:
+    with pytest.raises(TypeError, match="meta"):
+        to_panels(torch.empty(32, 64, device="meta"), library())
+    matrix = quantized(32, 64, 4, True)
+    with pytest.raises(TypeError, match="meta"):
+        SideBySide.of(matrix.to(torch.device("meta")))
+    with FakeTensorMode() as fake, pytest.raises(TypeError, match="FakeTensor"):
+        to_panels(fake.from_tensor(torch.ones(16, 8)), library())
 
 
 def test_rows_that_there_are_not() -> None:
@@ -239,6 +275,7 @@ def test_other_heads_leave_the_embedding_its_matrix() -> None:
     assert not embedding.shared_by(embedding.tied_head(CpuOps())) and embedding._weight_VM is not None
 
 
+@pytest.mark.usefixtures("used_memory")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(30, 20), (16, 7), (33, 1)], ids=str)
 def test_panels_are_the_matrix(shape: tuple[int, int], dtype: torch.dtype) -> None:

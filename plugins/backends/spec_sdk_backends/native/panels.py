@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk_backends.native import huge_pages
+from spec_sdk_backends.native.structures import in_a_row
 
 OUTPUTS = 16
 BYTES = 4
@@ -21,13 +22,16 @@ BYTES = 4
 
 
 def to_panels(weight_xOI: torch.Tensor, kernels: Any) -> torch.Tensor:
-    """[..., O, I] → [..., P, S, C, D], a copy that the library ``kernels`` makes."""
+    """[..., O, I] → [..., P, S, C, D], a copy that the library ``kernels`` makes.
+
+    Raises TypeError for weights that are not in host memory.
+    """
     depth = BYTES // weight_xOI.element_size()
     outputs, inputs = weight_xOI.shape[-2:]
     before, steps = weight_xOI.shape[:-2], -(-inputs // depth)
     if inputs % depth:
         weight_xOI = F.pad(weight_xOI, (0, -inputs % depth))
-    whole_xOI = weight_xOI.contiguous()
+    whole_xOI = in_a_row(weight_xOI)
     panels = huge_pages.empty((*before, -(-outputs // OUTPUTS), steps, OUTPUTS, depth), weight_xOI.dtype)
     threads = torch.get_num_threads()
     kernels.spec_lay_in_panels(whole_xOI.data_ptr(), math.prod(before), outputs, steps, panels.data_ptr(), threads)

@@ -19,7 +19,7 @@ from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.panels import from_panels, rows_of_panels, to_panels
 from spec_sdk_backends.native.row_numbers import numbers_of
-from spec_sdk_backends.native.structures import DTYPES, Matrix, address
+from spec_sdk_backends.native.structures import DTYPES, Matrix, address, is_stand_in
 
 
 def multiply(matrix: Matrix, x: torch.Tensor) -> torch.Tensor:
@@ -62,11 +62,6 @@ _OPERATIONS: Any = torch.library.Library("spec_sdk_backends", "FRAGMENT")  # typ
 _OPERATIONS.define("native_linear(Tensor x, Tensor weight, SymInt outputs, Tensor? bias) -> Tensor")
 _OPERATIONS.impl("native_linear", native_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("spec_sdk_backends::native_linear", _shape_of_linear, lib=_OPERATIONS)
-
-
-def is_stand_in(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for another in a computation that is traced: a compiler must not look into a product."""
-    return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
 def is_narrow(x: torch.Tensor, bits: int = 0, rounds: bool = False) -> bool:

@@ -15,9 +15,9 @@ import torch
 
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
-from spec_sdk_backends.native.products import is_narrow, is_stand_in, multiply
+from spec_sdk_backends.native.products import is_narrow, multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
-from spec_sdk_backends.native.structures import Matrix
+from spec_sdk_backends.native.structures import Matrix, is_stand_in
 
 
 def native_quantized_linear(

@@ -17,7 +17,7 @@ from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, QuantizedWeights
 from spec_sdk_backends.native import huge_pages
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.row_numbers import numbers_of
-from spec_sdk_backends.native.structures import DTYPES, Matrix, address
+from spec_sdk_backends.native.structures import DTYPES, Matrix, address, in_a_row
 
 BESIDE = 16
 """Outputs of a block."""
@@ -32,9 +32,10 @@ class SideBySide(QuantizedWeights):
 
     @classmethod
     def of(cls, matrix: QuantizedMatrix) -> Self:
+        """A copy. Raises TypeError for one that is not in host memory."""
         groups, factors = matrix.inputs // GROUP, 1 if matrix.offset_OG is None else 2
-        codes_OC, scale_OG = matrix.codes_OC.contiguous(), matrix.scale_OG.contiguous()
-        offset_OG = None if matrix.offset_OG is None else matrix.offset_OG.contiguous()
+        codes_OC, scale_OG = in_a_row(matrix.codes_OC), in_a_row(matrix.scale_OG)
+        offset_OG = None if matrix.offset_OG is None else in_a_row(matrix.offset_OG)
         size = BESIDE * (GROUP * matrix.bits // 8 + 2 * factors)
         records_PGC = huge_pages.empty((-(-matrix.outputs // BESIDE), groups, size), torch.uint8)
         library().spec_lay_side_by_side(

@@ -26,6 +26,18 @@ def address(structure: ctypes.Structure) -> int:
     return ctypes.addressof(structure)
 
 
+def is_stand_in(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for another in a computation that is traced: a compiler must not look into a product."""
+    return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+
+
+def in_a_row(tensor: torch.Tensor) -> torch.Tensor:
+    """Its numbers one behind the other, for a kernel to read. Raises TypeError where there are none in host memory."""
+    if is_stand_in(tensor) or tensor.device.type != "cpu":
+        raise TypeError(f"a {type(tensor).__name__} on {tensor.device} has no numbers in host memory")
+    return tensor.detach().resolve_neg().contiguous()
+
+
 def _place(tensor: torch.Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
