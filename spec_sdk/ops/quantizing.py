@@ -10,8 +10,8 @@ import torch
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 
 AT_ONCE = 1 << 18
-"""Weights that a thread quantizes at a time. What is computed in between takes some 20 bytes for each; of more, it would
-leave the caches.
+"""Weights that a thread quantizes at a time. What is computed in between takes some 20 bytes for each, and stays in the
+caches.
 """
 
 
