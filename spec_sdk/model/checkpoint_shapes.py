@@ -17,9 +17,10 @@ def check_shapes(
     """
     missing = [name for name in expected if name not in found]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        hint = (hints or {}).get(missing[0], "") if len(missing) == 1 else ""
-        raise UserError(f"{where}: tensor '{missing[0]}'{more} is missing{hint}")
+        if len(missing) == 1:
+            raise UserError(f"{where}: tensor '{missing[0]}' is missing{(hints or {}).get(missing[0], '')}")
+        none = "; it has none that its config asks for" if len(missing) == len(expected) else ""
+        raise UserError(f"{where}: tensor '{missing[0]}' and {len(missing) - 1} more are missing{none}")
     for name, shape in expected.items():
         if tuple(found[name]) != shape:
             raise UserError(

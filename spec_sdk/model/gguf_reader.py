@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.lfs_pointer import check_pointer
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -56,6 +57,7 @@ class GGUFFile:
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
         except _Malformed as error:
+            check_pointer(path)
             raise UserError(f"{path}: {error}") from error
 
     @property

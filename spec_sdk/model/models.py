@@ -241,10 +241,15 @@ class Models:
 
     def session(self, model: Model, runner: BlockRunner | None = None, spread: bool = False) -> Session:
         """A new session of ``model``. ``spread``: all ranks have it, and do what the leader's is asked to do."""
+        # a family's members pad their embeddings differently, and a target may write a token of its padding
+        fed_unknown = model.executor.vocabulary < self.target.executor.vocabulary
+        session: Session
         if not spread or self.ranks.size == 1:
-            return Session(model.executor, runner)
-        session = SpreadSession(model.executor, runner, self.ranks, self.spread)
-        self.spread.append(session)
+            session = Session(model.executor, runner)
+        else:
+            session = SpreadSession(model.executor, runner, self.ranks, self.spread)
+            self.spread.append(session)
+        session.fed_unknown = fed_unknown
         return session
 
     def skip_sessions(self, count: int) -> None:
@@ -333,12 +338,19 @@ class Models:
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:
-    """Raise UserError unless both tokenizers map the same tokens to the same ids.
+    """Raise UserError unless both tokenizers map the same tokens to the same ids, and the draft model has an embedding
+    of each of them that the target has one of.
 
     Only tokens count: a checkpoint may pad its output rows, and two members of a family may pad them differently.
     """
     ours, theirs = target.tokenizer.vocabulary, draft.tokenizer.vocabulary
     if ours == theirs:
+        tokens, rows = 1 + max(ours.values(), default=-1), draft.executor.vocabulary
+        if rows < min(tokens, target.executor.vocabulary):
+            raise UserError(
+                f"model.draft: {draft.name} has {rows} tokens in its embedding, and {tokens} in its tokenizer, which "
+                f"the target {target.name} may write; is its vocab_size right?"
+            )
         return
     differing = sorted(set(ours.items()) ^ set(theirs.items()), key=lambda item: (item[1], item[0]))
     token, token_id = differing[0]

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.lfs_pointer import check_pointer
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -184,6 +185,7 @@ def _read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
                 raise UserError(f"{path}: is truncated: {size} bytes")
             (length,) = struct.unpack("<Q", start)
             if length > min(size - 8, _MAX_HEADER):
+                check_pointer(path)
                 raise UserError(f"{path}: is truncated or not a safetensors file (header of {length} bytes in {size})")
             text = file.read(length)
     except OSError as error:

@@ -69,6 +69,8 @@ class Session:
         self._looks_at_logits = looks_at_logits
         self.context_vocabulary: ContextVocabulary | None = None
         """What adds to the logits those of tokens of a request's text, for a model that drafts few others."""
+        self.fed_unknown = False
+        """Whether it may be fed tokens that the model has no embedding of: it is fed its last one instead."""
         self.cache = executor.new_cache()
         self._tokens: dict[int, list[int]] = {}
         # the encoder's input that a slot's cross-attention sees
@@ -300,7 +302,8 @@ class Session:
         """
         grown, groups = None, self.runner.attention_groups(self.executor.layers)
         if groups is not None and self._looks_at_logits:
-            grown = self._grow_paths(RowsToCommit(slot, self.length(slot), tokens), replace(paths, groups=groups))
+            rows = RowsToCommit(slot, self.length(slot), self._embedded(tokens))
+            grown = self._grow_paths(rows, replace(paths, groups=groups))
         if grown is None:
             (root,) = self.feed([slot], [tokens])
             return GrownPaths(root)
@@ -352,7 +355,14 @@ class Session:
             self._tokens.setdefault(slot, []).extend(fed[row] for row in path)
 
     def _rows(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[RequestRows]:
-        return [RequestRows.chain(slot, self.length(slot), new) for slot, new in zip(slots, tokens, strict=True)]
+        return [
+            RequestRows.chain(slot, self.length(slot), self._embedded(new))
+            for slot, new in zip(slots, tokens, strict=True)
+        ]
+
+    def _embedded(self, tokens: Sequence[int]) -> Sequence[int]:
+        last = self.executor.vocabulary - 1
+        return [min(token, last) for token in tokens] if self.fed_unknown else tokens
 
     def _keep(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Commit all rows of plain passes, of which a runner's state knows nothing."""

@@ -13,6 +13,7 @@ from spec_sdk.errors import UserError, message_of
 from spec_sdk.files import read_text
 from spec_sdk.model.chat_template import ChatTemplate
 from spec_sdk.model.config_fields import Fields, read_json_object
+from spec_sdk.model.lfs_pointer import check_pointer
 from spec_sdk.model.tokenizer_stream import TokenStream
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -130,6 +131,7 @@ def _load(path: Path) -> FastTokenizer:
         fast = FastTokenizer.from_file(str(path))
     # the tokenizers library raises bare Exception for whatever is wrong with the file
     except Exception as error:
+        check_pointer(path)
         raise UserError(f"{path}: is not a tokenizer: {message_of(error)}") from error
     fast.no_truncation()
     fast.no_padding()

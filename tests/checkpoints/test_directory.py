@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
+from tests.support.lfs_pointer import POINTER
 from tests.support.tiny_checkpoints import ARCHITECTURES, checkpoint_tensors, write_checkpoint
 
 
@@ -172,12 +173,17 @@ def test_corrupted_headers(directory: Path) -> None:
     assert "4 bytes after the last tensor" in error_of(directory)
 
 
+def test_a_pointer_in_the_place_of_the_file(directory: Path) -> None:
+    (directory / "model.safetensors").write_text(POINTER)
+    assert "model.safetensors: is a pointer of Git LFS" in error_of(directory)
+
+
 def test_missing_and_misshapen_tensors(directory: Path) -> None:
     name = "model.layers.2.mlp.down_proj.weight"
     rewrite(directory, lambda tensors: tensors.update({name: tensors[name].T.contiguous()}))
     assert f"'{name}' has shape [80, 48], but the config asks for [48, 80]" in error_of(directory)
     rewrite(directory, lambda tensors: drop(tensors, name, "model.norm.weight"))
-    assert f"'{name}' and 1 more is missing" in error_of(directory)
+    assert f"'{name}' and 1 more are missing" in error_of(directory)
 
 
 def test_head_must_be_there_unless_tied(directory: Path) -> None:

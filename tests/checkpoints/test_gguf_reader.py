@@ -14,6 +14,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.gguf_reader import GGUFFile
 from tests.checkpoints.gguf_files import write_gguf
+from tests.support.lfs_pointer import POINTER
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,10 @@ def test_bad_magic_version_and_byte_order(tmp_path: Path, whole: bytes) -> None:
     assert "bad magic" in damaged(path, b"GGML" + whole[4:])
     assert "GGUF version 1;" in damaged(path, whole[:4] + struct.pack("<I", 1) + whole[8:])
     assert "big-endian" in damaged(path, whole[:4] + struct.pack(">I", 3) + whole[8:])
+
+
+def test_a_pointer_in_the_place_of_the_file(tmp_path: Path) -> None:
+    assert "is a pointer of Git LFS" in damaged(tmp_path / "m.gguf", POINTER.encode())
 
 
 def test_absurd_counts_and_offsets(tmp_path: Path, whole: bytes) -> None:

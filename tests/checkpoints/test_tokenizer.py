@@ -17,6 +17,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.gguf_merges import merges_from_scores
 from spec_sdk.model.tokenizer import Tokenizer
 from tests.checkpoints.gguf_files import byte_level_vocabulary, sentencepiece_vocabulary
+from tests.support.lfs_pointer import POINTER
 
 ROWS = 384
 CHATML = (
@@ -196,6 +197,12 @@ def test_tokens_without_an_embedding(tmp_path: Path) -> None:
     assert tokenizer.encode("<extra1>")
     with pytest.raises(UserError, match="'<extra99>' .*384 tokens"):
         tokenizer.encode("a<extra99>")
+
+
+def test_a_pointer_in_the_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(POINTER)
+    with pytest.raises(UserError, match="tokenizer.json: is a pointer of Git LFS.* git lfs pull"):
+        Tokenizer(tmp_path, ROWS)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"model": {"type": "BPE"}}', "\x00", "[1, 2]"])

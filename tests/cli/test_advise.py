@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from spec_sdk.model.source_cache import cache_root
+from spec_sdk_drafters.prompt_lookup import PromptLookup
 from tests.support.tiny_checkpoints import write_checkpoint
 
 TARGET = ("model.target=model", "chat=false")
@@ -126,3 +127,13 @@ def test_speech_is_refused(cli: Callable[..., Any]) -> None:
     result = cli("task=advise", *TARGET, "audio=a.wav")
     assert result.status == 2
     assert result.error == "audio: task=advise answers texts; give prompts by prompt_file"
+
+
+def test_what_a_drafter_raises_leaves_it_alone_out(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(drafter: object, *arguments: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(PromptLookup, "propose", failing)
+    result = advise(cli, "task.candidates=[prompt_lookup,suffix]")
+    assert result.status == 0, result.err
+    assert "Left out: prompt_lookup: KeyError: 'lost'" in result.out and "Foreseen" in result.out

@@ -155,10 +155,10 @@ def test_heads_are_as_wide_as_their_norm_where_that_is_not_said(tmp_path: Path) 
         ({"dflash_config": {"projector_type": "domino"}}, "projector_type ('domino') is not supported"),
         ({"target_hidden_size": 64}, "made for a target of hidden size 64, and tiny has 48"),
         ({"vocab_size": 100}, "made for a target of vocabulary 100, and tiny has 96"),
-        ({"draft_vocab_size": 40}, "tensor 'd2t' and 1 more is missing"),
+        ({"draft_vocab_size": 40}, "tensor 'd2t' and 1 more are missing"),
         (
             {"num_hidden_layers": 2, "layer_types": None},
-            "tensor 'layers.1.input_layernorm.weight' and 10 more is missing",
+            "tensor 'layers.1.input_layernorm.weight' and 10 more are missing",
         ),
         ({"attention_bias": True}, "there is no tensor 'layers.0.self_attn.q_proj.bias'"),
         ({"dflash_config": {"target_layer_ids": [0, 3]}}, "'fc.weight' has shape [48, 144], but"),
@@ -172,7 +172,7 @@ def test_contradictions(config: dict[str, Any], message: str, tmp_path: Path) ->
     ("config", "message"),
     [
         ({"markov_head_type": "gatet"}, "markov_head_type is 'gatet', did you mean 'gated'?"),
-        ({"markov_head_type": "gated"}, "tensor 'markov_head.gate_proj.weight' and 1 more is missing"),
+        ({"markov_head_type": "gated"}, "tensor 'markov_head.gate_proj.weight' and 1 more are missing"),
         ({"markov_rank": 0}, "confidence_head_with_markov is true, and markov_rank is 0"),
         ({"markov_rank": 5}, "'markov_head.markov_w1.weight' has shape [96, 6], but the config asks for [96, 5]"),
         ({"enable_confidence_head": False}, "'confidence_head.proj.bias' and 1 more is none that such a head has"),

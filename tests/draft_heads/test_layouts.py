@@ -186,7 +186,7 @@ def test_missing_tensors(missing: str, tmp_path: Path) -> None:
         ({"norm_before_fc": True, "fc_norm": True}, "norm_before_fc and fc_norm are both true"),
         ({"norm_before_fc": True}, "'input_norm.weight' is missing"),
         ({"eagle_config": {"norm_before_fc": True}}, "'input_norm.weight' is missing"),
-        ({"fc_norm": True}, "'fc_norm.0.weight' and 2 more is missing"),
+        ({"fc_norm": True}, "'fc_norm.0.weight' and 2 more are missing"),
         ({"attention_bias": True}, "attention_bias is true, and there is no tensor"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is false"),
         ({"num_hidden_layers": 2}, "num_hidden_layers is 2"),

@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from spec_sdk import Engine
-from spec_sdk.contracts import DraftLogits
+from spec_sdk import Engine, SamplingParams, UserError
+from spec_sdk.contracts import DraftLogits, Growing
+from spec_sdk.errors import PluginFault, RequestError
 from spec_sdk.model.session import Session
+from spec_sdk.testing import reference_sampler, request_for
+from spec_sdk.tree import TreeBuilder
+from spec_sdk_drafters.growing_draft import GrowingDraft
 from tests.support.text_engine import checkpoint as checkpoint
 
 PROMPTS = ["Why is the sky blue?", "Name three colours."]
 OPTIONS = ("max_new_tokens=12", "ignore_eos=true", "sampling.temperature=1", "policy=fixed", "policy.depth=3")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("native", [False, True])
+def test_a_draft_model_of_nan_is_named(native: bool, temperature: float, checkpoint: Path, tmp_path: Path) -> None:
+    """Greedily too, where of its tokens none is the most probable."""
+    shutil.copytree(checkpoint, tmp_path / "draft")
+    tensors = load_file(tmp_path / "draft" / "model.safetensors")
+    tensors["model.norm.weight"].fill_(torch.nan)
+    save_file(tensors, tmp_path / "draft" / "model.safetensors", {"format": "pt"})
+    options = [*OPTIONS, f"model.draft={tmp_path / 'draft'}", f"sampling.temperature={temperature}"]
+    options += [f"backend.native={str(native).lower()}", "backend=cpu"]
+    engine = Engine.from_pipeline("sd_chain", target=checkpoint, overrides=options)
+    with pytest.raises(UserError, match=r"step 1, drafter 'draft_model': row 0 of the logits is NaN"):
+        engine.generate(PROMPTS[0])
+
+
+def test_a_growth_that_asks_for_no_node_is_named() -> None:
+    tree = TreeBuilder(1, 9)
+
+    def growing() -> Growing:
+        yield 0
+        return tree.build().tree
+
+    request, root = (
+        request_for([1], reference_sampler(SamplingParams()), 0).view,
+        DraftLogits.over_all(torch.ones(1, 4)),
+    )
+    with pytest.raises(RequestError) as caught:
+        GrowingDraft(request, tree, growing(), root).advance(None)
+    assert isinstance(caught.value.__cause__, PluginFault) and "of no node" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("drafting", ["grow", "feed"])

@@ -189,7 +189,7 @@ def test_a_packed_tensor_of_another_shape(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.2.mlp.experts.down_proj"]
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=r"'model.layers.2.block_sparse_moe.experts.0.w2.weight' and 4 more is missing"):
+    with pytest.raises(UserError, match=r"layers.2.block_sparse_moe.experts.0.w2.weight' and 4 more are missing"):
         open_checkpoint(str(tmp_path))
 
 

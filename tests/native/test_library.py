@@ -137,6 +137,7 @@ def test_a_run_without_a_compiler_is_told_once_that_it_is_slower(
         ("exit 3", "failed with status 3: no message"),
         (FAILING, "status 1: error: no such flag"),
         ("sleep 9", "not done"),
+        (f"echo 'as: {'x' * 200}: No space left on device' >&2; exit 1", "no space is left where they would be kept"),
     ],
 )
 def test_a_compiler_that_fails_is_quoted(
@@ -183,7 +184,7 @@ def test_a_cache_that_is_out_of_reach_is_a_reason(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "file" / "cache"))
     found = find()
-    assert isinstance(found, str) and "where they would be kept: " in found
+    assert isinstance(found, str) and "where they would be kept: " in found and "SPEC_SDK_CACHE" in found
 
 
 def test_a_library_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts import Budget, DraftLogits, Growing, Request
-from spec_sdk.errors import of_request
+from spec_sdk.errors import PluginFault, UnusableLogits, of_request
 from spec_sdk.ops.grown_paths import GrownLevel
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.priced_tree import worth_its_price
@@ -28,7 +28,13 @@ class GrowingDraft:
     """
 
     def __init__(
-        self, request: Request, tree: TreeBuilder, growing: Growing, vocabulary: int = 0, budget: Budget = UNPRICED
+        self,
+        request: Request,
+        tree: TreeBuilder,
+        growing: Growing,
+        root: DraftLogits,
+        vocabulary: int = 0,
+        budget: Budget = UNPRICED,
     ) -> None:
         self.request = request
         self.level_cost = budget.level_cost
@@ -36,6 +42,7 @@ class GrowingDraft:
         self.asked = 0
         self.closed: TokenTree
         self._growing = growing
+        self._latest = root
         self._node_costs = budget.node_costs
         self._fed = 1
         self._vocabulary = vocabulary
@@ -53,14 +60,23 @@ class GrowingDraft:
             if logits is None:
                 self.asked = next(self._growing)
             else:
-                self._fed = self.tree.size
-                self.asked = self._growing.send(self._penalised(logits))
+                self._fed, self._latest = self.tree.size, self._penalised(logits)
+                self.asked = self._growing.send(self._latest)
+            if self.asked < 1:
+                raise self._asked_for_nothing()
             if self._reach() < self.level_cost:
                 self.asked = self._growing.send(DraftLogits.over_all(torch.empty(0, self._vocabulary)))
         except StopIteration as done:
             self.closed = worth_its_price(done.value, self._node_costs)
             return False
         return True
+
+    def _asked_for_nothing(self) -> Exception:
+        """Why a growth goes on without a node: of logits that are NaN no child is the most probable."""
+        unusable_K = ~self._latest.full_KV.amax(-1).isfinite()
+        if unusable_K.any():
+            return UnusableLogits(int(unusable_K.nonzero()[0]))
+        return PluginFault("its growth asked for the logits of no node")
 
     def asks_for(self, level: GrownLevel) -> bool:
         """Whether the nodes that are to be fed next are those of a level that was."""

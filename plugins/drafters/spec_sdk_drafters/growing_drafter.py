@@ -120,7 +120,9 @@ class GrowingDrafter(Drafter):
             request, tree = requests[i], TreeBuilder(requests[i].pending_token, budgets[i].nodes)
             root = known[i][1][0] if i in known else request.process_draft(logits.within(self.vocabulary), [()])
             growing = self.growth.growing(tree, root, depths[i], request, self.name)
-            self._drafts[request.slot] = drafts[i] = GrowingDraft(request, tree, growing, self.vocabulary, budgets[i])
+            self._drafts[request.slot] = drafts[i] = GrowingDraft(
+                request, tree, growing, root, self.vocabulary, budgets[i]
+            )
         for i, levels_and_logits in known.items():
             grow_known(drafts[i], *levels_and_logits)
         unknown = [draft for i, draft in drafts.items() if i not in known]

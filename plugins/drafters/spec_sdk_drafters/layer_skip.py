@@ -71,7 +71,7 @@ class LayerSkipDrafter(Drafter):
         for request, tree, budget, logits in zip(requests, trees, budgets, roots, strict=True):
             root = request.process_draft(logits, [()])
             growing = self.growth.growing(tree, root, budget.depth, request, self.name)
-            drafts.append(GrowingDraft(request, tree, growing, root.vocabulary, budget))
+            drafts.append(GrowingDraft(request, tree, growing, root, root.vocabulary, budget))
         asking = advanced(drafts, [None] * len(drafts))
         while asking:
             slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]

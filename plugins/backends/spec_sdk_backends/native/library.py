@@ -97,7 +97,9 @@ def _obtain() -> ctypes.CDLL:
                         os.replace(_compiled(installed, work, runtimes), path)
     except (OSError, RuntimeError) as error:
         # a directory that may not be read or written, or no home
-        raise NoNativeKernels(f"where they would be kept: {error}") from error
+        raise NoNativeKernels(
+            f"where they would be kept: {error}; set SPEC_SDK_CACHE to a directory that can be written to"
+        ) from error
     return _load(path, runtimes)
 
 
@@ -186,6 +188,8 @@ def _run(command: list[str]) -> None:
             raise NoNativeKernels(f"{command[0]}: not done after {LONGEST} seconds") from error
     if run.returncode:
         lines = [line.strip() for line in messages.splitlines() if line.strip()]
+        if "No space left" in messages:
+            raise NoNativeKernels("no space is left where they would be kept; set SPEC_SDK_CACHE to another place")
         first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
         raise NoNativeKernels(f"{command[0]} failed with status {run.returncode}: {first}")
 
