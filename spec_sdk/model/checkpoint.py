@@ -13,7 +13,7 @@ from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded
 from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.borrowed_weights import VOCABULARY, borrowed_names, check_vocabulary
-from spec_sdk.model.checkpoint_shapes import check_shapes
+from spec_sdk.model.checkpoint_shapes import check_shapes, unread_tensors
 from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.own_head import with_own_head
@@ -70,6 +70,8 @@ class Checkpoint:
         hints = {table.name("head"): _NO_HEAD} if "head" in table else {}
         check_shapes(shapes, self._store.shapes, store.where, hints)
         self._store.check_floating(shapes)
+        self.unread = unread_tensors(shapes, self._store.shapes)
+        """Tensors of its blocks that its configuration does not ask for."""
         self.draft_vocabulary: torch.Tensor | None = None
         if self.borrowed and VOCABULARY in store.shapes:
             token_R = store.tensor(VOCABULARY)

@@ -29,6 +29,7 @@ from spec_sdk.model.load_decoder import load_decoder, load_target_ends
 from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.session import Session
 from spec_sdk.model.shared_encoder import share_encoder
+from spec_sdk.model.source_progress import notice
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
@@ -262,6 +263,11 @@ class Models:
         if source is None:
             # the leader first, since opening may download and convert, and shows its progress
             source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
+            if source.unread and self.ranks.is_leader:
+                notice(
+                    f"warning: {source.directory}: {len(source.unread)} tensors of blocks are not read, the first "
+                    f"'{source.unread[0]}': its config.json asks for none such; is it that of these weights?"
+                )
         bits = self._weights if lender is None else self._draft_weights
         chosen = ChosenWeights(source, bits, lambda stored: self.ops.fast_in_bits(stored, self.dtype))
         served = chosen if self._context is None else chosen.within(self._context)

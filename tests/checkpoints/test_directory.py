@@ -15,6 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.models import Models
+from spec_sdk.ops import Ops
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from tests.support.lfs_pointer import POINTER
 from tests.support.tiny_checkpoints import ARCHITECTURES, checkpoint_tensors, write_checkpoint
 
@@ -176,6 +179,27 @@ def test_corrupted_headers(directory: Path) -> None:
 def test_a_pointer_in_the_place_of_the_file(directory: Path) -> None:
     (directory / "model.safetensors").write_text(POINTER)
     assert "model.safetensors: is a pointer of Git LFS" in error_of(directory)
+
+
+def test_tensors_that_nothing_reads_are_told_of(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Further blocks and biases: of a file that is read wrongly. Not buffers, nor a module behind the last block."""
+
+    def opened(*names: str) -> list[str]:
+        rewrite(directory, lambda there: there.update({name: some.clone() for name in names}))
+        found = open_checkpoint(str(directory)).unread
+        rewrite(directory, lambda there: drop(there, *names))
+        return found
+
+    some, block = torch.zeros(48), "model.layers.{}.{}"
+    buffers = ("model.rotary_emb.inv_freq", block.format(0, "self_attn.rotary_emb.inv_freq"))
+    module = [block.format(9, name) for name in ("eh_proj.weight", "enorm.weight", "mlp.up_proj.weight")]
+    assert opened() == opened(*buffers) == opened(*module) == opened("visual.layers.0.up.weight") == []
+    bias, more = block.format(1, "self_attn.q_proj.bias"), block.format(9, "input_layernorm.weight")
+    assert opened(bias, more, *buffers) == [bias, more]
+    rewrite(directory, lambda there: there.update({bias: some, more: some.clone()}))
+    Models(str(directory), "cut", "auto", CpuBackend(CpuConfig()).load, Ops(), torch.device("cpu"), torch.float32)
+    told = capsys.readouterr().err
+    assert f"warning: {directory}: 2 tensors of blocks are not read, the first '{bias}'" in told
 
 
 def test_missing_and_misshapen_tensors(directory: Path) -> None:
