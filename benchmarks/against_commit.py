@@ -28,8 +28,6 @@ from spec_sdk.bench.machine import hardware_name
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import run_script, script_parser
 
-PLUGINS = ("", "plugins/drafters", "plugins/growth", "plugins/verifiers", "plugins/samplers", "plugins/predictors",
-           "plugins/backends")  # fmt: skip
 PIPELINES = {
     "vanilla": ["pipeline=vanilla"],
     "prompt_lookup": ["pipeline=prompt_lookup"],
@@ -173,7 +171,7 @@ def figures(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def run(tree: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """One process of one tree. Threads wait as that tree has them wait."""
-    return answer_of(tree, [tree / folder for folder in PLUGINS], ["-c", WORKER, json.dumps(asked)])
+    return answer_of(tree, ["-c", WORKER, json.dumps(asked)])
 
 
 if __name__ == "__main__":

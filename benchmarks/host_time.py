@@ -17,7 +17,6 @@ results/host_time.json.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import statistics
@@ -178,18 +177,11 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 def compared(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """What processes of this tree, and of the earlier commit by turns, measure by this script."""
     # an earlier commit, whose process runs this script too, need not have it
-    from benchmarks.support.earlier_commit import ROOT, answer_of, checked_out
+    from benchmarks.support.earlier_commit import by_turns, this_tree_and
 
     arguments = [__file__, "--worker", f"--pass-ms={options.pass_ms}", f"--steps={options.steps}"]
-    with contextlib.ExitStack() as stack:
-        trees = {"now": ROOT}
-        if options.before:
-            trees["before"] = stack.enter_context(checked_out(options.before))
-        rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
-        for _ in range(options.rounds):
-            for name, tree in trees.items():
-                rounds[name].append(answer_of(tree, [tree, *sorted((tree / "plugins").iterdir())], arguments))
-    return rounds
+    with this_tree_and(options.before) as trees:
+        return by_turns(trees, options.rounds, arguments)
 
 
 def run(options: argparse.Namespace) -> int:

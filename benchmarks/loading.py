@@ -14,7 +14,6 @@ results/loading.json.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import statistics
 import sys
@@ -49,22 +48,16 @@ def opened(options: str) -> dict[str, float]:
 
 
 def compared(options: argparse.Namespace) -> dict[str, Any]:
-    from benchmarks.support.earlier_commit import ROOT, answer_of, checked_out
+    """Case → what processes of this tree, and of the earlier commit by turns, measure by this script."""
+    # an earlier commit, whose process runs this script too, need not have it
+    from benchmarks.support.earlier_commit import by_turns, this_tree_and
 
-    with contextlib.ExitStack() as stack:
-        trees = {"now": ROOT}
-        if options.before:
-            trees["before"] = stack.enter_context(checked_out(options.before))
-        cases: dict[str, Any] = {}
+    cases: dict[str, Any] = {}
+    with this_tree_and(options.before) as trees:
         for case in options.options or OPTIONS:
-            rounds: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
-            for number in range(options.rounds + 1):
-                for name, tree in trees.items():
-                    paths = [tree, *sorted((tree / "plugins").iterdir())]
-                    taken = answer_of(tree, paths, [__file__, "--worker", case])
-                    rounds[name] += [taken] if number else []
+            rounds = by_turns(trees, options.rounds + 1, [__file__, "--worker", case])
             cases[case] = {
-                name: {key: round(statistics.median(one[key] for one in found), 3) for key in found[0]}
+                name: {key: round(statistics.median(one[key] for one in found[1:]), 3) for key in found[0]}
                 for name, found in rounds.items()
             }
             if options.before:

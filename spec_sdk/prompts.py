@@ -85,9 +85,10 @@ def check_length(prompt: int, new: int, context: int, index: int = 0, prompts: i
         return
     which = f"prompt {index + 1} of {prompts}" if prompts > 1 else "prompt"
     room = context - prompt
-    advice = f"use max_new_tokens={room} or less" if room >= 1 else "shorten it"
     if context < 2:
         advice = "no answer fits: is the model's max_position_embeddings right?"
+    else:
+        advice = f"use max_new_tokens={room} or less" if room >= 1 else "shorten it"
     its = f"{prompt} token{'s' * (prompt != 1)}"
     raise UserError(f"{which}: its {its} and max_new_tokens={new} exceed the context of {context}; {advice}")
 

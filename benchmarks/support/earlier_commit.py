@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,29 @@ def checked_out(commit: str) -> Iterator[Path]:
             git("worktree", "remove", "--force", str(tree))
 
 
-def answer_of(tree: Path, paths: Iterable[Path], arguments: Sequence[str]) -> dict[str, Any]:
-    """What a Python process in ``tree``, with these ``paths`` to import from, prints as its last line of JSON.
+@contextlib.contextmanager
+def this_tree_and(commit: str | None) -> Iterator[dict[str, Path]]:
+    """``now``: this tree; ``before``: :func:`checked_out`, if a commit is named."""
+    with contextlib.ExitStack() as stack:
+        before = {"before": stack.enter_context(checked_out(commit))} if commit else {}
+        yield {"now": ROOT, **before}
+
+
+def by_turns(trees: Mapping[str, Path], rounds: int, arguments: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """So many answers of each tree's processes (:func:`answer_of`), which take turns."""
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+    for _ in range(rounds):
+        for name, tree in trees.items():
+            answers[name].append(answer_of(tree, arguments))
+    return answers
+
+
+def answer_of(tree: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """What a Python process in ``tree``, which imports its packages and plugins, prints as its last line of JSON.
 
     Raises SystemExit, with the last line of its errors, where it fails.
     """
+    paths = [tree, *sorted((tree / "plugins").iterdir())]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     done = subprocess.run([sys.executable, *arguments], cwd=tree, env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -246,12 +246,12 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(cli: Cli) -> Non
     assert cli("prompt=" + "x" * CONTEXT).error.endswith("; shorten it")
     Path("prompts.jsonl").write_text(json.dumps({"prompt": "fits"}) + "\n" + json.dumps({"prompt": "x" * CONTEXT}))
     assert cli("prompt_file=prompts.jsonl").error.startswith("prompt 2 of 2: its 413 tokens")
+    assert not Path("outputs").exists()
 
 
 def test_no_advice_to_shorten_what_cannot_be_shorter() -> None:
     with pytest.raises(UserError, match="its 1 token and .* exceed the context of 1; .* max_position_embeddings right"):
         check_length(1, 8, 1)
-    assert not Path("outputs").exists()
 
 
 @pytest.mark.parametrize(

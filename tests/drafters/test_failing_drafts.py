@@ -46,10 +46,8 @@ def test_a_growth_that_asks_for_no_node_is_named() -> None:
         yield 0
         return tree.build().tree
 
-    request, root = (
-        request_for([1], reference_sampler(SamplingParams()), 0).view,
-        DraftLogits.over_all(torch.ones(1, 4)),
-    )
+    root = DraftLogits.over_all(torch.ones(1, 4))
+    request = request_for([1], reference_sampler(SamplingParams()), 0).view
     with pytest.raises(RequestError) as caught:
         GrowingDraft(request, tree, growing(), root).advance(None)
     assert isinstance(caught.value.__cause__, PluginFault) and "of no node" in str(caught.value.__cause__)

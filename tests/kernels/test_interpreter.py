@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
+from triton.runtime import interpreter  # type: ignore[import-untyped]
 
 from tests.support.interpreter import PatchOnce, found_once, matmul
 
@@ -62,8 +63,6 @@ def test_products_of_integers_and_halves() -> None:
 
 
 def test_a_number_s_type_is_found_once() -> None:
-    from triton.runtime import interpreter  # type: ignore[import-untyped]
-
     asked = []
 
     def np_dtype(of: object) -> np.dtype[np.generic]:
@@ -91,8 +90,6 @@ def operations() -> list[object]:
 def test_launches_compute_the_same_and_leave_the_language_as_it_was(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from triton.runtime import interpreter
-
     if device.type != "cpu":
         pytest.skip("needs Triton's interpreter")
     once = interpreter._patch_lang
