@@ -37,7 +37,7 @@ from benchmarks.gpu.matrix_vector import (
 )
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.ops.linear import Projection
-from spec_sdk_backends.few_rows import FewRowsTile, product_of_few_rows
+from spec_sdk_backends.few_rows import FewRows, FewRowsTile, product_of_few_rows
 
 SCHEMA_VERSION = 1
 SUMMING_US = 0.35
@@ -68,7 +68,7 @@ def compile_all(cases: Sequence[tuple[Product, int, FewRowsTile]]) -> None:
     by_product: dict[Product, Projection] = {}
     for product, rows, tile in cases:
         projection = by_product.setdefault(product, Projection(made(product.rows, product.inputs)))
-        product_of_few_rows(made(1, rows, product.inputs), projection, tile)
+        product_of_few_rows(FewRows(made(1, rows, product.inputs)), projection, tile)
     torch.cuda.synchronize()
 
 
@@ -97,9 +97,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         projections = [Projection(made(product.rows, product.inputs)) for _ in range(count)]
         x_1NI = made(1, rows, product.inputs)
         library = microseconds(lambda projection, x=x_1NI: projection(x), projections)
-        chosen = microseconds(functools.partial(product_of_few_rows, x_1NI), projections)
+        chosen = microseconds(functools.partial(product_of_few_rows, FewRows(x_1NI)), projections)
         times = {
-            tile: microseconds(functools.partial(product_of_few_rows, x_1NI, tile=tile), projections)
+            tile: microseconds(functools.partial(product_of_few_rows, FewRows(x_1NI), tile=tile), projections)
             for tile in tiles[product, rows]
         }
         fastest = sorted(times, key=lambda tile: times[tile] + SUMMING_US * (tile.parts - 1))[:KEPT]

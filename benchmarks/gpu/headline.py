@@ -13,8 +13,8 @@
 
 ``--output`` is written after every part, and no part is begun after ``--seconds``. The engine is touched in
 :func:`make_model`, :func:`sessions_each_way`, :func:`plain_pass`, :func:`tree_pass` and :func:`cycles` only.
-``device`` times are the union of the intervals that the profiler reports, so they exist on a GPU only; wall times are
-taken without the profiler.
+``device`` times are the union of the intervals that the profiler reports, so they exist on a GPU only. A process that
+has profiled launches more slowly from then on: all wall times are taken before.
 
 Legend: N tree nodes, V vocabulary.
 """
@@ -126,15 +126,32 @@ def of_ways(model: Model, device: torch.device, rounds: int, bound_s: float) -> 
         try:
             way = dataclasses.replace(model, session=make())
             found = plain_pass(way)().float()
-            figures[name] = of_passes(way, device, rounds)
+            figures[name] = of_passes(way, rounds)
             # the larger cache first, so that the other one's passes are captured once
-            figures[name]["tree_cycle"] = of_cycles(way, NODES, device, rounds)
-            figures[name]["plain_decoding"] = of_plain_decoding(way, device, rounds, bound_s)
+            figures[name]["tree_cycle"] = of_cycles(way, NODES, rounds)
+            figures[name]["plain_decoding"] = of_plain_decoding(way, rounds, bound_s)
             figures[name]["share_of_bound"] = 1e3 * bound_s / figures[name]["wall_ms"]["plain"]
             figures[name]["off_by"] = float((found - expected).abs().max() / expected.abs().max())
         except Exception as error:
             figures[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
     return figures
+
+
+def add_device_times(report: dict[str, Any], model: Model, device: torch.device) -> None:
+    """To the figures of the model's own way and of the others, those that there are."""
+    back_to_prompt(model)
+    if "passes" in report:
+        passes_on_device(report["passes"], model, device)
+    for name in ("tree_cycle", "plain_decoding"):
+        if name in report:
+            cycle_on_device(report[name], model, device)
+    ways: dict[str, Any] = report.get("ways", {})
+    for name, make in sessions_each_way(model, device).items() if ways else ():
+        if "error" not in ways[name]:
+            way = dataclasses.replace(model, session=make())
+            passes_on_device(ways[name], way, device)
+            cycle_on_device(ways[name]["tree_cycle"], way, device)
+            cycle_on_device(ways[name]["plain_decoding"], way, device)
 
 
 def plain_pass(model: Model) -> Callable[[], torch.Tensor]:
@@ -261,41 +278,50 @@ def copy_bytes_per_s(device: torch.device) -> float:
     return 2 * size / wall_s({"copy": lambda: target.copy_(source)}, waiting(device), 10)["copy"]
 
 
-def of_passes(model: Model, device: torch.device, rounds: int) -> dict[str, Any]:
+def of_passes(model: Model, rounds: int) -> dict[str, Any]:
     """A plain pass and one over NODES nodes, at the same prefix."""
-    runs = {"plain": plain_pass(model), "tree": tree_pass(model, NODES)}
-    wall = wall_s(runs, model.synchronize, rounds)
-    busy = {name: device_s(run, device) for name, run in runs.items()}
+    wall = wall_s(both_passes(model), model.synchronize, rounds)
+    return {"wall_ms": as_ms(wall), "tree_over_plain_wall": wall["tree"] / wall["plain"]}
+
+
+def passes_on_device(figures: dict[str, Any], model: Model, device: torch.device) -> None:
+    busy = {name: device_s(run, device) for name, run in both_passes(model).items()}
     plain, tree = busy["plain"], busy["tree"]
-    return {
-        "wall_ms": as_ms(wall),
-        "device_ms": as_ms(busy),
-        "tree_over_plain_wall": wall["tree"] / wall["plain"],
-        "tree_over_plain_device": tree / plain if plain and tree else None,
-    }
+    figures["device_ms"] = as_ms(busy)
+    figures["tree_over_plain_device"] = tree / plain if plain and tree else None
 
 
-def of_cycles(model: Model, nodes: int, device: torch.device, rounds: int) -> dict[str, Any]:
-    """A cycle's wall time, the device's part of it, and the slowest one: where a compilation falls into a request.
+def both_passes(model: Model) -> dict[str, Callable[[], torch.Tensor]]:
+    return {"plain": plain_pass(model), "tree": tree_pass(model, NODES)}
+
+
+def of_cycles(model: Model, nodes: int, rounds: int) -> dict[str, Any]:
+    """A cycle's wall time, and the slowest one: where a compilation falls into a request.
 
     From one answer to the next, as a reader of tokens sees it: a step ends with a read, and another may run by then.
     """
-    run = cycles(model, nodes, rounds + 2 * PROFILED + 8)
+    run = cycles(model, nodes, rounds + 3)
     times: list[float] = []
     for turn in range(rounds + 3):
         began = time.perf_counter()
         next(run)
         if turn >= 3:
             times.append(time.perf_counter() - began)
-    wall, busy = statistics.median(times), device_s(lambda: next(run), device)
-    overhead = None if busy is None else wall - busy
-    figures = {"wall": wall, "device": busy, "overhead": overhead, "slowest": max(times)}
-    return {"nodes": nodes, **{f"{name}_ms": value for name, value in as_ms(figures).items()}}
+    return {"nodes": nodes, **as_ms({"wall_ms": statistics.median(times), "slowest_ms": max(times)})}
 
 
-def of_plain_decoding(model: Model, device: torch.device, rounds: int, bound_s: float) -> dict[str, Any]:
+def cycle_on_device(figures: dict[str, Any], model: Model, device: torch.device) -> None:
+    """The device's part of a cycle, and what is beyond it."""
+    run = cycles(model, figures["nodes"], 2 * PROFILED + 8)
+    next(run)
+    busy = device_s(lambda: next(run), device)
+    figures["device_ms"] = None if busy is None else round(1e3 * busy, 4)
+    figures["overhead_ms"] = None if busy is None else round(figures["wall_ms"] - 1e3 * busy, 4)
+
+
+def of_plain_decoding(model: Model, rounds: int, bound_s: float) -> dict[str, Any]:
     """Cycles of one node, with their share of the bound's speed."""
-    figures = of_cycles(model, 1, device, rounds)
+    figures = of_cycles(model, 1, rounds)
     return {**figures, "share_of_bound": 1e3 * bound_s / figures["wall_ms"]}
 
 
@@ -380,12 +406,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     bound_s = model.weight_bytes / rate
     report |= {"copy_tb_per_s": rate / 1e12, "weights_gb": model.weight_bytes / 1e9, "bound_ms": 1e3 * bound_s}
     if in_time("plain decoding"):
-        report["plain_decoding"] = of_plain_decoding(model, device, options.tokens, bound_s)
+        report["plain_decoding"] = of_plain_decoding(model, options.tokens, bound_s)
     if in_time("passes"):
         back_to_prompt(model)
-        report["passes"] = of_passes(model, device, options.tokens)
+        report["passes"] = of_passes(model, options.tokens)
     if in_time("tree cycle"):
-        report["tree_cycle"] = of_cycles(model, NODES, device, options.tokens)
+        report["tree_cycle"] = of_cycles(model, NODES, options.tokens)
     if device.type != "cuda":
         report["left_out"]["ways"] = "passes are captured on a GPU"
     elif in_time("ways"):
@@ -394,9 +420,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     keep()
     prompt = model.prompt
     del model
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    make_room(device)
     if importlib.util.find_spec("transformers") is None:
         report["left_out"]["transformers"] = "transformers is not installed"
     elif in_time("transformers"):
@@ -405,8 +429,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             report["transformers"] = {"token_ms": 1e3 * step_s, "share_of_bound": bound_s / step_s}
         except Exception as error:  # whatever a rival raises: our own figures stand
             report["left_out"]["transformers"] = f"{type(error).__name__}: {error}"[:500]
+    if in_time("device times"):
+        make_room(device)
+        add_device_times(report, make_model(shape, device, dtype, options.prefix), device)
     keep()
     return report
+
+
+def make_room(device: torch.device) -> None:
+    """Give back the memory of what nobody holds any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
@@ -424,13 +458,13 @@ def lines(report: Mapping[str, Any]) -> list[str]:
             f"plain decoding: {ms(plain['wall_ms'])} a token, {plain['share_of_bound']:.1%} of the bound's speed"
         )
     if passes := report.get("passes"):
-        device = passes["tree_over_plain_device"]
+        device = passes.get("tree_over_plain_device")
         on_device = "not measured" if device is None else f"{device:.2f}"
         told.append(f"{NODES}-node pass over plain: wall {passes['tree_over_plain_wall']:.2f}, device {on_device}")
     for cycle in (report[name] for name in ("plain_decoding", "tree_cycle") if name in report):
         told.append(
-            f"cycle of {cycle['nodes']} nodes: wall {ms(cycle['wall_ms'])}, device {ms(cycle['device_ms'])}, "
-            f"overhead {ms(cycle['overhead_ms'])}, slowest {ms(cycle['slowest_ms'])}"
+            f"cycle of {cycle['nodes']} nodes: wall {ms(cycle['wall_ms'])}, device {ms(cycle.get('device_ms'))}, "
+            f"overhead {ms(cycle.get('overhead_ms'))}, slowest {ms(cycle['slowest_ms'])}"
         )
     for name, way in report.get("ways", {}).items():
         if "error" in way:
@@ -441,7 +475,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         told.append(
             f"passes {name}: plain {ms(plain)}, {way['share_of_bound']:.1%} of the bound's speed, {NODES} nodes over "
             f"it {tree:.2f}, logits off by {way['off_by']:.1e}; plain decoding {ms(decoding['wall_ms'])} a token, "
-            f"{decoding['share_of_bound']:.1%}; overhead of a cycle {ms(way['tree_cycle']['overhead_ms'])}"
+            f"{decoding['share_of_bound']:.1%}; overhead of a cycle {ms(way['tree_cycle'].get('overhead_ms'))}"
         )
     if theirs := report.get("transformers"):
         told.append(f"transformers, static cache: {ms(theirs['token_ms'])} a token, {theirs['share_of_bound']:.1%}")

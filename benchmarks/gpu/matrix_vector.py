@@ -31,7 +31,7 @@ from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
-from spec_sdk_backends.fused_decoder import add_rms_norm, gated_mlp, whole_product
+from spec_sdk_backends.fused_decoder import add_rms_norm, gated_mlp
 from spec_sdk_backends.matrix_vector import MatrixVectorTile, matrix_vector
 
 SCHEMA_VERSION = 1
@@ -117,9 +117,9 @@ class Weights:
         """With the launches that a block of several rows has; a residual is added where the next norm is made."""
         x_11I = self.x_11I
         if self.product.normed:
-            x_11I = add_rms_norm(x_11I, x_11I[None], self.gain_I, EPSILON)[1]
+            x_11I = add_rms_norm(x_11I, x_11I, self.gain_I, EPSILON)[1]
         if self.product.gated:
-            return gated_mlp(GatedMLP(projection, self.identity), x_11I, whole_product)
+            return gated_mlp(GatedMLP(projection, self.identity), x_11I)
         return projection(x_11I)
 
 

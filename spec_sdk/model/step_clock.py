@@ -38,6 +38,9 @@ class StreamClock(StepClock):
         self._device = device
 
     def mark(self) -> torch.cuda.Event:
+        if self._device.index is None:
+            # torch would look for the current one at every mark, which takes longer than the mark
+            self._device = torch.device("cuda", torch.cuda.current_device())
         event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         # another device may be current in the thread that marks
         event.record(torch.cuda.current_stream(self._device))

@@ -48,9 +48,41 @@ def test_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "64-node pass over plain" in said and "device not measured" in said
 
 
+def test_all_wall_times_are_taken_before_a_profiler_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has profiled launches more slowly, for transformers too."""
+    told: list[str] = []
+
+    def noted(name: str) -> Any:
+        run = getattr(headline, name)
+
+        def noting(*arguments: Any) -> Any:
+            told.append(name)
+            return run(*arguments)
+
+        return noting
+
+    for name in ("of_cycles", "of_passes", "of_transformers", "device_s"):
+        monkeypatch.setattr(headline, name, noted(name))
+    measured(tmp_path)
+    assert told == [*("of_cycles", "of_passes", "of_cycles", "of_transformers"), *4 * ["device_s"]]
+
+
+def test_what_a_cycle_takes_beyond_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cpu = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
+    times = iter([0.002, 0.003, 0.0005, 0.00075])
+    monkeypatch.setattr(headline, "device_s", lambda run, device: next(times))
+    report: dict[str, Any] = {"passes": {}, **{name: {"nodes": 1, "wall_ms": 4.0} for name in CYCLES}}
+    headline.add_device_times(report, model, cpu)
+    assert report["passes"] == {"device_ms": {"plain": 2.0, "tree": 3.0}, "tree_over_plain_device": 1.5}
+    assert [report[name]["overhead_ms"] for name in CYCLES] == [3.5, 3.25]
+
+
+CYCLES = ("tree_cycle", "plain_decoding")
+
+
 def test_no_part_is_begun_after_its_time_and_the_rest_is_named(tmp_path: Path) -> None:
     report = measured(tmp_path, "--seconds=0")
-    assert {"plain decoding", "passes", "tree cycle"} <= set(report["left_out"])
+    assert {"plain decoding", "passes", "tree cycle", "device times"} <= set(report["left_out"])
     assert report["bound_ms"] > 0
 
 
@@ -125,7 +157,7 @@ def test_passes_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
         found = headline.plain_pass(dataclasses.replace(model, session=session))()
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     # what was decoded before is no part of the comparison
-    headline.of_cycles(model, 1, cpu, 1)
+    headline.of_cycles(model, 1, 1)
 
     def broken() -> Session:
         raise RuntimeError("no kernel here")

@@ -16,7 +16,12 @@ import triton  # type: ignore[import-untyped]
 
 from spec_sdk_backends.dependent_launches import SINCE
 from spec_sdk_backends.few_rows import ROWS, FewRowsTile
-from spec_sdk_backends.few_rows_kernel import few_rows_kernel
+from spec_sdk_backends.few_rows_kernel import (
+    few_rows_kernel,
+    gated_few_rows_kernel,
+    rotated_few_rows_kernel,
+    summed_few_rows_kernel,
+)
 from spec_sdk_backends.fused_block_kernels import (
     add_rms_norm_kernel,
     gated_activation_kernel,
@@ -44,7 +49,7 @@ def main(case: str) -> None:
     overlapped: dict[str, Any] = {"OVERLAPPED": capability // 10 >= SINCE}
     overlapped["PARTS"] = parts = 4 if overlapped["OVERLAPPED"] else 1
     if parts > 1:
-        types |= dict.fromkeys(("added_ptr", "qkv_ptr", "gate_up_ptr", "part_ptr"), "*fp32")
+        types |= dict.fromkeys(("qkv_ptr", "gate_up_ptr", "part_ptr"), "*fp32")
     block = triton.next_power_of_2(width)
     norm: dict[str, Any] = {"M": width, "ADD": True, "BLOCK_M": block, **overlapped}
     compile_and_print(add_rms_norm_kernel, norm, types, norm_warps(block), 1, capability, case)
@@ -71,9 +76,22 @@ def main(case: str) -> None:
         compile_and_print(matrix_vector_kernel, product, of_row, tile.warps, 1, capability, case)
     if overlapped["OVERLAPPED"] and dtype != "fp32":
         few = FewRowsTile.choose(4 * width, width, torch.device("cpu"))
-        product = {"INPUTS": 4 * width, "OUTPUTS": width, "BIASED": False, "BLOCK_K": ROWS[-1], **overlapped}
-        product |= {"BLOCK_O": few.outputs, "BLOCK_I": few.inputs, "AHEAD": few.ahead, "STAGES": few.stages}
-        compile_and_print(few_rows_kernel, product, types, few.warps, few.stages, capability, case)
+        shared: dict[str, Any] = {
+            "INPUTS": 4 * width,
+            "BIASED": False,
+            "BLOCK_K": ROWS[-1],
+            "SQUARES": 64,
+            **overlapped,
+        }
+        shared |= {"BLOCK_O": few.outputs, "BLOCK_I": few.inputs, "BLOCK_Q": 64}
+        shared |= {"AHEAD": few.ahead, "STAGES": few.stages, "OUTPUTS": width, "SCALED": True}
+        shared |= {"WIDTH": width, "GELU": False, "H": heads, "G": kv_heads, "D": head_dim}
+        types |= {"square_ptr": "*fp32"}
+        compile_and_print(few_rows_kernel, shared, types, few.warps, few.stages, capability, case)
+        types |= {"part_ptr": "*fp32", "scaled_ptr": f"*{dtype}"}
+        shared["PARTS"] = 2
+        for kernel in (summed_few_rows_kernel, gated_few_rows_kernel, rotated_few_rows_kernel):
+            compile_and_print(kernel, shared, types, few.warps, few.stages, capability, case)
 
 
 if __name__ == "__main__":

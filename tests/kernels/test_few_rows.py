@@ -1,6 +1,7 @@
-"""Products of a matrix with few rows, whose parts are summed where they are read, against float64.
+"""Products of a matrix with few rows, with what stands before and behind them in a block, against float64.
 
-Legend: B requests, N rows of a request, I inputs, O outputs, P parts.
+Legend: B requests, N rows of a request, I inputs, O outputs, P parts, H query heads, G KV heads, D head dim, S cache
+slots, C their capacity, Q blocks, K = B*N rows, M model dim.
 """
 
 from __future__ import annotations
@@ -14,14 +15,26 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from spec_sdk.model.decoder import BlockWeights
+from spec_sdk.model.rope import rotate
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk_backends import few_rows, fused_decoder
-from spec_sdk_backends.few_rows import ROWS, FewRowsTile, product_of_few_rows, takes_few_rows
-from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp
+from spec_sdk_backends.few_rows import (
+    ROWS,
+    FewRows,
+    FewRowsTile,
+    gated_product_of_few_rows,
+    product_of_few_rows,
+    rotated_product_of_few_rows,
+    summed_product_of_few_rows,
+    takes_few_rows,
+)
+from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_activation
 from tests.kernels.test_fused_block import check_passes
 from tests.support.skips import interpreted
 from tests.support.tiny_decoder import tiny_decoder
@@ -47,7 +60,7 @@ def test_parts_of_a_product(
 ) -> None:
     weight_OI, bias_O = (numbers(*shape, seed=len(shape), device=device) for shape in ((outputs, inputs), (outputs,)))
     x_BNI = numbers(requests, rows, inputs, seed=3, device=device)
-    part_PBNO = product_of_few_rows(x_BNI, Projection(weight_OI, bias_O if biased else None), tile)
+    part_PBNO = product_of_few_rows(FewRows(x_BNI), Projection(weight_OI, bias_O if biased else None), tile)
     assert part_PBNO.shape == (tile.parts, requests, rows, outputs) and part_PBNO.dtype == torch.float32
     expected = F.linear(x_BNI.double(), weight_OI.double(), bias_O.double() if biased else None)
     torch.testing.assert_close(part_PBNO.double().sum(0), expected, atol=1e-4, rtol=1e-5)
@@ -56,33 +69,104 @@ def test_parts_of_a_product(
 def test_a_single_part_is_of_the_rows_dtype_and_several_are_not(device: torch.device) -> None:
     x_BNI = numbers(1, 3, 64, seed=0, device=device, dtype=torch.float16)
     projection = Projection(numbers(64, 64, seed=1, device=device, dtype=torch.float16))
-    found = [product_of_few_rows(x_BNI, projection, tile).dtype for tile in TILES[:2]]
+    found = [product_of_few_rows(FewRows(x_BNI), projection, tile).dtype for tile in TILES[:2]]
     assert found == [torch.float16, torch.float32]
 
 
+@pytest.mark.parametrize("tile", [None, TILES[0]], ids=["chosen", "tile"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(("inputs", "width"), [(64, 64), (72, 50)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_gated_product(
+    biased: bool, inputs: int, width: int, activation: str, tile: FewRowsTile | None, device: torch.device
+) -> None:
+    """The gate's outputs come first, in the matrix as in the bias."""
+    weight_OI, bias_O = numbers(2 * width, inputs, seed=1, device=device), numbers(2 * width, seed=2, device=device)
+    x_BNI = numbers(2, 5, inputs, seed=3, device=device)
+    projection = Projection(weight_OI, bias_O if biased else None)
+    tile = tile or FewRowsTile(outputs=16, inputs=32, parts=1, stages=2, warps=4, ahead=0)
+    found = gated_product_of_few_rows(FewRows(x_BNI), projection, activation, tile)
+    expected = F.linear(x_BNI.double(), weight_OI.double(), bias_O.double() if biased else None)
+    gate, up = expected.chunk(2, -1)
+    active = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
+    assert found is not None
+    torch.testing.assert_close(found.double(), active * up, atol=1e-3, rtol=1e-4)
+    assert gated_product_of_few_rows(FewRows(x_BNI), projection, activation, TILES[1]) is None, "its inputs are divided"
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("head_dim", [16, 24])
+def test_a_rotated_product(head_dim: int, biased: bool, device: torch.device) -> None:
+    """Of three requests of other lengths, in slots out of order; what belongs to others stays as it was."""
+    B, N, H, G, D, S, C, inputs = 3, 4, 4, 2, head_dim, 5, 12, 40
+    requests = [RequestRows.chain(slot, prefix, [1] * rows) for slot, prefix, rows in ((4, 0, 4), (0, 7, 1), (2, 5, 3))]
+    of_pass, heads = PassInputs.of("chain", requests, device), H + 2 * G
+    weight_OI, bias_O = numbers(heads * D, inputs, seed=0, device=device), numbers(heads * D, seed=1, device=device)
+    projection, x_BNI = Projection(weight_OI, bias_O if biased else None), numbers(B, N, inputs, seed=2, device=device)
+    square_QK = numbers(3, B * N, seed=3, device=device).square()
+    rows = FewRows(x_BNI, square_QK, 0.3)
+    angle_CD = numbers(C, D // 2, seed=4, device=device).repeat(1, 2)
+    cos_CD, sin_CD = angle_CD.cos(), 1.1 * angle_CD.sin()
+    k_SGCD, v_SGCD = torch.full((2, S, G, C, D), 7.0, device=device).unbind(0)
+    expected_k, expected_v = k_SGCD.clone(), v_SGCD.clone()
+    tile, stored = FewRowsTile(outputs=32, inputs=16, parts=1, stages=2, warps=4, ahead=0), (k_SGCD, v_SGCD, of_pass)
+    rest = (cos_CD, sin_CD), of_pass.position_BN, stored
+    q_BNHD = rotated_product_of_few_rows(rows, projection, *rest, tile)
+    assert q_BNHD is not None
+    assert rotated_product_of_few_rows(rows, projection, *rest, TILES[1]) is None, "its inputs are divided"
+    scale_BN1 = (square_QK.double().sum(0) / inputs + 0.3).rsqrt().view(B, N, 1)
+    wide = F.linear(scale_BN1 * x_BNI.double(), weight_OI.double(), bias_O.double() if biased else None)
+    wide = wide.view(B, N, heads, D)
+    angles = (table[of_pass.position_BN][:, :, None].double() for table in (cos_CD, sin_CD))
+    turned = rotate(wide[:, :, : H + G], *angles)
+    torch.testing.assert_close(q_BNHD.double(), turned[:, :, :H], atol=1e-4, rtol=1e-4)
+    for b, request in enumerate(requests):
+        for row in range(len(request.token)):
+            expected_k[request.slot, :, request.write_at + row] = turned[b, row, H:].float()
+            expected_v[request.slot, :, request.write_at + row] = wide[b, row, H + G :].float()
+    torch.testing.assert_close(k_SGCD, expected_k, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(v_SGCD, expected_v, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 128), (72, 100)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_is_summed_is_normalised_by_what_reads_it(
+    biased: bool, inputs: int, outputs: int, tile: FewRowsTile, device: torch.device
+) -> None:
+    """h + a product, then a product with its norm: the scale of the rows is the second one's, and the counters are left
+    as they were.
+    """
+    there, bias_O = numbers(outputs, inputs, seed=1, device=device), numbers(outputs, seed=2, device=device)
+    back, x_BNI = numbers(48, outputs, seed=3, device=device), numbers(2, 5, inputs, seed=4, device=device)
+    h_BNO, gain_O = numbers(2, 5, outputs, seed=5, device=device), numbers(outputs, seed=6, device=device)
+    arrived = torch.zeros(16, dtype=torch.int32, device=device)
+    projection = Projection(there, bias_O if biased else None)
+    total, rows = summed_product_of_few_rows(x_BNI, projection, h_BNO, arrived, gain_O, 0.3, tile)
+    expected = h_BNO.double() + F.linear(x_BNI.double(), there.double(), bias_O.double() if biased else None)
+    torch.testing.assert_close(total.double(), expected, atol=1e-4, rtol=1e-5)
+    assert rows is not None and not arrived.any()
+    part_PBNO = product_of_few_rows(rows, Projection(back), tile)
+    normed = expected * (expected.square().mean(-1, keepdim=True) + 0.3).rsqrt() * gain_O.double()
+    torch.testing.assert_close(part_PBNO.double().sum(0), F.linear(normed, back.double()), atol=1e-4, rtol=1e-4)
+    again, no_rows = summed_product_of_few_rows(x_BNI, projection, h_BNO, arrived, None, 0.3, tile)
+    assert torch.equal(again, total) and no_rows is None
+
+
 @pytest.mark.parametrize("parts", [2, 5])
-def test_small_operations_sum_the_parts(parts: int, device: torch.device) -> None:
-    h_BNM, gain_M = numbers(2, 3, 48, seed=0, device=device), numbers(48, seed=1, device=device)
-    added_PBNM = numbers(parts, 2, 3, 48, seed=2, device=device)
-    total, normed = add_rms_norm(h_BNM, added_PBNM, gain_M, 1e-5)
-    expected = h_BNM.double() + added_PBNM.double().sum(0)
-    torch.testing.assert_close(total.double(), expected, atol=1e-5, rtol=1e-5)
-    scale = (expected.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
-    torch.testing.assert_close(normed.double(), expected * scale * gain_M.double(), atol=1e-5, rtol=1e-5)
+def test_a_gate_sums_the_parts(parts: int, device: torch.device) -> None:
     gate_up = numbers(parts, 2, 3, 2 * 33, seed=3, device=device)
-    identity = Projection(torch.eye(33, device=device))
-    mlp = GatedMLP(identity, identity)
-    answers = iter([gate_up])
-    active = gated_mlp(mlp, h_BNM, lambda x, projection: next(answers, x))
     gate, up = gate_up.double().sum(0).chunk(2, -1)
+    active = gated_activation(gate_up, torch.float32, "silu")
     torch.testing.assert_close(active.double(), F.silu(gate) * up, atol=1e-5, rtol=1e-4)
 
 
 @interpreted
+@pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("name", ["smollm", "qwen3", pytest.param("qwen2", marks=pytest.mark.full)])
-def test_a_decoder_whose_products_have_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt, a tree and what follows, with products in three parts; those of one row have none."""
-    tile = FewRowsTile(outputs=32, inputs=16, parts=3, stages=2, warps=4, ahead=0)
+def test_a_decoder_of_products_of_few_rows(name: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt, a tree and what follows, with whole products and with divided ones."""
+    tile = FewRowsTile(outputs=32, inputs=16, parts=parts, stages=2, warps=4, ahead=0)
     monkeypatch.setattr(few_rows.FewRowsTile, "choose", lambda *sizes: tile)
     monkeypatch.setattr(fused_decoder, "ROWS", range(2, 65))
     check_passes(name)
@@ -91,58 +175,63 @@ def test_a_decoder_whose_products_have_parts(name: str, monkeypatch: pytest.Monk
 @interpreted
 def test_other_numbers_of_rows_are_the_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
+    gated = gated_product_of_few_rows
 
-    def counted(x_BNI: torch.Tensor, projection: Projection) -> torch.Tensor:
-        asked.append(x_BNI[..., 0].numel())
-        return projection(x_BNI)[None]
+    def counted(rows: FewRows, projection: Projection, activation: str) -> torch.Tensor | None:
+        asked.append(rows.x_BNI[..., 0].numel())
+        return gated(rows, projection, activation)
 
-    monkeypatch.setattr("spec_sdk_backends.fused_decoder.product_of_few_rows", counted)
+    monkeypatch.setattr("spec_sdk_backends.fused_decoder.gated_product_of_few_rows", counted)
     session = Session(TorchExecutor(FusedDecoder(tiny_decoder("smollm")), Ops()))
     session.prefill(0, [5] * (ROWS[-1] + 1))
     session.feed([0], [[5] * (ROWS[0] - 1)])
     assert not asked
     session.feed([0], [[5] * ROWS[0]])
-    assert asked == 5 * 4 * [ROWS[0]]
+    assert asked == 5 * [ROWS[0]]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [2, 8, 33, 64])
-@pytest.mark.parametrize(("inputs", "outputs"), [(576, 960), (4096, 6144), (14336, 4096)])
-def test_half_precision_one_after_the_other(
-    inputs: int, outputs: int, rows: int, dtype: torch.dtype, device: torch.device
-) -> None:
-    """In the tiles of real shapes, captured; each launch reads what the one before wrote, which may still run."""
-    there = Projection(numbers(outputs, inputs, seed=1, device=device, dtype=dtype) / inputs**0.5)
-    back = Projection(numbers(inputs, outputs, seed=2, device=device, dtype=dtype) / outputs**0.5)
-    gain_I, gain_O = (torch.ones(size, device=device, dtype=dtype) for size in (inputs, outputs))
-    x_1NI, none_1NO = (numbers(1, rows, size, seed=3, device=device, dtype=dtype) for size in (inputs, outputs))
+@pytest.mark.parametrize(("hidden", "width"), [(576, 1536), (2048, 1024), (2048, 8192), (4096, 14336)])
+def test_half_precision_one_after_the_other(hidden: int, width: int, rows: int, device: torch.device) -> None:
+    """MLPs in the tiles of real shapes, captured; each launch reads what the one before wrote, which may still run."""
+    dtype = torch.bfloat16
+    there = Projection(numbers(2 * width, hidden, seed=1, device=device, dtype=dtype) / hidden**0.5)
+    back = Projection(numbers(hidden, width, seed=2, device=device, dtype=dtype) / width**0.5)
+    gain_M = 1 + 0.3 * numbers(hidden, seed=4, device=device, dtype=dtype)
+    x_1NM = numbers(1, rows, hidden, seed=3, device=device, dtype=dtype)
+    arrived = torch.zeros(hidden, dtype=torch.int32, device=device)
 
     def chained() -> torch.Tensor:
-        h_1NI, x = add_rms_norm(x_1NI, None, gain_I, 1e-5)
+        h_1NM = x_1NM
+        scaled: FewRows | None = FewRows(add_rms_norm(x_1NM, None, gain_M, 1e-5)[1])
         for _ in range(4):
-            y_1NO = add_rms_norm(none_1NO, product_of_few_rows(x, there), gain_O, 1e-5)[1]
-            h_1NI, x = add_rms_norm(h_1NI, product_of_few_rows(y_1NO, back), gain_I, 1e-5)
-        return h_1NI
+            assert scaled is not None
+            active = gated_product_of_few_rows(scaled, there, "silu")
+            if active is None:
+                active = gated_activation(product_of_few_rows(scaled, there), dtype, "silu")
+            h_1NM, scaled = summed_product_of_few_rows(active, back, h_1NM, arrived, gain_M, 1e-5)
+        return h_1NM
 
     chained()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out_1NI = chained()
-
-    def normed(x: torch.Tensor) -> torch.Tensor:
-        return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
-
-    for seed in range(4, 8):
-        x_1NI.copy_(numbers(1, rows, inputs, seed=seed, device=device, dtype=dtype))
-        expected = x_1NI.double()
+        out_1NM = chained()
+    found = []
+    for seed in (4, 5, 6, 4):
+        x_1NM.copy_(numbers(1, rows, hidden, seed=seed, device=device, dtype=dtype))
+        expected = x_1NM.double()
         for _ in range(4):
-            y = normed(none_1NO.double() + F.linear(normed(expected), there.weight_OI.double()))
-            expected = expected + F.linear(y, back.weight_OI.double())
+            scale = (expected.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+            gate, up = F.linear(expected * scale * gain_M.double(), there.weight_OI.double()).chunk(2, -1)
+            expected = expected + F.linear(F.silu(gate) * up, back.weight_OI.double())
         graph.replay()
-        assert (out_1NI.double() - expected).norm() < 2e-2 * expected.norm()
+        assert (out_1NM.double() - expected).norm() < 2e-2 * expected.norm()
+        found.append(out_1NM.clone())
+    assert torch.equal(found[0], found[3]), "whoever sums the parts, they are summed in one order"
+    assert not arrived.any()
 
 
 def test_blocks_that_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +240,7 @@ def test_blocks_that_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     block, cpu, gpu = tiny_decoder("smollm").blocks[0], torch.device("cpu"), torch.device("cuda")
     assert takes_few_rows(block, cpu) and not takes_few_rows(tiny_decoder("mixtral").blocks[0], cpu)
-    assert isinstance(block.mlp, GatedMLP)
-    mlp = GatedMLP(halved(block.mlp.gate_up), halved(block.mlp.down))
-    half = replace(block, qkv=halved(block.qkv), output=halved(block.output), mlp=mlp)
+    half = in_dtype(block, torch.bfloat16)
     facts = {"shared": 228 * 1024, "overlap": True, "inputs": 16}
 
     def given(**other: object) -> bool:
@@ -167,10 +254,16 @@ def test_blocks_that_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given()
     assert not (given(shared=100 * 1024) or given(overlap=False) or given(inputs=2048))
     assert given() and not takes_few_rows(block, gpu), "float32 is the library's"
+    assert not takes_few_rows(in_dtype(block, torch.float16), gpu), "and so is float16"
 
 
-def halved(projection: Projection) -> Projection:
-    return Projection(projection.weight_OI.half())
+def in_dtype(block: BlockWeights, dtype: torch.dtype) -> BlockWeights:
+    def cast(projection: Projection) -> Projection:
+        return Projection(projection.weight_OI.to(dtype))
+
+    assert isinstance(block.mlp, GatedMLP)
+    mlp = GatedMLP(cast(block.mlp.gate_up), cast(block.mlp.down))
+    return replace(block, qkv=cast(block.qkv), output=cast(block.output), mlp=mlp)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from spec_sdk.testing import check_executor
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_backends import fused_decoder, matrix_vector
 from spec_sdk_backends.fused_block_kernels import rotate_and_store_kernel
-from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp, unfused_because, whole_product
+from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp, unfused_because
 from tests.kernels.test_session import together
 from tests.support.skips import interpreted
 from tests.support.tiny_decoder import tiny_decoder
@@ -61,7 +61,7 @@ def test_the_sum_and_its_norm(size: int, device: torch.device) -> None:
     h_BNM[0, 0] *= 1e4
     gain_M = random(size, seed=2, device=device)
     for added in (None, added_BNM):
-        total, normed = add_rms_norm(h_BNM, None if added is None else added[None], gain_M, EPSILON)
+        total, normed = add_rms_norm(h_BNM, added, gain_M, EPSILON)
         x_BNM = h_BNM.double() if added is None else (h_BNM + added).double()
         close(total, x_BNM)
         scale = (x_BNM.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
@@ -73,7 +73,7 @@ def test_the_norm_is_of_the_sum_as_it_is_stored(device: torch.device) -> None:
     """In bfloat16 the rounded sum goes on as hidden state: its norm must belong to it."""
     h_M = torch.full((1, 1, 16), 256.0, dtype=torch.bfloat16, device=device)
     added_M, gain_M = torch.full_like(h_M, 0.9), torch.ones(16, dtype=torch.bfloat16, device=device)
-    total, normed = add_rms_norm(h_M, added_M[None], gain_M, 256.0**2)
+    total, normed = add_rms_norm(h_M, added_M, gain_M, 256.0**2)
     assert torch.equal(total, h_M)
     close(normed.float(), torch.full_like(h_M, math.sqrt(0.5)).float())
 
@@ -85,10 +85,10 @@ def test_the_gate(activation: Any, device: torch.device) -> None:
     x_BNM = 3 * random(2, 3, 16, seed=1, device=device)
     gate, up = (x_BNM.double() @ weight_OI.double().T).chunk(2, -1)
     active = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
-    torch.testing.assert_close(gated_mlp(mlp, x_BNM, whole_product)[0].double(), active * up, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(gated_mlp(mlp, x_BNM).double(), active * up, atol=1e-4, rtol=1e-4)
     # far from 0 neither overflows
     far = GatedMLP(Projection(torch.tensor([[-1e4], [1.0]], device=device)), Projection(torch.eye(1, device=device)))
-    assert gated_mlp(far, torch.ones((1, 1, 1), device=device), whole_product).item() == 0.0
+    assert gated_mlp(far, torch.ones((1, 1, 1), device=device)).item() == 0.0
 
 
 @pytest.mark.parametrize("tabled", [False, True])

@@ -212,7 +212,7 @@ def test_many_rows_share_programs_of_the_combine_kernel(device: torch.device, mo
     prefix, size, parents = 70, 10, chain(3)
     it = case(1, 3, 3, 2, 64, prefix + 3, device)
     expected = expect(it, ancestors(parents, prefix), prefix, size)
-    monkeypatch.setattr("spec_sdk_backends.tree_attention.FEW_ROWS", 0)
+    monkeypatch.setattr("spec_sdk_backends.tree_attention.COMBINING_PROGRAMS", 1)
     for at_once in (2 * 2 * 64, 4 * 2 * 64, 1 << 20):
         monkeypatch.setattr("spec_sdk_backends.tree_attention.COMBINED_AT_ONCE", at_once)
         out = speculative_attention(

@@ -1,8 +1,9 @@
 """Launches that begin while the one before ends (programmatic dependent launch, since compute capability 9.0).
 
-A kernel with OVERLAPPED calls :func:`wait_for_the_launch_before` before it reads or writes what another may write
-or read. What it does until then, such as asking for weights, costs no time; so weights may be read that no launch right
-before writes. A launch of any other kernel waits for all of the one before.
+A kernel with OVERLAPPED calls :func:`wait_for_the_launch_before` before it reads or writes what another such kernel may
+write or read. What it does until then, such as asking for weights, costs no time. A launch of any other kernel waits
+for all of the one before, and lets none begin before its end; so what only such ones write, as a pass's inputs, may be
+read before the wait, and so may weights.
 """
 
 # triton's compiler reads annotations and knows only its own
@@ -36,8 +37,28 @@ def overlapped(device: torch.device) -> dict[str, Any]:
 
 
 @triton.jit
+def begin_the_next_launch(OVERLAPPED: tl.constexpr):
+    """Lets the next launch begin as soon as all programs of this one have come here."""
+    if OVERLAPPED:
+        gdc_launch_dependents()
+
+
+@triton.jit
 def wait_for_the_launch_before(OVERLAPPED: tl.constexpr):
     """Lets the next launch begin, and waits for the one before; nothing to do where launches do not overlap."""
     if OVERLAPPED:
         gdc_launch_dependents()
         gdc_wait()
+
+
+@triton.jit
+def ask_for(ptr):
+    """Ask for the lines of memory at these addresses to come to the L2 cache. Nothing waits for them."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [ptr.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

@@ -11,7 +11,8 @@ on the device, and a launch depends on sizes alone, so that it may be captured i
 the same shape, one behind the other (:mod:`spec_sdk_backends.few_rows_kernel`).
 
 Bytes moved from and to device memory, for K rows of e bytes per element: 4*K*M*e for sum and norm (3 where nothing is
-added), 2*K*(H + 2G)*D*e for rotation and storing, 3*K*I*e for the gate; of each element that is read in S parts, 4*S.
+added), 2*K*(H + 2G)*D*e for rotation and storing, 3*K*I*e for the gate; of each element of these two that is read in S
+parts, 4*S.
 
 Legend: B requests, N rows of a request, K = B*N rows, M model dim, I MLP dim, H query heads, G KV heads, D head dim;
 P positions; in the kernels X heads of Q, K and V, and M, D, I of a block, padded to a power of two.
@@ -49,24 +50,23 @@ def add_rms_norm_kernel(
     ADD: tl.constexpr,
     OVERLAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    PARTS: tl.constexpr = 1,
 ):
-    """Row ``program_id(0)`` of h [K, M]: out = gain * s / sqrt(mean(s²) + epsilon), with s = h, or h + added, of PARTS
-    [PARTS, K, M], which is stored in ``sum`` if ADD. The norm is of the sum as it is stored.
+    """Row ``program_id(0)`` of h [K, M]: out = gain * s / sqrt(mean(s²) + epsilon), with s = h, or h + added [K, M],
+    which is stored in ``sum`` if ADD. The norm is of the sum as it is stored.
     """
     row = tl.program_id(0).to(tl.int64)
     m_M = tl.arange(0, BLOCK_M)
     real_M = m_M < M
+    gain_M = tl.load(gain_ptr + m_M, mask=real_M, other=0.0)
     wait_for_the_launch_before(OVERLAPPED)
     h_M = tl.load(h_ptr + row * M + m_M, mask=real_M, other=0.0)
     if ADD:
-        added_M = sum_of_parts(added_ptr + row * M + m_M, tl.num_programs(0) * M, real_M, PARTS)
-        h_M = (h_M.to(tl.float32) + added_M).to(h_ptr.dtype.element_ty)
+        added_M = tl.load(added_ptr + row * M + m_M, mask=real_M, other=0.0)
+        h_M = (h_M.to(tl.float32) + added_M.to(tl.float32)).to(h_ptr.dtype.element_ty)
         tl.store(sum_ptr + row * M + m_M, h_M, mask=real_M)
     x_M = h_M.to(tl.float32)
     scale = 1.0 / tl.sqrt_rn(tl.sum(x_M * x_M, 0) / M + epsilon)
-    gain_M = tl.load(gain_ptr + m_M, mask=real_M, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row * M + m_M, (x_M * scale * gain_M).to(out_ptr.dtype.element_ty), mask=real_M)
+    tl.store(out_ptr + row * M + m_M, (x_M * scale * gain_M.to(tl.float32)).to(out_ptr.dtype.element_ty), mask=real_M)
 
 
 @triton.jit(
@@ -119,6 +119,23 @@ def rotate_and_store_kernel(
     in_head_D = half_D < D // 2
     real_XD = (head_X < H + 2 * G)[:, None] & in_head_D[None, :]
     offset_XD = (row * (H + 2 * G) + head_X)[:, None] * D + half_D[None, :]
+    # no launch that overlaps with this one writes these
+    turn = row
+    if TABLED:
+        turn = tl.load(position_ptr + row).to(tl.int64)
+    angle_D = turn * D + half_D
+    cos_low_D = tl.load(cos_ptr + angle_D, mask=in_head_D, other=0.0).to(tl.float32)
+    cos_high_D = tl.load(cos_ptr + angle_D + D // 2, mask=in_head_D, other=0.0).to(tl.float32)
+    sin_low_D = tl.load(sin_ptr + angle_D, mask=in_head_D, other=0.0).to(tl.float32)
+    sin_high_D = tl.load(sin_ptr + angle_D + D // 2, mask=in_head_D, other=0.0).to(tl.float32)
+    slot = row // N
+    column = row % N
+    stored = H + 2 * G
+    if CACHED:
+        # of a row of padding nothing is stored
+        stored = tl.where(column < tl.load(live_ptr + slot), H + 2 * G, 0)
+        column += tl.load(write_at_ptr + slot)
+        slot = tl.load(slot_ptr + slot).to(tl.int64)
     wait_for_the_launch_before(OVERLAPPED)
     apart = tl.num_programs(0) * (H + 2 * G) * D
     low_XD = sum_of_parts(qkv_ptr + offset_XD, apart, real_XD, PARTS)
@@ -135,14 +152,6 @@ def rotate_and_store_kernel(
         k_high_1D = tl.load(k_gain_ptr + D // 2 + half_D, mask=in_head_D, other=0.0).to(tl.float32)[None, :]
         low_XD = low_XD * scale_X1 * tl.where(of_q_X1, q_low_1D, k_low_1D)
         high_XD = high_XD * scale_X1 * tl.where(of_q_X1, q_high_1D, k_high_1D)
-    turn = row
-    if TABLED:
-        turn = tl.load(position_ptr + row).to(tl.int64)
-    angle_D = turn * D + half_D
-    cos_low_D = tl.load(cos_ptr + angle_D, mask=in_head_D, other=0.0).to(tl.float32)
-    cos_high_D = tl.load(cos_ptr + angle_D + D // 2, mask=in_head_D, other=0.0).to(tl.float32)
-    sin_low_D = tl.load(sin_ptr + angle_D, mask=in_head_D, other=0.0).to(tl.float32)
-    sin_high_D = tl.load(sin_ptr + angle_D + D // 2, mask=in_head_D, other=0.0).to(tl.float32)
     turned_low_XD = low_XD * cos_low_D[None, :] - high_XD * sin_low_D[None, :]
     turned_high_XD = high_XD * cos_high_D[None, :] + low_XD * sin_high_D[None, :]
 
@@ -150,14 +159,6 @@ def rotate_and_store_kernel(
     q_XD = q_out_ptr + (row * H + head_X)[:, None] * D + half_D[None, :]
     tl.store(q_XD, turned_low_XD.to(q_out_ptr.dtype.element_ty), mask=of_q_XD)
     tl.store(q_XD + D // 2, turned_high_XD.to(q_out_ptr.dtype.element_ty), mask=of_q_XD)
-    slot = row // N
-    column = row % N
-    stored = H + 2 * G
-    if CACHED:
-        # of a row of padding nothing is stored
-        stored = tl.where(column < tl.load(live_ptr + slot), H + 2 * G, 0)
-        column += tl.load(write_at_ptr + slot)
-        slot = tl.load(slot_ptr + slot).to(tl.int64)
     of_k_X = (head_X >= H) & (head_X < H + G) & (head_X < stored)
     of_v_X = (head_X >= H + G) & (head_X < stored)
     # the heads of a long cache lie so far apart that 32 bits do not count them

@@ -1,8 +1,8 @@
 """A decoder whose small operations are the kernels of :mod:`spec_sdk_backends.fused_block_kernels`.
 
 A block is four products, attention and four other launches; the residual of one sub-layer is added where the next one
-normalises, and so are the parts that products of few rows are made of. Of a pass over one token a block is five
-launches beside attention, which have norms, gate and residuals in the products. Runners that need the stages get them
+normalises. Of a pass over one token a block is five launches beside attention, which have norms, gate and residuals in
+the products, and of one over few rows four, which have the rotation in them, too. Runners that need the stages get them
 from the kernels of several rows and the library's products; the values differ by rounding. What takes derivatives, and
 a cache that attention cannot read in place, goes through torch.
 
@@ -12,7 +12,7 @@ C capacity of a slot, P parts of a product, whose sum it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -22,10 +22,17 @@ from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.ops.feed_forward import GatedMLP
-from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk_backends.dependent_launches import overlapped
-from spec_sdk_backends.few_rows import ROWS, product_of_few_rows, takes_few_rows
+from spec_sdk_backends.few_rows import (
+    ROWS,
+    FewRows,
+    gated_product_of_few_rows,
+    product_of_few_rows,
+    rotated_product_of_few_rows,
+    summed_product_of_few_rows,
+    takes_few_rows,
+)
 from spec_sdk_backends.fused_block_kernels import (
     add_rms_norm_kernel,
     gated_activation_kernel,
@@ -87,22 +94,22 @@ class FusedDecoder(RestagedDecoder):
                 h_BNM = self._block_of_one_row(layer, h_BNM, work)
                 work.record(layer + 1, h_BNM)
             return h_BNM
-        few = h_BNM[..., 0].numel() in ROWS and self._takes_few_rows
-        product = product_of_few_rows if few else whole_product
+        if h_BNM[..., 0].numel() in ROWS and self._takes_few_rows:
+            return self._blocks_of_few_rows(h_BNM, work, first, end)
         # what the sub-layer before has still to add
-        added_PBNM: torch.Tensor | None = None
+        added_BNM: torch.Tensor | None = None
         for layer in range(first, end):
             w = self.blocks[layer]
             assert w.input_norm_M is not None
-            h_BNM, x_BNM = add_rms_norm(h_BNM, added_PBNM, w.input_norm_M, self.config.rms_norm_eps)
+            h_BNM, x_BNM = add_rms_norm(h_BNM, added_BNM, w.input_norm_M, self.config.rms_norm_eps)
             if layer > first:
                 work.record(layer, h_BNM)
-            q_BNHD = self._rotated(layer, product(x_BNM, w.qkv), work, in_cache(layer, work))
-            a_PBNM = product(self.attend(layer, q_BNHD, work).flatten(2), w.output)
-            h_BNM, x_BNM = add_rms_norm(h_BNM, a_PBNM, w.post_norm_M, self.config.rms_norm_eps)
-            added_PBNM = gated_mlp(w.mlp, x_BNM, product)
-        if added_PBNM is not None:
-            h_BNM = h_BNM + whole(added_PBNM, h_BNM.dtype)
+            q_BNHD = self._rotated(layer, w.qkv(x_BNM)[None], work, in_cache(layer, work))
+            a_BNM = self.project(layer, self.attend(layer, q_BNHD, work))
+            h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
+            added_BNM = gated_mlp(w.mlp, x_BNM)
+        if added_BNM is not None:
+            h_BNM = h_BNM + added_BNM
             work.record(end, h_BNM)
         return h_BNM
 
@@ -125,6 +132,33 @@ class FusedDecoder(RestagedDecoder):
         active_11I = matrix_vector(h_11M, up, gain_I=w.post_norm_M, epsilon=epsilon, activation=activation)
         return matrix_vector(active_11I, down, added_11O=h_11M)
 
+    def _blocks_of_few_rows(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor:
+        """The blocks' output, with norms, rotation, gate and residuals in the products."""
+        epsilon = self.config.rms_norm_eps
+        rows: FewRows | None = None
+        for layer in range(first, end):
+            w = self.blocks[layer]
+            assert isinstance(w.mlp, GatedMLP) and w.input_norm_M is not None
+            if rows is None:
+                rows = FewRows(add_rms_norm(h_BNM, None, w.input_norm_M, epsilon)[1])
+            o_BNHD = self.attend(layer, self._rotated_few(layer, rows, work), work)
+            h_BNM, rows = summed_product_of_few_rows(
+                o_BNHD.flatten(2), w.output, h_BNM, self._arrived, w.post_norm_M, epsilon
+            )
+            assert rows is not None
+            active = gated_product_of_few_rows(rows, w.mlp.gate_up, w.mlp.activation)
+            if active is None:
+                active = gated_activation(product_of_few_rows(rows, w.mlp.gate_up), h_BNM.dtype, w.mlp.activation)
+            gain_M = self.blocks[layer + 1].input_norm_M if layer + 1 < end else None
+            h_BNM, rows = summed_product_of_few_rows(active, w.mlp.down, h_BNM, self._arrived, gain_M, epsilon)
+            work.record(layer + 1, h_BNM)
+        return h_BNM
+
+    @cached_property
+    def _arrived(self) -> torch.Tensor:
+        """Zeros, in which programs of a product count who is there."""
+        return torch.zeros(self.config.hidden_size, dtype=torch.int32, device=self.device)
+
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -133,16 +167,16 @@ class FusedDecoder(RestagedDecoder):
         B, N = h_BNM.shape[:2]
         k_BNGD, v_BNGD = h_BNM.new_empty((2, B, N, self.config.num_kv_heads, self.config.head_dim)).unbind(0)
         stored = (k_BNGD.transpose(1, 2), v_BNGD.transpose(1, 2), None)
-        qkv_1BNX = whole_product(self.attention_input(layer, h_BNM, work), self.blocks[layer].qkv)
-        q_BNHD = self._rotated(layer, qkv_1BNX, work, stored)
+        qkv_BNX = self.blocks[layer].qkv(self.attention_input(layer, h_BNM, work))
+        q_BNHD = self._rotated(layer, qkv_BNX[None], work, stored)
         return q_BNHD, k_BNGD, v_BNGD
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             return super().post_attention(layer, h_BNM, a_BNM)
         w = self.blocks[layer]
-        h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM[None], w.post_norm_M, self.config.rms_norm_eps)
-        return h_BNM + gated_mlp(w.mlp, x_BNM, whole_product)[0]
+        h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
+        return h_BNM + gated_mlp(w.mlp, x_BNM)
 
     def _rotated(
         self,
@@ -197,6 +231,19 @@ class FusedDecoder(RestagedDecoder):
         )
         return q_BNHD
 
+    def _rotated_few(self, layer: int, rows: FewRows, work: ForwardPass) -> torch.Tensor:
+        """Q [B, N, H, D] of few rows, rotated, with K and V in the cache: by the product with qkv itself, unless its
+        inputs are divided, or heads are normalised first.
+        """
+        w, rotations, stored = self.blocks[layer], work.rotations, in_cache(layer, work)
+        q_BNHD: torch.Tensor | None = None
+        if w.q_norm_D is None and isinstance(rotations, RotationsAt):
+            rotation = rotations.tables[self.rotation_index(layer)]
+            q_BNHD = rotated_product_of_few_rows(rows, w.qkv, rotation, rotations.position_BN, stored)
+        if q_BNHD is None:
+            q_BNHD = self._rotated(layer, product_of_few_rows(rows, w.qkv), work, stored)
+        return q_BNHD
+
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             return super()._norm(x, gain)
@@ -209,26 +256,10 @@ def in_cache(layer: int, work: ForwardPass) -> tuple[torch.Tensor, torch.Tensor,
     return k_1SGCD[0], v_1SGCD[0], work.inputs
 
 
-Product = Callable[[torch.Tensor, Projection], torch.Tensor]
-"""Of rows [B, N, I] with a matrix, in parts [P, B, N, O]."""
-
-
-def whole_product(x_BNI: torch.Tensor, projection: Projection) -> torch.Tensor:
-    """In one part."""
-    return projection(x_BNI)[None]
-
-
-def whole(part_PBNM: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The sum of the parts."""
-    return part_PBNM[0] if len(part_PBNM) == 1 else part_PBNM.sum(0).to(dtype)
-
-
 def add_rms_norm(
     h: torch.Tensor, added: torch.Tensor | None, gain_M: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """h + the sum of the parts ``added`` [P, …, M], or h itself without any, and its norm times the gain: both […, M],
-    in h's dtype.
-    """
+    """h + ``added``, or h itself without any, and its norm times the gain: all […, M], in h's dtype."""
     M = h.shape[-1]
     h = h.contiguous()
     normed, total = torch.empty_like(h), h if added is None else torch.empty_like(h)
@@ -244,7 +275,6 @@ def add_rms_norm(
             M=M,
             ADD=added is not None,
             BLOCK_M=block,
-            PARTS=1 if added is None else len(added),
             num_warps=norm_warps(block),
             **overlapped(h.device),
         )
@@ -256,21 +286,25 @@ def norm_warps(block: int) -> int:
     return min(32, max(1, block // 256))
 
 
-def gated_mlp(mlp: object, x_BNM: torch.Tensor, product: Product) -> torch.Tensor:
-    """The MLP of normalised rows [B, N, M], in parts [P, B, N, M]."""
+def gated_mlp(mlp: object, x_BNM: torch.Tensor) -> torch.Tensor:
+    """The MLP of normalised rows [B, N, M]."""
     assert isinstance(mlp, GatedMLP)
-    gate_up = product(x_BNM, mlp.gate_up).contiguous()
-    width = gate_up.shape[-1] // 2
-    active = x_BNM.new_empty((*x_BNM.shape[:-1], width))
+    return mlp.down(gated_activation(mlp.gate_up(x_BNM)[None], x_BNM.dtype, mlp.activation))
+
+
+def gated_activation(gate_up_PBNX: torch.Tensor, dtype: torch.dtype, activation: str) -> torch.Tensor:
+    """activation(gate) * up [B, N, X / 2] of the sum of the parts."""
+    gate_up, width = gate_up_PBNX.contiguous(), gate_up_PBNX.shape[-1] // 2
+    active = gate_up.new_empty((*gate_up.shape[1:-1], width), dtype=dtype)
     if active.numel():
         gated_activation_kernel[(active.numel() // width, triton.cdiv(width, BLOCK_I))](
             gate_up,
             active,
             WIDTH=width,
-            GELU=mlp.activation != "silu",
+            GELU=activation != "silu",
             BLOCK_I=BLOCK_I,
             PARTS=len(gate_up),
             num_warps=4,
             **overlapped(active.device),
         )
-    return product(active, mlp.down)
+    return active

@@ -32,9 +32,9 @@ SMALL_BLOCK = 16
 MAX_SPLITS = 64
 # Most parts that a compiled kernel combines, of which it loads so many in any case
 SPLITS_OF_A_KERNEL = (4, 16, MAX_SPLITS)
-# Elements of parts that four warps hold in registers, and rows up to which parallelism matters more
+# Elements of parts that four warps hold in registers, and programs that few rows are given, since each begins and ends
 COMBINED_AT_ONCE = 8192
-FEW_ROWS = 2048
+COMBINING_PROGRAMS = 256
 # Interval ends that a program holds in registers when it looks which blocks are visible
 LOOKED_AT_ONCE = 1024
 
@@ -46,7 +46,7 @@ LOOKED_AT_ONCE = 1024
 # pass is a chain of launches that overlap, a program takes few registers: what the next launch begins with has room
 # beside it (8B on an H200: 4.35 ms a pass with 64 keys and four warps, 4.02 with 32 and two).
 TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {
-    (2, 64): ((16, 32, 3, 2), (64, 64, 4, 4), (128, 64, 4, 8)),
+    (2, 64): ((16, 32, 3, 2), (64, 64, 3, 4), (128, 64, 4, 8)),
     (2, 128): ((16, 32, 3, 2), (32, 64, 3, 4), (64, 32, 4, 4), (128, 32, 4, 8)),
     (2, 256): ((32, 32, 3, 4), (64, 16, 3, 8)),
     (4, 64): ((16, 64, 3, 4), (64, 32, 3, 4)),
@@ -392,7 +392,8 @@ def combining(rows: int, elements: int) -> tuple[int, int]:
 
     It holds all parts of its rows in registers; few rows get a program each, for the sake of parallelism.
     """
-    block_rows = 1 if rows <= FEW_ROWS else min(16, max(1, COMBINED_AT_ONCE // elements))
+    wanted = 1 << max(0, rows // COMBINING_PROGRAMS).bit_length() >> 1
+    block_rows = max(1, min(16, COMBINED_AT_ONCE // elements, wanted))
     return block_rows, 8 if elements > COMBINED_AT_ONCE else 4
 
 

@@ -43,7 +43,7 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.dependent_launches import wait_for_the_launch_before
+from spec_sdk_backends.dependent_launches import begin_the_next_launch, wait_for_the_launch_before
 
 LOG2_E = 1.4426950408889634
 
@@ -290,7 +290,7 @@ def tree_attention_kernel(
     positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`). LISTED: ``list`` is what
     :func:`visible_blocks_kernel` wrote for the same rows and keys of a block, with the same ``most``.
     """
-    wait_for_the_launch_before(OVERLAPPED)
+    begin_the_next_launch(OVERLAPPED)
     sequence = tl.program_id(1) // G
     layer = (sequence // B).to(tl.int64)
     b = (sequence % B).to(tl.int64)
@@ -311,21 +311,12 @@ def tree_attention_kernel(
     head_M = g * R + row_M % R
     d_D = tl.arange(0, BLOCK_D)
 
-    q_row_M = node_M.to(tl.int64) * stride_qn + head_M * stride_qh
-    q_MD = tl.load(
-        q_ptr + layer * stride_ql + b * stride_qb + q_row_M[:, None] + d_D[None, :] * stride_qd,
-        mask=real_M[:, None] & (d_D[None, :] < D),
-        other=0.0,
-    )
     query_M, first_query, last_query = _numbers(
         query_start_ptr + b * stride_query_b, node_M, real_M, T, live, CLOSED
     )  # fmt: skip
 
     k_ptr += layer * stride_kl + slot * stride_kb + g * stride_kg
     v_ptr += layer * stride_vl + slot * stride_vb + g * stride_vg
-    m_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l_M = tl.zeros([BLOCK_M], tl.float32)
-    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
     # a block of padding alone reads no keys
     prefix_keys = tl.where(first_row < live * R, prefix, 0)
@@ -343,6 +334,20 @@ def tree_attention_kernel(
     of_prefix = tl.where(T <= BLOCK_K, tl.maximum(splits - 1, 1), splits)
     share = tl.cdiv(tl.cdiv(prefix_keys - first_key, BLOCK_K), of_prefix) * BLOCK_K
     last_key = tl.minimum(first_key + (split + 1) * share, prefix_keys)
+    blocks = 0
+    if LISTED:
+        list_ptr += (b * tl.num_programs(0) + tl.program_id(0)) * (1 + most)
+        blocks = tl.load(list_ptr).to(tl.int32)
+    wait_for_the_launch_before(OVERLAPPED)
+    q_row_M = node_M.to(tl.int64) * stride_qn + head_M * stride_qh
+    q_MD = tl.load(
+        q_ptr + layer * stride_ql + b * stride_qb + q_row_M[:, None] + d_D[None, :] * stride_qd,
+        mask=real_M[:, None] & (d_D[None, :] < D),
+        other=0.0,
+    )
+    m_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_M = tl.zeros([BLOCK_M], tl.float32)
+    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for base in range(first_key + split * share, last_key, BLOCK_K):
         slot_K = base + tl.arange(0, BLOCK_K)
         exists_K = slot_K < prefix
@@ -360,8 +365,6 @@ def tree_attention_kernel(
     # the tree is shared out from the last split on: of the prefix those may have less
     from_last = splits - 1 - split
     if LISTED:
-        list_ptr += (b * tl.num_programs(0) + tl.program_id(0)) * (1 + most)
-        blocks = tl.load(list_ptr).to(tl.int32)
         share = tl.cdiv(blocks, splits)
         for i in range(from_last * share, tl.minimum((from_last + 1) * share, blocks)):
             m_M, l_M, acc_MD = _attend_tree(
