@@ -23,7 +23,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
-from spec_sdk_backends import few_rows, fused_decoder
+from spec_sdk_backends import few_rows
 from spec_sdk_backends.few_rows import (
     ROWS,
     FewRows,
@@ -168,7 +168,7 @@ def test_a_decoder_of_products_of_few_rows(name: str, parts: int, monkeypatch: p
     """A prompt, a tree and what follows, with whole products and with divided ones."""
     tile = FewRowsTile(outputs=32, inputs=16, parts=parts, stages=2, warps=4, ahead=0)
     monkeypatch.setattr(few_rows.FewRowsTile, "choose", lambda *sizes: tile)
-    monkeypatch.setattr(fused_decoder, "ROWS", range(2, 65))
+    monkeypatch.setattr(FusedDecoder, "few_rows", range(2, 65))
     check_passes(name)
 
 

@@ -77,7 +77,11 @@ def unfused_because(decoder: Decoder) -> str | None:
 
 
 class FusedDecoder(RestagedDecoder):
-    """A decoder of blocks that :func:`unfused_because` has nothing against."""
+    """A decoder of blocks that :func:`unfused_because` has nothing against. ``few_rows``: the numbers of rows of which
+    passes use the products of few rows, where the device takes them.
+    """
+
+    few_rows = ROWS
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         return FusedDecoder(super().subset(layers))
@@ -94,7 +98,7 @@ class FusedDecoder(RestagedDecoder):
                 h_BNM = self._block_of_one_row(layer, h_BNM, work)
                 work.record(layer + 1, h_BNM)
             return h_BNM
-        if h_BNM[..., 0].numel() in ROWS and self._takes_few_rows:
+        if h_BNM[..., 0].numel() in self.few_rows and self._takes_few_rows:
             return self._blocks_of_few_rows(h_BNM, work, first, end)
         # what the sub-layer before has still to add
         added_BNM: torch.Tensor | None = None
