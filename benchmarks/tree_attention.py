@@ -121,7 +121,11 @@ def run_tuning(report: CaseReport, device: torch.device, quick: bool) -> None:
     report.content["tuning"] = []
     print("ratio: the time with today's tiling over that with the best")
     table = LiveTable(tune.COLUMNS)
-    for shape in report.in_time(tune.shapes(quick)):
+    shapes, compiled = tune.shapes(quick), set[Any]()
+    for shape in report.in_time(shapes):
+        if (kind := tune.compiled_alike(shape)) not in compiled:
+            compiled.add(kind)
+            tune.compile_ahead([other for other in shapes if tune.compiled_alike(other) == kind])
         found = tune.sweep(shape, device)
         report.content["tuning"].append(found)
         report.write()

@@ -28,13 +28,13 @@ from benchmarks.gpu.matrix_vector import (
     COPIED_BYTES,
     DEVICE,
     Product,
-    compile_beside,
     ended,
     made,
     microseconds,
     parser_of_products,
     products_of,
 )
+from benchmarks.support.compiling import compile_beside
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.few_rows import FewRows, FewRowsTile, product_of_few_rows

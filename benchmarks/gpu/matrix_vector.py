@@ -15,8 +15,6 @@ import argparse
 import functools
 import itertools
 import json
-import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.ceilings import copy_tb_per_s, median_ms
+from benchmarks.support.compiling import compile_beside
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES
 from spec_sdk.ops.feed_forward import GatedMLP
@@ -147,14 +146,6 @@ def compile_all(cases: Sequence[tuple[Product, MatrixVectorTile]]) -> None:
         weights = by_product.setdefault(product, Weights(product, 0))
         weights.by_kernel(weights.projections[0], tile)
     torch.cuda.synchronize()
-
-
-def compile_beside(compile_cases: Callable[[Sequence[Any]], None], cases: Sequence[Any]) -> None:
-    """In several processes, each its share of the cases."""
-    processes = max(1, min(14, len(os.sched_getaffinity(0)) - 1))
-    shares = [cases[i::processes] for i in range(processes)]
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        pool.map(compile_cases, shares)
 
 
 @torch.no_grad()

@@ -420,10 +420,10 @@ STEPS = ordered(
                 "--seconds={seconds}",
                 "--output={results}/tree_attention_tiles.json",
             ),
-            value=10,
-            expected_s=400,
-            least_s=60,
-            limit_s=500,
+            value=40,
+            expected_s=80,
+            least_s=45,
+            limit_s=100,
         ),
     )
 )

@@ -1,22 +1,30 @@
 """Which block sizes are fastest on this GPU: every tiling of the kernel, per number of nodes, head dim and dtype.
 
+Tilings are compiled in several processes first.
+
 Legend: N tree nodes, D head dim, R query heads per KV head.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped]
 
 from benchmarks.support.attention_inputs import DTYPES, Inputs, Shape
+from benchmarks.support.compiling import compile_beside
 from spec_sdk.bench.cuda_timing import median_replays
 from spec_sdk_backends.tree_attention import Tiling, tree_attention
 
+DEVICE = torch.device("cuda")
+LEAST_NODES = 16
+"""For which a tiling is compiled as for any other number."""
 SHARED_BYTES = 227 * 1024
 """Shared memory that a block may have on compute capability 9.0."""
 
@@ -33,6 +41,31 @@ def candidates(rows: int, head_dim: int, dtype: torch.dtype) -> Iterator[Tiling]
             yield Tiling(block_rows, keys, padded, warps, stages)
 
 
+def compiled_alike(shape: Shape) -> tuple[Any, ...]:
+    """What kernels are compiled for: shapes that have it in common share them."""
+    return shape.dtype, shape.head_dim, shape.heads, shape.kv_heads
+
+
+def compile_ahead(shapes: Sequence[Shape]) -> None:
+    """Every tiling that :func:`sweep` tries for shapes that are compiled alike."""
+    largest = max(shapes, key=lambda shape: shape.nodes)
+    rows, dtype = largest.nodes * largest.heads // largest.kv_heads, DTYPES[largest.dtype]
+    few_nodes = replace(largest, nodes=LEAST_NODES)
+    compile_beside(compile_all, [(few_nodes, tiling) for tiling in candidates(rows, largest.head_dim, dtype)])
+
+
+def compile_all(cases: Sequence[tuple[Shape, Tiling]]) -> None:
+    """In this process; those that fail to compile fail again where they would be timed."""
+    for shape, tiling in cases:
+        with contextlib.suppress(Exception):
+            attention(Inputs.make(shape, DEVICE), tiling)
+            torch.cuda.synchronize()
+
+
+def attention(it: Inputs, tiling: Tiling) -> torch.Tensor:
+    return tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, it.end_BN, it.prefix, tiling=tiling)
+
+
 def sweep(shape: Shape, device: torch.device, rounds: int = 15) -> dict[str, Any]:
     """Device seconds of every candidate at this shape, fastest first, and of the tiling that is chosen today."""
     it = Inputs.make(shape, device)
@@ -41,10 +74,7 @@ def sweep(shape: Shape, device: torch.device, rounds: int = 15) -> dict[str, Any
     today = Tiling.choose(rows, shape.head_dim, dtype)
     calls, failed = {}, {}
     for tiling in dict.fromkeys([today, *candidates(rows, shape.head_dim, dtype)]):
-
-        def call(tiling: Tiling = tiling) -> torch.Tensor:
-            return tree_attention(it.q_BNHD, it.k_BGSD, it.v_BGSD, it.end_BN, it.prefix, tiling=tiling)
-
+        call = functools.partial(attention, it, tiling)
         try:
             call()
             torch.cuda.synchronize()
@@ -78,7 +108,7 @@ COLUMNS = {
 
 
 def shapes(quick: bool) -> list[Shape]:
-    """Those that matter, bfloat16 first. Compiling every candidate takes minutes per dtype and head dim."""
+    """Those that matter, bfloat16 and the paper's heads first; what is compiled alike stands together."""
     return [
         Shape(batch, heads, kv_heads, head_dim, nodes, prefix, dtype)
         for dtype, head_dim, (batch, heads, kv_heads, prefix) in itertools.product(
