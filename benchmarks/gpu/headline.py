@@ -137,21 +137,28 @@ def of_ways(model: Model, device: torch.device, rounds: int, bound_s: float) -> 
     return figures
 
 
-def add_device_times(report: dict[str, Any], model: Model, device: torch.device) -> None:
-    """To the figures of the model's own way and of the others, those that there are."""
+def add_device_times(report: dict[str, Any], model: Model, device: torch.device, rounds: int) -> None:
+    """To the figures of the model's own way and of the others, those that there are. Of a way that raises it is noted
+    in ``left_out``, and the others have theirs.
+    """
+
+    def add(name: str, figures: dict[str, Any], passes: dict[str, Any] | None, make: Callable[[], Model]) -> None:
+        try:
+            way = make()
+            if passes is not None:
+                passes_on_device(passes, way, device)
+            for cycle in ("tree_cycle", "plain_decoding"):
+                if cycle in figures:
+                    cycle_on_device(figures[cycle], way, device, rounds)
+        except Exception as error:
+            report["left_out"][f"device times, {name}"] = f"{type(error).__name__}: {error}"[:500]
+
     back_to_prompt(model)
-    if "passes" in report:
-        passes_on_device(report["passes"], model, device)
-    for name in ("tree_cycle", "plain_decoding"):
-        if name in report:
-            cycle_on_device(report[name], model, device)
+    add("operation by operation", report, report.get("passes"), lambda: model)
     ways: dict[str, Any] = report.get("ways", {})
     for name, make in sessions_each_way(model, device).items() if ways else ():
         if "error" not in ways[name]:
-            way = dataclasses.replace(model, session=make())
-            passes_on_device(ways[name], way, device)
-            cycle_on_device(ways[name]["tree_cycle"], way, device)
-            cycle_on_device(ways[name]["plain_decoding"], way, device)
+            add(name, ways[name], ways[name], lambda make=make: dataclasses.replace(model, session=make()))
 
 
 def plain_pass(model: Model) -> Callable[[], torch.Tensor]:
@@ -310,10 +317,11 @@ def of_cycles(model: Model, nodes: int, rounds: int) -> dict[str, Any]:
     return {"nodes": nodes, **as_ms({"wall_ms": statistics.median(times), "slowest_ms": max(times)})}
 
 
-def cycle_on_device(figures: dict[str, Any], model: Model, device: torch.device) -> None:
-    """The device's part of a cycle, and what is beyond it."""
-    run = cycles(model, figures["nodes"], 2 * PROFILED + 8)
-    next(run)
+def cycle_on_device(figures: dict[str, Any], model: Model, device: torch.device, rounds: int) -> None:
+    """The device's part of a cycle, behind as many as :func:`of_cycles` took, and what is beyond it."""
+    run = cycles(model, figures["nodes"], rounds + 2 * PROFILED + 8)
+    for _ in range(rounds):
+        next(run)
     busy = device_s(lambda: next(run), device)
     figures["device_ms"] = None if busy is None else round(1e3 * busy, 4)
     figures["overhead_ms"] = None if busy is None else round(figures["wall_ms"] - 1e3 * busy, 4)
@@ -431,7 +439,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             report["left_out"]["transformers"] = f"{type(error).__name__}: {error}"[:500]
     if in_time("device times"):
         make_room(device)
-        add_device_times(report, make_model(shape, device, dtype, options.prefix), device)
+        add_device_times(report, make_model(shape, device, dtype, options.prefix), device, options.tokens)
     keep()
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import importlib.util
@@ -72,9 +73,25 @@ def test_what_a_cycle_takes_beyond_the_device(monkeypatch: pytest.MonkeyPatch) -
     times = iter([0.002, 0.003, 0.0005, 0.00075])
     monkeypatch.setattr(headline, "device_s", lambda run, device: next(times))
     report: dict[str, Any] = {"passes": {}, **{name: {"nodes": 1, "wall_ms": 4.0} for name in CYCLES}}
-    headline.add_device_times(report, model, cpu)
+    headline.add_device_times(report, model, cpu, 2)
     assert report["passes"] == {"device_ms": {"plain": 2.0, "tree": 3.0}, "tree_over_plain_device": 1.5}
     assert [report[name]["overhead_ms"] for name in CYCLES] == [3.5, 3.25]
+
+
+def test_a_way_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cpu = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
+
+    def broken() -> Session:
+        raise RuntimeError("no kernel here")
+
+    monkeypatch.setattr(headline, "sessions_each_way", lambda *_: {"broken": broken, "other": lambda: model.session})
+    monkeypatch.setattr(headline, "device_s", lambda run, device: 0.001)
+    figures = {name: {"nodes": 1, "wall_ms": 4.0} for name in CYCLES}
+    report: dict[str, Any] = {"left_out": {}, "ways": {name: copy.deepcopy(figures) for name in ("broken", "other")}}
+    headline.add_device_times(report, model, cpu, 1)
+    assert report["left_out"] == {"device times, broken": "RuntimeError: no kernel here"}
+    assert report["ways"]["other"]["device_ms"] == {"plain": 1.0, "tree": 1.0}
+    assert report["ways"]["other"]["tree_cycle"]["overhead_ms"] == 3.0 and "device_ms" not in report["ways"]["broken"]
 
 
 CYCLES = ("tree_cycle", "plain_decoding")

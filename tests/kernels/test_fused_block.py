@@ -19,9 +19,9 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 from spec_sdk.contracts import BlockRunner, PassInputs, PassPlan
-from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
-from spec_sdk.model.rope import rotate
+from spec_sdk.model.rope import RotaryTable, rotate
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
@@ -128,6 +128,30 @@ def test_rotated_and_stored(head_dim: int, normed: bool, tabled: bool, device: t
             expected_v[request.slot, :, request.write_at + row] = v[b, row].float()
     close(k_SGCD, expected_k)
     assert torch.equal(v_SGCD, expected_v)
+
+
+@interpreted
+def test_rotations_are_there_before_the_tokens_are_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels read them while the launch before still runs, so no launch of these blocks may be the next behind it."""
+    told: list[str] = []
+    reserve, embed = RotaryTable.reserve, Decoder.embed
+
+    def reserving(table: RotaryTable, positions: int) -> int:
+        before, there = table._tables, reserve(table, positions)
+        if table._tables is not before:
+            told.append("made")
+        return there
+
+    def embedding(decoder: Decoder, token: torch.Tensor) -> torch.Tensor:
+        told.append("embedded")
+        return embed(decoder, token)
+
+    monkeypatch.setattr(RotaryTable, "reserve", reserving)
+    monkeypatch.setattr(Decoder, "embed", embedding)
+    session = Session(TorchExecutor(FusedDecoder(tiny_decoder("smollm")), Ops()))
+    for count in (3, 70):
+        session.prefill(0, [5] * count)
+    assert told == ["made", "embedded", "made", "embedded"]
 
 
 def fused(source: TensorSource, dtype: torch.dtype) -> TorchExecutor:

@@ -97,6 +97,13 @@ GPU_GRAPHS = (
         (f"{OF_FEW_ROWS}::test_other_numbers_of_rows_are_the_library_s",),
     ),
     Mutant(
+        "fused blocks: rotations are made when a block asks for them",
+        PACKAGE + "fused_decoder.py",
+        "        self.reserve_rotations(positions)\n",
+        "",
+        ("tests/kernels/test_fused_block.py::test_rotations_are_there_before_the_tokens_are_embedded",),
+    ),
+    Mutant(
         "few rows: up gates the gate",
         FEW_ROWS,
         "o_O // 8 % 2 * APART",

@@ -1,9 +1,12 @@
 """Launches that begin while the one before ends (programmatic dependent launch, since compute capability 9.0).
 
-A kernel with OVERLAPPED calls :func:`wait_for_the_launch_before` before it reads or writes what another such kernel may
-write or read. What it does until then, such as asking for weights, costs no time. A launch of any other kernel waits
-for all of the one before, and lets none begin before its end; so what only such ones write, as a pass's inputs, may be
-read before the wait, and so may weights.
+A kernel with OVERLAPPED calls :func:`wait_for_the_launch_before` before it reads or writes what another launch may
+write or read. What it does until then, such as asking for weights, costs no time.
+
+A launch of any other kernel waits for all of the ones before it. But one that overlaps may begin when the programs of
+such a launch have ended, before what they wrote is seen, and the next one that overlaps with it. So what a launch has
+written may be read before the wait only if another one that does not overlap lies between: a pass's inputs and its
+tables of rotations, which are there before its tokens are embedded, and weights.
 """
 
 # triton's compiler reads annotations and knows only its own
@@ -28,11 +31,15 @@ SINCE = 9
 """The compute capability."""
 
 
+APART: dict[str, Any] = {"OVERLAPPED": False}
+"""What it is launched with where what it reads early may just have been written."""
+
+
 @functools.cache
 def overlapped(device: torch.device) -> dict[str, Any]:
     """What such a kernel is launched with there besides."""
     if gdc_wait is None or device.type != "cuda" or torch.cuda.get_device_properties(device).major < SINCE:
-        return {"OVERLAPPED": False}
+        return APART
     return {"OVERLAPPED": True, "launch_pdl": True}
 
 

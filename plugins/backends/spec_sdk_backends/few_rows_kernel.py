@@ -16,7 +16,8 @@ the launch before ends, and products do what stands around them:
 So a block is four launches beside attention.
 
 Bytes moved from and to device memory, with e bytes per element: O*I*e of weights, 4*S*K*O of the parts' sums if there
-are several, K*O*e of results (half with a gate; four times with residual and norm). The rows, K*I*e for each of the
+are several, and as many read where they are summed; K*O*e of results, half with a gate; (2 + S)*K*O*e with residual and
+norm. The rows, K*I*e for each of the
 O/BLOCK_O blocks of outputs, come from the L2 cache.
 
 Legend: K rows, I inputs, O outputs, S parts of the inputs, H query heads, G KV heads, D head dim; in the kernels those

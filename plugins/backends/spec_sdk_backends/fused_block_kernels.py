@@ -119,7 +119,7 @@ def rotate_and_store_kernel(
     in_head_D = half_D < D // 2
     real_XD = (head_X < H + 2 * G)[:, None] & in_head_D[None, :]
     offset_XD = (row * (H + 2 * G) + head_X)[:, None] * D + half_D[None, :]
-    # no launch that overlaps with this one writes these
+    # these were there before the pass began
     turn = row
     if TABLED:
         turn = tl.load(position_ptr + row).to(tl.int64)

@@ -23,7 +23,7 @@ from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.pass_inputs import PassInputs
-from spec_sdk_backends.dependent_launches import overlapped
+from spec_sdk_backends.dependent_launches import APART, overlapped
 from spec_sdk_backends.few_rows import (
     ROWS,
     FewRows,
@@ -87,7 +87,8 @@ class FusedDecoder(RestagedDecoder):
         return FusedDecoder(super().subset(layers))
 
     def rotations_at(self, position_BN: torch.Tensor, positions: int) -> Sequence[Rotation]:
-        # the kernel looks them up itself
+        # the kernels look them up themselves, some of them before the launch before has ended
+        self.reserve_rotations(positions)
         return RotationsAt(self._rotary, position_BN, positions)
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
@@ -160,7 +161,9 @@ class FusedDecoder(RestagedDecoder):
 
     @cached_property
     def _arrived(self) -> torch.Tensor:
-        """Zeros, in which programs of a product count who is there."""
+        """Zeros, in which programs of a product count who is there. So passes of one decoder, and of its copies with
+        other heads, run on one stream.
+        """
         return torch.zeros(self.config.hidden_size, dtype=torch.int32, device=self.device)
 
     def pre_attention(
@@ -199,8 +202,11 @@ class FusedDecoder(RestagedDecoder):
         qkv = qkv_PBNX.contiguous()
         q_BNHD = qkv.new_empty((B, N, H, D), dtype=self.dtype)
         rotations, index = work.rotations, self.rotation_index(layer)
+        # copies may still be on their way where the kernel reads ahead
+        early = False
         if tabled := isinstance(rotations, RotationsAt):
             (cos, sin), position = rotations.tables[index], rotations.position_BN.contiguous()
+            early = rotations.position_BN.is_contiguous()
         else:
             (cos, sin), position = (turned.contiguous() for turned in rotations[index]), qkv
         # tensors that are not read stand for those that there are none of
@@ -231,7 +237,7 @@ class FusedDecoder(RestagedDecoder):
             HALF_D=triton.next_power_of_2(D // 2),
             PARTS=len(qkv),
             num_warps=ROTATION_WARPS,
-            **overlapped(qkv.device),
+            **(overlapped(qkv.device) if early else APART),
         )
         return q_BNHD
 

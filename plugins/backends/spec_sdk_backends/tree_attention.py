@@ -32,7 +32,8 @@ SMALL_BLOCK = 16
 MAX_SPLITS = 64
 # Most parts that a compiled kernel combines, of which it loads so many in any case
 SPLITS_OF_A_KERNEL = (4, 16, MAX_SPLITS)
-# Elements of parts that four warps hold in registers, and programs that few rows are given, since each begins and ends
+# Elements of parts that four warps hold in registers; and programs up to which each row has one of its own, and about
+# as many as more rows have, since each begins and ends
 COMBINED_AT_ONCE = 8192
 COMBINING_PROGRAMS = 256
 # Interval ends that a program holds in registers when it looks which blocks are visible
@@ -44,7 +45,8 @@ LOOKED_AT_ONCE = 1024
 # two would wait for all copies in every step. Where many rows leave no room for three, blocks of keys are smaller, and
 # where four warps would have to spill registers there are eight (tests/kernels/test_compiles.py). Of one token, whose
 # pass is a chain of launches that overlap, a program takes few registers: what the next launch begins with has room
-# beside it (8B on an H200: 4.35 ms a pass with 64 keys and four warps, 4.02 with 32 and two).
+# beside it (8B on an H200: 4.35 ms a pass with 64 keys and four warps, 4.02 with 32 and two). Of 64 rows it takes one
+# stage less than would fit (a tree of 64 nodes, 1B: 1.05 ms and 1.03).
 TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {
     (2, 64): ((16, 32, 3, 2), (64, 64, 3, 4), (128, 64, 4, 8)),
     (2, 128): ((16, 32, 3, 2), (32, 64, 3, 4), (64, 32, 4, 4), (128, 32, 4, 8)),
@@ -390,7 +392,8 @@ def choose_splits(
 def combining(rows: int, elements: int) -> tuple[int, int]:
     """Rows and warps of a program that combines splits, where ``elements`` of parts make a row.
 
-    It holds all parts of its rows in registers; few rows get a program each, for the sake of parallelism.
+    It holds all parts of its rows in registers, which limits them; few rows get a program each, for the sake of
+    parallelism.
     """
     wanted = 1 << max(0, rows // COMBINING_PROGRAMS).bit_length() >> 1
     block_rows = max(1, min(16, COMBINED_AT_ONCE // elements, wanted))

@@ -291,6 +291,9 @@ def tree_attention_kernel(
     :func:`visible_blocks_kernel` wrote for the same rows and keys of a block, with the same ``most``.
     """
     begin_the_next_launch(OVERLAPPED)
+    if not CACHED:
+        # the mask may just have been made; a pass's inputs were there before it began
+        wait_for_the_launch_before(OVERLAPPED)
     sequence = tl.program_id(1) // G
     layer = (sequence // B).to(tl.int64)
     b = (sequence % B).to(tl.int64)
@@ -334,11 +337,12 @@ def tree_attention_kernel(
     of_prefix = tl.where(T <= BLOCK_K, tl.maximum(splits - 1, 1), splits)
     share = tl.cdiv(tl.cdiv(prefix_keys - first_key, BLOCK_K), of_prefix) * BLOCK_K
     last_key = tl.minimum(first_key + (split + 1) * share, prefix_keys)
+    if CACHED:
+        wait_for_the_launch_before(OVERLAPPED)
     blocks = 0
     if LISTED:
         list_ptr += (b * tl.num_programs(0) + tl.program_id(0)) * (1 + most)
         blocks = tl.load(list_ptr).to(tl.int32)
-    wait_for_the_launch_before(OVERLAPPED)
     q_row_M = node_M.to(tl.int64) * stride_qn + head_M * stride_qh
     q_MD = tl.load(
         q_ptr + layer * stride_ql + b * stride_qb + q_row_M[:, None] + d_D[None, :] * stride_qd,
