@@ -6,6 +6,7 @@ slots, C their capacity, Q blocks, K = B*N rows, M model dim.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,7 +16,10 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from benchmarks.gpu.headline import random_tree
 from spec_sdk.model.decoder import BlockWeights
+from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.rope import rotate
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -24,6 +28,7 @@ from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk_backends import few_rows
+from spec_sdk_backends.cuda_graphs import GraphCapture
 from spec_sdk_backends.few_rows import (
     ROWS,
     FewRows,
@@ -35,9 +40,10 @@ from spec_sdk_backends.few_rows import (
     takes_few_rows,
 )
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_activation
+from spec_sdk_backends.triton_ops import TritonOps
 from tests.kernels.test_fused_block import check_passes
 from tests.support.skips import interpreted
-from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 
 TILES = (
     FewRowsTile(outputs=64, inputs=64, parts=1, stages=3, warps=4, ahead=128),
@@ -170,6 +176,30 @@ def test_a_decoder_of_products_of_few_rows(name: str, parts: int, monkeypatch: p
     monkeypatch.setattr(few_rows.FewRowsTile, "choose", lambda *sizes: tile)
     monkeypatch.setattr(FusedDecoder, "few_rows", range(2, 65))
     check_passes(name)
+
+
+def test_trees_of_other_sizes_one_after_the_other(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths, positions and visible blocks differ from pass to pass; on a GPU captured ones, of which each overlaps
+    with what it reads.
+    """
+    monkeypatch.setattr(few_rows, "LEAST_INPUTS", 16)
+    on_gpu = device.type == "cuda"
+    dtype, tolerance, turns = (torch.bfloat16, 0.1, 40) if on_gpu else (torch.float32, 1e-4, 3)
+    decoder = load_decoder(ModelTensors("smollm", 0), device, dtype)
+    fused, ops = FusedDecoder(decoder), TritonOps()
+    assert fused._takes_few_rows
+    captured = GraphExecutor(fused, ops, GraphCapture(device)) if on_gpu else TorchExecutor(fused, ops)
+    sessions, chosen = [Session(captured), Session(TorchExecutor(decoder, Ops()))], random.Random(0)
+    prompt = [chosen.randrange(decoder.vocabulary) for _ in range(70)]
+    for session in sessions:
+        session.prefill(0, prompt)
+    for turn in range(turns):
+        tree = random_tree(turn, chosen.randint(33, 64), decoder.vocabulary)
+        found_NV, expected_NV = (session.score([0], [tree])[0].logits_NV.float() for session in sessions)
+        assert (found_NV - expected_NV).abs().max() <= tolerance * expected_NV.abs().max()
+        path = tree.path_to(chosen.randrange(tree.size))
+        for session in sessions:
+            session.commit([0], [path])
 
 
 @interpreted
