@@ -161,6 +161,21 @@ class Engine:
             self._serving.leave(begun)
         return answers_of(begun, single)
 
+    def answers(
+        self, prompts: Sequence[Prompt | Request], **options: Unpack[RequestOptions]
+    ) -> Generator[Answer, None, None]:
+        """:meth:`generate` for a list, answer by answer: each when it and all before it are there. Ending the iteration
+        early cancels what goes on.
+        """
+        begun, _ = self._serving.begin_all(list(prompts), options)
+        try:
+            for one in begun:
+                while go_on([one]):
+                    self._serving.step()
+                yield from answers_of([one], single=False)
+        finally:
+            self._serving.leave(begun)
+
     async def agenerate(self, prompts: Prompts, **options: Unpack[RequestOptions]) -> list[Answer]:
         """:meth:`generate` for an event loop. Cancelling the task cancels its requests."""
         steps = self._steps()

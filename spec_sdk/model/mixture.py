@@ -109,7 +109,7 @@ def read_experts(
         raise UserError(f"{fields.where}: num_experts_per_tok is {per_token}, and there are {count} experts")
     step, layers = fields.size("decoder_sparse_step", 1), range(fields.size("num_hidden_layers"))
     dense = fields.get("mlp_only_layers") or []
-    if not isinstance(dense, list) or not all(layer in layers for layer in dense):
+    if not isinstance(dense, list) or not all(type(layer) is int and layer in layers for layer in dense):
         raise UserError(f"{fields.where}: mlp_only_layers is {dense!r}, not a list of layers below {len(layers)}")
     sparse = tuple(layer for layer in layers if layer not in dense and (layer + 1) % step == 0)
     if not sparse:

@@ -264,9 +264,11 @@ class Models:
             # the leader first, since opening may download and convert, and shows its progress
             source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
             if source.unread and self.ranks.is_leader:
+                count = len(source.unread)
+                tensors = "a tensor of blocks is" if count == 1 else f"{count} tensors of blocks are"
                 notice(
-                    f"warning: {source.directory}: {len(source.unread)} tensors of blocks are not read, the first "
-                    f"'{source.unread[0]}': its config.json asks for none such; is it that of these weights?"
+                    f"warning: {source.directory}: {tensors} not read, the first '{source.unread[0]}': its config.json "
+                    "asks for none such; is it that of these weights?"
                 )
         bits = self._weights if lender is None else self._draft_weights
         chosen = ChosenWeights(source, bits, lambda stored: self.ops.fast_in_bits(stored, self.dtype))

@@ -35,6 +35,11 @@ class WeightStore:
         parts = {name: self._table.shape(self._table.entry(name).row.role) for name in self._packed}
         return {**self._store.shapes, **parts}
 
+    @property
+    def within_others(self) -> frozenset[str]:
+        """The stored tensors that others are within."""
+        return frozenset(self._packed.values())
+
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor in floating point, memory-mapped if it is stored so. Raises KeyError for an unknown name."""
         if name not in self._packed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spec_sdk.errors import UserError, did_you_mean
@@ -17,12 +17,15 @@ KEYS = ("audio", "reference", "language", "id")
 
 @dataclass(frozen=True)
 class Recording:
-    """A file to transcribe. ``id``: what results call it. ``reference``: what is said in it; ``language``: its code."""
+    """A file to transcribe. ``id``: what results call it. ``reference``: what is said in it; ``language``: its code.
+    ``where``: what named it, as errors say it.
+    """
 
     id: str
     path: str
     reference: str | None = None
     language: str | None = None
+    where: str = field(default="audio", compare=False)
 
 
 def read_recordings(names: Sequence[str], limit: int | None = None) -> list[Recording]:
@@ -39,7 +42,7 @@ def read_recordings(names: Sequence[str], limit: int | None = None) -> list[Reco
             found.append(Recording(name, name))
     found = found[:limit]
     for recording in found:
-        check_sound(recording.path)
+        check_sound(recording.path, recording.where)
     return found
 
 
@@ -67,4 +70,5 @@ def _recording(line: JsonObject, directory: Path) -> Recording:
         raise UserError(f"audio: {error}") from error
     for text in (given, reference, language, named):
         check_unicode(text or "", f"audio: {line.where}")
-    return Recording(named, str(directory / expanded(given, "audio")), reference, language)
+    where = f"audio: {line.where}"
+    return Recording(named, str(directory / expanded(given, "audio")), reference, language, where)

@@ -6,7 +6,7 @@ Legend: X mel bins, F frames of features, T samples.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from spec_sdk.api.engine import Engine
 
 ENGLISH = "en"
+LOUDEST = 1e10
+"""Of a sample. Integers of 32 bits that were not scaled are less; the power of louder ones is beyond float32."""
 OURS = ("input_features", "constraint", "n", "chat")
 """Options of a request that a transcription chooses itself."""
 
@@ -75,6 +77,14 @@ class Transcription:
         return (self.preparing_s + self.answering_s) / self.seconds
 
 
+def transcription(heard: Heard, windows: Sequence[Window], translate: bool, answering_s: float) -> Transcription:
+    """What the windows of a sound, or the first of them, say together."""
+    spoken = ENGLISH if translate else heard.language
+    between = "" if spoken in WITHOUT_SPACES else " "
+    text = between.join(window.text for window in windows if window.text)
+    return Transcription(text, spoken, heard.seconds, windows, heard.preparing_s, answering_s)
+
+
 class Transcriber:
     """Transcribes with the pipeline of an engine, as many windows at once as the engine answers.
 
@@ -120,8 +130,11 @@ class Transcriber:
         began = time.perf_counter()
         given = read_sound(sound) if isinstance(sound, str) else sound
         samples_T = resampled(given.samples_T.float(), given.rate, RATE)
+        named = f" {sound}" if isinstance(sound, str) else ""
         if not len(samples_T):
-            raise UserError("audio: it holds no samples")
+            raise UserError(f"audio:{named} holds no samples at {RATE:,} Hz")
+        if (loudest := float(samples_T.abs().max())) > LOUDEST:
+            raise UserError(f"audio:{named} has samples up to {loudest:.0e}; scale them to -1 ... 1")
         frames = self._encoder.input_frames
         places = windows_of(samples_T, frames * HOP, cut)
         features = [log_mel(samples_T[first:end], self._encoder.features, frames) for first, end in places]
@@ -151,30 +164,48 @@ class Transcriber:
         ``options``: of every window's request; ``max_new_tokens`` is by default what the context leaves. Raises
         UserError for options that are not valid, and whatever a request fails with.
         """
+        began = time.perf_counter()
+        windows = list(self.windows(heard, translate=translate, prompt=prompt, continued=continued, **options))
+        return transcription(heard, windows, translate, time.perf_counter() - began)
+
+    def windows(
+        self,
+        heard: Heard,
+        *,
+        translate: bool = False,
+        prompt: str | None = None,
+        continued: bool = False,
+        **options: Unpack[RequestOptions],
+    ) -> Iterator[Window]:
+        """The windows of :meth:`answer`, in their order, each when it and all before it are answered."""
         if (own := next((name for name in OURS if name in options), None)) is not None:
             raise UserError(f"{own}: a transcription chooses it; leave it out")
         language = heard.language if self.tokens.languages else None
         # checks language and task, and is what every window is asked with that nothing was said before
         first = self.tokens.prompt(language, translate, prompt)
-        began, answers = time.perf_counter(), list[Answer]()
         if continued:
-            said: list[int] = []
-            for features_XF in heard.features:
-                asked = self._continuing(language, translate, prompt, said) if said else first
-                answers += self._answers([asked], [features_XF], options)
-                said += self.tokens.said(answers[-1].tokens)
+            answers = self._one_after_the_other(heard, first, language, translate, prompt, options)
         else:
             answers = self._answers([first] * len(heard.features), heard.features, options)
-        answering_s = time.perf_counter() - began
         decode = self._engine.tokenizer.decode
-        windows = [
-            Window(*span, decode(self.tokens.said(a.tokens)).strip(), a.tokens, a.finish_reason, a.metrics)
-            for span, a in zip(heard.spans, answers, strict=True)
-        ]
-        spoken = ENGLISH if translate else heard.language
-        between = "" if spoken in WITHOUT_SPACES else " "
-        text = between.join(window.text for window in windows if window.text)
-        return Transcription(text, spoken, heard.seconds, windows, heard.preparing_s, answering_s)
+        for span, a in zip(heard.spans, answers, strict=True):
+            yield Window(*span, decode(self.tokens.said(a.tokens)).strip(), a.tokens, a.finish_reason, a.metrics)
+
+    def _one_after_the_other(
+        self,
+        heard: Heard,
+        first: list[int],
+        language: str | None,
+        translate: bool,
+        prompt: str | None,
+        options: RequestOptions,
+    ) -> Iterator[Answer]:
+        said: list[int] = []
+        for features_XF in heard.features:
+            asked = self._continuing(language, translate, prompt, said) if said else first
+            for answer in self._answers([asked], [features_XF], options):
+                said += self.tokens.said(answer.tokens)
+                yield answer
 
     def _continuing(self, language: str | None, translate: bool, prompt: str | None, said: Sequence[int]) -> list[int]:
         """A prompt with as much of the transcript so far as half of the context holds, the last part of it."""
@@ -187,7 +218,7 @@ class Transcriber:
 
     def _answers(
         self, prompts: Sequence[list[int]], features: Sequence[torch.Tensor], options: RequestOptions
-    ) -> list[Answer]:
+    ) -> Iterator[Answer]:
         suppressed = self.tokens.suppressed()
         requests = []
         for tokens, features_XF in zip(prompts, features, strict=True):
@@ -198,8 +229,7 @@ class Transcriber:
                 "constraint": suppressed,
             }
             requests.append(Request(tokens, **own))
-        answers = self._engine.generate(requests)
-        for answer in answers:
+        for answer in self._engine.answers(requests):
             if answer.error is not None:
                 raise answer.error
-        return answers
+            yield answer

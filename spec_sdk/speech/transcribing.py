@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from spec_sdk.metrics import ratio, summarise
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.settings import Settings
 from spec_sdk.speech.recordings import Recording
-from spec_sdk.speech.transcriber import Heard, Transcriber, Transcription
+from spec_sdk.speech.transcriber import Heard, Transcriber, Transcription, Window, transcription
 from spec_sdk.speech.work_times import work_times
 
 OF_WINDOWS = ("new_tokens", "finish_reason", "prefill_s", "decode_s", "steps", "drafted", "accepted")
@@ -73,6 +74,7 @@ class TranscribingRun:
     overrides: Sequence[str] = ()
     plugins: Mapping[str, Any] = field(default_factory=dict)
     transcripts: list[Transcript] = field(default_factory=list)
+    unfinished: Transcript | None = None
 
     def __post_init__(self) -> None:
         self.transcriber = Transcriber(Engine(self.pipeline, self.settings, self.log))
@@ -96,9 +98,21 @@ class TranscribingRun:
         continued: bool,
         options: RequestOptions,
     ) -> Transcript:
-        """Transcribe a recording that was heard. Raises what :meth:`Transcriber.answer` does."""
-        before = len(self.log.events)
-        found = self.transcriber.answer(heard, translate=translate, prompt=prompt, continued=continued, **options)
+        """Transcribe a recording that was heard. Raises what :meth:`Transcriber.answer` does; what its first windows
+        said is then in ``unfinished``.
+        """
+        before, began, windows = len(self.log.events), time.perf_counter(), list[Window]()
+        try:
+            for window in self.transcriber.windows(
+                heard, translate=translate, prompt=prompt, continued=continued, **options
+            ):
+                windows.append(window)
+        except BaseException:
+            if windows:
+                so_far = transcription(heard, windows, translate, time.perf_counter() - began)
+                self.unfinished = Transcript(recording, so_far, None, work_times(self.log.events[before:]))
+            raise
+        found = transcription(heard, windows, translate, time.perf_counter() - began)
         errors = None
         if recording.reference is not None:
             errors = word_errors(recording.reference, found.text, found.language)

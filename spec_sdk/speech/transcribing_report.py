@@ -45,6 +45,11 @@ def progress_line(index: int, count: int, run: TranscribingRun, found: Transcrip
 def transcript_lines(runs: Sequence[TranscribingRun], save_references: bool) -> str:
     """All of transcripts.jsonl."""
     records = [transcript.as_data(run.name, save_references) for run in runs for transcript in run.transcripts]
+    records += [
+        {**run.unfinished.as_data(run.name, save_references), "unfinished": True}
+        for run in runs
+        if run.unfinished is not None
+    ]
     return "".join(json.dumps(finite(record), ensure_ascii=False) + "\n" for record in records)
 
 

@@ -65,7 +65,7 @@ class Transcribe(Task):
 
         Returns 1 if a recording turned out to be damaged, which the others do not suffer from; else 0. Raises
         UserError for bad input, before anything is transcribed. An interrupt, or an exception in the middle, keeps the
-        transcripts so far, and is raised again.
+        transcripts so far, and the windows so far of the recording that it came in, and is raised again.
         """
         from spec_sdk.accuracy.word_errors import require
         from spec_sdk.speech.recordings import read_recordings
@@ -193,7 +193,7 @@ def check_languages(run: TranscribingRun, recordings: Sequence[Recording], app: 
         try:
             tokens.prompt(recording.language or app.language or anything, app.translate)
         except UserError as error:
-            raise error if recording.language is None else UserError(f"audio: {recording.id}: {error}") from None
+            raise error if recording.language is None else UserError(f"{recording.where}: {error}") from None
 
 
 def request_options(app: Settings) -> RequestOptions:

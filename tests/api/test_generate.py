@@ -38,6 +38,19 @@ def test_more_prompts_than_fit_at_once_wait(checkpoint: Path, engine: Engine) ->
     assert one.pipeline.engine.target.cache.slots == 1
 
 
+def test_answers_come_one_by_one_in_order(checkpoint: Path, engine: Engine) -> None:
+    """Each when it and those before it are there; what goes on is cancelled where nobody asks for more."""
+    two = Engine.from_pipeline("easyspec_paper", target=checkpoint, overrides=OVERRIDES, max_num_seqs=2)
+    whole = tokens(engine.generate(PROMPTS))
+    assert tokens(list(two.answers(PROMPTS))) == whole
+    some = two.answers([Request(PROMPTS[0], max_new_tokens=2), *PROMPTS[1:]])
+    assert next(some).tokens == whole[0][:2] and two.pipeline.engine.busy
+    some.close()
+    assert not two.pipeline.engine.busy
+    refused, answered = two.answers([Request(PROMPTS[0], max_new_tokens=0), PROMPTS[1]])
+    assert refused.error is not None and answered.tokens == whole[1]
+
+
 def test_memory_is_taken_for_as_many_as_are_served(checkpoint: Path) -> None:
     one = Engine.from_pipeline("vanilla", target=checkpoint, overrides=["max_new_tokens=4"])
     one.generate("a")

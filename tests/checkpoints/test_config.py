@@ -237,6 +237,7 @@ def test_end_tokens_may_be_several() -> None:
         ),
         ({"model_type": "qwen3_moe", "num_experts": 4}, "num_experts_per_tok is 8, and there are 4 experts"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [2]}, "mlp_only_layers is [2], not a list of layers below 2"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [True]}, "mlp_only_layers is [True], not a list of layers"),
         ({"attn_logit_softcapping": 50.0}, "softcapping"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial rotary"),

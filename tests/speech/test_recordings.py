@@ -47,7 +47,7 @@ def test_names_and_lines(place: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"audio": "sounds/c.wav"}, "sounds/c.wav does not exist"),
+        ({"audio": "sounds/c.wav"}, r"list.jsonl line 1: \S+/sounds/c.wav does not exist"),
         ({"reference": "x"}, "list.jsonl line 1: there is no 'audio'"),
         ({"audio": 3}, "line 1: 'audio' is 3, not a text"),
         ({"audio": "sounds/a.wav", "text": "x"}, "line 1: unknown key 'text'"),

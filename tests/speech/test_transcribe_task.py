@@ -11,6 +11,7 @@ import pytest
 import soundfile
 import yaml
 
+from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.speech.transcribing import TranscribingRun
 from tests.cli.conftest import Result, cli, own_directory  # noqa: F401
 from tests.support.tiny_checkpoints import write_checkpoint
@@ -178,6 +179,45 @@ def test_an_interrupt_keeps_what_is_there(run: Callable[..., Result], monkeypatc
     assert [line["id"] for line in lines()] == ["a.wav"] and metrics()["summary"]["recordings"] == 1
 
 
+@pytest.mark.parametrize("continued", [False, True])
+def test_an_interrupt_keeps_the_windows_that_are_there(
+    continued: bool, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before the first that is not answered: of two at once the second may be ready first."""
+    write_wav(Path("long.wav"), sound(2, 5.0))
+    windows = "task.continued=true" if continued else "task.max_num_seqs=2"
+    options = ["audio=long.wav", "language=en", windows]
+    assert run("pipeline=vanilla", *options, "output_dir=whole").status == 0
+    [whole], steps = lines("whole"), Scheduler.step
+    made = 0
+
+    def interrupted(self: Scheduler) -> Any:
+        nonlocal made
+        made += 1
+        if made > 30:
+            raise KeyboardInterrupt
+        return steps(self)
+
+    monkeypatch.setattr(Scheduler, "step", interrupted)
+    result = run("pipeline=vanilla", *options)
+    assert result.status == 130
+    [found] = lines()
+    count = len(found["windows"])
+    assert found["unfinished"] and 0 < count < len(whole["windows"])
+    assert [one["token_ids"] for one in found["windows"]] == [one["token_ids"] for one in whole["windows"][:count]]
+    assert whole["text"].startswith(found["text"]) and metrics()["summary"]["recordings"] == 0
+
+
+def test_a_loud_file_and_one_of_nothing_are_told_by_name(run: Callable[..., Result]) -> None:
+    soundfile.write("loud.wav", 1e30 * sound(2).numpy(), RATE, subtype="FLOAT")
+    soundfile.write("short.wav", sound(2).numpy()[:1], 192_000)
+    write_wav(Path("a.wav"), sound(2))
+    result = run("pipeline=vanilla", "audio=[loud.wav,short.wav,a.wav]", "language=en")
+    assert result.status == 1 and [line["id"] for line in lines()] == ["a.wav"]
+    assert "1/3 audio: loud.wav has samples up to" in result.err and "scale them to -1 ... 1" in result.err
+    assert "2/3 audio: short.wav holds no samples at 16,000 Hz" in result.err
+
+
 def test_sampled_transcripts_are_not_held_against_plain_decodings(run: Callable[..., Result]) -> None:
     write_wav(Path("a.wav"), sound(2))
     result = run("pipeline=sd_chain", "audio=a.wav", "language=en", "compare=true", "sampling.temperature=1")
@@ -209,7 +249,10 @@ def test_what_is_wrong_is_a_line_before_anything_is_done(
         (("audio=b.wav",), "audio: b.wav does not exist"),
         (("audio=text.wav",), "audio: text.wav is no sound that libsndfile reads"),
         (("audio=a.wav", "language=xx"), "language: the model knows no 'xx'"),
-        ((write_list({"audio": "a.wav", "language": "xx"}),), "audio: a.wav: language: the model knows no 'xx'"),
+        (
+            (write_list({"audio": "a.wav", "language": "xx"}),),
+            "audio: list.jsonl line 1: language: the model knows no 'xx'",
+        ),
         (("audio=a.wav", f"model.target={tmp_path / 'text'}"), "model.target: text is a text model"),
         (("audio=a.wav", "error_bounds=true"), "error_bounds: they are estimated for decoders without"),
         (("audio=a.wav", "task.cut=paus"), "task.cut: unknown value 'paus', did you mean 'pause'"),

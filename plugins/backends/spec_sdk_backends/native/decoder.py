@@ -50,7 +50,9 @@ def unknown_stages(decoder: Decoder) -> str | None:
     widths = set()
     for layer, block in enumerate(decoder.blocks):
         mlp, spec = block.mlp, decoder.kinds[layer].attention
-        if not isinstance(mlp, GatedMLP) or mlp.activation != "silu":
+        if not isinstance(mlp, GatedMLP):
+            return f"layer {layer} is a mixture of experts"
+        if mlp.activation != "silu":
             return f"layer {layer} has no MLP with SiLU"
         if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
             return f"layer {layer} has norms of its outputs"
