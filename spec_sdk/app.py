@@ -32,6 +32,7 @@ from spec_sdk.config.chosen_backend import is_auto, with_chosen_backend
 from spec_sdk.config.composing import compose_config, explained, reach_unlisted
 from spec_sdk.config.overrides import parse, quote_texts, search_path_of, search_path_override
 from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.held_signals import ignore_sigterm
 from spec_sdk.ranks import (
     joined,
     launched_processes,
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         leave()
         return status
     except (Exception, KeyboardInterrupt) as error:
+        if launched_rank() == 0:
+            ignore_sigterm()
         status = settle(error)
         if status == EXIT_CLOSED_PIPE:
             # the interpreter flushes stdout on exit, which would fail again

@@ -219,6 +219,12 @@ def explain(error: Exception, overrides: Sequence[str]) -> UserError:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return UserError(f"{mark.name} line {mark.line + 1}: not YAML: {error.problem}")
+    if "Cannot merge DictConfig with ListConfig" in str(error.__cause__):
+        for override in parse(overrides):
+            if isinstance(override.value(), list) and str(override.input_line) in str(error):
+                key = override.key_or_group
+                what = f"{override.value()!r} is not a group of options; set its options as {key}.<option>=…"
+                return UserError(f"{key}: {what}")
     if is_composition_error(error):
         for override in parse(overrides):
             group = override.key_or_group

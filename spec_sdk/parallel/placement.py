@@ -44,7 +44,8 @@ def _first(target: Any, size: int, two: bool) -> tuple[int, ...] | None:
     nested = isinstance(target, Sequence) and not isinstance(target, str) and any(isinstance(x, list) for x in target)
     if nested != two:
         wanted = "two lists of ranks, since speculation on attention takes two device groups"
-        raise UserError(f"{where}: {target!r} is not {wanted if two else 'a list of ranks'}")
+        alone = "a list of ranks; two lists are two device groups, for speculation on attention (predictor=...)"
+        raise UserError(f"{where}: {target!r} is not {wanted if two else alone}")
     if two and len(target) != 2:
         raise UserError(f"{where}: has {len(target)} groups; speculation on attention takes two")
     lists = target if two else [target]

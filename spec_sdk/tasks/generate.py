@@ -13,6 +13,7 @@ from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.contracts import Task
 from spec_sdk.events import EventLog
+from spec_sdk.held_signals import sigterm_held_back
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
 from spec_sdk.prompts import Prompt, check_length, read_prompts
 from spec_sdk.ranks import launched_rank
@@ -71,21 +72,22 @@ class Generate(Task):
             try:
                 answer_in_turns(runs, prompts)
             finally:
-                if runs[0].log.events:
-                    asked = [each.prompt for each in prompts]
-                    output.save(metrics_of(runs, app, asked, plugins), app.kept, attention_of(runs[0], asked, app))
-                    print_facts(facts_of(app, plugins))
-                    finished = finished_by_all(runs)
-                    columns = [run.column(finished) for run in runs]
-                    closing_table(*columns)
-                    if finished is not None:
-                        print(f"compared by the prompts that both finished: {len(finished)}", file=sys.stderr)
-                    for doubt in doubts(*columns):
-                        print(doubt, file=sys.stderr)
-                    attention = runs[0].summary()["attention"]
-                    if attention is not None and attention["hit_rate"] is None:
-                        print(NO_GUESS, file=sys.stderr)
-                    print(f"results in {output.directory}", file=sys.stderr)
+                with sigterm_held_back():
+                    if runs[0].log.events:
+                        asked = [each.prompt for each in prompts]
+                        output.save(metrics_of(runs, app, asked, plugins), app.kept, attention_of(runs[0], asked, app))
+                        print_facts(facts_of(app, plugins))
+                        finished = finished_by_all(runs)
+                        columns = [run.column(finished) for run in runs]
+                        closing_table(*columns)
+                        if finished is not None:
+                            print(f"compared by the prompts that both finished: {len(finished)}", file=sys.stderr)
+                        for doubt in doubts(*columns):
+                            print(doubt, file=sys.stderr)
+                        attention = runs[0].summary()["attention"]
+                        if attention is not None and attention["hit_rate"] is None:
+                            print(NO_GUESS, file=sys.stderr)
+                        print(f"results in {output.directory}", file=sys.stderr)
         pipeline.ranks.finish()
         return 0
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spec_sdk.config.overrides import parse
 from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
+from spec_sdk.held_signals import sigterm_held_back
 from spec_sdk.registry import Registry
 from spec_sdk.run_output import RunOutput, check_writable
 from spec_sdk.settings import Settings
@@ -86,12 +87,13 @@ class Transcribe(Task):
             try:
                 self._transcribe(app, recordings, runs, failures)
             finally:
-                if any(run.log.events for run in runs) or failures:
-                    metrics = metrics_of(runs, app, asdict(self.config), failures)
-                    lines = transcript_lines(runs, app.save_prompts)
-                    output.save(metrics, app.kept, others={TRANSCRIPTS: lines})
-                    show(runs, app)
-                    print(f"results in {output.directory}", file=sys.stderr)
+                with sigterm_held_back():
+                    if any(run.log.events for run in runs) or failures:
+                        metrics = metrics_of(runs, app, asdict(self.config), failures)
+                        lines = transcript_lines(runs, app.save_prompts)
+                        output.save(metrics, app.kept, others={TRANSCRIPTS: lines})
+                        show(runs, app)
+                        print(f"results in {output.directory}", file=sys.stderr)
         return 1 if failures else 0
 
     def _chosen(self, app: Settings) -> tuple[list[Chosen], Chosen]:

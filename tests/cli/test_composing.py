@@ -244,6 +244,8 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
         ),
         (["model=5"], "model: 5 is no name; there are: smollm2"),
         (["sampling=5"], "sampling: 5 is not a group of options; set its options as sampling.<option>=…"),
+        (["sampling=[1]"], "sampling: [1] is not a group of options; set its options as sampling.<option>=…"),
+        (["backend=accelerate", "backend.groups=[0]"], "backend.groups: [0] is not a group of options; set its"),
         (["temperature=1"], "temperature: unknown option, did you mean 'sampling.temperature'?"),
         (["dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
         (["+dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
