@@ -164,8 +164,8 @@ class Engine:
     def answers(
         self, prompts: Sequence[Prompt | Request], **options: Unpack[RequestOptions]
     ) -> Generator[Answer, None, None]:
-        """:meth:`generate` for a list, answer by answer: each when it and all before it are there. Ending the iteration
-        early cancels what goes on.
+        """:meth:`generate` for a list, answer by answer: each when it and all before it are there. What it raises, it
+        raises when the first is asked for. Ending the iteration early cancels what goes on.
         """
         begun, _ = self._serving.begin_all(list(prompts), options)
         try:

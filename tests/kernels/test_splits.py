@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from spec_sdk_backends.speculative_attention import share_of_window
-from spec_sdk_backends.tree_attention import MAX_SPLITS, Tiling, choose_splits
+from spec_sdk_backends.tree_attention import MAX_SPLITS, Tiling, choose_splits, combine_splits, combining
 
 H100 = SimpleNamespace(multi_processor_count=132, shared_memory_per_multiprocessor=228 * 1024)
 RTX_4090 = SimpleNamespace(multi_processor_count=128, shared_memory_per_multiprocessor=100 * 1024)
@@ -52,6 +53,29 @@ def test_programs_that_do_not_fit_beside_each_other_are_not_counted(
 
 def test_the_interpreter_takes_no_splits() -> None:
     assert choose_splits(1, 1000, torch.device("cpu"), Tiling.choose(1, 128, BF16), BF16) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "elements", "of_program", "warps"),
+    [(1, 512, 1, 4), (511, 512, 1, 4), (2048, 512, 8, 4), (2048, 4096, 2, 4), (10**6, 512, 16, 4), (64, 16384, 1, 8)],
+)
+def test_rows_of_a_program_that_combines(rows: int, elements: int, of_program: int, warps: int) -> None:
+    """About as many programs as 256 to 511, as far as one holds their parts in registers."""
+    assert combining(rows, elements) == (of_program, warps)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 16])
+def test_programs_combine_several_rows(at_once: int, device: torch.device) -> None:
+    """Parts of rows that fill their programs, or do not, and rows that saw no key in some split, or in none."""
+    rows, splits, D = 37, 3, 24
+    part_SRD, lse_SR = torch.randn(splits, rows, D, device=device), torch.randn(splits, rows, device=device)
+    lse_SR[1, ::3], lse_SR[:, 5] = float("-inf"), float("-inf")
+    out_RD = torch.full((rows, D), float("nan"), device=device)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spec_sdk_backends.tree_attention.COMBINING_PROGRAMS", -(-rows // at_once))
+        combine_splits(part_SRD, lse_SR, out_RD)
+    weight_SR1 = (lse_SR.double() * math.log(2)).softmax(0).nan_to_num()[..., None]
+    torch.testing.assert_close(out_RD.double(), (weight_SR1 * part_SRD).sum(0), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

@@ -395,7 +395,7 @@ def combining(rows: int, elements: int) -> tuple[int, int]:
     It holds all parts of its rows in registers, which limits them; few rows get a program each, for the sake of
     parallelism.
     """
-    wanted = 1 << max(0, rows // COMBINING_PROGRAMS).bit_length() >> 1
+    wanted = 1 << (rows // COMBINING_PROGRAMS).bit_length() >> 1
     block_rows = max(1, min(16, COMBINED_AT_ONCE // elements, wanted))
     return block_rows, 8 if elements > COMBINED_AT_ONCE else 4
 
