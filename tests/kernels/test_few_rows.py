@@ -187,9 +187,8 @@ def test_trees_of_other_sizes_one_after_the_other(device: torch.device, monkeypa
     dtype, tolerance, turns = (torch.bfloat16, 0.1, 40) if on_gpu else (torch.float32, 1e-4, 3)
     decoder = load_decoder(ModelTensors("smollm", 0), device, dtype)
     fused, ops = FusedDecoder(decoder), TritonOps()
-    if on_gpu and not fused._takes_few_rows:
-        pytest.skip("this GPU's products of few rows are the library's")
-    assert fused._takes_few_rows
+    # GPUs whose launches do not overlap take the library's products
+    assert fused._takes_few_rows or on_gpu
     captured = GraphExecutor(fused, ops, GraphCapture(device)) if on_gpu else TorchExecutor(fused, ops)
     sessions, chosen = [Session(captured), Session(TorchExecutor(decoder, Ops()))], random.Random(0)
     prompt = [chosen.randrange(decoder.vocabulary) for _ in range(70)]
