@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         leave()
         return status
     except (Exception, KeyboardInterrupt) as error:
-        if launched_rank() == 0:
+        if launched_processes() > 1 and launched_rank() == 0:
             ignore_sigterm()
         status = settle(error)
         if status == EXIT_CLOSED_PIPE:

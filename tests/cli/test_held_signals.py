@@ -80,6 +80,8 @@ def test_why_a_process_ends_is_told_whole(monkeypatch: pytest.MonkeyPatch, capsy
         signal.raise_signal(signal.SIGTERM)
         return settle(error)
 
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(app, "_run", lost)
     monkeypatch.setattr(app, "settle", settling)
     assert app.main([]) == 2
