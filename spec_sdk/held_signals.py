@@ -9,14 +9,19 @@ import threading
 from collections.abc import Iterator
 
 
+def takes_handlers() -> bool:
+    """Whether this is the main thread: in others no handler can be set."""
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextlib.contextmanager
 def sigterm_held_back() -> Iterator[None]:
     """What is done inside is done to its end. A SIGTERM that comes meanwhile takes effect behind it; inside a
     ``finally`` that an exception came to it has none, since the run ends anyway, and by that exception.
 
-    Does nothing outside the main thread, where no handler can be set.
+    Does nothing outside the main thread.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not takes_handlers():
         yield
         return
     ending, came = sys.exc_info()[1] is not None, False
@@ -37,6 +42,6 @@ def sigterm_held_back() -> Iterator[None]:
 
 def ignore_sigterm() -> None:
     """For a process that ends anyway, and has yet to say why. Does nothing outside the main thread."""
-    if threading.current_thread() is threading.main_thread():
+    if takes_handlers():
         # not SIG_IGN, which programs that are started from here would begin with
         signal.signal(signal.SIGTERM, lambda *_: None)

@@ -310,10 +310,14 @@ def _targets(node: Any, path: str) -> Iterator[str]:
 def _group(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     node = config.get(key)
     if not isinstance(node, Mapping):
-        what = f"{node!r} is not a group of options" if key in config else "nothing is chosen"
-        named = f"name one of the files of conf/{key}/, or " if key in (*PLUGIN_NODES, "model", "pipeline") else ""
-        raise UserError(f"{key}: {what}; {named}set its options as {key}.<option>=…")
+        raise UserError(no_group(key, f"{node!r} is not a group of options" if key in config else "nothing is chosen"))
     return node
+
+
+def no_group(key: str, what: str) -> str:
+    """The line where a group of options should stand and does not; ``what`` is wrong with what does."""
+    named = f"name one of the files of conf/{key}/, or " if key in (*PLUGIN_NODES, "model", "pipeline") else ""
+    return f"{key}: {what}; {named}set its options as {key}.<option>=…"
 
 
 def _require(condition: bool, path: str, value: Any, valid: str) -> None:

@@ -41,6 +41,11 @@ def candidates(rows: int, head_dim: int, dtype: torch.dtype) -> Iterator[Tiling]
             yield Tiling(block_rows, keys, padded, warps, stages)
 
 
+def tiled(shape: Shape) -> tuple[int, int, torch.dtype]:
+    """What a tiling is chosen by: rows a KV head, head dim and dtype."""
+    return shape.nodes * shape.heads // shape.kv_heads, shape.head_dim, DTYPES[shape.dtype]
+
+
 def compiled_alike(shape: Shape) -> tuple[Any, ...]:
     """What kernels are compiled for: shapes that have it in common share them."""
     return shape.dtype, shape.head_dim, shape.heads, shape.kv_heads
@@ -49,9 +54,8 @@ def compiled_alike(shape: Shape) -> tuple[Any, ...]:
 def compile_ahead(shapes: Sequence[Shape]) -> None:
     """Every tiling that :func:`sweep` tries for shapes that are compiled alike."""
     largest = max(shapes, key=lambda shape: shape.nodes)
-    rows, dtype = largest.nodes * largest.heads // largest.kv_heads, DTYPES[largest.dtype]
     few_nodes = replace(largest, nodes=LEAST_NODES)
-    compile_beside(compile_all, [(few_nodes, tiling) for tiling in candidates(rows, largest.head_dim, dtype)])
+    compile_beside(compile_all, [(few_nodes, tiling) for tiling in candidates(*tiled(largest))])
 
 
 def compile_all(cases: Sequence[tuple[Shape, Tiling]]) -> None:
@@ -69,11 +73,9 @@ def attention(it: Inputs, tiling: Tiling) -> torch.Tensor:
 def sweep(shape: Shape, device: torch.device, rounds: int = 15) -> dict[str, Any]:
     """Device seconds of every candidate at this shape, fastest first, and of the tiling that is chosen today."""
     it = Inputs.make(shape, device)
-    rows = shape.nodes * shape.heads // shape.kv_heads
-    dtype = DTYPES[shape.dtype]
-    today = Tiling.choose(rows, shape.head_dim, dtype)
+    today = Tiling.choose(*tiled(shape))
     calls, failed = {}, {}
-    for tiling in dict.fromkeys([today, *candidates(rows, shape.head_dim, dtype)]):
+    for tiling in dict.fromkeys([today, *candidates(*tiled(shape))]):
         call = functools.partial(attention, it, tiling)
         try:
             call()

@@ -21,6 +21,7 @@ from spec_sdk.cli.starting import started, starting
 from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.config.composing import settings_of
 from spec_sdk.errors import PluginFault, RankLost, UserError, message_of
+from spec_sdk.held_signals import takes_handlers
 from spec_sdk.ranks import launched_processes, launched_rank
 from spec_sdk.settings import Settings
 from spec_sdk.version import __version__
@@ -54,7 +55,7 @@ def end_on_sigterm() -> threading.Event:
         came.set()
         raise Terminated
 
-    if threading.current_thread() is threading.main_thread():
+    if takes_handlers():
         signal.signal(signal.SIGTERM, terminate)
     return came
 

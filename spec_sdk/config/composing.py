@@ -30,7 +30,7 @@ from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import shortened
 from spec_sdk.options import first_line, key_of, paths_to
 from spec_sdk.run_output import OUTPUTS
-from spec_sdk.settings import NAME, PLUGIN_NODES, Settings
+from spec_sdk.settings import NAME, PLUGIN_NODES, Settings, no_group
 
 _SAID_OF_GROUPS = (
     "Config group override must be a string or a list",
@@ -222,9 +222,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> UserError:
     if "Cannot merge DictConfig with ListConfig" in str(error.__cause__):
         for override in parse(overrides):
             if isinstance(override.value(), list) and str(override.input_line) in str(error):
-                key = override.key_or_group
-                what = f"{override.value()!r} is not a group of options; set its options as {key}.<option>=…"
-                return UserError(f"{key}: {what}")
+                return UserError(no_group(override.key_or_group, f"{override.value()!r} is not a group of options"))
     if is_composition_error(error):
         for override in parse(overrides):
             group = override.key_or_group

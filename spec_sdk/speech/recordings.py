@@ -60,8 +60,9 @@ def _listed(name: str) -> list[Recording]:
 
 
 def _recording(line: JsonObject, directory: Path) -> Recording:
+    where = f"audio: {line.where}"
     if (unknown := next((key for key in line.data if key not in KEYS), None)) is not None:
-        raise UserError(f"audio: {line.where}: unknown key '{unknown}'{did_you_mean(unknown, KEYS)}")
+        raise UserError(f"{where}: unknown key '{unknown}'{did_you_mean(unknown, KEYS)}")
     try:
         given, reference, language = line.get("audio", str), line.maybe("reference", str), line.maybe("language", str)
         number = line.data.get("id")
@@ -69,6 +70,5 @@ def _recording(line: JsonObject, directory: Path) -> Recording:
     except UserError as error:
         raise UserError(f"audio: {error}") from error
     for text in (given, reference, language, named):
-        check_unicode(text or "", f"audio: {line.where}")
-    where = f"audio: {line.where}"
+        check_unicode(text or "", where)
     return Recording(named, str(directory / expanded(given, "audio")), reference, language, where)

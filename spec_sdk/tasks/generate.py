@@ -74,22 +74,28 @@ class Generate(Task):
             finally:
                 with sigterm_held_back():
                     if runs[0].log.events:
-                        asked = [each.prompt for each in prompts]
-                        output.save(metrics_of(runs, app, asked, plugins), app.kept, attention_of(runs[0], asked, app))
-                        print_facts(facts_of(app, plugins))
-                        finished = finished_by_all(runs)
-                        columns = [run.column(finished) for run in runs]
-                        closing_table(*columns)
-                        if finished is not None:
-                            print(f"compared by the prompts that both finished: {len(finished)}", file=sys.stderr)
-                        for doubt in doubts(*columns):
-                            print(doubt, file=sys.stderr)
-                        attention = runs[0].summary()["attention"]
-                        if attention is not None and attention["hit_rate"] is None:
-                            print(NO_GUESS, file=sys.stderr)
-                        print(f"results in {output.directory}", file=sys.stderr)
+                        keep(output, runs, [each.prompt for each in prompts], app, plugins)
         pipeline.ranks.finish()
         return 0
+
+
+def keep(
+    output: RunOutput, runs: Sequence[Run], asked: Sequence[Prompt], app: Settings, plugins: Mapping[str, Any]
+) -> None:
+    """Write the run's directory, and print the table of its runs to stderr."""
+    output.save(metrics_of(runs, app, asked, plugins), app.kept, attention_of(runs[0], asked, app))
+    print_facts(facts_of(app, plugins))
+    finished = finished_by_all(runs)
+    columns = [run.column(finished) for run in runs]
+    closing_table(*columns)
+    if finished is not None:
+        print(f"compared by the prompts that both finished: {len(finished)}", file=sys.stderr)
+    for doubt in doubts(*columns):
+        print(doubt, file=sys.stderr)
+    attention = runs[0].summary()["attention"]
+    if attention is not None and attention["hit_rate"] is None:
+        print(NO_GUESS, file=sys.stderr)
+    print(f"results in {output.directory}", file=sys.stderr)
 
 
 def prompts_to_answer(app: Settings) -> list[Prompt]:

@@ -79,18 +79,17 @@ def test_a_single_part_is_of_the_rows_dtype_and_several_are_not(device: torch.de
     assert found == [torch.float16, torch.float32]
 
 
-@pytest.mark.parametrize("tile", [None, TILES[0]], ids=["chosen", "tile"])
+@pytest.mark.parametrize("tile", [FewRowsTile(16, 32, 1, 2, 4, 0), TILES[0]], ids=str)
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(("inputs", "width"), [(64, 64), (72, 50)])
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_gated_product(
-    biased: bool, inputs: int, width: int, activation: str, tile: FewRowsTile | None, device: torch.device
+    biased: bool, inputs: int, width: int, activation: str, tile: FewRowsTile, device: torch.device
 ) -> None:
     """The gate's outputs come first, in the matrix as in the bias."""
     weight_OI, bias_O = numbers(2 * width, inputs, seed=1, device=device), numbers(2 * width, seed=2, device=device)
     x_BNI = numbers(2, 5, inputs, seed=3, device=device)
     projection = Projection(weight_OI, bias_O if biased else None)
-    tile = tile or FewRowsTile(outputs=16, inputs=32, parts=1, stages=2, warps=4, ahead=0)
     found = gated_product_of_few_rows(FewRows(x_BNI), projection, activation, tile)
     expected = F.linear(x_BNI.double(), weight_OI.double(), bias_O.double() if biased else None)
     gate, up = expected.chunk(2, -1)

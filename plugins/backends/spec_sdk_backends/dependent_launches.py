@@ -56,16 +56,3 @@ def wait_for_the_launch_before(OVERLAPPED: tl.constexpr):
     if OVERLAPPED:
         gdc_launch_dependents()
         gdc_wait()
-
-
-@triton.jit
-def ask_for(ptr):
-    """Ask for the lines of memory at these addresses to come to the L2 cache. Nothing waits for them."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-        "=r,l",
-        [ptr.to(tl.int64)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )

@@ -204,13 +204,11 @@ def summed_product_of_few_rows(
     out_BNO = h_BNO.new_empty(h_BNO.shape)
     # tensors that are not read stand for those that there are none of
     scaled_BNO = out_BNO if gain_O is None else torch.empty_like(out_BNO)
-    x, weight, bias, _ = operands(FewRows(x_BNI), projection)
+    rows, weight_OI = FewRows(x_BNI), projection.weight_OI
     summed_few_rows_kernel[(blocks, tile.parts)](
-        x,
-        weight,
-        bias,
+        *operands(rows, projection)[:3],
         h_BNO.contiguous(),
-        weight if gain_O is None else gain_O,
+        weight_OI if gain_O is None else gain_O,
         part_SKO,
         arrived,
         out_BNO,
@@ -221,7 +219,7 @@ def summed_product_of_few_rows(
         OUTPUTS=outputs,
         PARTS=tile.parts,
         SCALED=gain_O is not None,
-        **options(FewRows(x_BNI), projection, tile),
+        **options(rows, projection, tile),
     )
     return out_BNO, None if gain_O is None else FewRows(scaled_BNO, square_QK, epsilon)
 

@@ -32,8 +32,21 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.dependent_launches import ask_for, wait_for_the_launch_before
+from spec_sdk_backends.dependent_launches import wait_for_the_launch_before
 from spec_sdk_backends.fused_block_kernels import gated
+
+
+@triton.jit
+def _to_cache(weight_ptr):
+    """Ask for lines of memory to come to the L2 cache."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [weight_ptr.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -69,7 +82,7 @@ def _product_of_block(
         LINE: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
         first_A = part * (STEPS * BLOCK_I) + tl.arange(0, AHEAD // LINE) * LINE
         there_O = weight_ptr + tl.where(real_O, row_O, 0).to(tl.int64) * INPUTS
-        ask_for(there_O[:, None] + tl.minimum(first_A, INPUTS - 1)[None, :])
+        _to_cache(there_O[:, None] + tl.minimum(first_A, INPUTS - 1)[None, :])
     wait_for_the_launch_before(OVERLAPPED)
     sum_OK = tl.zeros([BLOCK_O, BLOCK_K], tl.float32)
     for step in tl.range(0, STEPS, num_stages=STAGES):
@@ -87,16 +100,21 @@ def _product_of_block(
 
 
 @triton.jit
-def _scale(
-    square_ptr, rows, epsilon, INPUTS: tl.constexpr, SQUARES: tl.constexpr, BLOCK_K: tl.constexpr,
+def _normed(
+    sum_OK, square_ptr, rows, epsilon, INPUTS: tl.constexpr, SQUARES: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """1 / sqrt(mean(h²) + epsilon) [K] of rows h [K, INPUTS], of whose squares ``square`` [SQUARES, K] is the sum."""
-    k_K = tl.arange(0, BLOCK_K)
-    q_Q = tl.arange(0, BLOCK_Q)
-    real_QK = (q_Q < SQUARES)[:, None] & (k_K < rows)[None, :]
-    square_QK = tl.load(square_ptr + q_Q[:, None] * rows + k_K[None, :], mask=real_QK, other=0.0)
-    return 1.0 / tl.sqrt_rn(tl.sum(square_QK, 0) / INPUTS + epsilon)
+    """Products of rows h [K, INPUTS], times 1 / sqrt(mean(h²) + epsilon), of whose squares ``square`` [SQUARES, K] is
+    the sum; as they are if SQUARES is 0.
+    """
+    if SQUARES > 0:
+        k_K = tl.arange(0, BLOCK_K)
+        q_Q = tl.arange(0, BLOCK_Q)
+        real_QK = (q_Q < SQUARES)[:, None] & (k_K < rows)[None, :]
+        square_QK = tl.load(square_ptr + q_Q[:, None] * rows + k_K[None, :], mask=real_QK, other=0.0)
+        scale_K = 1.0 / tl.sqrt_rn(tl.sum(square_QK, 0) / INPUTS + epsilon)
+        sum_OK = sum_OK * scale_K[None, :]
+    return sum_OK
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -135,8 +153,7 @@ def few_rows_kernel(
         x_ptr, weight_ptr, o_O, real_O, rows, part,
         INPUTS, PARTS, OUTPUTS % BLOCK_O == 0, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, AHEAD, STAGES,
     )  # fmt: skip
-    if SQUARES > 0:
-        sum_OK = sum_OK * _scale(square_ptr, rows, epsilon, INPUTS, SQUARES, BLOCK_K, BLOCK_Q)[None, :]
+    sum_OK = _normed(sum_OK, square_ptr, rows, epsilon, INPUTS, SQUARES, BLOCK_K, BLOCK_Q)
     if BIASED:
         of_first_O = tl.where(part == 0, o_O, OUTPUTS) < OUTPUTS
         sum_OK += tl.load(bias_ptr + o_O, mask=of_first_O, other=0.0).to(tl.float32)[:, None]
@@ -254,8 +271,7 @@ def _pairs(
         x_ptr, weight_ptr, row_O, real_O, rows, 0,
         INPUTS, 1, PAIRS % (BLOCK_O // 2) == 0, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, AHEAD, STAGES,
     )  # fmt: skip
-    if SQUARES > 0:
-        sum_OK = sum_OK * _scale(square_ptr, rows, epsilon, INPUTS, SQUARES, BLOCK_K, BLOCK_Q)[None, :]
+    sum_OK = _normed(sum_OK, square_ptr, rows, epsilon, INPUTS, SQUARES, BLOCK_K, BLOCK_Q)
     if BIASED:
         sum_OK += tl.load(bias_ptr + row_O, mask=real_O, other=0.0).to(tl.float32)[:, None]
     both = tl.permute(tl.reshape(sum_OK, [BLOCK_O // 16, 2, 8, BLOCK_K]), (0, 2, 3, 1))
