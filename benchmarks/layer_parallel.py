@@ -169,8 +169,8 @@ def aims(cases: list[dict[str, Any]]) -> list[Aim]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = device_parser(__doc__, rounds=15, repeats=20)
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="default: smollm2 on the CPU, all on a GPU")
+    parser = device_parser(__doc__, seconds=math.inf, rounds=15, repeats=20)
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="default: smollm2 on the CPU, all on a GPU, 1b first")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32 on the CPU, else bfloat16")
     parser.add_argument("--prefix", type=int, default=512, help="committed tokens before the pass")
     options = parser.parse_args(arguments)
@@ -180,11 +180,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = torch.device(options.device)
     on_gpu = device.type == "cuda"
     dtype = options.dtype or ("bfloat16" if on_gpu else "float32")
-    shapes = options.shapes or (["smollm2", "1b", "8b"] if on_gpu and not options.quick else ["smollm2"])
+    shapes = options.shapes or (["1b", "smollm2", "8b"] if on_gpu and not options.quick else ["smollm2"])
     ops = device_ops(device)
     path = output_path(options.output, RESULTS, "layer_parallel", device, dtype, "quick" if options.quick else "")
     facts = {"dtype": dtype, "prefix": options.prefix, "rounds": options.rounds, "shapes": {}}
-    report = CaseReport(path, "layer_parallel", device, math.inf, **facts)
+    report = CaseReport(path, "layer_parallel", device, options.seconds, **facts)
     print(f"{report.content['machine']}, torch {torch.__version__}")
     for name in shapes:
         decoder = random_decoder(name, device, getattr(torch, dtype), ops)
@@ -192,10 +192,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         weights = f"{shape['weights_gb']} GB a pass"
         print(f"\n{shape['label']}, {dtype}, {weights}, prefix {options.prefix}; times as fast as in sequence:")
         table = LiveTable(COLUMNS)
-        for nodes in options.nodes:
+        for nodes in report.in_time(options.nodes, lambda nodes: f"{shape['label']}, {nodes} nodes"):
             report.add({"shape": name, "nodes": nodes, **measure(decoder, ops, nodes, options)})
             show(report.cases[-1], options.sizes, table)
-        worst = max(case["largest_difference"] for case in report.cases if case["shape"] == name)
+        worst = max((case["largest_difference"] for case in report.cases if case["shape"] == name), default=math.nan)
         print(f"largest relative difference, fused from unfused: {worst:.1e}")
         del decoder
         if on_gpu:

@@ -333,10 +333,16 @@ STEPS = ordered(
         ),
         Step(
             "layer_parallel",
-            ("-m", "benchmarks.layer_parallel", "--device=cuda", "--output={results}/layer_parallel.json"),
+            (
+                "-m",
+                "benchmarks.layer_parallel",
+                "--device=cuda",
+                "--seconds={seconds}",
+                "--output={results}/layer_parallel.json",
+            ),
             value=36,
             expected_s=120,
-            least_s=90,
+            least_s=40,
             limit_s=300,
             on_cpu=QUICK,
         ),
