@@ -170,7 +170,9 @@ def ablation(arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[s
         print(" ".join(command), flush=True)
         run_sweep(command)
         jobs = json.loads((Path(directory) / "sweep" / "summary.json").read_text())["jobs"]
-    report["jobs"] = [ablation_entry(job, baseline["tokens_per_second"]) for job in jobs]
+    # a job's name has only what differs between jobs
+    only = {"drafter.width": arguments.widths[0], "drafter.size": arguments.sizes[0]}
+    report["jobs"] = [ablation_entry(job, only, baseline["tokens_per_second"]) for job in jobs]
     table = LiveTable({"width": 5, "size": 5, "calibrated": 10, "ratio": 6, "alpha": 6, "MAT": 6})
     for entry in report["jobs"]:
         options = [str(entry[key]) for key in ("width", "size", "calibrate")]
@@ -192,11 +194,13 @@ def run_sweep(command: Sequence[str]) -> None:
         raise subprocess.CalledProcessError(process.returncode, command, stderr="".join(lines[-20:]))
 
 
-def ablation_entry(job: dict[str, Any], vanilla_tokens_per_second: float) -> dict[str, Any]:
-    """One point of the figure, from one job of the sweep's summary. Raises RuntimeError if the job failed."""
+def ablation_entry(job: dict[str, Any], only: dict[str, int], vanilla_tokens_per_second: float) -> dict[str, Any]:
+    """One point of the figure, from one job of the sweep's summary; ``only``: options that its name may lack. Raises
+    RuntimeError if the job failed.
+    """
     if job["status"] != 0:
         raise RuntimeError(f"job {job['job']} ended with status {job['status']}: {job['error']}")
-    options = dict(part.split("=") for part in job["job"].split(","))
+    options = only | dict(part.split("=") for part in job["job"].split(","))
     summary = job["summary"]
     return {
         "width": int(options["drafter.width"]),

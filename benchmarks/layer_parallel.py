@@ -170,7 +170,9 @@ def aims(cases: list[dict[str, Any]]) -> list[Aim]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = device_parser(__doc__, seconds=math.inf, rounds=15, repeats=20)
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="default: smollm2 on the CPU, all on a GPU, 1b first")
+    parser.add_argument(
+        "--shapes", nargs="+", choices=list(SHAPES), help="default: smollm2 on the CPU, all on a GPU, 1b first"
+    )
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32 on the CPU, else bfloat16")
     parser.add_argument("--prefix", type=int, default=512, help="committed tokens before the pass")
     options = parser.parse_args(arguments)
@@ -192,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         weights = f"{shape['weights_gb']} GB a pass"
         print(f"\n{shape['label']}, {dtype}, {weights}, prefix {options.prefix}; times as fast as in sequence:")
         table = LiveTable(COLUMNS)
-        for nodes in report.in_time(options.nodes, lambda nodes: f"{shape['label']}, {nodes} nodes"):
+        for nodes in report.in_time(options.nodes, f"{shape['label']}, {{}} nodes".format):
             report.add({"shape": name, "nodes": nodes, **measure(decoder, ops, nodes, options)})
             show(report.cases[-1], options.sizes, table)
         worst = max((case["largest_difference"] for case in report.cases if case["shape"] == name), default=math.nan)

@@ -100,8 +100,11 @@ class Recording(Verifier):
         if tree.depth == self.gamma:
             tokens, sources = list(tree.token_N[1:]), [draws[0].source for draws in tree.draws_N if draws]
             known: list[Any] = [source.known for source in sources if isinstance(source, DraftDistribution)]
-            q_G = [float(row[token]) for row, token in zip(known, tokens, strict=True)]
-            self.steps.append(Step(draft_logits(tree), logits_NV.clone(), tokens, q_G))
+            draft_GV = draft_logits(tree)
+            # whoever draws inside a pass may not have said how probable its tokens were
+            q_GV = draft_GV.float().softmax(-1)
+            q_G = [float(known[i].get(token, q_GV[i, token])) for i, token in enumerate(tokens)]
+            self.steps.append(Step(draft_GV, logits_NV.clone(), tokens, q_G))
         return ChainRejection(None).verify_one(tree, logits_NV, request)
 
 

@@ -58,6 +58,12 @@ MOST_SHARED = 99 * 1024
 """What a block may have on compute capability 8.6."""
 UNSPILLED = ("bf16,64,", "bf16,128,", "fp16,96,")
 """Where no register may be spilled; float32 and heads of 256 do not fit."""
+MANY_ROWS = tuple(f"bf16,{dim},4096," for dim in (64, 128))
+"""Whose programs have two stages and four warps, as was fastest on an H200: no copies go on while others are waited
+for, and few registers may be spilled.
+"""
+MOST_SPILLED = {"90": 64, "80": 304}
+"""Bytes of a thread, by compute capability."""
 
 
 def parametrized(cases: tuple[str, ...], others: tuple[str, ...]) -> pytest.MarkDecorator:
@@ -90,10 +96,12 @@ def test_tree_attention(case: str, attention: Compiled) -> None:
     for name, facts in kernels:
         assert facts["code"] > 0
         assert facts["shared"] <= MOST_SHARED, f"{name}: more shared memory than a block may have"
-        if case.startswith(UNSPILLED):
+        if case.startswith(MANY_ROWS):
+            assert facts["stack"] <= MOST_SPILLED[case[-2:]], f"{name} spills registers: {facts}"
+        elif case.startswith(UNSPILLED):
             assert facts["stack"] == facts["local"] == 0, f"{name} spills registers: {facts}"
     # in the loop over the prefix and in the one over the tree; the other waits are at their ends
-    for _, loops in kernels[:2]:
+    for _, loops in kernels[: 0 if case.startswith(MANY_ROWS) else 2]:
         assert loops["overlaps"] >= 2, "the loads of a loop are not pipelined"
         assert loops["full_waits"] <= loops["overlaps"], "copies are waited for in every step of a loop"
 

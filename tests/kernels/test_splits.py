@@ -39,12 +39,12 @@ def test_enough_programs_with_enough_keys(
 
 
 @pytest.mark.parametrize(
-    ("rows", "head_dim", "gpu", "at_once"), [(17, 64, H100, 2), (4096, 128, H100, 1), (17, 128, RTX_4090, 1)]
+    ("rows", "head_dim", "gpu", "at_once"), [(17, 64, H100, 2), (4096, 128, H100, 2), (17, 128, RTX_4090, 1)]
 )
 def test_programs_that_do_not_fit_beside_each_other_are_not_counted(
     rows: int, head_dim: int, gpu: SimpleNamespace, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight warps take all registers of a multiprocessor; 70 KiB twice are more than some have shared memory."""
+    """Twice four warps take all registers of a multiprocessor; 70 KiB twice are more than some have shared memory."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     tiling = Tiling.choose(rows, head_dim, BF16)
     splits = choose_splits(8, 10**6, torch.device("cuda"), tiling, BF16)
@@ -80,10 +80,12 @@ def test_programs_combine_several_rows(at_once: int, device: torch.device) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 256])
-def test_every_tile_overlaps_loads_with_work(head_dim: int, dtype: torch.dtype) -> None:
+def test_tiles_overlap_loads_with_work_unless_many_programs_do(head_dim: int, dtype: torch.dtype) -> None:
     for rows in (1, 17, 33, 100, 4096):
         tiling = Tiling.choose(rows, head_dim, dtype)
-        assert tiling.stages >= 3 and 16 <= tiling.rows <= 128 and tiling.head_dim >= head_dim
+        assert 16 <= tiling.rows <= 128 and tiling.head_dim >= head_dim
+        many = rows == 4096 and tiling.resident(dtype.itemsize, 227 * 1024) > 1
+        assert tiling.stages >= (2 if many else 3)
 
 
 @pytest.mark.parametrize(("size", "share"), [(128, 1), (256, 2), (512, 4)])

@@ -40,24 +40,22 @@ COMBINING_PROGRAMS = 256
 LOOKED_AT_ONCE = 1024
 
 
-# Per bytes of an element and padded head dim: most rows of a block, keys of a block, stages, warps. As many stages as
-# 99 KiB of shared memory hold (compute capability 8.6; tests/kernels/compile_kernels.py prints what a kernel takes):
-# two would wait for all copies in every step. Where many rows leave no room for three, blocks of keys are smaller, and
-# where four warps would have to spill registers there are eight (tests/kernels/test_compiles.py). Of one token, whose
-# pass is a chain of launches that overlap, a program takes few registers: what the next launch begins with has room
-# beside it (8B on an H200: 4.35 ms a pass with 64 keys and four warps, 4.02 with 32 and two). Of 64 rows it takes one
-# stage less than would fit (a tree of 64 nodes, 1B: 1.05 ms and 1.03).
-TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {
-    (2, 64): ((16, 32, 3, 2), (64, 64, 3, 4), (128, 64, 4, 8)),
-    (2, 128): ((16, 32, 3, 2), (32, 64, 3, 4), (64, 32, 4, 4), (128, 32, 4, 8)),
-    (2, 256): ((32, 32, 3, 4), (64, 16, 3, 8)),
-    (4, 64): ((16, 64, 3, 4), (64, 32, 3, 4)),
-    (4, 128): ((16, 32, 3, 4), (32, 16, 3, 4)),
-    (4, 256): ((16, 16, 3, 8),),
+# Per bytes of an element and padded head dim: up to so many rows a KV head, rows of a block, keys of a block, stages,
+# warps. All fit in 99 KiB of shared memory (compute capability 8.6; tests/kernels/compile_kernels.py prints what a
+# kernel takes). Of one token, whose pass is a chain of launches that overlap, a program takes few registers: what the
+# next launch begins with has room beside it (8B on an H200: 4.35 ms a pass with 64 keys and four warps, 4.02 with 32
+# and two). Trees of 64 nodes have small blocks, so that there are more programs. Where there are many rows, what counts
+# is how many programs a multiprocessor runs at once: two stages and four warps, although each step then waits for its
+# copies (1,014 nodes of the paper's shape on an H200: 136 us with four stages and eight warps, 73 with these).
+EVERY = 1 << 62
+TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
+    (2, 64): ((16, 16, 32, 3, 2), (256, 64, 64, 3, 4), (768, 64, 32, 3, 4), (EVERY, 128, 64, 2, 4)),
+    (2, 128): ((16, 16, 32, 3, 2), (32, 32, 64, 3, 4), (768, 64, 32, 3, 4), (EVERY, 128, 32, 2, 4)),
+    (2, 256): ((32, 32, 32, 3, 4), (EVERY, 64, 16, 3, 8)),
+    (4, 64): ((16, 16, 64, 3, 4), (EVERY, 64, 32, 3, 4)),
+    (4, 128): ((16, 16, 32, 3, 4), (EVERY, 32, 16, 3, 4)),
+    (4, 256): ((EVERY, 16, 16, 3, 8),),
 }
-# Rows of a tree of 64 nodes and four heads, up to which smaller blocks are faster: there are more programs
-SMALL_TREE = 256
-SMALL_TREE_BLOCK = 64
 # Registers of a multiprocessor, of every NVIDIA GPU since 2014, and most that a thread has, as they are handed out
 REGISTERS = 65536
 THREAD_REGISTERS = 256
@@ -80,10 +78,8 @@ class Tiling:
         """Tiling for ``rows`` = N*R rows a KV head, in blocks of 16 (tl.dot's least) to 128."""
         padded = max(16, triton.next_power_of_2(head_dim))
         tiles = TILES[dtype.itemsize, max(64, padded)]
-        most = min(tiles[-1][0], SMALL_TREE_BLOCK) if rows <= SMALL_TREE else tiles[-1][0]
-        block_rows = min(most, max(SMALL_BLOCK, triton.next_power_of_2(rows)))
-        _, keys, stages, warps = next(tile for tile in tiles if block_rows <= tile[0])
-        return Tiling(block_rows, keys, padded, warps, stages)
+        _, most, keys, stages, warps = next(tile for tile in tiles if rows <= tile[0])
+        return Tiling(min(most, max(SMALL_BLOCK, triton.next_power_of_2(rows))), keys, padded, warps, stages)
 
     @property
     def least_blocks(self) -> int:
