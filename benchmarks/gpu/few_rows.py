@@ -42,24 +42,35 @@ from spec_sdk_backends.few_rows import FewRows, FewRowsTile, product_of_few_rows
 SCHEMA_VERSION = 1
 SUMMING_US = 0.35
 SHARED = 220_000
-"""Bytes of shared memory that one program may take."""
-SHARED_BY_TWO = 113_000
+"""Bytes of shared memory of a multiprocessor, for all its programs."""
+ON_THEIR_WAY = range(44_000, 180_000)
+"""Bytes of weights that the programs of a multiprocessor wait for at once; with fewer, memory is idle."""
 KEPT = 8
 """Tiles of a product that are reported, the fastest first."""
 
 
 def tiles_of(product: Product, rows: int, multiprocessors: int) -> list[FewRowsTile]:
-    """Tiles whose programs fill the device, with pipelines that are deep enough and fit."""
+    """Tiles whose programs fill the device and its memory's queues; a gate takes whole inputs."""
     found = []
-    sizes = itertools.product((64, 128), (64, 128, 256), (3, 4, 5, 6), (4, 8), (1, 2, 4, 8))
+    sizes = itertools.product((16, 32, 64, 128), (64, 128, 256), (3, 4, 5, 6), (1, 2, 4, 8), (1, 2, 4, 8))
     for outputs, inputs, stages, warps, parts in sizes:
         programs, steps = product.rows // outputs * parts, product.inputs // (inputs * parts)
-        shared, once = (outputs + max(16, rows)) * inputs * 2 * stages, programs <= multiprocessors
-        fits = 60_000 <= shared <= (SHARED if once else SHARED_BY_TWO) and inputs * stages <= 1024
-        whole = product.inputs % (inputs * parts) == product.rows % outputs == 0 and steps >= 4
-        if whole and fits and 0.7 <= programs / multiprocessors <= 3.5 and (warps == 4 or outputs == 128):
-            ahead = min(product.inputs // parts, 512 if once else 256)
-            found.append(FewRowsTile(outputs, inputs, parts, stages, warps, ahead))
+        if product.inputs % (inputs * parts) or product.rows % outputs or steps < 4 or (product.gated and parts > 1):
+            continue
+        # a warp's tensor cores take 16 outputs, or 64 of four warps at once
+        if warps not in ((outputs // 16,) if outputs <= 64 else (4, 8)):
+            continue
+        shared = (outputs + max(16, rows)) * inputs * 2 * (stages - 1)
+        at_once = min(SHARED // shared, -(-programs // multiprocessors))
+        waited_for = at_once * outputs * inputs * 2 * (stages - 1)
+        # rows are read again for each block of outputs
+        if programs < 0.7 * multiprocessors or waited_for not in ON_THEIR_WAY or rows > outputs:
+            continue
+        if parts > 1 and programs > 2.5 * multiprocessors:
+            continue
+        if inputs * stages > (1280 if outputs < 64 else 1024) or (outputs < 64 and inputs < 256 and stages < 5):
+            continue
+        found.append(FewRowsTile(outputs, inputs, parts, stages, warps, 256 if rows <= 32 < outputs else 512))
     return found
 
 
@@ -116,7 +127,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = parser_of_products("Products with few rows, on a GPU", ("8b", "1b"), ("8b", "1b"))
-    parser.add_argument("--rows", nargs="+", type=int, default=(64, 32, 16), help="of a pass, in this order")
+    parser.add_argument("--rows", nargs="+", type=int, default=(64, 32, 8), help="of a pass, in this order")
     return ended(measure(parser.parse_args(arguments)))
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch
 import triton  # type: ignore[import-untyped]
 
 from spec_sdk_backends.dependent_launches import SINCE
-from spec_sdk_backends.few_rows import ROWS, FewRowsTile
+from spec_sdk_backends.few_rows import FewRowsTile
 from spec_sdk_backends.few_rows_kernel import (
     few_rows_kernel,
     gated_few_rows_kernel,
@@ -40,6 +39,16 @@ FLOATS = (
     *("cos_ptr", "sin_ptr", "q_out_ptr", "k_out_ptr", "v_out_ptr", "gate_up_ptr"),
     *("x_ptr", "weight_ptr", "bias_ptr"),
 )
+FEW = (
+    (
+        FewRowsTile(64, 128, 1, 5, 4, 512),
+        64,
+        (few_rows_kernel, summed_few_rows_kernel, gated_few_rows_kernel, rotated_few_rows_kernel),
+    ),
+    (FewRowsTile(64, 128, 1, 4, 4, 256), 32, (gated_few_rows_kernel,)),
+    (FewRowsTile(16, 256, 1, 5, 1, 512), 16, (rotated_few_rows_kernel,)),
+)
+"""Tiles and rows of products of few rows, and the kernels that have them."""
 
 
 def main(case: str) -> None:
@@ -75,23 +84,15 @@ def main(case: str) -> None:
         of_row = types | {"added_ptr": f"*{dtype}"}
         compile_and_print(matrix_vector_kernel, product, of_row, tile.warps, 1, capability, case)
     if overlapped["OVERLAPPED"] and dtype != "fp32":
-        few = FewRowsTile.choose(4 * width, width, torch.device("cpu"))
-        shared: dict[str, Any] = {
-            "INPUTS": 4 * width,
-            "BIASED": False,
-            "BLOCK_K": ROWS[-1],
-            "SQUARES": 64,
-            **overlapped,
-        }
-        shared |= {"BLOCK_O": few.outputs, "BLOCK_I": few.inputs, "BLOCK_Q": 64}
-        shared |= {"AHEAD": few.ahead, "STAGES": few.stages, "OUTPUTS": width, "SCALED": True}
-        shared |= {"WIDTH": width, "GELU": False, "H": heads, "G": kv_heads, "D": head_dim}
-        types |= {"square_ptr": "*fp32"}
-        compile_and_print(few_rows_kernel, shared, types, few.warps, few.stages, capability, case)
-        types |= {"part_ptr": "*fp32", "scaled_ptr": f"*{dtype}"}
-        shared["PARTS"] = 2
-        for kernel in (summed_few_rows_kernel, gated_few_rows_kernel, rotated_few_rows_kernel):
-            compile_and_print(kernel, shared, types, few.warps, few.stages, capability, case)
+        shared: dict[str, Any] = {"INPUTS": 4 * width, "BIASED": False, "SQUARES": 64, "BLOCK_Q": 64, **overlapped}
+        shared |= {"OUTPUTS": width, "SCALED": True, "WIDTH": width, "GELU": False, "PARTS": 2}
+        shared |= {"H": heads, "G": kv_heads, "D": head_dim}
+        types |= {"square_ptr": "*fp32", "part_ptr": "*fp32", "scaled_ptr": f"*{dtype}"}
+        for few, rows, kernels in FEW:
+            of_tile = {"BLOCK_K": rows, "BLOCK_O": few.outputs, "BLOCK_I": few.inputs, "AHEAD": few.ahead}
+            for kernel in kernels:
+                constants = {**shared, **of_tile, "STAGES": few.stages}
+                compile_and_print(kernel, constants, types, few.warps, few.stages, capability, case)
 
 
 if __name__ == "__main__":

@@ -172,8 +172,7 @@ def test_a_gate_sums_the_parts(parts: int, device: torch.device) -> None:
 def test_a_decoder_of_products_of_few_rows(name: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt, a tree and what follows, with whole products and with divided ones."""
     tile = FewRowsTile(outputs=32, inputs=16, parts=parts, stages=2, warps=4, ahead=0)
-    monkeypatch.setattr(few_rows.FewRowsTile, "choose", lambda *sizes: tile)
-    monkeypatch.setattr(FusedDecoder, "few_rows", range(2, 65))
+    monkeypatch.setattr(few_rows.FewRowsTile, "choose", lambda *sizes, **how: tile)
     check_passes(name)
 
 
@@ -214,7 +213,6 @@ def test_other_numbers_of_rows_are_the_library_s(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("spec_sdk_backends.fused_decoder.gated_product_of_few_rows", counted)
     session = Session(TorchExecutor(FusedDecoder(tiny_decoder("smollm")), Ops()))
     session.prefill(0, [5] * (ROWS[-1] + 1))
-    session.feed([0], [[5] * (ROWS[0] - 1)])
     assert not asked
     session.feed([0], [[5] * ROWS[0]])
     assert asked == 5 * [ROWS[0]]
@@ -297,13 +295,26 @@ def in_dtype(block: BlockWeights, dtype: torch.dtype) -> BlockWeights:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "parts", "stages"),
-    [(4096, 6144, 1, 5), (4096, 4096, 2, 5), (4096, 28672, 1, 3), (2048, 2048, 4, 5), (2048, 512, 4, 5)],
+    ("inputs", "outputs", "rows", "parts", "stages"),
+    [
+        *((4096, 6144, 64, 1, 5), (4096, 4096, 64, 2, 5), (2048, 2048, 64, 4, 5), (2048, 512, 64, 4, 5)),
+        *((4096, 28672, 64, 1, 3), (4096, 28672, 32, 1, 5), (4096, 28672, 16, 1, 4)),
+    ],
 )
 def test_programs_for_each_multiprocessor(
-    inputs: int, outputs: int, parts: int, stages: int, monkeypatch: pytest.MonkeyPatch
+    inputs: int, outputs: int, rows: int, parts: int, stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
-    tile = FewRowsTile.choose(inputs, outputs, torch.device("cuda"))
-    assert (tile.parts, tile.stages) == (parts, stages)
+    tile = FewRowsTile.choose(inputs, outputs, rows, torch.device("cuda"))
+    assert (tile.outputs, tile.parts, tile.stages) == (64, parts, stages)
+
+
+def test_blocks_are_small_where_inputs_are_not_divided_and_rows_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    has = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
+    on = torch.device("cuda")
+    small, other = FewRowsTile.choose(2048, 3072, 16, on, whole=True), FewRowsTile.choose(2048, 3072, 16, on)
+    assert (small.outputs, small.parts, other.outputs, other.parts) == (16, 1, 64, 2)
+    assert FewRowsTile.choose(2048, 3072, 17, on, whole=True) == FewRowsTile.choose(2048, 3072, 17, on)
+    assert FewRowsTile.choose(4096, 28672, 16, on, whole=True).outputs == 64, "there are blocks enough"

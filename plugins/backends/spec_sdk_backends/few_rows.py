@@ -1,7 +1,7 @@
 """Launches products with few rows (:mod:`spec_sdk_backends.few_rows_kernel`), and says which are made so.
 
-8B on an H200, a pass over a tree of 64 nodes: 5.16 ms of the device with the library's products, 4.70 with these; a
-shape of 1B 1.17 and 1.04.
+8B on an H200, a pass over 8 rows: 4.95 ms with the library's products, 4.44 with these, and over one row 4.11; a shape
+of 1B 1.21, 0.99 and 0.95. Over a tree of 64 nodes 5.16 and 4.70 ms of the device; 1B 1.17 and 1.04.
 
 Legend: B requests, N rows of a request, K = B*N rows, I inputs, O outputs, S parts of the inputs, Q blocks of outputs;
 H query heads, G KV heads, D head dim, S cache slots, C capacity of a slot, P positions.
@@ -28,10 +28,8 @@ from spec_sdk_backends.few_rows_kernel import (
 )
 from spec_sdk_backends.matrix_vector import takes_one_row
 
-ROWS = range(33, 65)
-"""Of fewer the library's were as fast, without what is around them, and of more its blocks are larger (H200, two
-models).
-"""
+ROWS = range(2, 65)
+"""Of more the library's blocks are larger (H200, two models)."""
 LEAST_INPUTS = 2048
 """Of the matrices for which that was measured; products of smaller ones take little of a pass."""
 LEAST_SHARED = 200 * 1024
@@ -52,15 +50,21 @@ class FewRowsTile:
     ahead: int
 
     @staticmethod
-    def choose(inputs: int, outputs: int, device: torch.device) -> FewRowsTile:
+    def choose(inputs: int, outputs: int, rows: int, device: torch.device, whole: bool = False) -> FewRowsTile:
         """What was fastest on an H200, or nearly, for the products of two models (benchmarks/gpu/few_rows.py): one
         program for each multiprocessor, with a deep pipeline, or several where there are more blocks of outputs.
+
+        ``whole``: inputs should not be divided, for what the kernel does with the sum. Blocks of so few outputs as give
+        every multiprocessor something are then faster, as long as few rows are read again for each.
         """
         blocks, steps = triton.cdiv(outputs, 64), triton.cdiv(inputs, 128)
         at_once = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else blocks
+        if whole and rows <= 16 and blocks < at_once:
+            return FewRowsTile(16, 256, 1, 5, 1, 512)
         parts = max((parts for parts in (1, 2, 4, 8) if parts * blocks <= at_once and 4 * parts <= steps), default=1)
-        alone = parts * blocks <= at_once
-        return FewRowsTile(64, 128, parts, 5 if alone else 3, 4, 512 if alone else 256)
+        if parts * blocks <= at_once:
+            return FewRowsTile(64, 128, parts, 5, 4, 512 if rows > 32 else 256)
+        return FewRowsTile(64, 128, parts, 4 if rows <= 16 else 5 if rows <= 32 else 3, 4, 256)
 
 
 def takes_few_rows(block: BlockWeights, device: torch.device) -> bool:
@@ -95,7 +99,7 @@ def product_of_few_rows(rows: FewRows, projection: Projection, tile: FewRowsTile
     """Parts [S, B, N, O] whose sum is the projection: in float32, a single one in x's dtype."""
     weight_OI, x_BNI = projection.weight_OI, rows.x_BNI
     (outputs, inputs), (B, N) = weight_OI.shape, x_BNI.shape[:2]
-    tile = tile or FewRowsTile.choose(inputs, outputs, x_BNI.device)
+    tile = tile or FewRowsTile.choose(inputs, outputs, B * N, x_BNI.device)
     dtype = x_BNI.dtype if tile.parts == 1 else torch.float32
     part_SBNO = torch.empty((tile.parts, B, N, outputs), dtype=dtype, device=x_BNI.device)
     few_rows_kernel[(triton.cdiv(outputs, tile.outputs), tile.parts)](
@@ -119,7 +123,7 @@ def gated_product_of_few_rows(
     divided. ``activation``: silu or gelu_tanh.
     """
     (outputs, inputs), (B, N) = projection.weight_OI.shape, rows.x_BNI.shape[:2]
-    tile = tile or FewRowsTile.choose(inputs, outputs, rows.x_BNI.device)
+    tile = tile or FewRowsTile.choose(inputs, outputs, B * N, rows.x_BNI.device)
     if tile.parts > 1:
         return None
     out_BNO = rows.x_BNI.new_empty((B, N, outputs // 2))
@@ -153,7 +157,7 @@ def rotated_product_of_few_rows(
     k_SGCD, v_SGCD, of_pass = stored
     G, D = k_SGCD.shape[1], k_SGCD.shape[3]
     H = outputs // D - 2 * G
-    tile = tile or FewRowsTile.choose(inputs, outputs, rows.x_BNI.device)
+    tile = tile or FewRowsTile.choose(inputs, outputs, B * N, rows.x_BNI.device, whole=True)
     if tile.parts > 1:
         return None
     q_BNHD = rows.x_BNI.new_empty((B, N, H, D))
@@ -197,7 +201,7 @@ def summed_product_of_few_rows(
     zero.
     """
     (outputs, inputs), (B, N) = projection.weight_OI.shape, x_BNI.shape[:2]
-    tile = tile or FewRowsTile.choose(inputs, outputs, x_BNI.device)
+    tile = tile or FewRowsTile.choose(inputs, outputs, B * N, x_BNI.device)
     blocks = triton.cdiv(outputs, tile.outputs)
     part_SKO = torch.empty((tile.parts, B * N, outputs), dtype=torch.float32, device=x_BNI.device)
     square_QK = torch.empty((blocks, B * N), dtype=torch.float32, device=x_BNI.device)
@@ -239,10 +243,11 @@ def of_norm(rows: FewRows) -> dict[str, int]:
 
 def options(rows: FewRows, projection: Projection, tile: FewRowsTile) -> dict[str, Any]:
     """What every such kernel is launched with."""
+    # tensor cores take 16, and with 64 outputs are not slower with 32
+    least = 16 if tile.outputs < 64 else 32
     return {
         "BIASED": projection.bias_O is not None,
-        # tensor cores take 16
-        "BLOCK_K": max(16, triton.next_power_of_2(rows.x_BNI.shape[0] * rows.x_BNI.shape[1])),
+        "BLOCK_K": max(least, triton.next_power_of_2(rows.x_BNI.shape[0] * rows.x_BNI.shape[1])),
         "BLOCK_O": tile.outputs,
         "BLOCK_I": tile.inputs,
         "AHEAD": tile.ahead,
