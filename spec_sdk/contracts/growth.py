@@ -45,10 +45,10 @@ class Growth(Plugin, ABC):
         """The shape of the trees of :meth:`grow`, where it is the same whatever the logits. They may then be drafted
         without asking the host between levels.
 
-        A node's children are its most probable tokens, as :meth:`DraftLogits.top` gives them, or one drawn token, which
-        ``grow`` then takes from :attr:`DraftLogits.drawn_K`; each level but the last is fed whole, in the order of
-        creation. None, the default: it hangs on the logits. ``max_nodes``: as of the tree that is grown. Not inherited
-        by a class that has its own ``grow``.
+        A node's children are its most probable tokens, as :meth:`DraftLogits.top` gives them, or drawn ones, all
+        different, which ``grow`` then takes from :attr:`DraftLogits.drawn_KW`; each level but the last is fed whole, in
+        the order of creation. None, the default: it hangs on the logits. ``max_nodes``: as of the tree that is grown.
+        Not inherited by a class that has its own ``grow``.
         """
         return None
 

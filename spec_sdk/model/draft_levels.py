@@ -4,13 +4,15 @@ A level by itself costs an upload, a launch, and a read that waits for the devic
 picked where its logits are, and written into the inputs of the next pass; so the levels are one program, which a graph
 may capture, and are read once.
 
-Legend: B requests, K nodes of a level, W children of each, X nodes of all levels, R tokens that can be drafted.
+Legend: B requests, K nodes of a level, W children of each, X nodes of all levels, P of them with children and the
+root, R tokens that can be drafted.
 """
 
 from __future__ import annotations
 
 import functools
-import math
+import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -51,8 +53,8 @@ class TreeShape:
     """The shape of a tree that is known before anything is drafted.
 
     ``widths``: children of every node, level by level. They are its most probable tokens, the likeliest first; or,
-    with a ``draw_temperature``, every node has one, drawn with replacement by the request's sampling from logits that
-    are divided by it first.
+    with a ``draw_temperature``, drawn by the request's sampling, all different, from logits that are divided by it
+    first.
     """
 
     widths: tuple[int, ...]
@@ -62,11 +64,17 @@ class TreeShape:
     def drawn(self) -> bool:
         return self.draw_temperature is not None
 
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """How many there are of each level below the root."""
+        return tuple(itertools.accumulate(self.widths, operator.mul))
+
 
 @dataclass(frozen=True)
 class DraftedLevel:
     """The children of all K nodes of a level: their tokens [K, W], int64, in host memory. Of chosen ones also the
-    log-probabilities [K, W], float32, there; of drawn ones the nodes' logits [K, R], where the model left them.
+    log-probabilities [K, W], float32, there; of drawn ones, in the order of drawing, the nodes' logits [K, R], where
+    the model left them. -1 stands for a token that could not be drawn: there was none left, or logits are unusable.
     """
 
     token_KW: torch.Tensor
@@ -80,7 +88,8 @@ class DraftLevels:
 
     ``root_BR``: logits after each request's last token. ``limit``: only the first so many of the R are drafted.
     ``inputs``: of the passes that feed the levels but the last, whose tokens are not known; host integers. ``draw_BX``
-    float64, where children are drawn: a random number for each level, and last the temperature; else [B, 0].
+    float64, where children are drawn: a random number for each node, level by level, and last the temperature; else
+    [B, 0].
     """
 
     shape: TreeShape
@@ -134,8 +143,8 @@ class DraftLevels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Pick and feed level after level; ``logits_of`` a pass are [B, K, R]. Waits for nothing.
 
-        Returns of all nodes, level by level, the tokens, int64 [B, X], -1 for one drawn from unusable logits; and
-        before them the log-probabilities, float32 [B, X], or the logits that they were drawn from, [B, X, R].
+        Returns of all nodes, level by level, the tokens, int64 [B, X], -1 for those that could not be drawn; and before
+        them the log-probabilities, float32 [B, X], or the logits that they were drawn from, [B, P, R].
         ``token_R``: the tokens that the logits are of; None: 0 … R − 1.
         """
         logits_XR, values, tokens = self.root_BR, list[torch.Tensor](), list[torch.Tensor]()
@@ -143,8 +152,8 @@ class DraftLevels:
         for level, width in enumerate(self.shape.widths):
             logits_XR = logits_XR[:, : self.limit]
             if self.shape.drawn:
-                values.append(logits_XR[:, None])
-                place_BX = self._drawn(logits_XR, level)[:, None]
+                values.append(logits_XR.view(B, -1, logits_XR.shape[1]))
+                place_BX = self._drawn(logits_XR, level).view(B, -1)
             else:
                 logprob_XW, place_XW = ops.top_log_probabilities(logits_XR, width)
                 values.append(logprob_XW.view(B, -1))
@@ -157,18 +166,36 @@ class DraftLevels:
                 logits_XR = logits_of(inputs).flatten(0, 1)
         return torch.cat(values, 1), torch.cat(tokens, 1)
 
-    def _drawn(self, logits_BR: torch.Tensor, level: int) -> torch.Tensor:
-        """A token of each row, int64 [B]."""
+    def _drawn(self, logits_KR: torch.Tensor, level: int) -> torch.Tensor:
+        """Children [K, W] of all requests' nodes of a level, int64: each is drawn from what those before it leave."""
         assert self.shape.draw_temperature is not None
-        score_BR = logits_BR.float() / self.shape.draw_temperature
+        nodes, width = self.shape.nodes, self.shape.widths[level]
+        first, count = sum(nodes[:level]), nodes[level]
+        uniform_KW = self.draw_BX[:, first : first + count].reshape(-1, width)
         temperature_B1 = self.draw_BX[:, -1:].float().clamp_min(torch.finfo(torch.float32).tiny)
-        distance_BR = score_BR - score_BR.amax(-1, keepdim=True)
-        return draw_rows((distance_BR / temperature_B1).softmax(-1), self.draw_BX[:, level])
+        temperature_K1 = temperature_B1.repeat_interleave(count // width, 0)
+        score_KR = logits_KR.float() / self.shape.draw_temperature
+        left_KR = ((score_KR - score_KR.amax(-1, keepdim=True)) / temperature_K1).softmax(-1)
+        drawn = list[torch.Tensor]()
+        for child in range(width):
+            drawn.append(draw_rows(left_KR, uniform_KW[:, child]))
+            if child < width - 1:
+                left_KR = left_KR.scatter(1, drawn[-1].clamp_min(0)[:, None], 0.0)
+        return torch.stack(drawn, 1)
 
-    def split(self, values_X: torch.Tensor, token_X: torch.Tensor) -> list[DraftedLevel]:
+    def split(self, values: torch.Tensor, token_X: torch.Tensor) -> list[DraftedLevel]:
         """What :meth:`run` gives of one request's nodes, by level."""
-        counts = [math.prod(self.shape.widths[: level + 1]) for level in range(len(self.shape.widths))]
-        parts = zip(self.shape.widths, torch.split(values_X, counts), torch.split(token_X, counts), strict=True)
+        counts = list(self.shape.nodes)
+        tokens = [
+            token.view(-1, width) for width, token in zip(self.shape.widths, torch.split(token_X, counts), strict=True)
+        ]
         if self.shape.drawn:
-            return [DraftedLevel(token[:, None], logits_KR=logits_KR) for _, logits_KR, token in parts]
-        return [DraftedLevel(token.view(-1, width), logprob_KW=value.view(-1, width)) for width, value, token in parts]
+            of_parents = torch.split(values, [1, *counts[:-1]])
+            return [
+                DraftedLevel(token_KW, logits_KR=logits_KR)
+                for token_KW, logits_KR in zip(tokens, of_parents, strict=True)
+            ]
+        of_nodes = torch.split(values, counts)
+        return [
+            DraftedLevel(token_KW, value.view_as(token_KW)) for token_KW, value in zip(tokens, of_nodes, strict=True)
+        ]

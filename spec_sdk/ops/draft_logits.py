@@ -3,7 +3,7 @@
 An output head over some of the vocabulary's tokens gives a logit for each of these, and they stay so few: which tokens
 they are of is said beside them. Rows over the whole vocabulary are made only where somebody asks for them.
 
-Legend: K nodes, R tokens that can be drafted, V vocabulary, W tokens kept of a node.
+Legend: K nodes, R tokens that can be drafted, V vocabulary, W tokens kept or drawn of a node.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ class DraftLogits:
     """Logits ``logits_KR`` of K nodes, on the draft model's device.
 
     ``token_R``: the tokens that they are of, all different, int64 on the same device; None: the tokens 0 … R − 1. Other
-    tokens of the ``vocabulary`` cannot be drafted. ``ops``: what finds the most probable ones. ``drawn_K``: a token of
-    each node's distribution, where one is drawn already, with replacement, by the request's sampling and its next
-    random number; ``probability_K``: how probable that was, where it is known.
+    tokens of the ``vocabulary`` cannot be drafted. ``ops``: what finds the most probable ones. ``drawn_KW``: tokens of
+    each node's distribution, where they are drawn already, all different, one after the other by the request's sampling
+    and its next random numbers; ``probability_K``: how probable the first one was, where it is known.
     """
 
     logits_KR: torch.Tensor
     token_R: torch.Tensor | None
     vocabulary: int
     ops: Ops = field(default_factory=Ops, repr=False, compare=False)
-    drawn_K: tuple[int, ...] | None = None
+    drawn_KW: tuple[tuple[int, ...], ...] | None = None
     probability_K: tuple[float, ...] | None = None
 
     @staticmethod

@@ -113,7 +113,7 @@ class GrownLevel:
 @dataclass(frozen=True)
 class GrownPaths:
     """The logits of a root, K = 1, and the levels behind it that were fed, maybe none. Where a chain was drawn, logits
-    have :attr:`DraftLogits.drawn_K`, of the last level too.
+    have :attr:`DraftLogits.drawn_KW`, of the last level too.
 
     ``state_XM``: of a head, what the root and the nodes feed their children.
     """

@@ -121,13 +121,13 @@ def check_grown_paths(executor: Executor, tolerance: float, rng: random.Random, 
             off, most = float((of_own - of_passes).abs().max()), tolerance * float(of_passes.abs().max())
             # a comparison with NaN is false
             assert off <= most, f"{where}: level {number} of a tree that grows in one call is off by {off:.1e}"
-            if paths.draws is not None and found.drawn_K is not None:
+            if paths.draws is not None and found.drawn_KW is not None:
                 check_drawn(found, paths.draws, paths.draws.uniforms[number], where)
 
 
 def check_drawn(logits: DraftLogits, draws: PathDraws, uniform: float, where: str) -> None:
     """The token of a level's one node is the one that ``uniform`` draws, and as probable as it says."""
-    (token,), (probability,) = logits.drawn_K or (-1,), logits.probability_K or (0.0,)
+    ((token,),), (probability,) = logits.drawn_KW or ((-1,),), logits.probability_K or (0.0,)
     temperature = draws.temperature * draws.shaping.temperature
     p_V = (logits.full_KV[0, : draws.vocabulary].cpu().double() / temperature).softmax(-1)
     last = float(p_V.cumsum(0)[token])

@@ -196,13 +196,15 @@ LEVELS = (
     ("sd_chain", ()),
     ("easyspec_chain", ("drafter.growth=static", "drafter.widths=[2,1]")),
     ("sd_chain", SAMPLED),
+    ("sd_chain", (*SAMPLED, "verifier=multi_step", "drafter.width=3")),
     ("sd_chain", (*SAMPLED, "drafter.temperature=0.7")),
+    ("easyspec_chain", (*SAMPLED, "verifier=multi_step", "drafter.growth=static", "drafter.widths=[2,2,1]")),
     ("sd_chain", ("drafter.growth=dynamic", "drafter.max_nodes=4")),
 )
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides"), [*LEVELS[:3], *(pytest.param(*case, marks=pytest.mark.full) for case in LEVELS[3:])]
+    ("name", "overrides"), [*LEVELS[:4], *(pytest.param(*case, marks=pytest.mark.full) for case in LEVELS[4:])]
 )
 def test_draft_levels_are_one_launch(
     name: str, overrides: tuple[str, ...], checkpoint: Path, interpreted_gpu: None
@@ -221,6 +223,16 @@ def test_draft_levels_are_one_launch(
     for one, other in deep:
         assert other["host_reads"] >= 1 + one["budget"] > one["host_reads"]
     assert {2} <= {one["host_reads"] for one, _ in deep} <= {2, 3}, "of requests that are granted the same depth"
+
+
+def test_where_tokens_run_out_levels_are_drawn_one_by_one(checkpoint: Path, interpreted_gpu: None) -> None:
+    """At so low a temperature that one token has all the mass: by the same random numbers, so with the same tokens."""
+    options = (*DRAFTING, *SAMPLED, "sampling.temperature=1e-5", "verifier=multi_step", "drafter.width=3")
+    expected, known = answers(pipeline(checkpoint, "sd_chain", *options), PROMPTS[:2], 2, 8)
+    found, cycles = answers(pipeline(checkpoint, "sd_chain", *options, "backend.compile=true"), PROMPTS[:2], 2, 8)
+    assert found == expected
+    assert [cycle["level_sizes"] for cycle in cycles] == [cycle["level_sizes"] for cycle in known]
+    assert {size for cycle in cycles for size in cycle["level_sizes"]} < {1, 2, 3}
 
 
 @pytest.mark.parametrize(

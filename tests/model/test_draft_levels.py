@@ -6,6 +6,7 @@ Legend: K nodes of a level.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
 import pytest
@@ -18,6 +19,7 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerPara
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops, host_reads
+from spec_sdk.ops.residual import without
 from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
@@ -80,31 +82,58 @@ def test_levels_at_once_are_those_of_one_after_the_other(widths: tuple[int, ...]
             torch.testing.assert_close(one.logits_KR, other.logits_KR, atol=1e-4, rtol=1e-4)
 
 
-def test_drawn_chains_have_the_tokens_that_a_sampler_draws() -> None:
-    """With the same random numbers, at a temperature of each request's own, from logits divided by the draft's."""
-    session, slots, tempered = captured(), list(PROMPTS), 0.8
+@pytest.mark.parametrize("widths", [(1, 1, 1), (3, 1, 1), (3, 2, 1), (1, 2)])
+def test_drawn_trees_have_the_tokens_that_a_sampler_draws(widths: tuple[int, ...]) -> None:
+    """With the same random numbers, at a temperature of each request's own, from logits divided by the draft's; those
+    of one node without replacement.
+    """
+    session, slots, tempered, shape = captured(), list(PROMPTS), 0.8, TreeShape(widths, 0.8)
     for slot, prompt in PROMPTS.items():
         session.prefill(slot, prompt)
     roots = session.feed(slots, [[PENDING]] * 2)
     rng = torch.Generator().manual_seed(5)
     seen = set()
     for _ in range(4):
-        draws = [[*torch.rand(3, generator=rng, dtype=torch.float64).tolist(), t] for t in (1.0, 0.3)]
-        drafted = session.draft_levels(slots, TreeShape((1, 1, 1), tempered), roots, session.vocabulary, draws)
+        count = sum(shape.nodes)
+        draws = [[*torch.rand(count, generator=rng, dtype=torch.float64).tolist(), t] for t in (1.0, 0.3)]
+        drafted = session.draft_levels(slots, shape, roots, session.vocabulary, draws)
         assert drafted is not None
         for levels, (*uniforms, temperature) in zip(drafted, draws, strict=True):
             sampler = ExactSampler(ExactConfig("torch"), SamplingParams(temperature=temperature))
-            for level, uniform in zip(levels, uniforms, strict=True):
-                assert level.logits_KR is not None and level.token_KW.shape == (1, 1)
-                distribution = sampler.distribution(level.logits_KR[0] / tempered)
-                assert int(level.token_KW) == sampler.draw_from(distribution, uniform)
-            seen.add(tuple(int(level.token_KW) for level in levels))
-        # each level's logits are those after the token before
-        (fed,) = session.grow(slots[:1], [chain([int(level.token_KW) for level in drafted[0][:1]])], [1])
+            numbers, nodes = iter(uniforms), 1
+            for level, width in zip(levels, widths, strict=True):
+                assert level.logits_KR is not None and level.token_KW.shape == (nodes, width)
+                for logits_R, tokens in zip(level.logits_KR, level.token_KW.tolist(), strict=True):
+                    left_V = sampler.distribution(logits_R / tempered).q_V
+                    for token in tokens:
+                        assert token == sampler.draw(left_V, next(numbers))
+                        left_V = without(left_V, token)
+                nodes *= width
+            assert next(numbers, None) is None
+            seen.add(tuple(token for level in levels for token in level.token_KW.flatten().tolist()))
+        # each level's logits are those after the tokens before
+        first = TreeBuilder(PENDING)
+        for token in drafted[0][0].token_KW.flatten().tolist():
+            first.add(0, token, "chosen")
+        (fed,) = session.grow(slots[:1], [first], [widths[0]])
         second = drafted[0][1].logits_KR
         assert second is not None
         torch.testing.assert_close(fed.logits_KR, second, atol=1e-4, rtol=1e-4)
     assert len(seen) > 4
+
+
+def test_what_cannot_be_drawn_is_told() -> None:
+    """At a temperature so low that one token has all the mass, and from logits that are no numbers."""
+    session = captured()
+    session.prefill(0, PROMPTS[0])
+    roots = session.feed([0], [[PENDING]])
+    drafted = session.draft_levels([0], TreeShape((2, 1), 1.0), roots, session.vocabulary, [[0.5] * 4 + [1e-30]])
+    assert drafted is not None
+    first, second = drafted[0][0].token_KW[0].tolist()
+    assert first == int(roots[0].logits_KR.argmax()) and second == -1
+    unusable = [replace(roots[0], logits_KR=torch.full_like(roots[0].logits_KR, torch.nan))]
+    drafted = session.draft_levels([0], TreeShape((2, 1), 1.0), unusable, session.vocabulary, [[0.5] * 4 + [1.0]])
+    assert drafted is not None and drafted[0][0].token_KW.tolist() == [[-1, -1]]
 
 
 def test_a_capture_serves_one_shape() -> None:
@@ -124,13 +153,6 @@ def test_a_capture_serves_one_shape() -> None:
     # at 100 nearly even
     assert abs(found[2][0] - 0.9 * session.vocabulary) < 0.1 * session.vocabulary
     assert found[2] != found[0]
-
-
-def chain(tokens: list[int]) -> TreeBuilder:
-    tree = TreeBuilder(PENDING)
-    for node, token in enumerate(tokens):
-        tree.add(node, token, "chosen")
-    return tree
 
 
 def test_where_levels_are_not_one_launch() -> None:

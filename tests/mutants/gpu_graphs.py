@@ -17,7 +17,7 @@ IN_PASS, LEVELS = PACKAGE + "verdicts_in_pass.py", "spec_sdk/model/draft_levels.
 DECIDED = f"{OF_TABLES}::test_decisions_of_a_pass_are_those_after_it"
 OF_LEVELS = "tests/model/test_draft_levels.py"
 OF_CAPTURES = "tests/model/test_graph_capture.py"
-DRAWN = f"{OF_LEVELS}::test_drawn_chains_have_the_tokens_that_a_sampler_draws"
+DRAWN = f"{OF_LEVELS}::test_drawn_trees_have_the_tokens_that_a_sampler_draws"
 AT_ONCE = f"{OF_LEVELS}::test_levels_at_once_are_those_of_one_after_the_other"
 
 AHEAD, OF_AHEAD = "spec_sdk/engine/pass_ahead.py", "tests/engine/test_pass_ahead.py"
@@ -302,16 +302,30 @@ GPU_GRAPHS = (
     Mutant(
         "levels: all requests are drawn at the first one's temperature",
         LEVELS,
-        "temperature_B1 = self.draw_BX[:, -1:]",
-        "temperature_B1 = self.draw_BX[:1, -1:]",
+        "temperature_K1 = temperature_B1.repeat_interleave(",
+        "temperature_K1 = temperature_B1[:1].expand_as(temperature_B1).repeat_interleave(",
         (DRAWN,),
     ),
     Mutant(
         "levels: one random number for all of them",
         LEVELS,
-        "self.draw_BX[:, level])",
-        "self.draw_BX[:, 0])",
+        "self.draw_BX[:, first : first + count]",
+        "self.draw_BX[:, :1].expand(-1, count)",
         (DRAWN,),
+    ),
+    Mutant(
+        "levels: a drawn token is left for the draws behind it",
+        LEVELS,
+        "            if child < width - 1:\n",
+        "            if False:\n",
+        (DRAWN,),
+    ),
+    Mutant(
+        "levels: a tree that ran out of tokens is taken for whole",
+        "plugins/drafters/spec_sdk_drafters/levels_at_once.py",
+        "    if any(min(tokens) < 0 for tokens in drawn_KW):\n        return None\n",
+        "",
+        ("tests/kernels/test_captured_pipelines.py::test_where_tokens_run_out_levels_are_drawn_one_by_one",),
     ),
     Mutant(
         "levels: a capture serves trees of another draft temperature",
@@ -330,7 +344,7 @@ GPU_GRAPHS = (
     Mutant(
         "levels: random numbers that no launch took are gone",
         "plugins/drafters/spec_sdk_drafters/growing_drafter.py",
-        "                    request.rng.set_state(state)\n",
+        "                    requests[i].rng.set_state(state)\n",
         "                    pass\n",
         ("tests/kernels/test_captured_pipelines.py::test_draft_levels_are_one_launch",),
     ),

@@ -74,10 +74,10 @@ def check_the_same(make: Callable[[], Session], fed: Callable[[Session, int], Fe
                 row_V = logits.within(vocabulary).full_KV[0]
                 (q_V,) = sampler.probabilities(tempered(row_V, draws.temperature)[None])
                 token = sampler.draw(q_V, uniform)
-                assert found.drawn_K == (token,)
+                assert found.drawn_KW == ((token,),)
                 assert (found.probability_K or (0,))[0] == pytest.approx(float(q_V[token]), rel=1e-5)
                 own = found.within(vocabulary)
-                assert own.drawn_K == (token,)
+                assert own.drawn_KW == ((token,),)
                 assert torch.equal(DraftDistribution(own.row(0), row_of).logits_V, row_V)
                 if number + 1 < len(draws.uniforms):
                     level = grown.levels[number]
@@ -122,7 +122,7 @@ def test_what_cannot_be_drawn() -> None:
     draws = PathDraws((0.5, 0.5), PARAMS[0], 1.0, executor.vocabulary)
     # at temperature 0 whoever asks decides among equals
     greedy = replace(draws, shaping=SamplingParams())
-    assert Session(executor).feed_and_grow(0, [5], ProbablePaths.drawn(greedy)).root.drawn_K is None
+    assert Session(executor).feed_and_grow(0, [5], ProbablePaths.drawn(greedy)).root.drawn_KW is None
     executor.decoder.final_norm_M.fill_(torch.nan)
     with pytest.raises(UnusableLogits):
         Session(executor).feed_and_grow(0, [5], ProbablePaths.drawn(draws))

@@ -70,7 +70,7 @@ class GrowingDrafter(Drafter):
     ) -> list[list[DraftedLevel]] | None:
         """All levels of trees of one shape, of each request, from the logits of its root; None, the default, where the
         model is fed level by level. ``draws``: of each request, where children are drawn, a random number for each
-        level and its temperature.
+        node, level by level, and its temperature.
         """
         return None
 
@@ -159,7 +159,7 @@ class GrowingDrafter(Drafter):
         uniforms = uniforms_of(request, len(shape.widths))
         draws = PathDraws(tuple(uniforms), recipe.shaping, shape.draw_temperature, self.vocabulary)
         grown = self.grown_paths(request, ProbablePaths.drawn(draws))
-        if grown is None or grown.root.drawn_K is None:
+        if grown is None or grown.root.drawn_KW is None:
             request.rng.set_state(state)
         return grown
 
@@ -200,18 +200,23 @@ class GrowingDrafter(Drafter):
             together = [requests[i] for i in index]
             drawing = together if shape.drawn else []
             states = [request.rng.get_state() for request in drawing]
-            draws = [draws_of(request, len(shape.widths)) for request in drawing]
+            draws = [draws_of(request, sum(shape.nodes)) for request in drawing]
             drafted = self.levels_at_once(together, shape, [roots[i] for i in index], draws)
-            if drafted is None:
-                for request, state in zip(drawing, states, strict=True):
-                    request.rng.set_state(state)
-                continue
-            for i, levels in zip(index, drafted, strict=True):
-                known[i] = levels, of_request(requests[i].id, self._known_logits, levels)
+            if drafted is not None:
+                for i, levels in zip(index, drafted, strict=True):
+                    if (logits := of_request(requests[i].id, self._known_logits, levels)) is not None:
+                        known[i] = levels, logits
+            # the others draw the same again, level by level
+            for i, state in zip(index, states, strict=False):
+                if i not in known:
+                    requests[i].rng.set_state(state)
         return known
 
-    def _known_logits(self, levels: Sequence[DraftedLevel]) -> list[DraftLogits]:
-        return [known_logits(level, self.vocabulary) for level in levels]
+    def _known_logits(self, levels: Sequence[DraftedLevel]) -> list[DraftLogits] | None:
+        """None for a tree that has not all the nodes of its shape."""
+        logits = [known_logits(level, self.vocabulary) for level in levels]
+        complete = [one for one in logits if one is not None]
+        return complete if len(complete) == len(logits) else None
 
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:

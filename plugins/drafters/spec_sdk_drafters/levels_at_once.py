@@ -34,24 +34,28 @@ class KnownTops(DraftLogits):
         raise PluginFault("a growth of a fixed shape asked for whole rows of logits, not for children")
 
 
-def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits:
-    """A level as a growth is given it. Raises UnusableLogits where the device could not draw."""
+def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits | None:
+    """A level as a growth is given it; None where some node had fewer tokens than were to be drawn. Raises
+    UnusableLogits where the device could not draw.
+    """
     if level.logits_KR is None:
         return KnownTops(torch.empty((len(level.token_KW), 0)), None, vocabulary, level=level)
-    drawn_K = level.token_KW[:, 0].tolist()
-    if min(drawn_K) < 0:
+    drawn_KW = tuple(map(tuple, level.token_KW.tolist()))
+    if any(first < 0 for first, *_ in drawn_KW):
         raise UnusableLogits(0)
-    return DraftLogits(level.logits_KR, None, vocabulary, drawn_K=tuple(drawn_K))
+    if any(min(tokens) < 0 for tokens in drawn_KW):
+        return None
+    return DraftLogits(level.logits_KR, None, vocabulary, drawn_KW=drawn_KW)
 
 
-def draws_of(request: Request, levels: int) -> list[float]:
-    """A random number for each level, the request's next, and its temperature."""
-    return [*uniforms_of(request, levels), request.sampler.params.temperature]
+def draws_of(request: Request, draws: int) -> list[float]:
+    """A random number for each of so many draws, the request's next, and its temperature."""
+    return [*uniforms_of(request, draws), request.sampler.params.temperature]
 
 
-def uniforms_of(request: Request, levels: int) -> list[float]:
-    """The request's next random numbers, one for each level."""
-    return [next_uniform(request.rng) for _ in range(levels)]
+def uniforms_of(request: Request, draws: int) -> list[float]:
+    """The request's next random numbers, one for each draw."""
+    return [next_uniform(request.rng) for _ in range(draws)]
 
 
 def grow_known(draft: GrowingDraft, levels: Sequence[DraftedLevel], known: Sequence[DraftLogits]) -> None:

@@ -8,6 +8,7 @@ from spec_sdk.contracts import DraftLogits, Growing, Growth, Request, TreeShape
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
 from spec_sdk_growth.options import (
+    affordable_widths,
     check_draws,
     children_of,
     children_option,
@@ -43,7 +44,9 @@ class AutoGrowth(Growth):
 
     def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape | None:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
-        return None if self.branches else shape_of([1] * depth, children, self.config.temperature)
+        if self.branches and children == "top_k":
+            return None
+        return shape_of(affordable_widths([self.config.width, 1], depth, max_nodes), children, self.config.temperature)
 
     def kept_paths(self, request: Request) -> int | None:
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)

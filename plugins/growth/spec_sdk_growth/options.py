@@ -95,13 +95,13 @@ def children_of(option: str, greedy: bool, branches: bool, prunes: bool) -> Chil
 
 
 def shape_of(widths: Sequence[int], children: Children, temperature: float) -> TreeShape | None:
-    """The shape of a tree of these widths, whatever its logits; None where draws may coincide or run out.
+    """The shape of a tree of these widths, whatever its logits; None where draws may coincide.
 
     ``temperature``: of draws.
     """
     if children == "top_k":
         return TreeShape(tuple(widths))
-    return TreeShape(tuple(widths), temperature) if children == "with_replacement" and max(widths) == 1 else None
+    return None if children == "with_replacement" and max(widths) > 1 else TreeShape(tuple(widths), temperature)
 
 
 def affordable_widths(widths: Sequence[int], depth: int, max_nodes: int) -> list[int]:

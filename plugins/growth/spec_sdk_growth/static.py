@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spec_sdk.contracts import LARGEST_TREE, DraftLogits, Growing, Growth, Request, Sampler, TreeShape, option
 from spec_sdk.errors import UserError
 from spec_sdk.ops.host_reads import count as count_read
-from spec_sdk.tree import DraftDistribution, TreeBuilder
+from spec_sdk.tree import DraftDistribution, DrawKind, TreeBuilder
 from spec_sdk_growth.options import (
     Children,
     affordable_widths,
@@ -99,8 +99,8 @@ def grow_static(
                 for token in [token for token, left in zip(tokens, left_W, strict=True) if left]:
                     fed.add(node, token, "chosen", drafter=drafter)
         else:
-            if logits.drawn_K is not None:
-                _add_drawn(fed, frontier, logits, logits.drawn_K, temperature, request, drafter)
+            if logits.drawn_KW is not None:
+                _add_drawn(fed, frontier, logits, logits.drawn_KW, temperature, children, request, drafter)
             else:
                 count_read()
                 for k, node in enumerate(frontier):
@@ -122,17 +122,19 @@ def _add_drawn(
     fed: TreeBuilder,
     frontier: Sequence[int],
     logits: DraftLogits,
-    drawn_K: Sequence[int],
+    drawn_KW: Sequence[Sequence[int]],
     temperature: float,
+    kind: DrawKind,
     request: Request,
     drafter: str,
 ) -> None:
-    """Add the children that were drawn already, one of each node."""
-    for k, (node, token) in enumerate(zip(frontier, drawn_K, strict=True)):
+    """Add the children that were drawn already."""
+    for k, (node, tokens) in enumerate(zip(frontier, drawn_KW, strict=True)):
         distribution = _distribution(logits, k, temperature, request)
         if logits.probability_K is not None:
-            distribution.known[token] = logits.probability_K[k]
-        fed.add(node, token, "with_replacement", distribution, drafter)
+            distribution.known[tokens[0]] = logits.probability_K[k]
+        for token in tokens:
+            fed.add(node, token, kind, distribution, drafter)
 
 
 def _draw_children(

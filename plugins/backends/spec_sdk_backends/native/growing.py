@@ -185,10 +185,10 @@ class NativePathGrower(LaidOut):
             own = slice(first, first + nodes)
             logits_KR = logits_XR[own]
             if draws is not None:
-                drawn_K, probability_K = tuple(token_XW[own, 0].tolist()), tuple(probability[own])
-                if min(drawn_K) < 0:
+                drawn_KW, probability_K = tuple(map(tuple, token_XW[own, :1].tolist())), tuple(probability[own])
+                if min(drawn_KW) < (0,):
                     raise UnusableLogits(0)
-                return DraftLogits(logits_KR, token_R, vocabulary, drawn_K=drawn_K, probability_K=probability_K)
+                return DraftLogits(logits_KR, token_R, vocabulary, drawn_KW=drawn_KW, probability_K=probability_K)
             return ToppedLogits(logits_KR, token_R, vocabulary, logprob_KW=logprob_XW[own], token_KW=token_XW[own])
 
         grown, first = list[GrownLevel](), 1
