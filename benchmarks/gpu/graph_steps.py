@@ -3,7 +3,8 @@
 - ``lists``: one list of visible key blocks for all layers and heads of a pass over a tree, against programs that each
   look for themselves;
 - ``levels``: a drafted chain as one launch with one read, against a launch and a read for every level, on a model of
-  the 1B shape that drafts;
+  the 1B shape that drafts; ``drawn_levels``: the same of paths that are drawn and part at the root, the draws by a
+  sampler where they are made level by level;
 - ``verdict``: the verdict on a drawn chain inside the graph of its pass, against the same two launches after it, with
   the read of the verdict, which ends a step; the engine's own cycle both ways besides (``backend.verdicts``);
 - ``recovery``: attention-level speculation with the block's rest beside the rest of attention, and a recovery that
@@ -25,7 +26,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ import torch
 from benchmarks.gpu.headline import SameTree, as_ms, fitting, random_tree, waiting, wall_s
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES, random_decoder
-from spec_sdk.contracts import PassInputs, PassPlan, RequestState, SamplingParams, TreeShape
+from spec_sdk.contracts import DraftLogits, PassInputs, PassPlan, RequestState, SamplingParams, TreeShape
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.executor import PassOutput
 from spec_sdk.model.graph_executor import Capture, GraphExecutor, power_of_two
@@ -48,11 +49,14 @@ from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
 from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 
 SCHEMA_VERSION = 1
-PARTS = ("levels", "verdict", "recovery", "lists")
+PARTS = ("levels", "drawn_levels", "verdict", "recovery", "lists")
 DEPTH = 5
 """Levels of the drafted chain."""
+PATHS = 4
+"""Of the drawn tree."""
 WIDE = 64
 """Nodes of a larger tree, of which only the host's preparations are timed."""
 WARM_UPS = 3
@@ -183,7 +187,6 @@ def cycle_times(
 ) -> tuple[list[int], float]:
     """What the engine answers over the same drawn chain, which costs nothing to draft; median seconds of a cycle."""
     from spec_sdk_backends.triton_ops import TritonOps
-    from spec_sdk_samplers.exact import ExactConfig, ExactSampler
     from spec_sdk_verifiers.multi_step import MultiStep
 
     ops = TritonOps(decides_in_pass=decides_in_pass)
@@ -211,35 +214,78 @@ def cycle_times(
     return list(request.tokens), statistics.median(seconds)
 
 
-def of_levels(device: torch.device, shape: str, rounds: int) -> dict[str, Any]:
-    from spec_sdk_backends.fused_decoder import FusedDecoder
-    from spec_sdk_backends.triton_ops import TritonOps
+class Drafting:
+    """A model that drafts behind a prompt, both ways."""
 
-    dtype, ops = torch.bfloat16 if device.type == "cuda" else torch.float32, TritonOps()
-    decoder = FusedDecoder(random_decoder(shape, device, dtype, ops))
-    session = Session(GraphExecutor(decoder, ops, capture_on(device)))
-    prompt = torch.randint(decoder.vocabulary, (512 if device.type == "cuda" else 24,)).tolist()
-    session.prefill(0, prompt[:-1])
-    (root,) = session.feed([0], [prompt[-1:]])
-    levels = TreeShape((1,) * DEPTH)
+    def __init__(self, device: torch.device, shape: str) -> None:
+        from spec_sdk_backends.fused_decoder import FusedDecoder
+        from spec_sdk_backends.triton_ops import TritonOps
 
-    def at_once() -> list[int]:
-        drafted = session.draft_levels([0], levels, [root], decoder.vocabulary)
+        self.device, self.shape, ops = device, shape, TritonOps()
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        decoder = FusedDecoder(random_decoder(shape, device, dtype, ops))
+        self.session = Session(GraphExecutor(decoder, ops, capture_on(device)))
+        prompt = torch.randint(decoder.vocabulary, (512 if device.type == "cuda" else 24,)).tolist()
+        self.session.prefill(0, prompt[:-1])
+        (self.root,) = self.session.feed([0], [prompt[-1:]])
+        self._pending = prompt[-1]
+
+    def at_once(self, shape: TreeShape, draws: Sequence[float] = ()) -> list[int]:
+        drafted = self.session.draft_levels([0], shape, [self.root], self.session.vocabulary, [draws])
         assert drafted is not None
-        return [int(level.token_KW) for level in drafted[0]]
+        return [token for level in drafted[0] for token in level.token_KW.flatten().tolist()]
 
-    def one_by_one() -> list[int]:
-        tree, logits = TreeBuilder(prompt[-1]), root
-        for level in range(DEPTH):
+    def one_by_one(self, widths: Sequence[int], children: Callable[[DraftLogits, int], list[list[int]]]) -> list[int]:
+        """``children``: so many tokens of each node of a level."""
+        tree, logits, frontier = TreeBuilder(self._pending), self.root, [0]
+        for level, width in enumerate(widths):
             if level:
-                (logits,) = session.grow([0], [tree], [1])
-            tree.add(level, int(logits.top(1)[1]), "chosen")
+                (logits,) = self.session.grow([0], [tree], [len(frontier)])
+            pairs = zip(frontier, children(logits, width), strict=True)
+            frontier = [tree.add(node, token, "chosen") for node, tokens in pairs for token in tokens]
         return tree.token[1:]
 
-    runs: dict[str, Callable[[], object]] = {"level by level": one_by_one, "at once": at_once}
+    def timed(self, runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
+        wall = as_ms(wall_s(runs, waiting(self.device), rounds))
+        return {"shape": SHAPES[self.shape][0], "depth": DEPTH, "wall_ms": wall}
+
+
+def of_levels(device: torch.device, shape: str, rounds: int) -> dict[str, Any]:
+    drafting, widths = Drafting(device, shape), (1,) * DEPTH
+
+    def at_once() -> list[int]:
+        return drafting.at_once(TreeShape(widths))
+
+    def one_by_one() -> list[int]:
+        return drafting.one_by_one(widths, lambda logits, width: logits.top(width)[1].tolist())
+
     same = one_by_one() == at_once()
-    wall = as_ms(wall_s(runs, waiting(device), rounds))
-    return {"shape": SHAPES[shape][0], "depth": DEPTH, "same": same, "wall_ms": wall}
+    return {"same": same, **drafting.timed({"level by level": one_by_one, "at once": at_once}, rounds)}
+
+
+def of_drawn_levels(device: torch.device, shape: str, rounds: int) -> dict[str, Any]:
+    drafting, widths = Drafting(device, shape), (PATHS, *[1] * (DEPTH - 1))
+    sampler = ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
+    drawn = TreeShape(widths, 1.0)
+    rng = torch.Generator().manual_seed(0)
+    uniforms = torch.rand(sum(drawn.nodes), generator=rng, dtype=torch.float64).tolist()
+
+    def at_once() -> list[int]:
+        return drafting.at_once(drawn, [*uniforms, 1.0])
+
+    def one_by_one() -> list[int]:
+        rng.manual_seed(0)
+
+        def children(logits: DraftLogits, width: int) -> list[list[int]]:
+            rows = [sampler.distribution(row_V) for row_V in logits.full_KV]
+            return [sampler.draw_different(row, width, rng) for row in rows]
+
+        return drafting.one_by_one(widths, children)
+
+    pairs = list(zip(one_by_one(), at_once(), strict=True))
+    equal = sum(one == other for one, other in pairs) / len(pairs)
+    runs: dict[str, Callable[[], object]] = {"level by level": one_by_one, "at once": at_once}
+    return {"equal": equal, "paths": PATHS, **drafting.timed(runs, rounds)}
 
 
 def of_recovery(passes: Passes, rounds: int, size: int) -> dict[str, Any]:
@@ -282,7 +328,6 @@ def of_recovery(passes: Passes, rounds: int, size: int) -> dict[str, Any]:
 
 def drawn_chain(vocabulary: int, device: torch.device, dtype: torch.dtype) -> TokenTree:
     """GAMMA tokens, each drawn from random logits of its own on the device."""
-    from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 
     sampler, builder, node = ExactSampler(ExactConfig("torch"), SamplingParams(temperature=1.0)), TreeBuilder(1), 0
     rng = torch.Generator().manual_seed(1)
@@ -316,6 +361,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     parts: dict[str, Callable[[], Any]] = {
         "lists": lambda: [of_lists(passes, count, options.rounds) for count in nodes],
         "levels": lambda: of_levels(device, "1b" if device.type == "cuda" else "tiny", options.rounds),
+        "drawn_levels": lambda: of_drawn_levels(device, "1b" if device.type == "cuda" else "tiny", options.rounds),
         "verdict": lambda: of_verdict(passes, options.rounds),
         "recovery": lambda: of_recovery(passes, options.rounds, min(SIZE, options.prefix // 4)),
     }
@@ -357,6 +403,9 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     if levels := report.get("levels"):
         same = "the same" if levels["same"] else "NOT THE SAME"
         told.append(f"{levels['depth']} levels of a draft, {levels['shape']}, {same}: {times(levels)}")
+    if drawn := report.get("drawn_levels"):
+        shown = f"{drawn['depth']} levels of {drawn['paths']} drawn paths, {drawn['shape']}"
+        told.append(f"{shown}, {drawn['equal']:.0%} of the tokens are the same: {times(drawn)}")
     if recovery := report.get("recovery"):
         worst = max(recovery["off_by"].values())
         told.append(f"recovery behind {recovery['prefix']} keys, off by {worst:.1e}: {times(recovery)}")

@@ -17,6 +17,7 @@ PARTS = [
     # these interpret hundreds of blocks
     pytest.param("lists", marks=pytest.mark.full),
     pytest.param("levels", marks=pytest.mark.full),
+    pytest.param("drawn_levels", marks=pytest.mark.full),
     pytest.param("recovery", marks=pytest.mark.full),
 ]
 TINY = ["--device=cpu", "--shape=tiny", "--prefix=40", "--rounds=1"]
@@ -27,7 +28,7 @@ def test_a_part_agrees_with_its_baseline(part: str, tmp_path: Path, capsys: pyte
     output = tmp_path / "graph_steps.json"
     assert graph_steps.main([*TINY, f"--parts={part}", f"--output={output}"]) == 0
     report = json.loads(output.read_text())
-    assert report["left_out"] == {} and f"{part}" in capsys.readouterr().out
+    assert report["left_out"] == {} and part.partition("_")[0] in capsys.readouterr().out
     if part == "verdict":
         assert report["verdict"]["same"] is True
         assert set(report["verdict"]["wall_ms"]) == {"pass alone", "after the graph", "in the graph"}
@@ -35,6 +36,8 @@ def test_a_part_agrees_with_its_baseline(part: str, tmp_path: Path, capsys: pyte
         assert set(report["verdict"]["host_us"]) == {"8 nodes", "64 nodes"}
     elif part == "levels":
         assert report["levels"]["same"] is True and set(report["levels"]["wall_ms"]) == {"level by level", "at once"}
+    elif part == "drawn_levels":
+        assert report[part]["equal"] == 1 and set(report[part]["wall_ms"]) == {"level by level", "at once"}
     elif part == "lists":
         assert all(one["off_by"] == 0 for one in report["lists"])
     else:
@@ -48,6 +51,7 @@ def test_a_part_that_fails_leaves_the_others_and_is_named(tmp_path: Path, monkey
     monkeypatch.setattr(graph_steps, "of_lists", broken)
     monkeypatch.setattr(graph_steps, "of_verdict", broken)
     monkeypatch.setattr(graph_steps, "of_levels", broken)
+    monkeypatch.setattr(graph_steps, "of_drawn_levels", lambda *arguments: {})
     monkeypatch.setattr(graph_steps, "of_recovery", lambda *arguments: {"off_by": {}, "wall_ms": {}})
     report = graph_steps.measure(parsed(tmp_path))
     assert set(report["left_out"]) == {"lists", "levels", "verdict"} and "capturing" in report["left_out"]["lists"]
