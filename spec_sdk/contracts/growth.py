@@ -46,9 +46,10 @@ class Growth(Plugin, ABC):
         without asking the host between levels.
 
         A node's children are its most probable tokens, as :meth:`DraftLogits.top` gives them, or drawn ones, all
-        different, which ``grow`` then takes from :attr:`DraftLogits.drawn_KW`; each level but the last is fed whole, in
-        the order of creation. None, the default: it hangs on the logits. ``max_nodes``: as of the tree that is grown.
-        Not inherited by a class that has its own ``grow``.
+        different, which ``grow`` then takes from :attr:`DraftLogits.drawn_KW`; where a node has fewer than are to be
+        drawn, it draws those itself. Each level but the last is fed whole, in the order of creation. None, the default:
+        it hangs on the logits. ``max_nodes``: as of the tree that is grown. Not inherited by a class that has its own
+        ``grow``.
         """
         return None
 

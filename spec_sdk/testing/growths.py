@@ -177,7 +177,7 @@ class _Draft:
         except StopIteration as done:
             assert isinstance(done.value, TokenTree), f"{self._where}: it returned {done.value!r}, which is no tree"
             self._check_closed(done.value)
-            self._check_shape()
+            self._check_shape(done.value)
             self.closed = done.value
             return
         except ValueError as error:
@@ -238,13 +238,27 @@ class _Draft:
         for node, path in enumerate(added, self._fed):
             self._joint[node] = joint_of[path]
 
-    def _check_shape(self) -> None:
-        if self._shape is not None:
-            widths = self._shape.widths
-            levels = [math.prod(widths[: level + 1]) for level in range(len(widths) - 1)]
-            assert self._fed_levels == levels, (
-                f"{self._where}: it fed {self._fed_levels} nodes level by level, and {levels} by its fixed shape"
-            )
+    def _check_shape(self, closed: TokenTree) -> None:
+        if self._shape is None:
+            return
+        widths = self._shape.widths
+        levels = [math.prod(widths[: level + 1]) for level in range(len(widths) - 1)]
+        if self._shape.drawn:
+            for node, draws in enumerate(closed.draws_N):
+                self._check_drawn(closed.depth_N[node], [draw.q_V for draw in draws], widths)
+            levels = [count for depth, count in sorted(Counter(closed.depth_N).items()) if 0 < depth < len(widths)]
+        assert self._fed_levels == levels, (
+            f"{self._where}: it fed {self._fed_levels} nodes level by level, and {levels} by its fixed shape"
+        )
+
+    def _check_drawn(self, level: int, drawn: Sequence[torch.Tensor | None], widths: Sequence[int]) -> None:
+        """A node of ``level`` has as many children as the shape says, or as it has tokens."""
+        expected = widths[level] if level < len(widths) else 0
+        if drawn and drawn[0] is not None:
+            expected = min(expected, int((drawn[0] > 0).sum()))
+        assert len(drawn) == expected, (
+            f"{self._where}: a node of level {level} has {len(drawn)} children, and {expected} by its fixed shape"
+        )
 
     def _check_closed(self, closed: TokenTree) -> None:
         drawn = Counter(
