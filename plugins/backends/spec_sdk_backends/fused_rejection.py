@@ -6,6 +6,7 @@ Legend: B trees, D draws, F fields of a draw, J draws of one node, N nodes, R ro
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -288,13 +289,22 @@ def _cuts(
     logits_BNV: Sequence[torch.Tensor], distributions: Distributions, params: Shaping
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`least_kept` of every row; of probabilities, which are cut already, what nobody reads."""
-    parts = [least_kept(rows, params) for rows_NV in logits_BNV for rows in torch.split(rows_NV, ROWS_AT_ONCE)]
-    parts += [
-        least_kept(row[None], params) if is_distribution else (row.new_zeros(1), row.new_zeros(1, dtype=torch.int32))
-        for row, is_distribution in zip(distributions.rows, distributions.from_logits, strict=True)
-    ]
+    parts = [part for rows_NV in logits_BNV for part in _cuts_of(rows_NV, params)]
+    # rows of one kind side by side: every row by itself would be a dozen launches
+    for from_logits, group in itertools.groupby(
+        zip(distributions.from_logits, distributions.rows, strict=True), operator.itemgetter(0)
+    ):
+        rows = [row for _, row in group]
+        if from_logits:
+            parts += _cuts_of(torch.stack(rows), params)
+        else:
+            parts.append((rows[0].new_zeros(len(rows)), rows[0].new_zeros(len(rows), dtype=torch.int32)))
     least_R, last_R = (torch.cat(column) for column in zip(*parts, strict=True))
     return least_R, last_R
+
+
+def _cuts_of(logits_RV: torch.Tensor, params: Shaping) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [least_kept(rows, params) for rows in torch.split(logits_RV, ROWS_AT_ONCE)]
 
 
 def _row_on_device(row: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
