@@ -4,8 +4,9 @@
     TRITON_INTERPRET=1 python -m benchmarks.gpu.few_rows_passes --device cpu --shapes tiny --rows 4    # tries it out
 
 On models of random weights, both by turns in one process, wall time. It says for which numbers of rows
-(:data:`spec_sdk_backends.few_rows.ROWS`) the products pay, with all that they have in them; single products are
-measured by benchmarks.gpu.few_rows.
+(:data:`spec_sdk_backends.few_rows.ROWS`) the products pay, with all that they have in them, and for how small models
+(:data:`spec_sdk_backends.few_rows.LEAST_INPUTS`, which does not count here); single products are measured by
+benchmarks.gpu.few_rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -27,6 +29,7 @@ from spec_sdk.bench.random_models import SHAPES
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk_backends import few_rows
 from spec_sdk_backends.cuda_graphs import GraphCapture
 from spec_sdk_backends.fused_decoder import FusedDecoder
 
@@ -90,7 +93,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if time.monotonic() - began > options.seconds:
             report["left_out"].append(shape)
             continue
-        rows = of_shape(make_model(shape, device, dtype, options.prefix), options.rows, device, options.rounds)
+        with mock.patch.object(few_rows, "LEAST_INPUTS", 1):
+            rows = of_shape(make_model(shape, device, dtype, options.prefix), options.rows, device, options.rounds)
         report["shapes"][shape] = rows
         make_room(device)
         for row in rows:
@@ -108,7 +112,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Captured passes over few rows, by our products and the library's")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=("8b", "1b"))
+    parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=("8b", "1b", "smollm2"))
     parser.add_argument("--rows", nargs="+", type=int, default=(2, 4, 8, 16, 32, 64), help="of a pass")
     parser.add_argument("--prefix", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--rounds", type=int, default=25, help="passes of each kind, the median of which is taken")

@@ -185,7 +185,7 @@ STEPS = ordered(
             "few_rows_passes",
             ("-m", "benchmarks.gpu.few_rows_passes", "--seconds={seconds}", "--output={results}/few_rows_passes.json"),
             value=80,
-            expected_s=28,
+            expected_s=40,
             least_s=25,
             limit_s=120,
             needs=ENGINE,
