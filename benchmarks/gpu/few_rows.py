@@ -60,8 +60,7 @@ def tiles_of(product: Product, rows: int, multiprocessors: int) -> list[FewRowsT
         # a warp's tensor cores take 16 outputs, or 64 of four warps at once
         if warps not in ((outputs // 16,) if outputs <= 64 else (4, 8)):
             continue
-        shared = (outputs + max(16, rows)) * inputs * 2 * (stages - 1)
-        at_once = min(SHARED // shared, -(-programs // multiprocessors))
+        at_once = min(SHARED // shared_bytes(outputs, inputs, stages, rows), -(-programs // multiprocessors))
         waited_for = at_once * outputs * inputs * 2 * (stages - 1)
         # rows are read again for each block of outputs
         if programs < 0.7 * multiprocessors or waited_for not in ON_THEIR_WAY or rows > outputs:
@@ -72,6 +71,12 @@ def tiles_of(product: Product, rows: int, multiprocessors: int) -> list[FewRowsT
             continue
         found.append(FewRowsTile(outputs, inputs, parts, stages, warps, 256 if rows <= 32 < outputs else 512))
     return found
+
+
+def shared_bytes(outputs: int, inputs: int, stages: int, rows: int) -> int:
+    """Of shared memory that a program takes: what tensor cores of four warps read stays there while they do."""
+    of_four_warps = outputs >= 64
+    return (outputs + max(32 if of_four_warps else 16, rows)) * inputs * 2 * (stages if of_four_warps else stages - 1)
 
 
 def compile_all(cases: Sequence[tuple[Product, int, FewRowsTile]]) -> None:

@@ -19,7 +19,7 @@ from spec_sdk.plugin import not_inherited
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
-from spec_sdk_drafters.levels_at_once import draws_of, grow_known, known_logits, uniforms_of
+from spec_sdk_drafters.levels_at_once import draws_at_once, draws_of, grow_known, known_logits, uniforms_of
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
@@ -192,9 +192,9 @@ class GrowingDrafter(Drafter):
             request, budget = requests[i], budgets[i]
             if not (request.changes_logits or budget.level_cost):
                 shape = self.growth.fixed_shape(depths[i], budget.nodes, request)
-                recipe = request.sampler.recipe
-                if shape is not None and not (shape.drawn and (recipe is None or recipe.shaping.filtered)):
-                    alike.setdefault(shape, []).append(i)
+                if shape is None or shape.drawn and not draws_at_once(shape, request):
+                    continue
+                alike.setdefault(shape, []).append(i)
         known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
         for shape, index in alike.items():
             together = [requests[i] for i in index]
@@ -213,10 +213,13 @@ class GrowingDrafter(Drafter):
         return known
 
     def _known_logits(self, levels: Sequence[DraftedLevel]) -> list[DraftLogits] | None:
-        """None for a tree that has not all the nodes of its shape."""
-        logits = [known_logits(level, self.vocabulary) for level in levels]
-        complete = [one for one in logits if one is not None]
-        return complete if len(complete) == len(logits) else None
+        """None for a tree that has not all the nodes of its shape; what is below those is not looked at."""
+        known = list[DraftLogits]()
+        for level in levels:
+            if (logits := known_logits(level, self.vocabulary)) is None:
+                return None
+            known.append(logits)
+        return known
 
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spec_sdk.contracts import DraftLogits, Request
+from spec_sdk.contracts import DraftLogits, Request, TreeShape
 from spec_sdk.errors import PluginFault, UnusableLogits
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.ops.inversion import next_uniform
 from spec_sdk_drafters.growing_draft import GrowingDraft
+
+MOST_DRAWN = 128
+"""Nodes of a tree that a device draws."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,16 @@ def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits | None:
     if any(min(tokens) < 0 for tokens in drawn_KW):
         return None
     return DraftLogits(level.logits_KR, None, vocabulary, drawn_KW=drawn_KW)
+
+
+def draws_at_once(shape: TreeShape, request: Request) -> bool:
+    """Whether a device may draw the children of a tree: by the request's sampling without filters, and not so many that
+    their draws are a program too long. At temperature 0 a node has one token, and no second one to draw.
+    """
+    recipe = request.sampler.recipe
+    if recipe is None or recipe.shaping.filtered or sum(shape.nodes) > MOST_DRAWN:
+        return False
+    return max(shape.widths) == 1 or not request.sampler.greedy
 
 
 def draws_of(request: Request, draws: int) -> list[float]:
