@@ -9,6 +9,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ def check_growth(
     and sampled, for logits flat and steep, of all tokens or some: it feeds exactly the nodes that it added, feeds none
     too deep, branches only if it says so, prunes nothing that was drawn, adds no token that cannot be drafted, and
     closes its tree where it is given logits of no rows, which only one that notes probabilities is; and where it says
-    that its trees have a fixed shape, it feeds the levels of that shape, and where it says how many paths it keeps
+    that its trees have a fixed shape, it feeds the levels of that shape, and adds the tokens that were drawn for it
+    (:attr:`DraftLogits.drawn_KW <spec_sdk.contracts.DraftLogits>`), and where it says how many paths it keeps
     (``kept_paths``), it feeds those.
     """
     run_checks(growth_checks(growth, draws=draws, budgets=budgets, make_sampler=make_sampler, seed=seed))
@@ -85,8 +87,8 @@ def _check_budgets(growth: Growth, budgets: int, make_sampler: MakeSampler, seed
         prompt = [choose.randrange(VOCABULARY) for _ in range(choose.randint(1, 9))]
         state = request_for(prompt, make_sampler(params), seed + trial)
         some = choose.sample(range(VOCABULARY), choose.randint(2, VOCABULARY - 1)) if choose.random() < 0.5 else None
-        for feeds in (depth, trial % depth):
-            drafter = _Growing(growth, model, some, feeds)
+        for feeds, drawn in ((depth, False), (trial % depth, False), (depth, True)):
+            drafter = _Growing(growth, model, some, feeds, drawn)
             (tree,) = drafter.propose([state.view], [budget])
             ended += drafter.ended
             check_proposal(tree, state, budget, VOCABULARY)
@@ -113,24 +115,31 @@ LogitsOf = Callable[[Sequence[Sequence[int]]], DraftLogits]
 class _Growing(Drafter):
     """Grows the trees of all its requests together, with a table in place of a draft model. ``some``: the tokens that
     can be drafted, if not all. ``feeds``: after so many levels a growth that notes probabilities is given no rows;
-    None: it always is given some. ``ended``: trees that ended so.
+    None: it always is given some. ``ended``: trees that ended so. ``drawn``: where a shape is fixed, children are drawn
+    for the growth, as a device does that drafts all levels at once.
     """
 
     name = "growing"
 
     def __init__(
-        self, growth: Growth, model: TableModel, some: Sequence[int] | None = None, feeds: int | None = None
+        self,
+        growth: Growth,
+        model: TableModel,
+        some: Sequence[int] | None = None,
+        feeds: int | None = None,
+        drawn: bool = False,
     ) -> None:
         models: Any = None
         super().__init__(NoOptions(), models)
         self.growth = growth
         self.branches = growth.branches
-        self.feeds, self.ended = feeds, 0
+        self.feeds, self.ended, self.drawn = feeds, 0, drawn
         self.model = model
         self.some = None if some is None else torch.tensor(some)
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
-        drafts = [_Draft(self.growth, self.logits, *pair, self.feeds) for pair in zip(requests, budgets, strict=True)]
+        pairs = zip(requests, budgets, strict=True)
+        drafts = [_Draft(self.growth, self.logits, *pair, self.feeds, self.drawn) for pair in pairs]
         while asking := [draft for draft in drafts if draft.closed is None]:
             for draft in asking:
                 draft.advance()
@@ -149,7 +158,13 @@ class _Draft:
     """One request's tree while it grows, looked at after every level."""
 
     def __init__(
-        self, growth: Growth, logits: LogitsOf, request: Request, budget: Budget, feeds: int | None = None
+        self,
+        growth: Growth,
+        logits: LogitsOf,
+        request: Request,
+        budget: Budget,
+        feeds: int | None = None,
+        drawn: bool = False,
     ) -> None:
         self.ended = False
         self._feeds = feeds
@@ -158,16 +173,17 @@ class _Draft:
         self._growth, self._logits_of, self._request, self._depth = growth, logits, request, budget.depth
         self._tree = TreeBuilder(request.pending_token, budget.nodes)
         self._fed = 1
-        root = logits([request.tokens])
-        self._growing: Growing = growth.growing(self._tree, root, budget.depth, request, "growing")
-        self._root = root
-        self._logits: DraftLogits | None = None
         self._fed_levels: list[int] = []
+        self._drawn, self._drawn_tokens = drawn, list[int]()
+        root = logits([request.tokens])
         shape = growth.fixed_shape(budget.depth, budget.nodes, request)
         self._kept = growth.kept_paths(request)
         self._joint = {0: 0.0}
         # of fewer tokens no tree can have it
         self._shape = shape if shape is not None and max(shape.widths) <= root.logits_KR.shape[-1] else None
+        self._root = self._with_draws(root)
+        self._growing: Growing = growth.growing(self._tree, self._root, budget.depth, request, "growing")
+        self._logits: DraftLogits | None = None
 
     def advance(self) -> None:
         """Go on by a level."""
@@ -177,6 +193,7 @@ class _Draft:
         except StopIteration as done:
             assert isinstance(done.value, TokenTree), f"{self._where}: it returned {done.value!r}, which is no tree"
             self._check_closed(done.value)
+            self._check_draws()
             self._check_shape(done.value)
             self.closed = done.value
             return
@@ -185,6 +202,7 @@ class _Draft:
         added = tree.size - self._fed
         assert count == added, f"{self._where}: it feeds {count} nodes, and {added} were added since it last did"
         assert added, f"{self._where}: it asks for logits without a new node to feed"
+        self._check_draws()
         deepest = max(tree.depth)
         assert deepest <= self._depth, f"{self._where}: it feeds a node of depth {deepest}"
         if self._kept is not None:
@@ -193,9 +211,31 @@ class _Draft:
             self._end()
             return
         paths = [_path(tree, node) for node in range(self._fed, tree.size)]
-        self._logits = self._logits_of([[*self._request.tokens, *path] for path in paths])
         self._fed = tree.size
         self._fed_levels.append(count)
+        self._logits = self._with_draws(self._logits_of([[*self._request.tokens, *path] for path in paths]))
+
+    def _with_draws(self, logits: DraftLogits) -> DraftLogits:
+        """With the children that the shape says, drawn already; as they are where a node has fewer."""
+        self._drawn_tokens, level = [], len(self._fed_levels)
+        shape, sampler = self._shape, self._request.sampler
+        if not self._drawn or shape is None or shape.draw_temperature is None or level >= len(shape.widths):
+            return logits
+        # a device draws in the order of tokens, which some of them may have otherwise
+        if logits.token_R is not None:
+            return logits
+        rows = [sampler.distribution(row_V / shape.draw_temperature) for row_V in logits.full_KV]
+        drawn_KW = tuple(tuple(sampler.draw_different(row, shape.widths[level], self._request.rng)) for row in rows)
+        if min(map(len, drawn_KW)) < shape.widths[level]:
+            return logits
+        self._drawn_tokens = [token for tokens in drawn_KW for token in tokens]
+        return replace(logits, drawn_KW=drawn_KW)
+
+    def _check_draws(self) -> None:
+        added = self._tree.token[self._fed :]
+        assert not self._drawn_tokens or added == self._drawn_tokens, (
+            f"{self._where}: it was given drawn_KW, tokens {self._drawn_tokens}, and added {added}"
+        )
 
     def _notes_probabilities(self) -> bool:
         return all(draw.probability is not None for draws in self._tree.draws for draw in draws)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -215,6 +216,27 @@ class HasAnotherShape(StaticGrowth):
         super().__init__(StaticConfig(widths=[1], children="with_replacement"))
 
 
+class DrawsAgain(StaticGrowth):
+    """Two different children of every node, whatever was drawn for it."""
+
+    def fixed_shape(self, depth: int, max_nodes: int, request: Request) -> TreeShape | None:
+        return super().fixed_shape(depth, max_nodes, request)
+
+    def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+        growing = super().grow(fed, replace(root, drawn_KW=None), depth, request, drafter)
+        count = next(growing, None)
+        while count is not None:
+            logits = yield count
+            try:
+                count = growing.send(replace(logits, drawn_KW=None))
+            except StopIteration as done:
+                return done.value
+        return fed.build().tree
+
+    def __init__(self) -> None:
+        super().__init__(StaticConfig(widths=[2, 1], children="without_replacement"))
+
+
 class KeepsOtherPaths(StaticGrowth):
     """The two best children of the root, and the best of each of these."""
 
@@ -244,6 +266,7 @@ class KeepsOtherPaths(StaticGrowth):
         (GoesOnWithoutRows, r"no rows \(K = 0\), it (asks for more|added 1 nodes)"),
         (ChangesTheRequest, "drafter 'static': its propose changed the request's step"),
         (HasAnotherShape, "by its fixed shape"),
+        (DrawsAgain, "it was given drawn_KW, tokens .*, and added "),
         (KeepsOtherPaths, "the 2 most probable paths that kept_paths says"),
     ],
 )
