@@ -56,7 +56,7 @@ class CudaConfig:
     )
     fuse: Any = option(
         "auto",
-        "small operations of a block in four launches, or in its products where a pass is of one token or of 33 to 64",
+        "small operations of a block in four launches, or in its products where a pass is of at most 64 tokens",
         choices={True: "", False: "", "auto": "true"},
     )
     verdicts: str = option(
