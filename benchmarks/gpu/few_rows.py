@@ -60,7 +60,8 @@ def tiles_of(product: Product, rows: int, multiprocessors: int) -> list[FewRowsT
         # a warp's tensor cores take 16 outputs, or 64 of four warps at once
         if warps not in ((outputs // 16,) if outputs <= 64 else (4, 8)):
             continue
-        at_once = min(SHARED // shared_bytes(outputs, inputs, stages, rows), -(-programs // multiprocessors))
+        tile = FewRowsTile(outputs, inputs, parts, stages, warps, 256 if rows <= 32 < outputs else 512)
+        at_once = min(SHARED // shared_bytes(tile, rows), -(-programs // multiprocessors))
         waited_for = at_once * outputs * inputs * 2 * (stages - 1)
         # rows are read again for each block of outputs
         if programs < 0.7 * multiprocessors or waited_for not in ON_THEIR_WAY or rows > outputs:
@@ -69,14 +70,14 @@ def tiles_of(product: Product, rows: int, multiprocessors: int) -> list[FewRowsT
             continue
         if inputs * stages > (1280 if outputs < 64 else 1024) or (outputs < 64 and inputs < 256 and stages < 5):
             continue
-        found.append(FewRowsTile(outputs, inputs, parts, stages, warps, 256 if rows <= 32 < outputs else 512))
+        found.append(tile)
     return found
 
 
-def shared_bytes(outputs: int, inputs: int, stages: int, rows: int) -> int:
+def shared_bytes(tile: FewRowsTile, rows: int) -> int:
     """Of shared memory that a program takes: what tensor cores of four warps read stays there while they do."""
-    of_four_warps = outputs >= 64
-    return (outputs + max(32 if of_four_warps else 16, rows)) * inputs * 2 * (stages if of_four_warps else stages - 1)
+    buffers = tile.stages if tile.outputs >= 64 else tile.stages - 1
+    return (tile.outputs + tile.rows_of_block(rows)) * tile.inputs * 2 * buffers
 
 
 def compile_all(cases: Sequence[tuple[Product, int, FewRowsTile]]) -> None:

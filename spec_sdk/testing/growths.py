@@ -282,7 +282,7 @@ class _Draft:
         if self._shape is None:
             return
         widths = self._shape.widths
-        levels = [math.prod(widths[: level + 1]) for level in range(len(widths) - 1)]
+        levels = [*self._shape.nodes[:-1]]
         if self._shape.drawn:
             for node, draws in enumerate(closed.draws_N):
                 self._check_drawn(closed.depth_N[node], [draw.q_V for draw in draws], widths)

@@ -105,7 +105,7 @@ def test_there_are_tiles_for_every_product_of_a_shape(shape: str) -> None:
             tiles = few_rows.tiles_of(product, rows, 132)
             assert 1 <= len(tiles) <= 80, (product, rows, len(tiles))
             assert all(product.rows % tile.outputs == 0 == product.inputs % tile.inputs for tile in tiles)
-            shared = [few_rows.shared_bytes(tile.outputs, tile.inputs, tile.stages, rows) for tile in tiles]
+            shared = [few_rows.shared_bytes(tile, rows) for tile in tiles]
             assert max(shared) <= few_rows.SHARED, "a multiprocessor has no more"
 
 
@@ -116,4 +116,5 @@ def test_there_are_tiles_for_every_product_of_a_shape(shape: str) -> None:
 def test_shared_memory_is_what_the_compiler_takes(
     outputs: int, inputs: int, stages: int, rows: int, expected: int
 ) -> None:
-    assert few_rows.shared_bytes(outputs, inputs, stages, rows) == expected
+    tile = FewRowsTile(outputs, inputs, parts=1, stages=stages, warps=4, ahead=0)
+    assert few_rows.shared_bytes(tile, rows) == expected

@@ -41,6 +41,7 @@ from spec_sdk_backends.few_rows import (
 )
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_activation
 from spec_sdk_backends.triton_ops import TritonOps
+from tests.kernels.compile_fused_block import FEW
 from tests.kernels.test_fused_block import check_passes
 from tests.support.skips import interpreted
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
@@ -213,6 +214,7 @@ def test_other_numbers_of_rows_are_the_library_s(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("spec_sdk_backends.fused_decoder.gated_product_of_few_rows", counted)
     session = Session(TorchExecutor(FusedDecoder(tiny_decoder("smollm")), Ops()))
     session.prefill(0, [5] * (ROWS[-1] + 1))
+    session.feed([0], [[5] * (ROWS[0] - 1)])
     assert not asked
     session.feed([0], [[5] * ROWS[0]])
     assert asked == 5 * [ROWS[0]]
@@ -308,6 +310,18 @@ def test_programs_for_each_multiprocessor(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
     tile = FewRowsTile.choose(inputs, outputs, rows, torch.device("cuda"))
     assert (tile.outputs, tile.parts, tile.stages) == (64, parts, stages)
+
+
+def test_the_tiles_that_are_compiled_for_a_gpu_are_those_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    has = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
+    products = ((4096, 6144, 64, False), (4096, 28672, 16, False), (4096, 6144, 16, True))
+    on = torch.device("cuda")
+    chosen = [FewRowsTile.choose(inputs, outputs, rows, on, whole) for inputs, outputs, rows, whole in products]
+    assert chosen == [tile for tile, _, _ in FEW]
+    assert [tile.rows_of_block(sizes[2]) for tile, sizes in zip(chosen, products, strict=True)] == [
+        rows for _, rows, _ in FEW
+    ]
 
 
 def test_blocks_are_small_where_inputs_are_not_divided_and_rows_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,11 @@ class FewRowsTile:
             return FewRowsTile(64, 128, parts, 5, 4, 512 if rows > 32 else 256)
         return FewRowsTile(64, 128, parts, 4 if rows <= 16 else 5 if rows <= 32 else 3, 4, 256)
 
+    def rows_of_block(self, rows: int) -> int:
+        """Of which so many are real: tensor cores take 16, and with 64 outputs are not slower with 32."""
+        padded: int = triton.next_power_of_2(rows)
+        return max(16 if self.outputs < 64 else 32, padded)
+
 
 def takes_few_rows(block: BlockWeights, device: torch.device) -> bool:
     """Whether all of a block's linear layers are products that the kernels make, and gain by it: large ones in
@@ -243,11 +248,9 @@ def of_norm(rows: FewRows) -> dict[str, int]:
 
 def options(rows: FewRows, projection: Projection, tile: FewRowsTile) -> dict[str, Any]:
     """What every such kernel is launched with."""
-    # tensor cores take 16, and with 64 outputs are not slower with 32
-    least = 16 if tile.outputs < 64 else 32
     return {
         "BIASED": projection.bias_O is not None,
-        "BLOCK_K": max(least, triton.next_power_of_2(rows.x_BNI.shape[0] * rows.x_BNI.shape[1])),
+        "BLOCK_K": tile.rows_of_block(rows.x_BNI.shape[0] * rows.x_BNI.shape[1]),
         "BLOCK_O": tile.outputs,
         "BLOCK_I": tile.inputs,
         "AHEAD": tile.ahead,
