@@ -26,6 +26,12 @@ def parsed_line(line: str, number: int, where: str) -> tuple[int | str, str | tu
     return _id(record, number, where), _content(record, where)
 
 
+def repeated_id(found: int | str, number: int) -> str:
+    """What is wrong with line ``number`` where a line before it has its id: answers are told apart by them."""
+    its_own = "; a line without an id has its number" if found in (number, str(number)) else ""
+    return f"there is a prompt {found!r} already{its_own}"
+
+
 def check_unicode(text: str, where: str) -> None:
     """Raise UserError for half a surrogate pair: JSON and the command line can have one, no tokenizer takes it."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded, read_text
-from spec_sdk.prompt_lines import check_unicode, parsed_line
+from spec_sdk.prompt_lines import check_unicode, parsed_line, repeated_id
 from spec_sdk.settings import Settings
 from spec_sdk.standard_input import piped_text, whole_text
 
@@ -96,18 +96,18 @@ def check_length(prompt: int, new: int, context: int, index: int = 0, prompts: i
 def read_prompt_texts(name: str, option: str = "prompt_file") -> list[str]:
     """The prompts of a file (:func:`read_prompt_file`) for a use that has no place for chats. Raises UserError."""
     texts = []
-    for prompt in read_prompt_file(name, option):
+    for prompt in read_prompt_file(name, option, ids_differ=False):
         if not isinstance(prompt.content, str):
             raise UserError(f"{option}: {name}: prompt {prompt.id} has messages, and only a text is of use here")
         texts.append(prompt.content)
     return texts
 
 
-def read_prompt_file(name: str, option: str = "prompt_file") -> list[Prompt]:
+def read_prompt_file(name: str, option: str = "prompt_file", ids_differ: bool = True) -> list[Prompt]:
     """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text; a name of
     :data:`SHIPPED` is that file.
 
-    Raises UserError, naming ``option``, for what cannot be read.
+    Raises UserError, naming ``option``, for what cannot be read, and if ``ids_differ`` for two prompts of one id.
     """
     if name == STDIN:
         return [Prompt(1, whole_text())]
@@ -119,11 +119,14 @@ def read_prompt_file(name: str, option: str = "prompt_file") -> list[Prompt]:
     text = read_text(path, f"{option}: {name}")
     if path.suffix.lower() != ".jsonl":
         return [Prompt(1, text.rstrip("\n"))]
-    prompts = [
-        Prompt(*parsed_line(line, number, f"{option}: {name} line {number}"))
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line.strip()
-    ]
+    prompts, ids = list[Prompt](), set[int | str]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            where = f"{option}: {name} line {number}"
+            prompts.append(Prompt(*parsed_line(line, number, where)))
+            if ids_differ and prompts[-1].id in ids:
+                raise UserError(f"{where}: {repeated_id(prompts[-1].id, number)}")
+            ids.add(prompts[-1].id)
     if not prompts:
         raise UserError(f"{option}: {name} has no lines")
     return prompts

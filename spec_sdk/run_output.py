@@ -21,6 +21,8 @@ OUTPUTS = Path("outputs")
 METRICS, CONFIG, EVENTS, ATTENTION = "metrics.json", "config.yaml", "events.jsonl", "attention.html"
 SUMMARY = "summary.json"
 """Of several: the jobs of a sweep, the candidates of a benchmark."""
+OUTCOMES = "jobs.jsonl"
+"""In a sweep's directory while it runs; summary.json takes its place."""
 
 
 def check_writable(directory: Path) -> None:

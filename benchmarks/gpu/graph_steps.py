@@ -3,8 +3,8 @@
 - ``lists``: one list of visible key blocks for all layers and heads of a pass over a tree, against programs that each
   look for themselves;
 - ``levels``: a drafted chain as one launch with one read, against a launch and a read for every level, on a model of
-  the 1B shape that drafts; ``drawn_levels``: the same of paths that are drawn and part at the root, the draws by a
-  sampler where they are made level by level;
+  the 1B shape that drafts; ``drawn_levels``: the same of paths that are drawn and part at the root, without filters
+  and with top-k and top-p, the draws by a sampler where they are made level by level;
 - ``verdict``: the verdict on a drawn chain inside the graph of its pass, against the same two launches after it, with
   the read of the verdict, which ends a step; the engine's own cycle both ways besides (``backend.verdicts``);
 - ``recovery``: attention-level speculation with the block's rest beside the rest of attention, and a recovery that
@@ -45,6 +45,7 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import HostClock, StepClock, StreamClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import LogitsToCome, Ops, Recipe, UnscoredTree
+from spec_sdk.ops.kept_tokens import numbers_of
 from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
@@ -264,14 +265,22 @@ def of_levels(device: torch.device, shape: str, rounds: int) -> dict[str, Any]:
 
 
 def of_drawn_levels(device: torch.device, shape: str, rounds: int) -> dict[str, Any]:
-    drafting, widths = Drafting(device, shape), (PATHS, *[1] * (DEPTH - 1))
-    sampler = ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
+    drafting = Drafting(device, shape)
+    return {
+        name: drawn_levels(drafting, params, rounds)
+        for name, params in (("plain", SamplingParams(1.0)), ("filtered", SamplingParams(1.0, top_k=50, top_p=0.9)))
+    }
+
+
+def drawn_levels(drafting: Drafting, params: SamplingParams, rounds: int) -> dict[str, Any]:
+    widths = (PATHS, *[1] * (DEPTH - 1))
+    sampler = ExactSampler(ExactConfig(), params)
     drawn = TreeShape(widths, 1.0)
     rng = torch.Generator().manual_seed(0)
     uniforms = torch.rand(sum(drawn.nodes), generator=rng, dtype=torch.float64).tolist()
 
     def at_once() -> list[int]:
-        return drafting.at_once(drawn, [*uniforms, 1.0])
+        return drafting.at_once(drawn, [*uniforms, *numbers_of(params)])
 
     def one_by_one() -> list[int]:
         rng.manual_seed(0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded, read_text
-from spec_sdk.prompt_lines import check_unicode, parsed_line
+from spec_sdk.prompt_lines import check_unicode, parsed_line, repeated_id
 from spec_sdk.prompts import SHIPPED, SPEC_BENCH_SAMPLE, STDIN, check_text, encode, encode_messages, read_prompt_file
 from spec_sdk.standard_input import whole_text
 
@@ -135,7 +135,7 @@ def _of_lines(text: str, where: str) -> list[Conversation]:
         if line.strip():
             conversation = _of_line(line, number, f"{where} line {number}")
             if conversation.id in found:
-                raise UserError(f"{where} line {number}: there is a prompt {conversation.id!r} already")
+                raise UserError(f"{where} line {number}: {repeated_id(conversation.id, number)}")
             found[conversation.id] = conversation
     if not found:
         raise UserError(f"{where} has no lines")

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_sdk.cli.jobs import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED
-from spec_sdk.run_output import METRICS
-
-OUTCOMES_FILE = "jobs.jsonl"
-"""In a sweep's directory while it runs; summary.json takes its place."""
+from spec_sdk.run_output import METRICS, OUTCOMES
 
 
 @dataclass
@@ -49,7 +46,7 @@ class Outcome:
     def append(self, directory: Path) -> None:
         """Add it to the sweep's file, whole: several processes may do so at once. Raises OSError."""
         line = json.dumps(dataclasses.asdict(self)) + "\n"
-        file = os.open(directory / OUTCOMES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        file = os.open(directory / OUTCOMES, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             os.write(file, line.encode())
         finally:
@@ -67,7 +64,7 @@ def read_metrics(directory: Path) -> dict[str, Any] | None:
 
 def read_outcomes(directory: Path) -> list[Outcome]:
     """The outcomes of the sweep that writes into ``directory``, by the jobs' numbers."""
-    path = directory / OUTCOMES_FILE
+    path = directory / OUTCOMES
     if not path.is_file():
         return []
     read = [Outcome(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]

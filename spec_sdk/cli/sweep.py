@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from spec_sdk.cli import started_ray
 from spec_sdk.cli.jobs import RESULTS, hear_signals, report, status_of, worst
 from spec_sdk.cli.objective import SPEEDUP, best_of, directions_of, known_metrics
-from spec_sdk.cli.outcomes import OUTCOMES_FILE, read_outcomes
+from spec_sdk.cli.outcomes import read_outcomes
 from spec_sdk.cli.sweep_job import JobFailed, SweepJob
 from spec_sdk.config.chosen_pipeline import task_overrides
 from spec_sdk.config.composing import default_output_dir, directory_option, explained
@@ -31,7 +31,7 @@ from spec_sdk.config.overrides import as_text, parse
 from spec_sdk.errors import UserError, did_you_mean, in_a_line
 from spec_sdk.files import expanded, missing_directories, remove_empty, write_json
 from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
-from spec_sdk.run_output import SUMMARY, check_writable
+from spec_sdk.run_output import OUTCOMES, SUMMARY, check_writable
 from spec_sdk.settings import sweep_of
 from spec_sdk.tables import number, print_table
 
@@ -85,7 +85,7 @@ class Sweep:
         check_writable(self._directory)
         made = missing_directories(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
-        (self._directory / OUTCOMES_FILE).unlink(missing_ok=True)
+        (self._directory / OUTCOMES).unlink(missing_ok=True)
         statuses: list[int] = []
         try:
             self._launch()
@@ -207,7 +207,7 @@ class Sweep:
                 {"job": outcome.name, "output_dir": outcome.output_dir, "metric": outcome.metric} for outcome in best
             ]
         write_json(self._directory / SUMMARY, summary)
-        (self._directory / OUTCOMES_FILE).unlink(missing_ok=True)
+        (self._directory / OUTCOMES).unlink(missing_ok=True)
         rows = []
         added = [name for name in self._metrics if name not in IN_TABLE]
         compared = SPEEDUP not in added and any(job["speedup"] is not None for job in summary["jobs"])

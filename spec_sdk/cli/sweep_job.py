@@ -19,6 +19,7 @@ from spec_sdk.config.chosen_pipeline import all_overrides, settle, task_override
 from spec_sdk.config.overrides import parse
 from spec_sdk.errors import UserError
 from spec_sdk.files import remove_empty
+from spec_sdk.run_output import SUMMARY
 
 LONGEST_NAME = 120
 
@@ -56,6 +57,8 @@ class SweepJob:
         print(f"job {hydra.job.num}: {name}", file=sys.stderr)
         output_dir = self._output_dir(hydra, name)
         outcome = Outcome(hydra.job.num, name, EXIT_OK, None, str(output_dir))
+        # of an earlier sweep into the same directory; of this one, should it be killed, there are its outcomes
+        (self.directory / SUMMARY).unlink(missing_ok=True)
         try:
             self._run(config, hydra, output_dir, outcome)
         except Exception as error:

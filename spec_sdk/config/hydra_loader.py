@@ -153,6 +153,12 @@ class CheckedLoader(ConfigLoaderImpl):
         if path.startswith("/") or ".." in path.split("/"):
             raise UserError(f"{path}: a config is named by its path below a directory of YAML, without '..'")
         result = super()._load_single_config(default, repo)
+        for source in repo.get_sources():
+            # packages come first, and a file that is never read would go unnoticed
+            if isinstance(source, UserYaml) and result.provider != source.provider and source.is_config(path):
+                raise UserError(
+                    f"{source.path}/{path}.yaml: there is a {path} already, which comes first; give yours another name"
+                )
         self._only_shipped &= result.path in OWN_SOURCES
         if result.path not in OWN_SOURCES:
             file = f"{path} of {result.path}"

@@ -7,6 +7,7 @@ is a path, so their values are quoted here where Hydra would misread them.
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -21,6 +22,8 @@ from spec_sdk.options import literal
 
 SEARCH_PATH = "hydra.searchpath"
 PATH_OPTIONS = ("prompt_file", "output_dir", "model.target", "model.draft")
+LISTS_OF_PATHS = ("task.runs",)
+"""A single path may stand for a list of one."""
 
 
 def quote_texts(overrides: Sequence[str], sweep: bool) -> list[str]:
@@ -30,7 +33,8 @@ def quote_texts(overrides: Sequence[str], sweep: bool) -> list[str]:
     for a search path of anything but names.
 
     Left alone are ``null``, an empty value, and one that is quoted as a whole already. In a sweep, whatever Hydra can
-    read is left to it, so that ``prompt=a,b`` are two jobs.
+    read is left to it, so that ``prompt=a,b`` are two jobs. Of what it cannot read, commas part jobs as well, unless
+    they are a sentence's, with a space behind them.
     """
     return [_quote(override, sweep) for override in overrides]
 
@@ -40,7 +44,9 @@ def _quote(override: str, sweep: bool) -> str:
     bare = key.lstrip("+")
     if bare == SEARCH_PATH:
         return _looked_into(override)
-    if not equals or value in ("", "null") or (bare != "prompt" and bare not in PATH_OPTIONS):
+    if not equals or value in ("", "null") or bare not in ("prompt", *PATH_OPTIONS, *LISTS_OF_PATHS):
+        return override
+    if bare in LISTS_OF_PATHS and value.startswith("["):
         return override
     parsed = _parse(override)
     if sweep:
@@ -50,7 +56,24 @@ def _quote(override: str, sweep: bool) -> str:
         readable = parsed is not None and quoted and not parsed.is_sweep_override()
     else:
         readable = parsed is not None and not parsed.is_sweep_override()
-    return override if readable else f"{key}={as_text(value)}"
+    if readable:
+        return override
+    return f"{key}={','.join(map(_quoted, _choices(value)))}" if sweep else f"{key}={as_text(value)}"
+
+
+CHOICE = re.compile(r"""'(?:[^'\\]|\\.)*'(?=,|$)|"(?:[^"\\]|\\.)*"(?=,|$)|[^,]+""")
+"""A value of a sweep; commas in one that has quotes around it are its own."""
+
+
+def _choices(value: str) -> list[str]:
+    found = CHOICE.findall(value)
+    whole = ",".join(found) == value and not any(part.startswith(" ") for part in found)
+    return found if whole else [value]
+
+
+def _quoted(part: str) -> str:
+    """One value, which may have its quotes already."""
+    return part if part[0] in "'\"" and part[-1] == part[0] and _parse(f"x={part}") is not None else as_text(part)
 
 
 def as_text(value: str) -> str:

@@ -26,6 +26,7 @@ from spec_sdk.testing.backends import check_rule, check_rule_in_pass
 from spec_sdk.testing.defaults import reference_sampler
 from spec_sdk.testing.drawing import check_drawing
 from spec_sdk.testing.executors import check_batches, check_closed_trees, random_tree, tree_rows
+from spec_sdk.testing.kept_tokens import check_kept_tokens
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.testing.side_by_side import SideBySide
 
@@ -85,6 +86,8 @@ def backend_tests(backend: Backend) -> Iterator[SelfTest]:
         yield from (
             SelfTest(f"accept: {rule}", "choices", 0.0, functools.partial(_rule, backend, rule)) for rule in RULES
         )
+    if is_own(backend, "least_kept"):
+        yield SelfTest("least_kept", "choices", 0.0, functools.partial(_keeps, backend))
     if overrides(ops, "drawing"):
         yield SelfTest("drawing", "choices", 0.0, functools.partial(_draws, backend))
     if is_own(backend, "accept_in_pass"):
@@ -143,6 +146,11 @@ def largest_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def _rule(backend: Backend, rule: str) -> float:
     check_rule(backend, rule, reference_sampler)
+    return 0.0
+
+
+def _keeps(backend: Backend) -> float:
+    check_kept_tokens(backend)
     return 0.0
 
 

@@ -20,6 +20,7 @@ import torch
 
 from spec_sdk.ops import Ops
 from spec_sdk.ops.inversion import draw_rows
+from spec_sdk.ops.kept_tokens import NUMBERS, filters, kept
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.tree import TreeBuilder
 
@@ -88,8 +89,9 @@ class DraftLevels:
 
     ``root_BR``: logits after each request's last token. ``limit``: only the first so many of the R are drafted.
     ``inputs``: of the passes that feed the levels but the last, whose tokens are not known; host integers. ``draw_BX``
-    float64, where children are drawn: a random number for each node, level by level, and last the temperature; else
-    [B, 0].
+    float64, where children are drawn: a random number for each node, level by level, and last the numbers of the
+    request's sampling (:func:`~spec_sdk.ops.kept_tokens.numbers_of`); else [B, 0]. ``filtered``: whether one of them
+    has top-k, top-p or min-p.
     """
 
     shape: TreeShape
@@ -97,6 +99,7 @@ class DraftLevels:
     limit: int
     inputs: tuple[PassInputs, ...]
     draw_BX: torch.Tensor
+    filtered: bool = False
 
     @staticmethod
     def of(
@@ -117,7 +120,8 @@ class DraftLevels:
             # in host memory: all levels travel together
             inputs.append(PassInputs.of("growing", rows, torch.device("cpu")))
         draw_BX = torch.tensor(draws or [[]] * len(places), dtype=torch.float64)
-        return DraftLevels(shape, root_BR, limit, tuple(inputs), draw_BX)
+        filtered = any(filters(numbers[-NUMBERS:]) for numbers in draws)
+        return DraftLevels(shape, root_BR, limit, tuple(inputs), draw_BX, filtered)
 
     @property
     def flat(self) -> torch.Tensor:
@@ -136,7 +140,7 @@ class DraftLevels:
             PassInputs.over(part, inputs.kind, *inputs.sizes, columns)
             for part, inputs in zip(torch.split(flat, sizes), self.inputs, strict=True)
         )
-        return DraftLevels(self.shape, root_BR, self.limit, placed, draw_BX)
+        return DraftLevels(self.shape, root_BR, self.limit, placed, draw_BX, self.filtered)
 
     def run(
         self, logits_of: Callable[[PassInputs], torch.Tensor], ops: Ops, token_R: torch.Tensor | None = None
@@ -153,7 +157,7 @@ class DraftLevels:
             logits_XR = logits_XR[:, : self.limit]
             if self.shape.drawn:
                 values.append(logits_XR.view(B, -1, logits_XR.shape[1]))
-                place_BX = self._drawn(logits_XR, level).view(B, -1)
+                place_BX = self._drawn(logits_XR, level, ops).view(B, -1)
             else:
                 logprob_XW, place_XW = ops.top_log_probabilities(logits_XR, width)
                 values.append(logprob_XW.view(B, -1))
@@ -166,15 +170,20 @@ class DraftLevels:
                 logits_XR = logits_of(inputs).flatten(0, 1)
         return torch.cat(values, 1), torch.cat(tokens, 1)
 
-    def _drawn(self, logits_KR: torch.Tensor, level: int) -> torch.Tensor:
+    def _drawn(self, logits_KR: torch.Tensor, level: int, ops: Ops) -> torch.Tensor:
         """Children [K, W] of all requests' nodes of a level, int64: each is drawn from what those before it leave."""
         assert self.shape.draw_temperature is not None
         nodes, width = self.shape.nodes, self.shape.widths[level]
         first, count = sum(nodes[:level]), nodes[level]
         uniform_KW = self.draw_BX[:, first : first + count].reshape(-1, width)
-        temperature_B1 = self.draw_BX[:, -1:].float().clamp_min(torch.finfo(torch.float32).tiny)
+        shaping_B4 = self.draw_BX[:, -NUMBERS:]
+        temperature_B1 = shaping_B4[:, :1].float().clamp_min(torch.finfo(torch.float32).tiny)
         temperature_K1 = temperature_B1.repeat_interleave(count // width, 0)
         score_KR = logits_KR.float() / self.shape.draw_temperature
+        if self.filtered:
+            kept_KR = kept(score_KR, *ops.least_kept(score_KR, shaping_B4.contiguous()))
+            # NaN is not kept, and must not vanish
+            score_KR = score_KR.masked_fill(~kept_KR & ~score_KR.isnan(), float("-inf"))
         left_KR = ((score_KR - score_KR.amax(-1, keepdim=True)) / temperature_K1).softmax(-1)
         drawn = list[torch.Tensor]()
         for child in range(width):

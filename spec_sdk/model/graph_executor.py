@@ -166,7 +166,7 @@ class GraphExecutor(TorchExecutor):
         assert isinstance(cache, KVCache)
         columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
         root = levels.root_BR
-        key = levels.shape, root.shape, root.dtype, levels.limit, columns, place_of(cache), plan
+        key = levels.shape, root.shape, root.dtype, levels.limit, levels.filtered, columns, place_of(cache), plan
         captured: CapturedLevels | None
         captured = self._found(key, cache, lambda: self._capture_levels(levels, cache, plan, columns))
         if captured is None:

@@ -2,8 +2,8 @@
 
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
-Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys, T tree slots, Q = N*H/G; C chunks of keys;
-K keys that a request sees; g layers of a group, V vocabulary, M model dim.
+Legend: B batch or samplings, N queries, H query heads, G KV heads, D head dim, S keys, T tree slots, Q = N*H/G; C chunks of
+keys; K keys that a request sees; g layers of a group, R rows, V vocabulary, M model dim.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from spec_sdk.ops.cross_attention import cross_attention
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree
 from spec_sdk.ops.draws import Drawing
 from spec_sdk.ops.in_pass import DecisionsInPass, LogitsToCome, UnscoredTree, greedy_in_pass
+from spec_sdk.ops.kept_tokens import least_kept
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.masked_attention import QUERY_BLOCK, fold_heads, masked_attention
 from spec_sdk.ops.pass_cache import PassCache
@@ -103,6 +104,15 @@ class Ops:
         row without a finite logit gets NaN.
         """
         return top_log_probabilities(logits_NV, count)
+
+    def least_kept(self, logits_RV: torch.Tensor, shaping_B4: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which tokens of rows of logits [R, V] top-k, top-p and min-p keep: the least kept logit [R], float32, and the
+        last kept token [R], int32, among those that equal it.
+
+        ``shaping_B4``: :func:`~spec_sdk.ops.kept_tokens.numbers_of` B samplings, float64 where the logits are, among
+        which rows are shared out evenly. Launched there and not waited for; an unusable row has any border.
+        """
+        return least_kept(logits_RV, shaping_B4)
 
     def drawing(self, logits: torch.Tensor | SomeLogits, shaping: Shaping) -> Drawing | None:
         """What tokens are drawn from by these logits [V], of all tokens or some. None, the default, for

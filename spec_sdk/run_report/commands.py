@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spec_sdk.config.composing import settings_for
@@ -17,20 +17,18 @@ ELSEWHERE = ("output_dir", "pipeline")
 """Where it wrote is not what it did; the pipeline stands first."""
 
 
-def command_of(pipeline: str, config: Mapping[str, Any], overridden: Sequence[str]) -> str:
+def command_of(pipeline: str, config: Mapping[str, Any]) -> str:
     """A line for a shell: the pipeline, and every option with another value than it has there by default.
 
-    A pipeline that is not installed here is given with what was ``overridden`` of it and the options of no group.
+    A pipeline that is not known here, such as one of a user's own directory of YAML, is told by its options alone.
     """
+    chosen = [f"pipeline={pipeline}"]
     try:
-        defaults = settings_for([f"pipeline={pipeline}"]).resolved
+        defaults = settings_for(chosen).resolved
     except UserError:
-        defaults = {key: value for key, value in config.items() if isinstance(value, Mapping)}
-        options = [_option(path, value) for path, value in leaves(config) if path in overridden]
-    else:
-        options = []
-    options += [_option(path, value) for path, value in _differing(config, defaults)]
-    return shlex.join([*PROGRAM, f"pipeline={pipeline}", *options])
+        chosen, defaults = [], settings_for([]).resolved
+    options = [_option(path, value) for path, value in _differing(config, defaults)]
+    return shlex.join([*PROGRAM, *chosen, *options])
 
 
 def _differing(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

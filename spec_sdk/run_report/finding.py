@@ -8,8 +8,8 @@ from pathlib import Path
 from spec_sdk.bench.records import FILE as BENCH
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded
-from spec_sdk.json_lines import read_object
-from spec_sdk.run_output import METRICS, SUMMARY
+from spec_sdk.json_lines import JsonObject, Lines, read_object
+from spec_sdk.run_output import METRICS, OUTCOMES, SUMMARY
 from spec_sdk.run_report.bench_runs import read_bench_run
 from spec_sdk.run_report.generate_runs import read_generate
 from spec_sdk.run_report.records import Run
@@ -38,8 +38,14 @@ def _read(directory: Path, runs: dict[Path, list[Run]], failed: list[str]) -> No
         runs[place] = [read_bench_run(directory)]
     elif (directory / METRICS).is_file():
         runs[place] = [read_generate(directory)]
+    elif (directory / OUTCOMES).is_file():
+        failed.append(f"{directory}: the sweep was cut off, or is still running; these are the jobs that had ended")
+        _read_jobs(directory, list(Lines(directory / OUTCOMES)), "name", runs, failed)
     elif (directory / SUMMARY).is_file():
-        _read_sweep(directory, runs, failed)
+        summary = read_object(directory / SUMMARY)
+        if "jobs" not in summary.data:
+            raise UserError(f"task.runs: {summary.where} is of no sweep: it has no jobs")
+        _read_jobs(directory, summary.parts("jobs"), "job", runs, failed)
     else:
         raise UserError(
             f"task.runs: {directory} has no run: neither {BENCH} (task=bench) nor {METRICS} (task=generate) nor "
@@ -47,12 +53,12 @@ def _read(directory: Path, runs: dict[Path, list[Run]], failed: list[str]) -> No
         )
 
 
-def _read_sweep(directory: Path, runs: dict[Path, list[Run]], failed: list[str]) -> None:
-    summary = read_object(directory / SUMMARY)
-    if "jobs" not in summary.data:
-        raise UserError(f"task.runs: {summary.where} is of no sweep: it has no jobs")
-    for job in summary.parts("jobs"):
-        name = job.get("job", str)
+def _read_jobs(
+    directory: Path, jobs: Sequence[JsonObject], names: str, runs: dict[Path, list[Run]], failed: list[str]
+) -> None:
+    """The runs of a sweep's jobs, whose names are under ``names``."""
+    for job in jobs:
+        name = job.get(names, str)
         wrote = job.maybe("output_dir", str)
         # a sweep that was moved has its jobs below it still
         places = [directory / Path(wrote).name, Path(wrote)] if wrote is not None else []

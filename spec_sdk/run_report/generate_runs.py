@@ -80,7 +80,7 @@ def read_generate(directory: Path) -> Run:
     return Run(
         path=directory,
         kind="generate",
-        command=command_of(pipeline, config, overridden),
+        command=command_of(pipeline, config),
         started=next((event.data.get("timestamp") for part in parts for event in part), None),
         machine={key: machine.data[key] for key in MACHINE if key in machine.data},
         target=models.get("target", str),
@@ -153,7 +153,7 @@ def _answers(
     sampling: JsonObject,
 ) -> list[AnswerRecord]:
     """Answers that came to their end, in order."""
-    threshold = _threshold(config)
+    threshold, names = _threshold(config), _names(asked)
     answers = []
     for request, record in enumerate(prompts):
         cycles = [_cycle(e) for e in events if e.data.get("request") == request and e.data["event"] == "cycle"]
@@ -167,7 +167,7 @@ def _answers(
             "seed": sampling.get("seed", int),
             "batch_size": 1,
             "round": 0,
-            "prompt": f"{asked[request].data.get('id')}" if request < len(asked) else str(request),
+            "prompt": names[request] if request < len(names) else str(request),
             "task": "all",
             "turn": 0,
             "tokens": record.data.get("token_ids"),
@@ -182,6 +182,12 @@ def _answers(
         attention = attention_of(cycles, threshold)
         answers.append(replace(answer, depths=depths, passes=passes_of(cycles), attention=attention))
     return answers
+
+
+def _names(asked: Sequence[JsonObject]) -> list[str]:
+    """What prompts are told apart by: their ids, or where these repeat their numbers."""
+    ids = [str(prompt.data.get("id")) for prompt in asked]
+    return ids if len(set(ids)) == len(ids) else [str(number) for number in range(len(ids))]
 
 
 def _threshold(config: Mapping[str, Any]) -> float | None:

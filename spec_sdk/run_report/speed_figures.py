@@ -64,7 +64,8 @@ def at_a_glance(group: Group, temperature: float) -> list[Figure]:
 def _differing(series: Series, comparison: Comparison | None, temperature: float) -> str:
     if temperature or comparison is None:
         return NONE
-    checks = [check for check in series.run.checks if check.candidate == series.candidate.name]
+    own = (check for check in series.run.checks if check.candidate == series.candidate.name)
+    checks = [check for check in own if check.batch_size == 1]
     if checks:
         unequal = [check for check in checks if not check.equal]
         ties = sum(check.tie is True for check in unequal)

@@ -63,7 +63,8 @@ def batch_speeds(series: Series, temperature: float) -> dict[int, float]:
         speed = tokens_per_second(same)
         if speed is not None:
             speeds[size] = speed
-    single = tokens_per_second(series.answers(temperature, 1))
+    # requests that were served together were asked the first turns
+    single = tokens_per_second([answer for answer in series.answers(temperature, 1) if answer.turn == 0])
     return {1: single, **speeds} if single is not None else speeds
 
 
@@ -77,8 +78,11 @@ def against_divergence(group: Group, temperature: float) -> list[Figure]:
     relaxed = [row for row in found if row[1].series.candidate.guarantee == RELAXED]
     if temperature or not relaxed:
         return []
-    front = pareto([(100 * far[0], speedup) for _, _, speedup, far in found])
-    curves, rows = [], []
+    # the baseline is one of those that can be chosen
+    front = pareto([(0.0, 1.0), *((100 * far[0], speedup) for _, _, speedup, far in found)])
+    place = next(i for i, series in enumerate(group.series) if group.is_baseline(series))
+    curves = [charts.Curve(group.baseline, place, [charts.Point(0.0, 1.0, group.baseline)], hollow=True)]
+    rows = [[group.baseline, NONE, times(1.0), percent(0.0), NONE, "yes" if (0.0, 1.0) in front else "no"]]
     for i, comparison, speedup, (share, differ, count) in sorted(found, key=lambda row: row[3][0]):
         series = comparison.series
         tip = f"{series.label}: {times(speedup)}, {percent(share)} diverging"
@@ -99,7 +103,8 @@ def against_divergence(group: Group, temperature: float) -> list[Figure]:
     about = (
         "Divergence: the mean share of a greedy answer that comes after the last token which it has in common with the "
         "baseline's. Filled marks are relaxed pipelines; the others are lossless, and diverge only where rounding "
-        "decides between two tokens. The thin line is the Pareto front: nothing is both faster and nearer."
+        "decides between two tokens. The baseline is at 1×. The thin line is the Pareto front: nothing is both faster "
+        "and nearer."
     )
     columns = ["candidate", "guarantee", "speed-up", "divergence", "answers that differ", "on the front"]
     return [

@@ -18,6 +18,7 @@ from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MakeSampler, reference_sampler
 from spec_sdk.testing.drawing import check_drawing
 from spec_sdk.testing.executors import CHECKS, check_executor
+from spec_sdk.testing.kept_tokens import check_kept_tokens
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.testing.same_bits import check_same_bits
 from spec_sdk.testing.wording import words_of
@@ -36,7 +37,8 @@ def check_backend(
     (:func:`spec_sdk.testing.check_executor`, random weights of ``seeds``) in every dtype of its ``tolerances``. Made
     deterministic, if it can be, its rows have the same bits in any pass (:func:`spec_sdk.testing.check_same_bits`). Its
     operations accept, by every rule and for several trees at once, what the reference ones accept with the same random
-    numbers, after a pass and, where they do that, as its last operation. What it finds on the machine is told in lines,
+    numbers, after a pass and, where they do that, as its last operation; they keep the tokens that its filters keep.
+    What it finds on the machine is told in lines,
     and its own self-tests pass.
     """
     run_checks(backend_checks(backend, seeds=seeds, make_sampler=make_sampler))
@@ -102,6 +104,7 @@ def _check_rules(backend: Backend, make_sampler: MakeSampler) -> str:
     for rule in RULES:
         check_rule(backend, rule, make_sampler)
         check_rule_in_pass(backend, rule, make_sampler)
+    check_kept_tokens(backend)
     drawn = ", and draws as the reference sampler does" if check_drawing(backend) else ""
     return f"{len(RULES)} rules, {TREES} trees at once{drawn}"
 

@@ -317,6 +317,16 @@ def test_a_node_without_a_choice_is_named() -> None:
         Settings.from_config(config, Path("out"))
 
 
+def test_yaml_with_the_name_of_one_that_comes_first_is_refused(tmp_path: Path, cli: Any) -> None:
+    """It would never be read. One that nothing names is in nobody's way."""
+    (tmp_path / "mine" / "pipeline").mkdir(parents=True)
+    mine = tmp_path / "mine" / "pipeline" / "sd_chain.yaml"
+    mine.write_text("# @package _global_\npipeline:\n  name: sd_chain\nmax_new_tokens: 7\n")
+    refused = cli("--config-dir", "mine", "pipeline=sd_chain", "--cfg", "job")
+    assert refused.error == f"{mine}: there is a pipeline/sd_chain already, which comes first; give yours another name"
+    assert cli("--config-dir", "mine", "pipeline=vanilla", "--cfg", "job").status == 0
+
+
 def test_yaml_of_ones_own_directory(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "my yaml" / "pipeline").mkdir(parents=True)
     mine = tmp_path / "my yaml" / "pipeline" / "mine.yaml"

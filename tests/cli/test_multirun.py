@@ -95,6 +95,21 @@ def test_the_default_directory_is_one_for_the_whole_sweep(cli: Cli) -> None:
     assert sorted(p.name for p in sweep.iterdir() if p.is_dir()) == ["0-max_new_tokens=3", "1-max_new_tokens=4"]
 
 
+def test_a_killed_sweep_does_not_pass_for_an_earlier_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its jobs run there is no summary of the one before; a sweep that is refused leaves what lay there."""
+    assert cli("-m", "max_new_tokens=3,4", "output_dir=out").status == 0
+    assert cli("-m", "pipeline=vanila", "output_dir=out").status == 2 and len(summary()) == 2
+    there: list[bool] = []
+
+    def looked(*arguments: Any) -> int:
+        there.append(Path("out", "summary.json").exists())
+        return 0
+
+    monkeypatch.setattr("spec_sdk.cli.sweep_job.run_task", looked)
+    assert cli("-m", "max_new_tokens=5,6", "output_dir=out").status == 0
+    assert there == [False, False] and [job["job"] for job in summary()] == ["max_new_tokens=5", "max_new_tokens=6"]
+
+
 def test_a_failed_job_does_not_lose_the_others(cli: Cli) -> None:
     result = cli("-m", "sampling.temperature=0,-1,1", "max_new_tokens=4", "output_dir=out")
     assert result.status == 2

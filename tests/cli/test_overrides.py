@@ -51,6 +51,32 @@ def test_in_a_sweep_commas_are_choices() -> None:
     assert quote_texts(["prompt=a,b", "prompt=it's"], sweep=True) == ["prompt=a,b", "prompt='it\\'s'"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "jobs"),
+    [
+        ("Où es-tu?,Quel âge as-tu?", ["Où es-tu?", "Quel âge as-tu?"]),
+        ('"é, or not",日本', ["é, or not", "日本"]),
+        ("'été',¿y?", ["été", "¿y?"]),
+        ("it's one, not two", None),
+        ("é,", None),
+    ],
+)
+def test_so_they_are_where_hydra_s_grammar_ends(typed: str, jobs: list[str] | None) -> None:
+    [override] = parse(quote_texts([f"prompt={typed}"], sweep=True))
+    if jobs is None:
+        assert override.value() == typed and not override.is_sweep_override()
+        return
+    told = [parse([f"prompt={text}"])[0].value() for text in override.sweep_string_iterator()]
+    configs = [OmegaConf.to_container(OmegaConf.create({"prompt": text}), resolve=True) for text in told]
+    assert configs == [{"prompt": text} for text in jobs]
+
+
+def test_a_job_s_directory_may_be_named_as_it_was_printed() -> None:
+    name = "out/1-policy.depth=2,max_new_tokens=4"
+    assert parse(quote_texts([f"task.runs={name}"], sweep=False))[0].value() == name
+    assert parse(quote_texts(["task.runs=[a,'b=c']"], sweep=False))[0].value() == ["a", "b=c"]
+
+
 def test_an_unreadable_override_is_named() -> None:
     with pytest.raises(UserError, match=r"'drafter\.width' cannot be read as option=value"):
         parse(["drafter.width"])

@@ -236,6 +236,16 @@ def test_a_prompt_has_the_id_of_its_line(tmp_path: Path) -> None:
     assert [(p.id, p.content) for p in read_prompt_file("p.jsonl")] == [(81, "a"), ("y", "b"), (4, "c")]
 
 
+def test_prompts_of_one_id_are_refused_where_answers_are_told_apart_by_it(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"id": 2, "prompt": "a"}\n{"prompt": "b"}\n')
+    with pytest.raises(UserError, match=r"p\.jsonl line 2: there is a prompt 2 already; a line without an id has its"):
+        read_prompt_file("p.jsonl")
+    (tmp_path / "p.jsonl").write_text('{"id": "x", "prompt": "a"}\n{"id": "x", "prompt": "b"}\n')
+    with pytest.raises(UserError, match=r"line 2: there is a prompt 'x' already$"):
+        read_prompt_file("p.jsonl")
+    assert read_prompt_texts("p.jsonl") == ["a", "b"]
+
+
 def test_a_line_may_have_the_messages_of_a_chat(tmp_path: Path) -> None:
     messages = [
         {"role": "system", "content": "Be brief."},

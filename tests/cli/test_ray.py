@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from spec_sdk.cli.outcomes import OUTCOMES_FILE
+from spec_sdk.run_output import OUTCOMES
 from tests.support.tiny_checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.skipif(
@@ -86,7 +86,7 @@ def test_ray_keeps_table_summary_and_status_and_is_gone_at_the_end(start: Start)
 
 def test_a_sweep_that_is_ended_keeps_the_jobs_that_ran(start: Start) -> None:
     process = start(f"max_new_tokens=3,{CONTEXT - 1}")
-    until(lambda: Path("out", OUTCOMES_FILE).is_file(), process)
+    until(lambda: Path("out", OUTCOMES).is_file(), process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143, Path("stderr").read_text()
     assert [job["job"] for job in summary()] == ["max_new_tokens=3"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 import runpy
 import shlex
@@ -82,12 +83,22 @@ def test_it_runs(command: Command, stand_ins: Path, capsys: pytest.CaptureFixtur
     assert (shown.out + shown.err).strip()
 
 
+def test_the_search_runs(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it is written, but for fewer trials of fewer prompts."""
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    [command] = [command for command in NOT_RUN if "hydra/sweeper=optuna" in command.text]
+    arguments = [*with_stand_ins(arguments_of(command), stand_ins), "hydra.sweeper.n_trials=2", "prompt_limit=1"]
+    assert main([*arguments, "max_new_tokens=4", "output_dir=searched"]) == 0, capsys.readouterr().err[-1000:]
+    jobs = json.loads(Path("searched", "summary.json").read_text(encoding="utf-8"))["jobs"]
+    assert len(jobs) == 2 and all(job["metric"]["tokens_per_second"] > 0 for job in jobs)
+
+
 @pytest.mark.parametrize("command", NOT_RUN, ids=lambda command: command.where)
 def test_its_options_exist(command: Command) -> None:
     options = [typed for typed in arguments_of(command) if "=" in typed and not typed.startswith("hydra")]
     if {"-m", "--multirun"} & set(arguments_of(command)):
         # of a sweep's values the first
-        options = [re.sub(r"=(?:interval\()?([^,\[{(]+),.*", r"=\1", option) for option in options]
+        options = [re.sub(r"=(?:int\(interval\()?([^,\[{(]+),.*", r"=\1", option) for option in options]
     settings = settings_for(options)
     for kind in PLUGIN_NODES:
         chosen = getattr(settings, kind)

@@ -36,7 +36,7 @@ from tests.doctor.wrong_ops import Wrong
 
 CPU = torch.device("cpu")
 COMPUTES_NOTHING = {"before_pass", "fast_in_bits"}
-OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "path_grower", "whole_pass"}
+OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "least_kept", "path_grower", "whole_pass"}
 """Operations without tensors to compare in every case, tested in :mod:`spec_sdk.diagnosis.self_tests`."""
 
 
@@ -128,6 +128,19 @@ def test_a_wrong_rule_in_a_pass_is_found() -> None:
     assert greedy.verdict == "wrong" and "it accepts the nodes" in greedy.words
     assert (sampled.verdict, sampled.words) == ("not available", "decided after the pass")
     assert check_rule_in_pass(OfOps(Ops()), "greedy", reference_sampler)
+
+
+class KeepsAllEquals(Ops):
+    """At a filter's border."""
+
+    def least_kept(self, logits_RV: torch.Tensor, shaping_B4: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        least_R, last_R = super().least_kept(logits_RV, shaping_B4)
+        return least_R, torch.full_like(last_R, logits_RV.shape[1])
+
+
+def test_wrong_filters_are_found() -> None:
+    (found,) = (o for o in outcomes(backend_tests(OfOps(KeepsAllEquals()))) if o.operation == "least_kept")
+    assert found.verdict == "wrong" and "the reference sampler" in found.words
 
 
 def test_a_wrong_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def drawn(*token_KW: list[int]) -> DraftedLevel:
         ((4, 1, 1), SamplingParams(temperature=0.8), True),
         ((4, 1, 1), SamplingParams(temperature=0.0), False),
         ((1, 1, 1), SamplingParams(temperature=0.0), True),
-        ((4, 1, 1), SamplingParams(temperature=0.8, top_p=0.9), False),
+        ((4, 1, 1), SamplingParams(temperature=0.8, top_p=0.9), True),
         ((MOST_DRAWN,), SamplingParams(temperature=0.8), True),
         ((MOST_DRAWN - 1, 1), SamplingParams(temperature=0.8), False),
     ],

@@ -35,6 +35,7 @@ SHAPE: dict[str, Any] = {
 PROMPTS = [[3 + i % 7 for i in range(19)], [5, 6, 9, 5, 6], [3 + i % 7 for i in range(12)]]
 FIXED = ("policy=fixed", "policy.depth=3", "policy.max_nodes=8")
 DRAFTING = ("model.draft=cut", "model.draft_layers=[0,2]", *FIXED)
+FILTERS = ("sampling.top_k=40", "sampling.top_p=0.9")
 SAMPLED = ("sampling.temperature=1", "sampling.seed=3", "sampler=exact", "sampler.kernels=auto")
 
 
@@ -121,6 +122,7 @@ class Counted:
     ("name", "overrides", "together"),
     [
         ("prompt_lookup", FIXED, 3),
+        ("prompt_lookup", (*FIXED, *FILTERS), 1),
         ("sd_chain", (*DRAFTING, "drafter.growth=static", "drafter.widths=[2,1]"), 1),
         pytest.param("sd_chain", DRAFTING, 3, marks=pytest.mark.full),
     ],
@@ -196,8 +198,9 @@ LEVELS = (
     ("sd_chain", ()),
     ("easyspec_chain", ("drafter.growth=static", "drafter.widths=[2,1]")),
     ("sd_chain", SAMPLED),
+    ("sd_chain", (*SAMPLED, *FILTERS, "verifier=multi_step", "drafter.width=3")),
     ("sd_chain", (*SAMPLED, "verifier=multi_step", "drafter.width=3")),
-    ("sd_chain", (*SAMPLED, "drafter.temperature=0.7")),
+    ("sd_chain", (*SAMPLED, "drafter.temperature=0.7", "sampling.min_p=0.02")),
     ("easyspec_chain", (*SAMPLED, "verifier=multi_step", "drafter.growth=static", "drafter.widths=[2,2,1]")),
     ("sd_chain", ("drafter.growth=dynamic", "drafter.max_nodes=4")),
 )
@@ -235,15 +238,11 @@ def test_where_tokens_run_out_levels_are_drawn_one_by_one(checkpoint: Path, inte
     assert {size for cycle in cycles for size in cycle["level_sizes"]} < {1, 2, 3}
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [("sampling.top_k=20",), ("sampling.repetition_penalty=1.2",)],
-)
 def test_what_no_table_holds_is_decided_after_the_pass(
-    overrides: tuple[str, ...], checkpoint: Path, interpreted_gpu: None, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, interpreted_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = Counted(monkeypatch)
-    options = (*SAMPLED, *FIXED, *overrides)
+    options = (*SAMPLED, *FIXED, "sampling.repetition_penalty=1.2")
     expected, _ = answers(pipeline(checkpoint, "prompt_lookup", *options), PROMPTS[:1], 1, 6)
     inside = pipeline(checkpoint, "prompt_lookup", *options, "backend.compile=true", "backend.verdicts=inside")
     found, _ = answers(inside, PROMPTS[:1], 1, 6)

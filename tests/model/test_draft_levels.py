@@ -19,6 +19,7 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelConfig, LayerPara
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops, host_reads
+from spec_sdk.ops.kept_tokens import numbers_of
 from spec_sdk.ops.residual import without
 from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.tree import TreeBuilder
@@ -82,10 +83,19 @@ def test_levels_at_once_are_those_of_one_after_the_other(widths: tuple[int, ...]
             torch.testing.assert_close(one.logits_KR, other.logits_KR, atol=1e-4, rtol=1e-4)
 
 
+PLAIN = (SamplingParams(temperature=1.0), SamplingParams(temperature=0.3))
+FILTERED = (SamplingParams(1.0, top_k=12, top_p=0.9), SamplingParams(2.0, min_p=0.05))
+
+
 @pytest.mark.parametrize("widths", [(1, 1, 1), (3, 1, 1), (3, 2, 1), (1, 2)])
-def test_drawn_trees_have_the_tokens_that_a_sampler_draws(widths: tuple[int, ...]) -> None:
-    """With the same random numbers, at a temperature of each request's own, from logits divided by the draft's; those
-    of one node without replacement.
+@pytest.mark.parametrize(
+    "samplings", [PLAIN, FILTERED, (PLAIN[0], FILTERED[0])], ids=["plain", "filtered", "one filtered"]
+)
+def test_drawn_trees_have_the_tokens_that_a_sampler_draws(
+    samplings: tuple[SamplingParams, ...], widths: tuple[int, ...]
+) -> None:
+    """With the same random numbers, by a sampling of each request's own, from logits divided by the draft's
+    temperature; those of one node without replacement.
     """
     session, slots, tempered, shape = captured(), list(PROMPTS), 0.8, TreeShape(widths, 0.8)
     for slot, prompt in PROMPTS.items():
@@ -95,11 +105,12 @@ def test_drawn_trees_have_the_tokens_that_a_sampler_draws(widths: tuple[int, ...
     seen = set()
     for _ in range(4):
         count = sum(shape.nodes)
-        draws = [[*torch.rand(count, generator=rng, dtype=torch.float64).tolist(), t] for t in (1.0, 0.3)]
+        uniforms_2X = torch.rand((2, count), generator=rng, dtype=torch.float64).tolist()
+        draws = [[*own, *numbers_of(params)] for own, params in zip(uniforms_2X, samplings, strict=True)]
         drafted = session.draft_levels(slots, shape, roots, session.vocabulary, draws)
         assert drafted is not None
-        for levels, (*uniforms, temperature) in zip(drafted, draws, strict=True):
-            sampler = ExactSampler(ExactConfig("torch"), SamplingParams(temperature=temperature))
+        for levels, uniforms, params in zip(drafted, uniforms_2X, samplings, strict=True):
+            sampler = ExactSampler(ExactConfig("torch"), params)
             numbers, nodes = iter(uniforms), 1
             for level, width in zip(levels, widths, strict=True):
                 assert level.logits_KR is not None and level.token_KW.shape == (nodes, width)
@@ -123,36 +134,47 @@ def test_drawn_trees_have_the_tokens_that_a_sampler_draws(widths: tuple[int, ...
 
 
 def test_what_cannot_be_drawn_is_told() -> None:
-    """At a temperature so low that one token has all the mass, and from logits that are no numbers."""
+    """At a temperature so low that one token has all the mass, or where top-k keeps one, and from logits that are no
+    numbers.
+    """
     session = captured()
     session.prefill(0, PROMPTS[0])
     roots = session.feed([0], [[PENDING]])
-    drafted = session.draft_levels([0], TreeShape((2, 1), 1.0), roots, session.vocabulary, [[0.5] * 4 + [1e-30]])
-    assert drafted is not None
-    first, second = drafted[0][0].token_KW[0].tolist()
-    assert first == int(roots[0].logits_KR.argmax()) and second == -1
     unusable = [replace(roots[0], logits_KR=torch.full_like(roots[0].logits_KR, torch.nan))]
-    drafted = session.draft_levels([0], TreeShape((2, 1), 1.0), unusable, session.vocabulary, [[0.5] * 4 + [1.0]])
-    assert drafted is not None and drafted[0][0].token_KW.tolist() == [[-1, -1]]
+    for params in (SamplingParams(temperature=1e-30), SamplingParams(temperature=1.0, top_k=1)):
+        draws = [[0.5] * 4 + numbers_of(params)]
+        drafted = session.draft_levels([0], TreeShape((2, 1), 1.0), roots, session.vocabulary, draws)
+        assert drafted is not None
+        first, second = drafted[0][0].token_KW[0].tolist()
+        assert first == int(roots[0].logits_KR.argmax()) and second == -1
+        drafted = session.draft_levels([0], TreeShape((2, 1), 1.0), unusable, session.vocabulary, draws)
+        assert drafted is not None and drafted[0][0].token_KW.tolist() == [[-1, -1]]
 
 
 def test_a_capture_serves_one_shape() -> None:
-    """Other draft temperatures are another graph, other temperatures are not."""
+    """Other draft temperatures are another graph, and filters are; other temperatures, and other filters, are not."""
     session = captured()
     session.prefill(0, PROMPTS[0])
     made = session.executor
     assert isinstance(made, GraphExecutor)
     roots, found = session.feed([0], [[PENDING]]), []
     before = made.captures
-    for tempered, temperature in ((1.0, 1.0), (1.0, 0.5), (100.0, 1.0)):
-        draws = [[0.9, 0.9, temperature]]
+    for tempered, params in (
+        (1.0, SamplingParams(temperature=1.0)),
+        (1.0, SamplingParams(temperature=0.5)),
+        (100.0, SamplingParams(temperature=1.0)),
+        (100.0, SamplingParams(temperature=1.0, top_k=1)),
+        (100.0, SamplingParams(temperature=1.0, top_k=1000, min_p=0.01)),
+    ):
+        draws = [[0.9, 0.9, *numbers_of(params)]]
         drafted = session.draft_levels([0], TreeShape((1, 1), tempered), roots, session.vocabulary, draws)
         assert drafted is not None
         found.append([int(level.token_KW) for level in drafted[0]])
-    assert made.captures == before + 2
+    assert made.captures == before + 3
     # at 100 nearly even
     assert abs(found[2][0] - 0.9 * session.vocabulary) < 0.1 * session.vocabulary
     assert found[2] != found[0]
+    assert found[3][0] == int(roots[0].logits_KR.argmax()) and found[4] == found[2]
 
 
 def test_where_levels_are_not_one_launch() -> None:

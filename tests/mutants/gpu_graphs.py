@@ -23,6 +23,7 @@ AT_ONCE = f"{OF_LEVELS}::test_levels_at_once_are_those_of_one_after_the_other"
 AHEAD, OF_AHEAD = "spec_sdk/engine/pass_ahead.py", "tests/engine/test_pass_ahead.py"
 ONE_ROW, OF_ONE_ROW = PACKAGE + "matrix_vector_kernel.py", "tests/kernels/test_matrix_vector.py::test_a_product"
 APART = "tests/kernels/test_tree_attention.py"
+KEPT, OF_KEPT = PACKAGE + "kept_tokens_kernel.py", "tests/kernels/test_kept_tokens.py"
 FEW_ROWS, OF_FEW_ROWS = PACKAGE + "few_rows_kernel.py", "tests/kernels/test_few_rows.py"
 
 GPU_GRAPHS = (
@@ -312,6 +313,69 @@ GPU_GRAPHS = (
         "self.draw_BX[:, first : first + count]",
         "self.draw_BX[:, :1].expand(-1, count)",
         (DRAWN,),
+    ),
+    Mutant(
+        "levels: all requests are filtered as the first one",
+        LEVELS,
+        "ops.least_kept(score_KR, shaping_B4.contiguous())",
+        "ops.least_kept(score_KR, shaping_B4[:1].contiguous())",
+        (DRAWN,),
+    ),
+    Mutant(
+        "levels: a capture without filters serves trees with some",
+        "spec_sdk/model/graph_executor.py",
+        "levels.limit, levels.filtered, columns",
+        "levels.limit, columns",
+        (f"{OF_LEVELS}::test_a_capture_serves_one_shape",),
+    ),
+    Mutant(
+        "kept tokens: top-p is a share of more than top-k keeps",
+        KEPT,
+        "tl.sum(tl.where(_ordered(logit_J) >= border, weight_J, 0.0), 0)",
+        "tl.sum(weight_J, 0)",
+        (f"{OF_KEPT}::test_what_is_kept",),
+    ),
+    Mutant(
+        "kept tokens: those for which there is no room are taken from elsewhere",
+        KEPT,
+        "near = count <= ROOM",
+        "near = count <= V",
+        (f"{OF_KEPT}::test_what_is_kept",),
+    ),
+    Mutant(
+        "kept tokens: all equals at the border of top-p stay",
+        KEPT,
+        "before + tl.cumsum(equal_J, 0) == stay",
+        "before + tl.cumsum(equal_J, 0) == equals",
+        (f"{OF_KEPT}::test_equals_at_the_border",),
+    ),
+    Mutant(
+        "kept tokens: every row is filtered as the first",
+        KEPT,
+        "shaping_ptr + row // rows_each * 4",
+        "shaping_ptr",
+        (f"{OF_KEPT}::test_rows_share_out_samplings",),
+    ),
+    Mutant(
+        "tables: filters are those of the first step",
+        TABLES,
+        "uniform_U[-NUMBERS:] = given_U[-NUMBERS:]",
+        "uniform_U[-NUMBERS:] = with_numbers((), self._shaping)",
+        (DECIDED,),
+    ),
+    Mutant(
+        "in the pass: trees of other filters are decided together",
+        IN_PASS,
+        "return tuple(numbers_of(recipe.shaping)), recipe.sigmoid",
+        "return recipe.shaping.temperature, recipe.sigmoid",
+        (f"{OF_TABLES}::test_what_a_pass_cannot_decide_takes_no_numbers",),
+    ),
+    Mutant(
+        "filters: rows judged by their sigmoid have no border",
+        PACKAGE + "fused_rejection.py",
+        "if rule == BY_SOFTMAX or (filtered and rule == BY_SIGMOID):",
+        "if rule == BY_SOFTMAX:",
+        ("tests/samplers/test_equal_tokens.py",),
     ),
     Mutant(
         "levels: a drawn token is left for the draws behind it",

@@ -24,7 +24,7 @@ from spec_sdk.run_report.commands import command_of
 )
 def test_it_composes_to_the_same(overrides: list[str]) -> None:
     settings = settings_for(overrides)
-    command = shlex.split(command_of(settings.pipeline.name, settings.resolved, settings.pipeline.overridden))
+    command = shlex.split(command_of(settings.pipeline.name, settings.resolved))
     assert command[:3] == ["python", "-m", "spec_sdk"]
     again = settings_for(command[3:])
     # where it wrote, and which keys count as changed, are not what it does
@@ -34,11 +34,11 @@ def test_it_composes_to_the_same(overrides: list[str]) -> None:
     }
 
 
-def test_a_pipeline_that_is_not_installed_has_what_was_changed() -> None:
-    config = {
-        **settings_for(["drafter.min_probability=0.25", "max_new_tokens=7"]).resolved,
-        "pipeline": {"name": "gone"},
-    }
-    command = command_of("gone", config, ["drafter.min_probability"])
-    assert command.startswith("python -m spec_sdk pipeline=gone drafter.min_probability=0.25 ")
-    assert "max_new_tokens=7" in command
+def test_a_pipeline_of_a_user_s_own_yaml_is_told_by_its_options() -> None:
+    """So that the command runs where the directory is not at hand."""
+    mine = settings_for(["pipeline=sd_chain", "drafter=prompt_lookup", "policy=fixed", "policy.depth=2", "prompt=Hi"])
+    config = {**mine.resolved, "pipeline": {"name": "mine"}}
+    command = command_of("mine", config)
+    assert command.startswith("python -m spec_sdk ") and "pipeline=" not in command and "null" not in command
+    again = settings_for(shlex.split(command)[3:])
+    assert {**again.resolved, "pipeline": config["pipeline"]} == config

@@ -233,6 +233,32 @@ def test_a_sweep_is_its_jobs_also_where_it_was_moved(tmp_path: Path) -> None:
     assert failed == [f"{tmp_path / 'moved'}, job c: model.target: no such model"]
 
 
+def test_a_sweep_that_was_cut_off_is_the_jobs_that_had_ended(tmp_path: Path) -> None:
+    """Its last line may be torn; what an earlier sweep into the same directory left is not looked at."""
+    for i in range(2):
+        write_generate(tmp_path / f"{i}-job", compare=False)
+    of_an_earlier_one = [{"job": "b", "error": None, "output_dir": str(tmp_path / "1-job")}]
+    (tmp_path / "summary.json").write_text(json.dumps({"jobs": of_an_earlier_one}))
+    ended = {"number": 0, "name": "a", "status": 0, "error": None, "output_dir": str(tmp_path / "0-job")}
+    (tmp_path / "jobs.jsonl").write_text(json.dumps(ended) + '\n{"number": 1, "na')
+    runs, failed = read_runs([str(tmp_path)])
+    assert [run.path.name for run in runs] == ["0-job"]
+    assert len(failed) == 1 and "the sweep was cut off, or is still running" in failed[0]
+
+
+def test_prompts_that_share_an_id_are_told_apart(tmp_path: Path) -> None:
+    """By their places: each answer is compared with plain decoding's of the same prompt."""
+    write_generate(tmp_path)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    for half in (metrics, metrics["comparison"]):
+        for prompt in half["prompts"]:
+            prompt["id"] = 2
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    run = read_generate(tmp_path)
+    questions = [answer.question for answer in run.answers if answer.candidate == run.candidates[0].name]
+    assert len(questions) == len(set(questions)) == len(metrics["prompts"]) > 1
+
+
 def test_a_directory_named_twice_is_read_once(tmp_path: Path) -> None:
     write_bench(tmp_path / "a")
     runs, _ = read_runs([str(tmp_path / "a"), str(tmp_path / "a" / ".." / "a")])

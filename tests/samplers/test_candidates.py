@@ -9,7 +9,7 @@ import torch
 
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.errors import UnusableLogits
-from spec_sdk_backends.kept_tokens import least_kept
+from spec_sdk.ops.kept_tokens import kept, least_kept, numbers_of
 from spec_sdk_samplers.candidates import TILE, nucleus, top_k_candidates, top_p_candidates
 from spec_sdk_samplers.exact import ExactSampler
 from spec_sdk_samplers.reference import ReferenceSampler
@@ -74,9 +74,8 @@ def test_a_nucleus_of_nearly_all_keeps_what_top_k_keeps(min_p: float) -> None:
     """The sum of what top-k keeps is rounded, and does not reach such a top-p in some of the rows."""
     logits_RV = torch.randn((16, 3000), generator=torch.Generator().manual_seed(3))
     params = SamplingParams(1.0, 50, 1 - 1e-8, min_p)
-    least_R, last_R = least_kept(logits_RV, params)
-    equals_RV = (logits_RV == least_R[:, None]) & (torch.arange(3000) <= last_R[:, None])
-    kept_RV = (logits_RV > least_R[:, None]) | equals_RV
+    shaping_14 = torch.tensor([numbers_of(params)], dtype=torch.float64)
+    kept_RV = kept(logits_RV, *least_kept(logits_RV, shaping_14))
     assert torch.equal(kept_RV, ReferenceSampler(None, params).probabilities(logits_RV) > 0)
 
 

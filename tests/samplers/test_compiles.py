@@ -10,10 +10,10 @@ pytest.importorskip("triton")
 
 from tests.kernels.machine_code import Compiled, compiled_by
 
-CASES = ("bf16,plain,softmax,90,chain", "bf16,plain,softmax,80,tree")
+CASES = ("bf16,filtered,softmax,90,chain", "bf16,plain,softmax,80,tree")
 OTHERS = (
     "bf16,plain,softmax,80,chain",
-    "bf16,filtered,softmax,90,tree",
+    "bf16,filtered,softmax,80,tree",
     "fp32,filtered,sigmoid,90,tree",
     "fp32,filtered,softmax,90,chain",
     "fp16,filtered,sigmoid,90,chain",
@@ -29,7 +29,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.full) for case in OTHERS)])
 def test_machine_code(case: str, compiled: Compiled) -> None:
-    names = ["row_statistics_kernel", "decide_kernel"]
+    filtered = ["kept_tokens_kernel"] if "filtered" in case else []
+    names = [*filtered, "row_statistics_kernel", "decide_kernel"]
     assert [name for name, _ in compiled[case]] == names
     for name, facts in compiled[case]:
         assert facts["code"] > 0

@@ -6,6 +6,7 @@ Legend: B requests, N rows of a request, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,14 +36,17 @@ from spec_sdk_backends.verdict_tables import TableSizes, VerdictTables
 from spec_sdk_backends.verdicts_in_pass import MOST_SAMPLINGS
 
 SAMPLED = SamplingParams(temperature=0.9)
+FILTERED = SamplingParams(temperature=0.9, top_k=40, top_p=0.95)
 B, N, V = 2, 8, 96
 SIZES = TableSizes(requests=B, rows=N, draws=10, distributions=6, most=4, vocabulary=V)
 
 
-def drawn(seed: int, device: torch.device, given: bool = False, vocabulary: int = V) -> TokenTree:
+def drawn(
+    seed: int, device: torch.device, given: bool = False, vocabulary: int = V, params: SamplingParams = SAMPLED
+) -> TokenTree:
     """A drawn token, some drawn from one distribution without replacement, a chosen one; of other sizes every time."""
     rng = torch.Generator().manual_seed(seed)
-    sampler, builder = ExactSampler(ExactConfig("torch"), SAMPLED), TreeBuilder(3)
+    sampler, builder = ExactSampler(ExactConfig("torch"), params), TreeBuilder(3)
     rows_2V = 2 * torch.randn((2, vocabulary), generator=rng)
     first, second = (sampler.distribution(row_V.to(device)) for row_V in rows_2V)
     token = sampler.draw_from(first, rng)
@@ -54,8 +58,10 @@ def drawn(seed: int, device: torch.device, given: bool = False, vocabulary: int 
     return builder.build().tree
 
 
-def step(seed: int, device: torch.device, given: bool = False) -> tuple[list[TokenTree], list[torch.Tensor]]:
-    trees = [drawn(1000 * b + seed, device, given) for b in range(B)]
+def step(
+    seed: int, device: torch.device, given: bool = False, params: SamplingParams = SAMPLED
+) -> tuple[list[TokenTree], list[torch.Tensor]]:
+    trees = [drawn(1000 * b + seed, device, given, params=params) for b in range(B)]
     rng = torch.Generator().manual_seed(seed)
     return trees, [torch.rand(tree.first_draw_N1[-1] + 1, generator=rng, dtype=torch.float64) for tree in trees]
 
@@ -65,10 +71,11 @@ def eager(
     logits_BNV: torch.Tensor,
     uniform_BD: Sequence[torch.Tensor],
     sigmoid: tuple[float, float] | None = None,
+    params: SamplingParams = SAMPLED,
 ) -> list[list[int]]:
     """Verdicts of the launches that know the trees, their nodes numbered by rows."""
     rows = [logits_BNV[b, : tree.size].clone() for b, tree in enumerate(trees)]
-    verdicts = decide(gather_trees(trees, rows, uniform_BD, SAMPLED, sigmoid is not None), SAMPLED, sigmoid).tolist()
+    verdicts = decide(gather_trees(trees, rows, uniform_BD, params, sigmoid is not None), params, sigmoid).tolist()
     before = [0, trees[0].size]
     assert all(fault == -1 for _, _, fault in verdicts)
     return [[node - before[b] + b * N, token, fault] for b, (node, token, fault) in enumerate(verdicts)]
@@ -76,27 +83,28 @@ def eager(
 
 @pytest.mark.parametrize("sigmoid", [None, (-20.0, 20.0)], ids=["softmax", "sigmoid"])
 @pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("params", [SAMPLED, FILTERED], ids=["plain", "filtered"])
 def test_verdicts_are_those_of_launches_that_know_the_trees(
-    given: bool, sigmoid: tuple[float, float] | None, device: torch.device
+    params: SamplingParams, given: bool, sigmoid: tuple[float, float] | None, device: torch.device
 ) -> None:
     """Logits of padding, and what an earlier, larger step left in the tables, are read by nobody."""
-    tables = VerdictTables(SIZES, SAMPLED, device, torch.float32, sigmoid, given)
+    tables = VerdictTables(SIZES, params, device, torch.float32, sigmoid, given)
     nodes = set()
     for seed in (2, 5, 3, 4, 9):
-        trees, uniform_BD = step(seed, device, given)
+        trees, uniform_BD = step(seed, device, given, params)
         logits_BNV = torch.randn((B, N, V), generator=torch.Generator().manual_seed(seed + 50)).to(device)
         for b, tree in enumerate(trees):
             for node, draws in enumerate(tree.draws_N):
                 # so near to what was drafted that much of it is accepted
                 if draws and draws[0].q_V is not None:
-                    near_V = SAMPLED.temperature * draws[0].q_V.log().to(device)
+                    near_V = params.temperature * draws[0].q_V.log().to(device)
                     logits_BNV[b, node] = 0.5 * logits_BNV[b, node] + near_V
             logits_BNV[b, tree.size :] = float("nan")
         tables.fill(trees, uniform_BD)
         with no_waiting():
             verdict_B3 = tables.decide(logits_BNV)
         found = verdict_B3.tolist()
-        assert found == eager(trees, logits_BNV, uniform_BD, sigmoid)
+        assert found == eager(trees, logits_BNV, uniform_BD, sigmoid, params)
         nodes |= {node % N for node, _, _ in found}
     assert len(nodes) > (2 if sigmoid is None else 1), "roots and drafted tokens are among the last accepted"
 
@@ -138,8 +146,6 @@ def test_what_does_not_fit_is_refused_and_leaves_the_tables(change: str, device:
     assert tables.decide(logits_BNV).tolist() == before
     with pytest.raises(ValueError, match="are not those that the tables were made for"):
         tables.decide(logits_BNV[:, 1:])
-    with pytest.raises(ValueError, match="top-k"):
-        VerdictTables(SIZES, SamplingParams(temperature=1.0, top_k=5), device, torch.float32)
 
 
 def test_a_captured_step_has_its_verdict(device: torch.device) -> None:
@@ -199,25 +205,34 @@ def to_come(requests: int, device: torch.device) -> LogitsToCome:
     return LogitsToCome(requests, N, V, torch.float32, device)
 
 
+UNFILTERED = (SAMPLED,) * 3
+FILTERS = (FILTERED, replace(FILTERED, top_k=12), replace(FILTERED, top_k=0, min_p=0.02))
+
+
 @pytest.mark.parametrize("requests", [1, 3])
-def test_decisions_of_a_pass_are_those_after_it(requests: int, device: torch.device) -> None:
-    """By the reference's rule in torch with the same random numbers; steps of one size share what is captured."""
+@pytest.mark.parametrize("samplings", [UNFILTERED, FILTERS], ids=["plain", "filtered"])
+def test_decisions_of_a_pass_are_those_after_it(
+    samplings: tuple[SamplingParams, ...], requests: int, device: torch.device
+) -> None:
+    """By the reference's rule in torch with the same random numbers; steps of one size share what is captured, be
+    their filters others.
+    """
     ops, epilogues, accepted = TritonOps(decides_in_pass=True), set(), set()
-    for seed in (2, 5, 3):
-        trees = [drawn(1000 * b + seed, device) for b in range(requests)]
+    for seed, params in zip((2, 5, 3), samplings, strict=True):
+        trees = [drawn(1000 * b + seed, device, params=params) for b in range(requests)]
         logits_BNV = torch.randn((requests, N, V), generator=torch.Generator().manual_seed(seed)).to(device)
         for b, tree in enumerate(trees):
             for node, draws in enumerate(tree.draws_N):
                 if draws and draws[0].q_V is not None:
-                    near_V = SAMPLED.temperature * draws[0].q_V.log().to(device)
+                    near_V = params.temperature * draws[0].q_V.log().to(device)
                     logits_BNV[b, node] = 0.5 * logits_BNV[b, node] + near_V
         inside = ops.accept_in_pass(
-            "multi_step", [unscored(t, b) for b, t in enumerate(trees)], to_come(requests, device)
+            "multi_step", [unscored(t, b, params) for b, t in enumerate(trees)], to_come(requests, device)
         )
         assert inside is not None
         epilogues.add(inside.epilogue)
         made = inside.epilogue(logits_BNV).cpu()
-        sampler = ExactSampler(ExactConfig("torch"), SAMPLED)
+        sampler = ExactSampler(ExactConfig("torch"), params)
         for b, tree in enumerate(trees):
             scored = ScoredTree(tree, sampler.rows(tree, logits_BNV[b, : tree.size].clone()), Numbers(b))
             (expected,) = read_decisions(Ops().accept("multi_step", [scored]))
@@ -250,13 +265,14 @@ def test_the_kit_s_check_of_verdicts_in_passes(device: torch.device) -> None:
 
 
 def test_what_a_pass_cannot_decide_takes_no_numbers(device: torch.device) -> None:
-    """Filters, several temperatures at once, a distribution of other tokens, and a fifth temperature; and another rule
-    than greedy where verdicts come after passes.
+    """Several temperatures or filters at once, a distribution of other tokens, and a fifth temperature; and another
+    rule than greedy where verdicts come after passes.
     """
     tree, other = drawn(3, device), drawn(3, device, vocabulary=V - 16)
     cold = SamplingParams(temperature=0.5)
     cases = (
-        [unscored(tree, 0, SamplingParams(temperature=1.0, top_k=5))],
+        [unscored(tree, 0, FILTERED), unscored(tree, 1, replace(FILTERED, top_k=5))],
+        [unscored(tree, 0), unscored(tree, 1, FILTERED)],
         [unscored(tree, 0), unscored(tree, 1, cold)],
         [unscored(other, 0)],
     )

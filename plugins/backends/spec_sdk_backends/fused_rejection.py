@@ -6,7 +6,6 @@ Legend: B trees, D draws, F fields of a draw, J draws of one node, N nodes, R ro
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,10 +13,11 @@ import torch
 import triton  # type: ignore[import-untyped]
 
 from spec_sdk.ops.draws import DraftDistribution, Draw, DrawnTree
+from spec_sdk.ops.kept_tokens import NUMBERS, numbers_of
 from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.uploads import to_device
 from spec_sdk_backends import rejection_kernels as kernels
-from spec_sdk_backends.kept_tokens import least_kept
+from spec_sdk_backends.kept_tokens import least_kept_of_rows
 
 TILE = 1024
 MAX_PARTS = 64
@@ -25,8 +25,6 @@ WIDE = 4096
 """Tokens that a program of the walk reads at once, where it sums over V between the draws of a node."""
 MAX_WALKERS = 16
 """Programs that share the walk of a tree with several draws at a node: each of them reads the rows of those sums."""
-ROWS_AT_ONCE = 16
-"""Rows that the filters sort at once: sorting takes some 30 bytes a token beside them."""
 NOWHERE, FIELDS = kernels.NOWHERE.value, kernels.FIELDS.value
 CHOSEN, BY_SOFTMAX, BY_SIGMOID, BY_PROBABILITIES = (
     rule.value for rule in (kernels.CHOSEN, kernels.BY_SOFTMAX, kernels.BY_SIGMOID, kernels.BY_PROBABILITIES)
@@ -41,9 +39,9 @@ class Trees:
     ``given`` the same for probabilities. ``row_offset_R``: the target's rows of all nodes, ``nodes`` of them, then the
     distinct draft distributions' (``NOWHERE``: its statistics are not needed). ``draw_DF``: fields of
     :mod:`~spec_sdk_backends.rejection_kernels`. ``root_B4``: root, first draw, end of its draws, end of the tree's
-    draws. ``uniform_U`` float64: per tree one for each draw, then one. ``least_R``, ``last_R``: of :func:`least_kept`,
-    or None without filters. ``most``: draws of the node that has most. ``aligned``: whether all offsets
-    are multiples of 16. ``rows``: what the offsets lead to, kept alive.
+    draws. ``uniform_U`` float64: per tree one for each draw, then one; and last the sampling's
+    :func:`~spec_sdk.ops.kept_tokens.numbers_of`, which only filters read. ``most``: draws of the node that has most.
+    ``aligned``: whether all offsets are multiples of 16. ``rows``: what the offsets lead to, kept alive.
     """
 
     target: torch.Tensor
@@ -53,8 +51,6 @@ class Trees:
     draw_DF: torch.Tensor
     root_B4: torch.Tensor
     uniform_U: torch.Tensor
-    least_R: torch.Tensor | None
-    last_R: torch.Tensor | None
     nodes: int
     most: int
     aligned: bool
@@ -87,27 +83,28 @@ def gather_trees(
     nodes = len(offsets)
     aligned = distributions.aligned and all(offset % 16 == 0 for offset in offsets)
     first_row_B = list(itertools.accumulate((tree.size for tree in trees), initial=0))
-    table = Table.of(trees, distributions, first_row_B, offsets, nodes, sigmoid)
+    table = Table.of(trees, distributions, first_row_B, offsets, nodes, sigmoid, params.filtered)
     offsets += [
         offset if distribution in table.read else NOWHERE for distribution, offset in enumerate(distributions.offsets)
     ]
     packed = to_device(torch.tensor([*offsets, *table.draws, *table.roots], dtype=torch.int64), device)
     row_offset_R, draw_DF, root_B4 = torch.split(packed, [len(offsets), len(table.draws), len(table.roots)])
-    least_R: torch.Tensor | None = None
-    last_R: torch.Tensor | None = None
-    if params.filtered:
-        least_R, last_R = _cuts(logits_BNV, distributions, params)
-    uniform_U = to_device(uniform_BD[0] if len(trees) == 1 else torch.cat(list(uniform_BD)), device)
+    uniform_U = to_device(with_numbers(uniform_BD, params), device)
     return Trees(
-        base, distributions.draft, distributions.given, row_offset_R, draw_DF, root_B4, uniform_U, least_R, last_R,
+        base, distributions.draft, distributions.given, row_offset_R, draw_DF, root_B4, uniform_U,
         nodes, max(1, table.most), aligned, (*logits_BNV, *distributions.rows),
     )  # fmt: skip
+
+
+def with_numbers(uniform_BD: Sequence[torch.Tensor], params: Shaping) -> torch.Tensor:
+    """Random numbers of trees as one tensor, and after them the sampling's."""
+    return torch.cat([*uniform_BD, torch.tensor(numbers_of(params), dtype=torch.float64)])
 
 
 @dataclass(frozen=True)
 class Table:
     """What the kernels read of trees, as integers: ``draws``, FIELDS of each; ``roots``, four of each tree. ``read``:
-    which draft distributions need statistics. ``most``: draws of the node that has most.
+    which draft distributions need statistics, or a filter's border. ``most``: draws of the node that has most.
     """
 
     draws: list[int]
@@ -123,6 +120,7 @@ class Table:
         offset_R: Sequence[int],
         rows: int,
         sigmoid: bool,
+        filtered: bool,
     ) -> Table:
         """``first_row_B``: the row of each tree's root among the target's; ``offset_R``: where these lie; ``rows``: how
         many there are, before those of distributions.
@@ -141,7 +139,7 @@ class Table:
                 for draw in draws_of_node:
                     rule, distribution, offset = distributions.place(draw)
                     rule = BY_SIGMOID if by_sigmoid and rule == BY_SOFTMAX else rule
-                    if rule == BY_SOFTMAX:
+                    if rule == BY_SOFTMAX or (filtered and rule == BY_SIGMOID):
                         read.add(distribution)
                     before = -1
                     if draw.sequence is not None:
@@ -214,7 +212,7 @@ def decide(trees: Trees, params: Shaping, scales: tuple[float, float] | None = N
 
     Nodes are numbered through all trees. A fault below the number of rows is an unusable row; above, the draw of that
     number more could not have come from its distribution. Nothing waits for the host and there are two launches
-    whatever the trees, so this may be captured in a graph. ``scales``: α and β of the sigmoid.
+    whatever the trees, with filters three, so this may be captured in a graph. ``scales``: α and β of the sigmoid.
     """
     device, vocabulary = trees.target.device, trees.target.shape[-1]
     count, rows = trees.root_B4.shape[0] // 4, trees.row_offset_R.shape[0]
@@ -225,10 +223,14 @@ def decide(trees: Trees, params: Shaping, scales: tuple[float, float] | None = N
     mass_BT, plain_BT = torch.empty((2, count, tiles), dtype=torch.float32, device=device)
     counter_B = torch.empty((count,), dtype=torch.int32, device=device)
     verdict_B3 = torch.empty((count, 3), dtype=torch.int64, device=device)
-    filtered = trees.least_R is not None
+    filtered = params.filtered
     # a tensor that is never read stands for one that there is none of
-    least_R = trees.row_offset_R if trees.least_R is None else trees.least_R
-    last_R = trees.row_offset_R if trees.last_R is None else trees.last_R
+    least_R = last_R = trees.row_offset_R
+    if filtered:
+        shaping_14 = trees.uniform_U[-NUMBERS:].view(1, NUMBERS)
+        least_R, last_R = least_kept_of_rows(
+            trees.target, trees.draft, trees.row_offset_R, trees.nodes, vocabulary, shaping_14, trees.aligned
+        )
     given = max_RS if trees.given is None else trees.given
     temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
     alpha, width = (0.0, 1.0) if scales is None else (float(scales[0]), float(scales[1] - scales[0]))
@@ -283,28 +285,6 @@ def first_reads(trees: Sequence[DrawnTree]) -> list[tuple[torch.Tensor | DraftDi
                 if draw.source is not None:
                     first.setdefault(draw.source, node)
     return list(first.items())
-
-
-def _cuts(
-    logits_BNV: Sequence[torch.Tensor], distributions: Distributions, params: Shaping
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`least_kept` of every row; of probabilities, which are cut already, what nobody reads."""
-    parts = [part for rows_NV in logits_BNV for part in _cuts_of(rows_NV, params)]
-    # rows of one kind side by side: every row by itself would be a dozen launches
-    for from_logits, group in itertools.groupby(
-        zip(distributions.from_logits, distributions.rows, strict=True), operator.itemgetter(0)
-    ):
-        rows = [row for _, row in group]
-        if from_logits:
-            parts += _cuts_of(torch.stack(rows), params)
-        else:
-            parts.append((rows[0].new_zeros(len(rows)), rows[0].new_zeros(len(rows), dtype=torch.int32)))
-    least_R, last_R = (torch.cat(column) for column in zip(*parts, strict=True))
-    return least_R, last_R
-
-
-def _cuts_of(logits_RV: torch.Tensor, params: Shaping) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [least_kept(rows, params) for rows in torch.split(logits_RV, ROWS_AT_ONCE)]
 
 
 def _row_on_device(row: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -1,43 +1,62 @@
-"""Which tokens of a row of logits the filters keep, as two numbers a row.
+"""Launches the kernel that finds which tokens of a row the filters keep.
 
-Legend: R rows, V vocabulary.
+Legend: B samplings, R rows, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
+import triton  # type: ignore[import-untyped]
 
-from spec_sdk.ops.rows import Shaping
+from spec_sdk_backends.kept_tokens_kernel import kept_tokens_kernel
+
+TILE, WARPS = 4096, 16
+ROOM = 4096
+"""Tokens of a row that may be kept and are put side by side; where there are more, the row is read again and again."""
 
 
-def least_kept(logits_RV: torch.Tensor, params: Shaping) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least kept logit [R] (float32) and the last kept token [R] (int32) among those that equal it.
+def least_kept_of_rows(
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    row_offset_R: torch.Tensor,
+    target_rows: int,
+    vocabulary: int,
+    shaping_B4: torch.Tensor,
+    aligned: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What :func:`spec_sdk.ops.kept_tokens.least_kept` returns for rows of logits that lie anywhere: ``row_offset_R``
+    elements from the first of ``target``, and the rows after the ``target_rows`` first ones from that of ``draft``.
 
-    top-k keeps all that tie with the k-th; where the border of top-p falls between equals, the lower ids stay. No
-    transfer to the host. Rows are sorted for top-p: V logits and V ids a row are written and read.
+    Nothing waits for the host. For rows that lie NOWHERE, and for unusable ones, it may be anything. ``aligned``:
+    whether all offsets are multiples of 16.
     """
-    rows, vocabulary = logits_RV.shape
-    score_RV = logits_RV.float()
-    least_R = score_RV.new_full((rows,), float("-inf"))
-    last_R = torch.full((rows,), vocabulary, dtype=torch.int32, device=logits_RV.device)
-    temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
-    if 0 < params.top_k < vocabulary:
-        least_R = score_RV.topk(params.top_k).values[:, -1]
-    if params.top_p < 1:
-        sorted_RV, id_RV = score_RV.sort(dim=-1, descending=True, stable=True)
-        relative_RV = (sorted_RV - sorted_RV[:, :1]) / temperature
-        kept_RV = sorted_RV >= least_R[:, None]
-        p_RV = relative_RV.masked_fill(~kept_RV, float("-inf")).softmax(-1)
-        before_RV = p_RV.double().cumsum(-1) - p_RV
-        # the sum of all that top-k keeps is rounded, and may not reach a top-p near 1
-        place_R1 = ((kept_RV & (before_RV < params.top_p)).sum(-1, keepdim=True) - 1).clamp_min(0)
-        least_R = sorted_RV.gather(-1, place_R1)[:, 0]
-        last_R = id_RV.gather(-1, place_R1)[:, 0].int()
-    if params.min_p > 0:
-        border_R = score_RV.amax(-1) + temperature * math.log(params.min_p)
-        above_R = border_R > least_R
-        least_R = torch.where(above_R, border_R, least_R)
-        last_R = torch.where(above_R, vocabulary, last_R)
-    return least_R.contiguous(), last_R.contiguous()
+    rows, device = len(row_offset_R), target.device
+    near_RX = torch.empty((rows, ROOM), dtype=torch.float32, device=device)
+    place_RX = torch.empty((rows, ROOM), dtype=torch.int32, device=device)
+    least_R = torch.empty((rows,), dtype=torch.float32, device=device)
+    last_R = torch.empty((rows,), dtype=torch.int32, device=device)
+    kept_tokens_kernel[(rows,)](
+        target,
+        draft,
+        row_offset_R,
+        shaping_B4,
+        near_RX,
+        place_RX,
+        least_R,
+        last_R,
+        target_rows,
+        rows // len(shaping_B4),
+        vocabulary,
+        ALIGNED=aligned,
+        ROOM=ROOM,
+        TILE=min(TILE, triton.next_power_of_2(vocabulary)),
+        num_warps=WARPS,
+    )
+    return least_R, last_R
+
+
+def least_kept(logits_RV: torch.Tensor, shaping_B4: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for rows of one tensor."""
+    logits_RV, (rows, vocabulary) = logits_RV.contiguous(), logits_RV.shape
+    offset_R = torch.arange(0, rows * vocabulary, vocabulary, device=logits_RV.device)
+    return least_kept_of_rows(logits_RV, logits_RV, offset_R, rows, vocabulary, shaping_B4, vocabulary % 16 == 0)

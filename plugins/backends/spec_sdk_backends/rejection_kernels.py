@@ -33,9 +33,8 @@ reading is free, and so is that of a rejection's rows by several programs at onc
 row and part, 8 per tile. A distribution that is given as probabilities has no statistics. Nor need draft distributions
 under a sigmoid, which also sums nothing between the draws of a node, as it never renormalises: N·V·e + (1 + l)·V·e.
 
-With top-k, top-p or min-p every row comes with the least kept logit and the last kept token among its equals
-(:func:`spec_sdk_backends.kept_tokens.least_kept`), found by sorting: its own passes over the rows, before the first
-kernel.
+With top-k, top-p or min-p every row comes with the least kept logit and the last kept token among its equals, which
+:mod:`spec_sdk_backends.kept_tokens_kernel` finds before the first kernel.
 
 Rows lie where they lie: an offset counts elements from a tensor's first, and may be negative, so that what is captured
 once with a tensor that never moves serves rows anywhere in memory.
@@ -50,6 +49,8 @@ from __future__ import annotations
 
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
+
+from spec_sdk_backends.kept_tokens_kernel import NOWHERE
 
 # fields of a draw, in elements from its place in the table
 TOKEN = tl.constexpr(0)
@@ -68,9 +69,6 @@ CHOSEN = tl.constexpr(0)
 BY_SOFTMAX = tl.constexpr(1)
 BY_SIGMOID = tl.constexpr(2)
 BY_PROBABILITIES = tl.constexpr(3)
-
-# the offset of a row whose statistics nobody needs: further than any memory reaches
-NOWHERE = tl.constexpr(-(1 << 62))
 
 
 @triton.jit

@@ -28,7 +28,7 @@ from spec_sdk.ops import (
 )
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
-from spec_sdk_backends import top_tokens
+from spec_sdk_backends import kept_tokens, top_tokens
 from spec_sdk_backends.fused_multi_step import multi_step
 from spec_sdk_backends.greedy_choice import greedy_choices
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
@@ -46,7 +46,7 @@ from spec_sdk_backends.verdicts_in_pass import TablesInUse
 
 class TritonOps(Ops):
     """Attention by interval mask, without a dense one; ``multi_step`` from logits, without a row of probabilities; the
-    most probable tokens of a row, and greedy choices of passes that make their verdicts.
+    most probable tokens of a row, those that filters keep, and greedy choices of passes that make their verdicts.
 
     Everything else as the reference does it. ``shares_lists``: whether a pass's layers share one list of the key blocks
     that are visible; if not, every program looks for itself, as benchmarks compare. ``decides_in_pass``: whether
@@ -84,11 +84,17 @@ class TritonOps(Ops):
             return top_tokens.top_log_probabilities(logits_NV, count)
         return super().top_log_probabilities(logits_NV, count)
 
+    def least_kept(self, logits_RV: torch.Tensor, shaping_B4: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As the reference's, in one launch and without sorting."""
+        if logits_RV.dtype in DTYPES and logits_RV.numel() > 0:
+            return kept_tokens.least_kept(logits_RV, shaping_B4)
+        return super().least_kept(logits_RV, shaping_B4)
+
     def accept_in_pass(
         self, rule: str | Rule, unscored: Sequence[UnscoredTree], logits: LogitsToCome
     ) -> DecisionsInPass | None:
-        """``greedy`` as the reference does, the choices by kernels; ``multi_step`` of trees that are drawn without
-        filters, from tables (:class:`TablesInUse`).
+        """``greedy`` as the reference does, the choices by kernels; ``multi_step`` from tables
+        (:class:`TablesInUse`).
         """
         if rule == "multi_step" and self._tables is not None:
             return self._tables.multi_step(unscored, logits)

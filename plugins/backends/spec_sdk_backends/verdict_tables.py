@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.ops.draws import DraftDistribution, DrawnTree
+from spec_sdk.ops.kept_tokens import NUMBERS
 from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.uploads import to_device
 from spec_sdk_backends.fused_rejection import (
@@ -26,6 +27,7 @@ from spec_sdk_backends.fused_rejection import (
     Trees,
     decide,
     first_reads,
+    with_numbers,
 )
 
 
@@ -54,9 +56,8 @@ class Filling:
 class VerdictTables:
     """The place where a graph's verdicts find their trees. :meth:`fill` before a replay, :meth:`decide` to be captured.
 
-    ``dtype``: of the draft's logits. ``given``: whether a distribution may be given as probabilities.
-
-    Raises ValueError for filters (top-k, top-p, min-p), whose borders are found by sorting all rows beforehand.
+    ``shaping``: of all trees, which may differ in their filters' numbers. ``dtype``: of the draft's logits. ``given``:
+    whether a distribution may be given as probabilities.
     """
 
     def __init__(
@@ -68,14 +69,12 @@ class VerdictTables:
         sigmoid: tuple[float, float] | None = None,
         given: bool = False,
     ) -> None:
-        if shaping.filtered:
-            raise ValueError("verdicts under top-k, top-p or min-p are not made inside a graph")
         self.sizes = sizes
         self._shaping, self._sigmoid = shaping, sigmoid
         self._draft = torch.zeros(1, dtype=dtype, device=device)
         self._given = torch.zeros(1, dtype=torch.float32, device=device) if given else None
         rows = sizes.requests * sizes.rows + sizes.distributions
-        uniforms = sizes.draws + sizes.requests
+        uniforms = sizes.draws + sizes.requests + NUMBERS
         self._parts = [rows, FIELDS * sizes.draws, 4 * sizes.requests, uniforms]
         self._packed = torch.full((sum(self._parts),), NOWHERE, dtype=torch.int64, device=device)
         self._kept: tuple[torch.Tensor, ...] = ()
@@ -86,7 +85,7 @@ class VerdictTables:
 
         Raises ValueError, and leaves what is there, for trees that do not fit.
         """
-        self.put(self.prepared(trees), uniform_BD)
+        self.put(self.prepared(trees), uniform_BD, self._shaping)
 
     def prepared(self, trees: Sequence[DrawnTree]) -> Filling:
         """These trees as :meth:`put` takes them. Raises ValueError for trees that do not fit."""
@@ -113,7 +112,10 @@ class VerdictTables:
             raise ValueError("a draft distribution does not begin at a multiple of 16 elements")
         first_row_B = range(0, sizes.requests * sizes.rows, sizes.rows)
         offset_R = range(0, sizes.requests * sizes.rows * sizes.vocabulary, sizes.vocabulary)
-        table = Table.of(trees, distributions, first_row_B, offset_R, len(offset_R), self._sigmoid is not None)
+        sigmoid = self._sigmoid is not None
+        table = Table.of(
+            trees, distributions, first_row_B, offset_R, len(offset_R), sigmoid, self._shaping.filtered
+        )
         offsets = [NOWHERE] * self._parts[0]
         for tree, first in zip(trees, first_row_B, strict=True):
             offsets[first : first + tree.size] = offset_R[first : first + tree.size]
@@ -121,11 +123,14 @@ class VerdictTables:
             offsets[len(offset_R) + distribution] = distributions.offsets[distribution]
         return Filling([*offsets, *_padded(table.draws, self._parts[1]), *table.roots], tuple(distributions.rows))
 
-    def put(self, filling: Filling, uniform_BD: Sequence[torch.Tensor]) -> None:
-        """Put prepared trees there with their random numbers, as :meth:`fill` does."""
+    def put(self, filling: Filling, uniform_BD: Sequence[torch.Tensor], shaping: Shaping) -> None:
+        """Put prepared trees there with their random numbers, as :meth:`fill` does, and the numbers of their filters,
+        which may be others than those of the tables where these have filters.
+        """
+        given_U = with_numbers(uniform_BD, shaping)
         uniform_U = torch.zeros(self._parts[3], dtype=torch.float64)
-        given_U = torch.cat(list(uniform_BD))
-        uniform_U[: len(given_U)] = given_U
+        uniform_U[: len(given_U) - NUMBERS] = given_U[:-NUMBERS]
+        uniform_U[-NUMBERS:] = given_U[-NUMBERS:]
         packed = torch.cat((torch.tensor(filling.numbers, dtype=torch.int64), uniform_U.view(torch.int64)))
         self._packed.copy_(to_device(packed, self._packed.device), non_blocking=True)
         self._kept = filling.rows
@@ -134,7 +139,7 @@ class VerdictTables:
         """Verdicts [B, 3] int64 on the trees that are there when this runs, as
         :func:`~spec_sdk_backends.fused_rejection.decide` makes them: nodes are numbered by rows, N of each request.
 
-        Two launches that depend on sizes alone. Raises ValueError for logits of other sizes.
+        Two launches, with filters three, that depend on sizes alone. Raises ValueError for logits of other sizes.
         """
         sizes = self.sizes
         if logits_BNV.shape != (sizes.requests, sizes.rows, sizes.vocabulary) or not logits_BNV.is_contiguous():
@@ -148,8 +153,6 @@ class VerdictTables:
             draw_DF,
             root_B4,
             uniform_U.view(torch.float64),
-            None,
-            None,
             sizes.requests * sizes.rows,
             sizes.most,
             self._aligned,

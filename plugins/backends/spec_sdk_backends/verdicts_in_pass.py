@@ -15,6 +15,7 @@ import torch
 from spec_sdk.model.graph_executor import power_of_two
 from spec_sdk.ops import Decision, DecisionsInPass, LogitsToCome, Recipe, UnscoredTree
 from spec_sdk.ops.draws import DraftDistribution
+from spec_sdk.ops.kept_tokens import numbers_of
 from spec_sdk_backends.fused_multi_step import Numbering, uniforms_of
 from spec_sdk_backends.fused_rejection import first_reads
 from spec_sdk_backends.verdict_tables import TableSizes, VerdictTables
@@ -22,7 +23,7 @@ from spec_sdk_backends.verdict_tables import TableSizes, VerdictTables
 MOST_TABLES = 64
 """As many as an executor keeps graphs."""
 MOST_SAMPLINGS = 4
-"""Graphs are captured for a temperature. Requests of further ones have their verdicts after the pass, so that a server
+"""Graphs are captured for a temperature, with filters or without. Requests of further ones have their verdicts after the pass, so that a server
 whose clients send many does not capture in the middle of each."""
 
 
@@ -34,12 +35,11 @@ class TablesInUse:
         self._samplings: list[Hashable] = []
 
     def multi_step(self, unscored: Sequence[UnscoredTree], logits: LogitsToCome) -> DecisionsInPass | None:
-        """What a pass over these trees makes of its logits, its tables filled; None for filters (top-k, top-p, min-p),
-        for requests of several samplings, for draft distributions that no table leads to, and for a sampling more than
-        are kept graphs for.
+        """What a pass over these trees makes of its logits, its tables filled; None for requests of several samplings,
+        for draft distributions that no table leads to, and for a sampling more than are kept graphs for.
         """
-        recipe, sampling = unscored[0].recipe, sampling_of(unscored[0].recipe)
-        if recipe.shaping.filtered or any(sampling_of(one.recipe) != sampling for one in unscored):
+        recipe, sampling = unscored[0].recipe, captured_for(unscored[0].recipe)
+        if len({sampling_of(one.recipe) for one in unscored}) > 1:
             return None
         if sampling not in self._samplings and len(self._samplings) == MOST_SAMPLINGS:
             return None
@@ -65,7 +65,7 @@ class TablesInUse:
             filling = tables.prepared(trees)
         except ValueError:
             return None
-        tables.put(filling, [uniforms_of(one) for one in unscored])
+        tables.put(filling, [uniforms_of(one) for one in unscored], recipe.shaping)
         self._keep(key, sampling, tables)
         rows = sizes.requests * sizes.rows
         first_node_B = range(0, rows, sizes.rows)
@@ -86,4 +86,9 @@ class TablesInUse:
 
 def sampling_of(recipe: Recipe) -> Hashable:
     """What the verdicts of one launch have in common."""
-    return recipe.shaping.temperature, recipe.sigmoid
+    return tuple(numbers_of(recipe.shaping)), recipe.sigmoid
+
+
+def captured_for(recipe: Recipe) -> Hashable:
+    """What a graph's verdicts hang on: the numbers of filters are read when it runs."""
+    return recipe.shaping.temperature, recipe.shaping.filtered, recipe.sigmoid

@@ -70,7 +70,7 @@ class GrowingDrafter(Drafter):
     ) -> list[list[DraftedLevel]] | None:
         """All levels of trees of one shape, of each request, from the logits of its root; None, the default, where the
         model is fed level by level. ``draws``: of each request, where children are drawn, a random number for each
-        node, level by level, and its temperature.
+        node, level by level, and the numbers of its sampling.
         """
         return None
 

@@ -14,6 +14,7 @@ from spec_sdk.contracts import DraftLogits, Request, TreeShape
 from spec_sdk.errors import PluginFault, UnusableLogits
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.ops.inversion import next_uniform
+from spec_sdk.ops.kept_tokens import numbers_of
 from spec_sdk_drafters.growing_draft import GrowingDraft
 
 MOST_DRAWN = 128
@@ -52,18 +53,17 @@ def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits | None:
 
 
 def draws_at_once(shape: TreeShape, request: Request) -> bool:
-    """Whether a device may draw the children of a tree: by the request's sampling without filters, and not so many that
-    their draws are a program too long. At temperature 0 a node has one token, and no second one to draw.
+    """Whether a device may draw the children of a tree: by a sampling that it can be told, and not so many that their
+    draws are a program too long. At temperature 0 a node has one token, and no second one to draw.
     """
-    recipe = request.sampler.recipe
-    if recipe is None or recipe.shaping.filtered or sum(shape.nodes) > MOST_DRAWN:
+    if request.sampler.recipe is None or sum(shape.nodes) > MOST_DRAWN:
         return False
     return max(shape.widths) == 1 or not request.sampler.greedy
 
 
 def draws_of(request: Request, draws: int) -> list[float]:
-    """A random number for each of so many draws, the request's next, and its temperature."""
-    return [*uniforms_of(request, draws), request.sampler.params.temperature]
+    """A random number for each of so many draws, the request's next, and the numbers of its sampling."""
+    return [*uniforms_of(request, draws), *numbers_of(request.sampler.params)]
 
 
 def uniforms_of(request: Request, draws: int) -> list[float]:
