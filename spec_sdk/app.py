@@ -31,7 +31,7 @@ from spec_sdk.cli.starting import starting
 from spec_sdk.config.chosen_backend import is_auto, with_chosen_backend
 from spec_sdk.config.composing import compose_config, explained, reach_unlisted
 from spec_sdk.config.overrides import parse, quote_texts, search_path_of, search_path_override
-from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.errors import RankLost, UserError, did_you_mean
 from spec_sdk.held_signals import ignore_sigterm
 from spec_sdk.ranks import (
     joined,
@@ -83,7 +83,8 @@ def settle(error: BaseException) -> int:
     if ranks is not None and has_met:
         tells, status = ranks.settle(error, status)
     else:
-        tells = launched_rank() == 0 or leader_waits()
+        # who could not meet the others is alone with that
+        tells = launched_rank() == 0 or isinstance(error, RankLost) or leader_waits()
     if tells:
         if launched_rank() and not (has_met and status in (EXIT_OK, EXIT_USER_ERROR)):
             print(f"process {launched_rank()} of {launched_processes()}:", end=" ", file=sys.stderr, flush=True)

@@ -84,6 +84,10 @@ class Ranks:
         """
         return prepare()
 
+    def told_by_leader(self, key: str, tell: Callable[[], str]) -> str:
+        """The leader's ``tell()``. ``key`` names it, once a run. The leader may tell alone, and waits for nobody."""
+        return tell()
+
     def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
         """How this rank ends over ``error``: whether it is the one that tells of it, and the run's exit status.
 

@@ -412,8 +412,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     if levels := report.get("levels"):
         same = "the same" if levels["same"] else "NOT THE SAME"
         told.append(f"{levels['depth']} levels of a draft, {levels['shape']}, {same}: {times(levels)}")
-    if drawn := report.get("drawn_levels"):
-        shown = f"{drawn['depth']} levels of {drawn['paths']} drawn paths, {drawn['shape']}"
+    for name, drawn in report.get("drawn_levels", {}).items():
+        shown = f"{drawn['depth']} levels of {drawn['paths']} drawn paths, {name}, {drawn['shape']}"
         told.append(f"{shown}, {drawn['equal']:.0%} of the tokens are the same: {times(drawn)}")
     if recovery := report.get("recovery"):
         worst = max(recovery["off_by"].values())

@@ -60,6 +60,9 @@ class LoggedRanks(Ranks):
     def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
         return self._ranks.leader_first(key, prepare)
 
+    def told_by_leader(self, key: str, tell: Callable[[], str]) -> str:
+        return self._ranks.told_by_leader(key, tell)
+
 
 class LoggedPeer:
     """``peer``, whose messages are logged: when they are sent, and when they are waited for."""

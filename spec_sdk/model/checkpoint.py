@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -95,6 +96,11 @@ class Checkpoint:
     def names(self) -> frozenset[str]:
         """Hugging Face names of the model's tensors in the files; anything else in them is left out."""
         return self._names
+
+    def shapes(self) -> Mapping[str, Sequence[int]]:
+        """The shapes of all of :meth:`names`."""
+        stored = self._store.shapes
+        return {name: stored[name] for name in self._names}
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor in floating point: do not write to it. Raises KeyError for a name not in :meth:`names`.

@@ -27,6 +27,7 @@ from spec_sdk.model.draft_heads.opening import open_draft_head, open_own_module
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder, load_target_ends
 from spec_sdk.model.model_source import ModelSource
+from spec_sdk.model.same_checkpoint import check_same_checkpoint
 from spec_sdk.model.session import Session
 from spec_sdk.model.shared_encoder import share_encoder
 from spec_sdk.model.source_progress import notice
@@ -263,6 +264,7 @@ class Models:
         if source is None:
             # the leader first, since opening may download and convert, and shows its progress
             source = self.ranks.leader_first(f"checkpoint {reference}", lambda: open_checkpoint(reference))
+            check_same_checkpoint(source, self.ranks)
             if source.unread and self.ranks.is_leader:
                 count = len(source.unread)
                 tensors = "a tensor of blocks is" if count == 1 else f"{count} tensors of blocks are"

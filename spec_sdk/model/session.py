@@ -265,8 +265,8 @@ class Session:
         request its levels. None where that cannot be; nothing is done then.
 
         Tokens from ``limit`` on are not drafted. ``roots``: the logits that :meth:`feed` gave, K = 1. ``draws``: where
-        children are drawn, each request's random numbers, one for each node, level by level, and then the numbers of its
-        sampling (:func:`~spec_sdk.ops.kept_tokens.numbers_of`).
+        children are drawn, each request's random numbers, one for each node, level by level, and then the numbers of
+        its sampling (:func:`~spec_sdk.ops.kept_tokens.numbers_of`).
         All levels but the last are fed, as by :meth:`grow`; nothing is committed.
         """
         reduced, tokens = roots[0].token_R is not None, roots[0].logits_KR.shape[-1]

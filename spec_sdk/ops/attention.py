@@ -2,8 +2,8 @@
 
 A backend offers an :class:`Ops`; one with faster kernels subclasses it and overrides what it has a kernel for.
 
-Legend: B batch or samplings, N queries, H query heads, G KV heads, D head dim, S keys, T tree slots, Q = N*H/G; C chunks of
-keys; K keys that a request sees; g layers of a group, R rows, V vocabulary, M model dim.
+Legend: B batch or samplings, N queries, H query heads, G KV heads, D head dim, S keys, T tree slots, Q = N*H/G; C
+chunks of keys; K keys that a request sees; g layers of a group, R rows, V vocabulary, M model dim.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def least_kept(logits_RV: torch.Tensor, shaping_B4: torch.Tensor) -> tuple[torch
     """
     rows, vocabulary = logits_RV.shape
     shaping_R4 = shaping_B4.repeat_interleave(rows // len(shaping_B4), 0)
-    temperature_R1, top_k_R1, top_p_R1, min_p_R1 = shaping_R4.split(1, 1)
+    temperature_R1, top_k_R1, top_p_R1, min_p_R1 = torch.split(shaping_R4, 1, 1)
     temperature_R1 = temperature_R1.float().clamp_min(torch.finfo(torch.float32).tiny)
     sorted_RV, id_RV = logits_RV.float().sort(dim=-1, descending=True, stable=True)
     kth_R1 = sorted_RV.gather(1, (top_k_R1.long() - 1).clamp(0, vocabulary - 1))

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.distributed.support import end, start
 from tests.support.tiny_checkpoints import write_checkpoint
@@ -125,6 +127,53 @@ def test_a_process_with_other_options_ends_the_run_in_one_line(case: str, comman
     assert len(lines) == 1 and "process 1 of 2 was started with other options than the leader: " + message in lines[0]
     assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT]
     assert all("Traceback" not in err for _, _, err in ended)
+
+
+OTHER_CHECKPOINTS: dict[str, tuple[dict[str, Any], str]] = {
+    "other weights": ({}, "layers.3.mlp.down_proj.weight is "),
+    "another norm": ({"rms_norm_eps": 1e-3}, "rms_norm_eps is 0.001 here and "),
+    "fewer layers": ({"num_hidden_layers": 4}, "layers is 4 here and 5 there"),
+    "fewer heads": ({"num_attention_heads": 4, "num_key_value_heads": 2}, "heads is 4 here and 6 there"),
+    "fewer tokens": ({"vocab_size": 90}, "vocab_size is 90 here and 96 there"),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        name if name in ("other weights", "fewer layers") else pytest.param(name, marks=pytest.mark.full)
+        for name in OTHER_CHECKPOINTS
+    ],
+)
+def test_a_process_with_another_checkpoint_ends_the_run_in_one_line(case: str, tmp_path: Path) -> None:
+    """A path may be another disk on another machine. The draft model's is compared too."""
+    fields, message = OTHER_CHECKPOINTS[case]
+    places = [tmp_path / name for name in ("leader", "other")]
+    for place, own in zip(places, ({}, fields), strict=True):
+        write_checkpoint(place / "model", "smollm", 3, **{"num_attention_heads": 6, "num_key_value_heads": 3, **own})
+    if case == "other weights":
+        file = places[1] / "model" / "model.safetensors"
+        tensors = load_file(file)
+        tensors["model.layers.3.mlp.down_proj.weight"] *= 1.5
+        save_file(tensors, file)
+    began = time.monotonic()
+    run = ["-m", "spec_sdk", "pipeline=vanilla", "model.target=./model", "prompt=a b c", "max_new_tokens=4"]
+    ended = end(start(2, run, places))
+    assert time.monotonic() - began < SOON_S
+    assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT], ended
+    lines = [line for _, _, err in ended for line in err.splitlines() if "error: " in line]
+    told = "process 1 of 2 has another checkpoint at ./model than the leader: "
+    assert len(lines) == 1 and told in lines[0] and message in lines[0], ended
+
+
+def test_a_process_whose_leader_is_gone_says_so_in_one_line_and_soon(command: list[str], tmp_path: Path) -> None:
+    began = time.monotonic()
+    leader, late = start(2, [*command, "backend.timeout=3"], tmp_path)
+    leader.kill()
+    _, (status, out, err) = end([leader, late])
+    assert time.monotonic() - began < SOON_S and (status, out) == (LOST, ""), err
+    assert err.startswith("process 1 of 2: error: the processes of this run did not find each other"), err
+    assert len(err.splitlines()) == 1
 
 
 def test_a_process_that_fails_before_it_met_the_others_says_why(command: list[str], tmp_path: Path) -> None:

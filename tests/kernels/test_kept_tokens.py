@@ -67,7 +67,9 @@ def test_what_is_kept(
         found_RV = kept(logits_RV.float(), *TritonOps().least_kept(logits_RV, shaping_14))
         expected_RV = kept(logits_RV.float(), *Ops().least_kept(logits_RV, shaping_14))
         possible_RV = logits_RV > -INF
-        for row, (found_V, expected_V) in enumerate(zip(found_RV & possible_RV, expected_RV & possible_RV, strict=True)):
+        for row, (found_V, expected_V) in enumerate(
+            zip(found_RV & possible_RV, expected_RV & possible_RV, strict=True)
+        ):
             assert torch.equal(found_V, expected_V) or near_a_border(logits_RV[row], params), row
 
 

@@ -375,7 +375,9 @@ GPU_GRAPHS = (
         PACKAGE + "fused_rejection.py",
         "if rule == BY_SOFTMAX or (filtered and rule == BY_SIGMOID):",
         "if rule == BY_SOFTMAX:",
-        ("tests/samplers/test_equal_tokens.py",),
+        (
+            "tests/samplers/test_equal_tokens.py::test_draft_rows_that_a_sigmoid_judges_are_read_for_their_filters_alone",
+        ),
     ),
     Mutant(
         "levels: a drawn token is left for the draws behind it",

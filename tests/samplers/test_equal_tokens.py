@@ -175,6 +175,20 @@ def test_the_sigmoid_kernels_on_random_trees(scale: Callable[[int, int], int]) -
         assert case.answers(SigmoidSampler(SigmoidConfig("triton", *scales), case.params)) == expected, seed
 
 
+def test_draft_rows_that_a_sigmoid_judges_are_read_for_their_filters_alone() -> None:
+    """Their statistics nobody needs, but what is filtered out has no sigmoid."""
+    pytest.importorskip("triton")
+    from spec_sdk_backends.fused_rejection import NOWHERE, gather_trees
+
+    for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_k=3)):
+        sampler, builder = SigmoidSampler(SigmoidConfig("torch"), params), TreeBuilder(0)
+        builder.add(0, 4, "with_replacement", sampler.distribution(torch.arange(5.0)))
+        trees = gather_trees(
+            [builder.build().tree], [torch.zeros(2, 5)], [torch.rand(2).double()], params, sigmoid=True
+        )
+        assert [offset == NOWHERE for offset in trees.row_offset_R.tolist()] == [False, False, not params.filtered]
+
+
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
 @pytest.mark.parametrize("plan", ["nnnn", "ccc", "rgcn"])
 def test_every_draw_is_judged_by_what_the_ones_before_left(plan: str, kernels: str) -> None:

@@ -186,7 +186,10 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 
 def _give_up() -> None:
-    line = "error: the processes of this run did not find each other (nothing answers at the leader's port)"
+    why = "nothing answers at the leader's port"
+    if launched_rank() == 0:
+        why = f"not all of {launched_processes()} processes came, or they were told of another number"
+    line = f"error: the processes of this run did not find each other ({why})"
     # on other ranks than the leader sys.stderr leads nowhere meanwhile
     print(f"process {launched_rank()} of {launched_processes()}: {line}", file=sys.__stderr__, flush=True)
     os._exit(EXIT_LOST)

@@ -18,6 +18,7 @@ from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.uploads import to_device
 from spec_sdk_backends import rejection_kernels as kernels
 from spec_sdk_backends.kept_tokens import least_kept_of_rows
+from spec_sdk_backends.kept_tokens_kernel import NOWHERE as NO_ROW
 
 TILE = 1024
 MAX_PARTS = 64
@@ -25,7 +26,7 @@ WIDE = 4096
 """Tokens that a program of the walk reads at once, where it sums over V between the draws of a node."""
 MAX_WALKERS = 16
 """Programs that share the walk of a tree with several draws at a node: each of them reads the rows of those sums."""
-NOWHERE, FIELDS = kernels.NOWHERE.value, kernels.FIELDS.value
+NOWHERE, FIELDS = NO_ROW.value, kernels.FIELDS.value
 CHOSEN, BY_SOFTMAX, BY_SIGMOID, BY_PROBABILITIES = (
     rule.value for rule in (kernels.CHOSEN, kernels.BY_SOFTMAX, kernels.BY_SIGMOID, kernels.BY_PROBABILITIES)
 )

@@ -30,7 +30,7 @@ T = TypeVar("T")
 BLOCK = 1024
 """Bytes of a decision's first message; a longer one takes a second."""
 _LENGTH = 8
-_TOLD, _STATUS = "spec_sdk/told", "spec_sdk/status"
+_TOLD, _STATUS = "spec_sdk/failure_told", "spec_sdk/status"
 PATIENCE_S = 0.4
 """How long a rank that failed leaves it to a better placed one to tell of it: the leader before the others, the rank
 with the cause before those that only lost it."""
@@ -128,14 +128,8 @@ class ProcessRanks(Ranks):
     def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
         key = f"spec_sdk/prepared/{key}"
         if not self.is_leader:
-            with self.together():
-                # not waited for in one piece, so that a leader that fails elsewhere is noticed
-                while not self._store.check([key]):
-                    if self._store.check([_TOLD]):
-                        raise RankLost("another process of this run ended")
-                    time.sleep(POLL_S)
-                if self._store.get(key) != b"ready":
-                    raise RankLost("the leader could not prepare what this rank needs")
+            if self._from_leader(key) != b"ready":
+                raise RankLost("the leader could not prepare what this rank needs")
             return prepare()
         outcome = "failed"
         try:
@@ -144,6 +138,24 @@ class ProcessRanks(Ranks):
             return prepared
         finally:
             self._store.set(key, outcome)
+
+    def told_by_leader(self, key: str, tell: Callable[[], str]) -> str:
+        key = f"spec_sdk/told/{key}"
+        if not self.is_leader:
+            return self._from_leader(key).decode()
+        text = tell()
+        self._store.set(key, text)
+        return text
+
+    def _from_leader(self, key: str) -> bytes:
+        with self.together():
+            # not waited for in one piece, so that a leader that fails elsewhere is noticed
+            while not self._store.check([key]):
+                if self._store.check([_TOLD]):
+                    raise RankLost("another process of this run ended")
+                time.sleep(POLL_S)
+            found: bytes = self._store.get(key)
+            return found
 
     def settle(self, error: BaseException, status: int) -> tuple[bool, int]:
         # whoever waits for this rank wakes up when its connections close, and they do when nothing refers to the group

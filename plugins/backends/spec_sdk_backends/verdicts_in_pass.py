@@ -23,8 +23,8 @@ from spec_sdk_backends.verdict_tables import TableSizes, VerdictTables
 MOST_TABLES = 64
 """As many as an executor keeps graphs."""
 MOST_SAMPLINGS = 4
-"""Graphs are captured for a temperature, with filters or without. Requests of further ones have their verdicts after the pass, so that a server
-whose clients send many does not capture in the middle of each."""
+"""Graphs are captured for a temperature, with filters or without. Requests of further ones have their verdicts after
+the pass, so that a server whose clients send many does not capture in the middle of each."""
 
 
 class TablesInUse:
