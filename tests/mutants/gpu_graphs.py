@@ -331,7 +331,7 @@ GPU_GRAPHS = (
     Mutant(
         "kept tokens: top-p is a share of more than top-k keeps",
         KEPT,
-        "tl.sum(tl.where(_ordered(logit_J) >= border, weight_J, 0.0), 0)",
+        "tl.sum(tl.where(_ordered(logit_J) >= border.to(tl.int32), weight_J, 0.0), 0)",
         "tl.sum(weight_J, 0)",
         (f"{OF_KEPT}::test_what_is_kept",),
     ),

@@ -82,8 +82,11 @@ def eager(
 
 
 @pytest.mark.parametrize("sigmoid", [None, (-20.0, 20.0)], ids=["softmax", "sigmoid"])
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("params", [SAMPLED, FILTERED], ids=["plain", "filtered"])
+@pytest.mark.parametrize(
+    ("params", "given"),
+    [(SAMPLED, False), (SAMPLED, True), (FILTERED, True)],
+    ids=["logits", "probabilities", "filtered probabilities"],
+)
 def test_verdicts_are_those_of_launches_that_know_the_trees(
     params: SamplingParams, given: bool, sigmoid: tuple[float, float] | None, device: torch.device
 ) -> None:

@@ -26,9 +26,9 @@ NOWHERE = tl.constexpr(-(1 << 62))
 
 @triton.jit
 def _ordered(logit):
-    """A float32 as an integer that is as large among integers as it is among floats."""
+    """A float32 as an int32 that is as large among integers as it is among floats."""
     bits = logit.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 @triton.jit
@@ -66,19 +66,21 @@ def _weights(logit, largest, temperature):
 
 @triton.jit
 def _kth_lane(most_J, k, low, high):
-    """The k-th largest of a tile's numbers, as an ordered integer between these two."""
+    """The k-th largest of a tile's numbers, as an ordered integer between these two, int64: their distance may be no
+    int32.
+    """
     key_J = _ordered(most_J)
     while low < high:
         step = (high - low + 3) // 4
         first = low + step
         second = tl.minimum(first + step, high)
         third = tl.minimum(second + step, high)
-        if tl.sum((key_J >= third).to(tl.int32), 0) >= k:
+        if tl.sum((key_J >= third.to(tl.int32)).to(tl.int32), 0) >= k:
             low = third
-        elif tl.sum((key_J >= second).to(tl.int32), 0) >= k:
+        elif tl.sum((key_J >= second.to(tl.int32)).to(tl.int32), 0) >= k:
             low = second
             high = third - 1
-        elif tl.sum((key_J >= first).to(tl.int32), 0) >= k:
+        elif tl.sum((key_J >= first.to(tl.int32)).to(tl.int32), 0) >= k:
             low = first
             high = second - 1
         else:
@@ -130,9 +132,8 @@ def kept_tokens_kernel(
             token_J = i * TILE + tl.arange(0, TILE)
             most_J = tl.maximum(most_J, _logits(p_ptr, q_ptr, of_target, offset, token_J, token_J < V, ALIGNED))
         largest = tl.max(most_J, 0)
-        high = _ordered(largest)
-        lowest = _ordered(tl.full((), float("-inf"), tl.float32))
-        low = lowest
+        high = _ordered(largest).to(tl.int64)
+        low = _ordered(tl.full((), float("-inf"), tl.float32)).to(tl.int64)
         if cuts_k:
             # all that top-k keeps has its part in the sum that top-p is a share of
             if top_k <= TILE:
@@ -140,7 +141,7 @@ def kept_tokens_kernel(
         elif cuts_p:
             outside = tl.log(((1.0 - top_p) / V).to(tl.float32)) - 0.01
             # two integers less, for what rounding may have added
-            low = tl.minimum(_ordered(largest + temperature * outside) - 2, high)
+            low = tl.minimum(_ordered(largest + temperature * outside).to(tl.int64) - 2, high)
 
         least = tl.full((), float("-inf"), tl.float32)
         last = V
@@ -150,7 +151,7 @@ def kept_tokens_kernel(
             for i in range(tiles):
                 token_J = i * TILE + tl.arange(0, TILE)
                 logit_J = _logits(p_ptr, q_ptr, of_target, offset, token_J, token_J < V, ALIGNED)
-                open_J = ((_ordered(logit_J) >= low) & (token_J < V)).to(tl.int32)
+                open_J = ((_ordered(logit_J) >= low.to(tl.int32)) & (token_J < V)).to(tl.int32)
                 slot_J = count + tl.cumsum(open_J, 0) - 1
                 kept_J = (open_J > 0) & (slot_J < ROOM)
                 tl.store(near_ptr + slot_J, logit_J, mask=kept_J)
@@ -179,9 +180,9 @@ def kept_tokens_kernel(
                             p_ptr, q_ptr, of_target, offset, near, near_ptr, place_ptr, count, i, V, ALIGNED, TILE
                         )
                         key_J = _ordered(logit_J)
-                        in_first += tl.sum(((key_J >= first) & (token_J < V)).to(tl.int32), 0)
-                        in_second += tl.sum(((key_J >= second) & (token_J < V)).to(tl.int32), 0)
-                        in_third += tl.sum(((key_J >= third) & (token_J < V)).to(tl.int32), 0)
+                        in_first += tl.sum(((key_J >= first.to(tl.int32)) & (token_J < V)).to(tl.int32), 0)
+                        in_second += tl.sum(((key_J >= second.to(tl.int32)) & (token_J < V)).to(tl.int32), 0)
+                        in_third += tl.sum(((key_J >= third.to(tl.int32)) & (token_J < V)).to(tl.int32), 0)
                     if in_third >= top_k:
                         border = third
                     elif in_second >= top_k:
@@ -198,7 +199,7 @@ def kept_tokens_kernel(
                         p_ptr, q_ptr, of_target, offset, near, near_ptr, place_ptr, count, i, V, ALIGNED, TILE
                     )
                     weight_J = _weights(logit_J, largest, temperature)
-                    total += tl.sum(tl.where(_ordered(logit_J) >= border, weight_J, 0.0), 0).to(tl.float64)
+                    total += tl.sum(tl.where(_ordered(logit_J) >= border.to(tl.int32), weight_J, 0.0), 0).to(tl.float64)
 
             whole = total.to(tl.float32)
             if cuts_p:
@@ -217,9 +218,9 @@ def kept_tokens_kernel(
                         key_J = _ordered(logit_J)
                         # sums of float64: those of equals are exact, as a sum over sorted ones has them
                         p_J = tl.div_rn(_weights(logit_J, largest, temperature), whole).to(tl.float64)
-                        above_first += tl.sum(tl.where(key_J > first, p_J, 0.0), 0)
-                        above_second += tl.sum(tl.where(key_J > second, p_J, 0.0), 0)
-                        above_third += tl.sum(tl.where(key_J > third, p_J, 0.0), 0)
+                        above_first += tl.sum(tl.where(key_J > first.to(tl.int32), p_J, 0.0), 0)
+                        above_second += tl.sum(tl.where(key_J > second.to(tl.int32), p_J, 0.0), 0)
+                        above_third += tl.sum(tl.where(key_J > third.to(tl.int32), p_J, 0.0), 0)
                     if above_first < top_p:
                         upper = first
                     elif above_second < top_p:
@@ -237,7 +238,7 @@ def kept_tokens_kernel(
                 logit_J, token_J = _candidates(
                     p_ptr, q_ptr, of_target, offset, near, near_ptr, place_ptr, count, i, V, ALIGNED, TILE
                 )
-                reaches_J = (_ordered(logit_J) >= border) & (token_J < V)
+                reaches_J = (_ordered(logit_J) >= border.to(tl.int32)) & (token_J < V)
                 least = tl.minimum(least, tl.min(tl.where(reaches_J, logit_J, float("inf")), 0))
             if cuts_p:
                 equals = tl.full((), 0, tl.int32)
