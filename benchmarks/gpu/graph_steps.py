@@ -222,7 +222,7 @@ class Drafting:
         from spec_sdk_backends.fused_decoder import FusedDecoder
         from spec_sdk_backends.triton_ops import TritonOps
 
-        self.device, self.shape, ops = device, shape, TritonOps()
+        self.device, self.shape, self.ops = device, shape, (ops := TritonOps())
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         decoder = FusedDecoder(random_decoder(shape, device, dtype, ops))
         self.session = Session(GraphExecutor(decoder, ops, capture_on(device)))
@@ -275,6 +275,7 @@ def of_drawn_levels(device: torch.device, shape: str, rounds: int) -> dict[str, 
 def drawn_levels(drafting: Drafting, params: SamplingParams, rounds: int) -> dict[str, Any]:
     widths = (PATHS, *[1] * (DEPTH - 1))
     sampler = ExactSampler(ExactConfig(), params)
+    sampler.backend_ops = drafting.ops
     drawn = TreeShape(widths, 1.0)
     rng = torch.Generator().manual_seed(0)
     uniforms = torch.rand(sum(drawn.nodes), generator=rng, dtype=torch.float64).tolist()

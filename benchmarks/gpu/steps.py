@@ -131,6 +131,7 @@ STEPS = ordered(
                 "tests/kernels/test_recovery.py::test_what_was_missed_is_redone_and_nothing_else",
                 "tests/samplers/test_verdict_tables.py::test_a_captured_step_has_its_verdict",
                 "tests/kernels/test_kept_tokens.py",
+                "tests/kernels/test_row_drawing.py",
                 "tests/samplers/test_on_gpu.py::test_nothing_waits_for_the_host_and_no_distribution_is_written",
             ),
             value=250,

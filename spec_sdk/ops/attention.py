@@ -118,7 +118,8 @@ class Ops:
         """What tokens are drawn from by these logits [V], of all tokens or some. None, the default, for
         logits that a sampler draws from in its own way.
 
-        Raises UnusableLogits, row 0, for logits that are NaN, +inf, or -inf throughout.
+        Raises UnusableLogits, row 0, for logits that are NaN, +inf, or -inf throughout; or what it returns does so when
+        it first draws.
         """
         return None
 

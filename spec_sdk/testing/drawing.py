@@ -78,6 +78,7 @@ def _check_refusal(backend: Backend, dtype: torch.dtype) -> None:
         logits_V[where] = bad
         try:
             taken = backend.ops.drawing(logits_V, SAMPLINGS[0])
+            drawn = None if taken is None else taken.draw(0.5)
         except UnusableLogits:
             continue
-        assert taken is None, f"drawing: logits of {dtype} with {bad} among them are taken"
+        assert drawn is None, f"drawing: logits of {dtype} with {bad} among them are taken"

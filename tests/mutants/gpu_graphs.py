@@ -24,6 +24,7 @@ AHEAD, OF_AHEAD = "spec_sdk/engine/pass_ahead.py", "tests/engine/test_pass_ahead
 ONE_ROW, OF_ONE_ROW = PACKAGE + "matrix_vector_kernel.py", "tests/kernels/test_matrix_vector.py::test_a_product"
 APART = "tests/kernels/test_tree_attention.py"
 KEPT, OF_KEPT = PACKAGE + "kept_tokens_kernel.py", "tests/kernels/test_kept_tokens.py"
+DRAWING, OF_DRAWING = PACKAGE + "row_drawing.py", "tests/kernels/test_row_drawing.py"
 FEW_ROWS, OF_FEW_ROWS = PACKAGE + "few_rows_kernel.py", "tests/kernels/test_few_rows.py"
 
 GPU_GRAPHS = (
@@ -355,6 +356,27 @@ GPU_GRAPHS = (
         "shaping_ptr + row // rows_each * 4",
         "shaping_ptr",
         (f"{OF_KEPT}::test_rows_share_out_samplings",),
+    ),
+    Mutant(
+        "draws of a row: a token that was drawn is left for the next draw",
+        DRAWING,
+        '        left_V[token] = float("-inf")\n',
+        "",
+        (f"{OF_DRAWING}::test_different_tokens_are_those_that_the_sampler_draws_in_torch",),
+    ),
+    Mutant(
+        "draws of a row: the last token that there is goes",
+        DRAWING,
+        "        if not others:\n            return\n",
+        "",
+        (f"{OF_DRAWING}::test_removing",),
+    ),
+    Mutant(
+        "draws of a row: the tile before",
+        PACKAGE + "drawing_kernels.py",
+        "tl.sum((cdf_T <= goal).to(tl.int32), 0)",
+        "tl.sum((cdf_T < goal).to(tl.int32), 0)",
+        (f"{OF_DRAWING}::test_every_number_gives_a_token_that_may_come",),
     ),
     Mutant(
         "tables: filters are those of the first step",

@@ -30,7 +30,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.full) for case in OTHERS)])
 def test_machine_code(case: str, compiled: Compiled) -> None:
     filtered = ["kept_tokens_kernel"] if "filtered" in case else []
-    names = [*filtered, "row_statistics_kernel", "decide_kernel"]
+    names = [*filtered, "tile_masses_kernel", "draw_kernel", "row_statistics_kernel", "decide_kernel"]
     assert [name for name, _ in compiled[case]] == names
     for name, facts in compiled[case]:
         assert facts["code"] > 0

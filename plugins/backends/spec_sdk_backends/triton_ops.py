@@ -27,10 +27,14 @@ from spec_sdk.ops import (
     UnscoredTree,
 )
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.draws import Drawing
 from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.rows import Shaping
+from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk_backends import kept_tokens, top_tokens
 from spec_sdk_backends.fused_multi_step import multi_step
 from spec_sdk_backends.greedy_choice import greedy_choices
+from spec_sdk_backends.row_drawing import RowDrawing
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import (
     DTYPES,
@@ -46,7 +50,8 @@ from spec_sdk_backends.verdicts_in_pass import TablesInUse
 
 class TritonOps(Ops):
     """Attention by interval mask, without a dense one; ``multi_step`` from logits, without a row of probabilities; the
-    most probable tokens of a row, those that filters keep, and greedy choices of passes that make their verdicts.
+    most probable tokens of a row, those that filters keep and those that are drawn, and greedy choices of passes that
+    make their verdicts.
 
     Everything else as the reference does it. ``shares_lists``: whether a pass's layers share one list of the key blocks
     that are visible; if not, every program looks for itself, as benchmarks compare. ``decides_in_pass``: whether
@@ -89,6 +94,13 @@ class TritonOps(Ops):
         if logits_RV.dtype in DTYPES and logits_RV.numel() > 0:
             return kept_tokens.least_kept(logits_RV, shaping_B4)
         return super().least_kept(logits_RV, shaping_B4)
+
+    def drawing(self, logits: torch.Tensor | SomeLogits, shaping: Shaping) -> Drawing | None:
+        """From a row on the device, at the price of one read a draw; host memory is left to torch."""
+        given = logits.logits_R if isinstance(logits, SomeLogits) else logits
+        if given.dtype not in DTYPES or (torch.cuda.is_available() and not given.is_cuda):
+            return None
+        return RowDrawing(logits.full_V if isinstance(logits, SomeLogits) else logits, shaping)
 
     def accept_in_pass(
         self, rule: str | Rule, unscored: Sequence[UnscoredTree], logits: LogitsToCome
