@@ -85,7 +85,9 @@ class Ranks:
         return prepare()
 
     def told_by_leader(self, key: str, tell: Callable[[], str]) -> str:
-        """The leader's ``tell()``. ``key`` names it, once a run. The leader may tell alone, and waits for nobody."""
+        """The leader's ``tell()``, some text. ``key`` names it, once a run. The leader may tell alone, and waits for
+        nobody.
+        """
         return tell()
 
     def settle(self, error: BaseException, status: int) -> tuple[bool, int]:

@@ -153,9 +153,10 @@ class CheckedLoader(ConfigLoaderImpl):
         if path.startswith("/") or ".." in path.split("/"):
             raise UserError(f"{path}: a config is named by its path below a directory of YAML, without '..'")
         result = super()._load_single_config(default, repo)
-        for source in repo.get_sources():
-            # packages come first, and a file that is never read would go unnoticed
-            if isinstance(source, UserYaml) and result.provider != source.provider and source.is_config(path):
+        for source in repo.get_sources() if "/" in path else ():
+            # packages come first, then directories in order, and a file that is never read would go unnoticed
+            other = isinstance(source, UserYaml) and f"file://{source.path}" != result.path
+            if other and source.is_config(path):
                 raise UserError(
                     f"{source.path}/{path}.yaml: there is a {path} already, which comes first; give yours another name"
                 )

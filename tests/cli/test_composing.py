@@ -325,6 +325,15 @@ def test_yaml_with_the_name_of_one_that_comes_first_is_refused(tmp_path: Path, c
     refused = cli("--config-dir", "mine", "pipeline=sd_chain", "--cfg", "job")
     assert refused.error == f"{mine}: there is a pipeline/sd_chain already, which comes first; give yours another name"
     assert cli("--config-dir", "mine", "pipeline=vanilla", "--cfg", "job").status == 0
+    # as every run leaves one in its directory
+    (tmp_path / "mine" / "config.yaml").write_text("max_new_tokens: 7\n")
+    assert cli("--config-dir", "mine", "pipeline=vanilla", "--cfg", "job").status == 0
+    # of two directories the first is read
+    for name in ("a", "b"):
+        (tmp_path / name / "pipeline").mkdir(parents=True)
+        (tmp_path / name / "pipeline" / "own.yaml").write_text("# @package _global_\npipeline:\n  name: own\n")
+    refused = cli("hydra.searchpath=[a,b]", "pipeline=own", "--cfg", "job")
+    assert f"{tmp_path / 'b' / 'pipeline' / 'own.yaml'}: there is a pipeline/own already" in refused.error
 
 
 def test_yaml_of_ones_own_directory(tmp_path: Path, cli: Any) -> None:

@@ -89,7 +89,7 @@ def _kth_lane(most_J, k, low, high):
 
 
 # what changes from tree to tree is not specialised on: a kernel of its own would take seconds to compile
-@triton.jit(do_not_specialize=["p_rows", "rows_each"])
+@triton.jit(do_not_specialize=["p_rows", "rows_each"], do_not_specialize_on_alignment=["shaping_ptr"])
 def kept_tokens_kernel(
     p_ptr,
     q_ptr,

@@ -142,10 +142,15 @@ class ProcessRanks(Ranks):
     def told_by_leader(self, key: str, tell: Callable[[], str]) -> str:
         key = f"spec_sdk/told/{key}"
         if not self.is_leader:
-            return self._from_leader(key).decode()
-        text = tell()
-        self._store.set(key, text)
-        return text
+            if not (text := self._from_leader(key).decode()):
+                raise RankLost("the leader could not tell what this rank needs")
+            return text
+        text = ""
+        try:
+            text = tell()
+            return text
+        finally:
+            self._store.set(key, text)
 
     def _from_leader(self, key: str) -> bytes:
         with self.together():

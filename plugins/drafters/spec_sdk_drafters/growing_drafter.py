@@ -19,7 +19,7 @@ from spec_sdk.plugin import not_inherited
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft, advanced
-from spec_sdk_drafters.levels_at_once import draws_at_once, draws_of, grow_known, known_logits, uniforms_of
+from spec_sdk_drafters.levels_at_once import Tries, draws_at_once, draws_of, grow_known, known_logits, uniforms_of
 
 GROWTHS = (
     "beam, the width best paths of every level; dynamic, the max_nodes best paths of all lengths; static, widths; "
@@ -55,6 +55,7 @@ class GrowingDrafter(Drafter):
         self.branches = self.growth.branches
         self.vocabulary = models.target.executor.vocabulary
         self._drafts: dict[int, GrowingDraft] = {}
+        self._tries: dict[int, Tries] = {}
 
     @property
     def drafts_at_once(self) -> bool:
@@ -192,7 +193,11 @@ class GrowingDrafter(Drafter):
             request, budget = requests[i], budgets[i]
             if not (request.changes_logits or budget.level_cost):
                 shape = self.growth.fixed_shape(depths[i], budget.nodes, request)
-                if shape is None or shape.drawn and not draws_at_once(shape, request):
+                if (
+                    shape is None
+                    or shape.drawn
+                    and not (draws_at_once(shape, request) and self._tries.setdefault(request.slot, Tries()).pay)
+                ):
                     continue
                 alike.setdefault(shape, []).append(i)
         known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
@@ -206,6 +211,8 @@ class GrowingDrafter(Drafter):
                 for i, levels in zip(index, drafted, strict=True):
                     if (logits := of_request(requests[i].id, self._known_logits, levels)) is not None:
                         known[i] = levels, logits
+                    if shape.drawn:
+                        self._tries[requests[i].slot].note(ran_out=logits is None)
             # the others draw the same again, level by level
             for i, state in zip(index, states, strict=False):
                 if i not in known:
@@ -224,5 +231,6 @@ class GrowingDrafter(Drafter):
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
+            self._tries.pop(request.slot, None)
             if self.session.context_vocabulary is not None:
                 self.session.context_vocabulary.forget(request.slot)

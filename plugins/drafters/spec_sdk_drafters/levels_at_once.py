@@ -52,18 +52,42 @@ def known_logits(level: DraftedLevel, vocabulary: int) -> DraftLogits | None:
     return DraftLogits(level.logits_KR, None, vocabulary, drawn_KW=drawn_KW)
 
 
+@dataclass
+class Tries:
+    """Of one request's drawn trees: how many were drafted at once, and how many of them in vain, since filters had left
+    some node too few tokens. Such a tree is drafted once more, level by level.
+    """
+
+    made: int = 0
+    in_vain: int = 0
+
+    @property
+    def pay(self) -> bool:
+        """Whether it is worth another one: where it is in vain twice in a row, or one time in three, it costs more than
+        it saves.
+        """
+        return 3 * self.in_vain <= self.made + 2
+
+    def note(self, ran_out: bool) -> None:
+        self.made += 1
+        self.in_vain += ran_out
+
+
 def draws_at_once(shape: TreeShape, request: Request) -> bool:
     """Whether a device may draw the children of a tree: by a sampling that it can be told, and not so many that their
-    draws are a program too long. At temperature 0 a node has one token, and no second one to draw.
+    draws are a program too long. At temperature 0 a node has one token, and under top-k no more than that leaves.
     """
-    if request.sampler.recipe is None or sum(shape.nodes) > MOST_DRAWN:
+    recipe = request.sampler.recipe
+    if recipe is None or sum(shape.nodes) > MOST_DRAWN or 0 < recipe.shaping.top_k < max(shape.widths):
         return False
     return max(shape.widths) == 1 or not request.sampler.greedy
 
 
 def draws_of(request: Request, draws: int) -> list[float]:
     """A random number for each of so many draws, the request's next, and the numbers of its sampling."""
-    return [*uniforms_of(request, draws), *numbers_of(request.sampler.params)]
+    recipe = request.sampler.recipe
+    assert recipe is not None
+    return [*uniforms_of(request, draws), *numbers_of(recipe.shaping)]
 
 
 def uniforms_of(request: Request, draws: int) -> list[float]:
