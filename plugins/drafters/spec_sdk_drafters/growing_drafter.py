@@ -193,11 +193,7 @@ class GrowingDrafter(Drafter):
             request, budget = requests[i], budgets[i]
             if not (request.changes_logits or budget.level_cost):
                 shape = self.growth.fixed_shape(depths[i], budget.nodes, request)
-                if (
-                    shape is None
-                    or shape.drawn
-                    and not (draws_at_once(shape, request) and self._tries.setdefault(request.slot, Tries()).pay)
-                ):
+                if shape is None or shape.drawn and not self._draws_at_once(shape, request):
                     continue
                 alike.setdefault(shape, []).append(i)
         known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
@@ -218,6 +214,9 @@ class GrowingDrafter(Drafter):
                 if i not in known:
                     requests[i].rng.set_state(state)
         return known
+
+    def _draws_at_once(self, shape: TreeShape, request: Request) -> bool:
+        return draws_at_once(shape, request) and self._tries.setdefault(request.slot, Tries()).pay
 
     def _known_logits(self, levels: Sequence[DraftedLevel]) -> list[DraftLogits] | None:
         """None for a tree that has not all the nodes of its shape; what is below those is not looked at."""
