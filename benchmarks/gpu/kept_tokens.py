@@ -20,12 +20,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.headline import as_ms, waiting, wall_s
+from spec_sdk.bench.device_scripts import device_parser
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.contracts import SamplingParams
 from spec_sdk.ops import Ops
@@ -105,12 +105,7 @@ def line(case: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Filters without sorting against torch's sort")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="one small case of each sampling")
-    parser.add_argument("--seconds", type=float, default=60.0, help="begin no further case after this")
-    parser.add_argument("--output", type=Path, help="the JSON to write")
-    options = parser.parse_args(arguments)
+    options = device_parser(__doc__, seconds=60.0).parse_args(arguments)
     if options.device == "cpu":
         # read when triton is imported, which is yet to come
         os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -16,7 +16,6 @@ from spec_sdk.pipeline import Pipeline, build_pipeline, joined_backend
 from spec_sdk.prompts import check_length
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
-from spec_sdk.source_commit import source_commit
 
 
 def what_is_asked(
@@ -78,11 +77,7 @@ def load_target(
     base.constraints.of(target.constraint)
     directory.begin(
         {
-            "machine": {
-                **run_facts(backend),
-                "load_average": list(os.getloadavg()),
-                "commit": source_commit(),
-            },
+            "machine": {**run_facts(backend), "load_average": list(os.getloadavg())},
             "target": base.target_name,
             "dtype": base.dtype,
             "context": base.context,

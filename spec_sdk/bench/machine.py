@@ -13,6 +13,7 @@ import torch
 
 from spec_sdk.contracts.backend import Backend
 from spec_sdk.installed import installed_version
+from spec_sdk.source_commit import source_commit
 from spec_sdk.usable_cores import usable_cores
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -39,13 +40,16 @@ def machine_facts(hardware: str) -> Mapping[str, Any]:
 
 
 def run_facts(backend: Backend) -> dict[str, Any]:
-    """Where a run ran, for its results: those of :func:`machine_facts` by which runs are told apart, and the system."""
+    """Where a run ran, for its results: those of :func:`machine_facts` by which runs are told apart, the system, and of
+    a checkout its commit.
+    """
     facts = machine_facts(backend.hardware)
     return {
         "device": backend.describe(),
         "hardware": backend.hardware,
         **{name: facts[name] for name in ("cores", "threads", "python", "torch")},
         "platform": platform.platform(),
+        "commit": source_commit(),
     }
 
 

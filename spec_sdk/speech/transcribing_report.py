@@ -13,7 +13,6 @@ from spec_sdk.bench.records import VANILLA
 from spec_sdk.events import finite
 from spec_sdk.metrics import SCHEMA_VERSION, comparison
 from spec_sdk.settings import Settings
-from spec_sdk.source_commit import source_commit
 from spec_sdk.speech.transcribing import TranscribingRun, Transcript, same_windows
 from spec_sdk.tables import number, percent, print_facts, print_table
 from spec_sdk.version import __version__
@@ -75,7 +74,7 @@ def metrics_of(
         "backend": first.pipeline.backend.name,
         "dtype": first.pipeline.dtype,
         "memory": dict(first.pipeline.memory),
-        "machine": {**run_facts(first.pipeline.backend), "spec_sdk": __version__, "commit": source_commit()},
+        "machine": {**run_facts(first.pipeline.backend), "spec_sdk": __version__},
         "sampling": asdict(app.sampling),
         "task": dict(config),
         "summary": first.summary(),

@@ -21,7 +21,6 @@ from spec_sdk.registry import Registry
 from spec_sdk.report import Column, Progress, closing_table, doubts
 from spec_sdk.run_output import RunOutput, check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.source_commit import source_commit
 from spec_sdk.tables import print_facts
 from spec_sdk.version import __version__
 from spec_sdk.what_ran import facts_of, in_words, plugins_of
@@ -259,7 +258,6 @@ def metrics_of(
             "device_groups": pipeline.device_groups,
             "cpus": os.cpu_count(),
             "spec_sdk": __version__,
-            "commit": source_commit(),
         },
         "sampling": asdict(pipeline.sampling),
         "max_new_tokens": app.max_new_tokens,

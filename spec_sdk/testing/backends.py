@@ -38,8 +38,7 @@ def check_backend(
     deterministic, if it can be, its rows have the same bits in any pass (:func:`spec_sdk.testing.check_same_bits`). Its
     operations accept, by every rule and for several trees at once, what the reference ones accept with the same random
     numbers, after a pass and, where they do that, as its last operation; they keep the tokens that its filters keep.
-    What it finds on the machine is told in lines,
-    and its own self-tests pass.
+    What it finds on the machine is told in lines, and its own self-tests pass.
     """
     run_checks(backend_checks(backend, seeds=seeds, make_sampler=make_sampler))
 

@@ -381,8 +381,8 @@ GPU_GRAPHS = (
     Mutant(
         "tables: filters are those of the first step",
         TABLES,
-        "uniform_U[-NUMBERS:] = given_U[-NUMBERS:]",
-        "uniform_U[-NUMBERS:] = with_numbers((), self._shaping)",
+        "torch.zeros(padding, dtype=torch.float64)], shaping)",
+        "torch.zeros(padding, dtype=torch.float64)], self._shaping)",
         (DECIDED,),
     ),
     Mutant(

@@ -18,24 +18,18 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
+from spec_sdk_backends.logit_rows import scores, weights
+
 
 @triton.jit
-def _kept_logits(logits_ptr, least_ptr, last_ptr, tile, V, FILTERED: tl.constexpr, TILE: tl.constexpr):
-    """A tile's logits in float32; -inf for what lies outside the row or is filtered out."""
+def _tile(logits_ptr, least_ptr, last_ptr, tile, V, FILTERED: tl.constexpr, TILE: tl.constexpr):
+    """A tile's logits; -inf for what lies outside the row or is filtered out."""
     token_J = tile * TILE + tl.arange(0, TILE)
-    logit_J = tl.load(logits_ptr + token_J, mask=token_J < V, other=float("-inf")).to(tl.float32)
+    least = 0.0
+    last = 0
     if FILTERED:
         least, last = tl.load(least_ptr), tl.load(last_ptr)
-        kept_J = (logit_J > least) | ((logit_J == least) & (token_J <= last))
-        # NaN compares false, and must not vanish
-        logit_J = tl.where(kept_J | (logit_J != logit_J), logit_J, float("-inf"))
-    return logit_J
-
-
-@triton.jit
-def _weights(logit, largest, temperature):
-    """exp of the distance from the largest logit over the temperature: the distance is divided, not the logits."""
-    return tl.exp(tl.div_rn(logit - largest, temperature))
+    return scores(logits_ptr, 0, token_J, token_J < V, least, last, FILTERED, False)
 
 
 @triton.jit
@@ -52,12 +46,12 @@ def tile_masses_kernel(
 ):
     """Program (tile): ``largest`` [T] and ``mass`` [T], float32; -inf and 0 of a tile that has nothing."""
     tile = tl.program_id(0)
-    logit_J = _kept_logits(logits_ptr, least_ptr, last_ptr, tile, V, FILTERED, TILE)
+    logit_J = _tile(logits_ptr, least_ptr, last_ptr, tile, V, FILTERED, TILE)
     # the largest of all but NaN, which makes the mass NaN
     largest = tl.max(logit_J, 0)
     base = tl.where(largest == float("-inf"), 0.0, largest)
     tl.store(largest_ptr + tile, largest)
-    tl.store(mass_ptr + tile, tl.sum(_weights(logit_J, base, temperature), 0))
+    tl.store(mass_ptr + tile, tl.sum(weights(logit_J, base, temperature), 0))
 
 
 # a kernel for every number would be compiled in the middle of a request
@@ -85,7 +79,7 @@ def draw_kernel(
     mass_T = tl.load(mass_ptr + tile_T, mask=tile_T < tiles, other=0.0)
     largest = tl.max(largest_T, 0)
     base = tl.where(largest == float("-inf"), 0.0, largest)
-    weight_T = _weights(largest_T, base, temperature)
+    weight_T = weights(largest_T, base, temperature)
     mass_T = (mass_T * weight_T).to(tl.float64)
     whole = tl.sum(mass_T, 0)
     usable = (largest > float("-inf")) & (largest < float("inf")) & (whole == whole)
@@ -95,8 +89,8 @@ def draw_kernel(
     last_tile = tl.max(tl.where(mass_T > 0, tile_T, 0), 0)
     tile = tl.minimum(tl.sum((cdf_T <= goal).to(tl.int32), 0), last_tile)
     before = tl.sum(tl.where(tile_T < tile, mass_T, 0.0), 0)
-    logit_J = _kept_logits(logits_ptr, least_ptr, last_ptr, tile, V, FILTERED, TILE)
-    mass_J = _weights(logit_J, base, temperature).to(tl.float64)
+    logit_J = _tile(logits_ptr, least_ptr, last_ptr, tile, V, FILTERED, TILE)
+    mass_J = weights(logit_J, base, temperature).to(tl.float64)
     lane_J = tl.arange(0, TILE)
     last_lane = tl.max(tl.where(mass_J > 0, lane_J, 0), 0)
     # two sums of the same in another order: a lane without mass must not come of it

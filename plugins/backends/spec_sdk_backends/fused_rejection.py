@@ -18,7 +18,7 @@ from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.uploads import to_device
 from spec_sdk_backends import rejection_kernels as kernels
 from spec_sdk_backends.kept_tokens import least_kept_of_rows
-from spec_sdk_backends.kept_tokens_kernel import NOWHERE as NO_ROW
+from spec_sdk_backends.logit_rows import NOWHERE as NO_ROW
 
 TILE = 1024
 MAX_PARTS = 64

@@ -20,8 +20,7 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-# the offset of a row that nobody needs: further than any memory reaches
-NOWHERE = tl.constexpr(-(1 << 62))
+from spec_sdk_backends.logit_rows import NOWHERE, scores, weights
 
 
 @triton.jit
@@ -34,13 +33,10 @@ def _ordered(logit):
 @triton.jit
 def _logits(p_ptr, q_ptr, of_target, offset, token, inside, ALIGNED: tl.constexpr):
     """Logits in float32, -inf outside the row. Zeros have no sign: they are equal, and must be so as integers."""
-    if ALIGNED:
-        # the same number, of which the compiler now sees that a thread may load several logits at once
-        offset = offset // 16 * 16
     if of_target:
-        logit = tl.load(p_ptr + offset + token, mask=inside, other=float("-inf")).to(tl.float32)
+        logit = scores(p_ptr, offset, token, inside, 0.0, 0, False, ALIGNED)
     else:
-        logit = tl.load(q_ptr + offset + token, mask=inside, other=float("-inf")).to(tl.float32)
+        logit = scores(q_ptr, offset, token, inside, 0.0, 0, False, ALIGNED)
     return logit + 0.0
 
 
@@ -56,12 +52,6 @@ def _candidates(
     else:
         logit_J = _logits(p_ptr, q_ptr, of_target, offset, token_J, token_J < V, ALIGNED)
     return logit_J, token_J
-
-
-@triton.jit
-def _weights(logit, largest, temperature):
-    """exp of the distance from the largest logit over the temperature: the distance is divided, not the logits."""
-    return tl.exp(tl.div_rn(logit - largest, temperature))
 
 
 @triton.jit
@@ -157,7 +147,7 @@ def kept_tokens_kernel(
                 tl.store(near_ptr + slot_J, logit_J, mask=kept_J)
                 tl.store(place_ptr + slot_J, token_J, mask=kept_J)
                 count += tl.sum(open_J, 0)
-                total += tl.sum(_weights(logit_J, largest, temperature), 0).to(tl.float64)
+                total += tl.sum(weights(logit_J, largest, temperature), 0).to(tl.float64)
             # what one thread has stored, another one loads
             tl.debug_barrier()
             near = count <= ROOM
@@ -198,7 +188,7 @@ def kept_tokens_kernel(
                     logit_J, token_J = _candidates(
                         p_ptr, q_ptr, of_target, offset, near, near_ptr, place_ptr, count, i, V, ALIGNED, TILE
                     )
-                    weight_J = _weights(logit_J, largest, temperature)
+                    weight_J = weights(logit_J, largest, temperature)
                     total += tl.sum(tl.where(_ordered(logit_J) >= border.to(tl.int32), weight_J, 0.0), 0).to(tl.float64)
 
             whole = total.to(tl.float32)
@@ -217,7 +207,7 @@ def kept_tokens_kernel(
                         )
                         key_J = _ordered(logit_J)
                         # sums of float64: those of equals are exact, as a sum over sorted ones has them
-                        p_J = tl.div_rn(_weights(logit_J, largest, temperature), whole).to(tl.float64)
+                        p_J = tl.div_rn(weights(logit_J, largest, temperature), whole).to(tl.float64)
                         above_first += tl.sum(tl.where(key_J > first.to(tl.int32), p_J, 0.0), 0)
                         above_second += tl.sum(tl.where(key_J > second.to(tl.int32), p_J, 0.0), 0)
                         above_third += tl.sum(tl.where(key_J > third.to(tl.int32), p_J, 0.0), 0)
@@ -247,10 +237,10 @@ def kept_tokens_kernel(
                     logit_J, token_J = _candidates(
                         p_ptr, q_ptr, of_target, offset, near, near_ptr, place_ptr, count, i, V, ALIGNED, TILE
                     )
-                    p_J = tl.div_rn(_weights(logit_J, largest, temperature), whole).to(tl.float64)
+                    p_J = tl.div_rn(weights(logit_J, largest, temperature), whole).to(tl.float64)
                     above += tl.sum(tl.where(logit_J > least, p_J, 0.0), 0)
                     equals += tl.sum(((logit_J == least) & (token_J < V)).to(tl.int32), 0)
-                p = tl.div_rn(_weights(least, largest, temperature), whole).to(tl.float64)
+                p = tl.div_rn(weights(least, largest, temperature), whole).to(tl.float64)
                 # those of which the ones before do not reach top-p; where a sum is rounded away, all
                 wanted = tl.minimum((top_p - above) / p, equals.to(tl.float64))
                 stay = tl.where(wanted >= 1.0, wanted, 1.0).to(tl.int32)

@@ -126,24 +126,20 @@ class ProcessRanks(Ranks):
         return _Part(self, ranks, place)
 
     def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
-        key = f"spec_sdk/prepared/{key}"
-        if not self.is_leader:
-            if self._from_leader(key) != b"ready":
-                raise RankLost("the leader could not prepare what this rank needs")
-            return prepare()
-        outcome = "failed"
-        try:
-            prepared = prepare()
-            outcome = "ready"
-            return prepared
-        finally:
-            self._store.set(key, outcome)
+        prepared: list[T] = []
+
+        def ready() -> str:
+            prepared.append(prepare())
+            return "ready"
+
+        self.told_by_leader(f"prepared {key}", ready)
+        return prepared[0] if prepared else prepare()
 
     def told_by_leader(self, key: str, tell: Callable[[], str]) -> str:
         key = f"spec_sdk/told/{key}"
         if not self.is_leader:
             if not (text := self._from_leader(key).decode()):
-                raise RankLost("the leader could not tell what this rank needs")
+                raise RankLost("the leader could not prepare what this rank needs")
             return text
         text = ""
         try:

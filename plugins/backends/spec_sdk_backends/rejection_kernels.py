@@ -50,7 +50,7 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from spec_sdk_backends.kept_tokens_kernel import NOWHERE
+from spec_sdk_backends.logit_rows import NOWHERE, scores, weights
 
 # fields of a draw, in elements from its place in the table
 TOKEN = tl.constexpr(0)
@@ -69,28 +69,6 @@ CHOSEN = tl.constexpr(0)
 BY_SOFTMAX = tl.constexpr(1)
 BY_SIGMOID = tl.constexpr(2)
 BY_PROBABILITIES = tl.constexpr(3)
-
-
-@triton.jit
-def _scores(row_ptr, offset, token, inside, least, last, FILTERED: tl.constexpr, ALIGNED: tl.constexpr):
-    """Logits in float32; -inf for what lies outside or is filtered out."""
-    if ALIGNED:
-        # the same number, of which the compiler now sees that a thread may load several logits at once
-        offset = offset // 16 * 16
-    logit = tl.load(row_ptr + offset + token, mask=inside, other=float("-inf")).to(tl.float32)
-    if FILTERED:
-        kept = (logit > least) | ((logit == least) & (token <= last))
-        # NaN compares false, and must not vanish
-        logit = tl.where(kept | (logit != logit), logit, float("-inf"))
-    return logit
-
-
-@triton.jit
-def _weights(score, largest, temperature):
-    """exp of the score's distance from the largest over the temperature: the distance is divided, not the logits,
-    whose quotients may be so large that float32 rounds away what tells them apart, or end as infinities.
-    """
-    return tl.exp(tl.div_rn(score - largest, temperature))
 
 
 # what changes from tree to tree is not specialised on: a kernel of its own would take seconds to compile
@@ -130,12 +108,12 @@ def row_statistics_kernel(
             token = (part * tiles_per_part + i) * TILE + tl.arange(0, TILE)
             inside = token < V
             if row < p_rows:
-                score = _scores(p_ptr, offset, token, inside, least, last, FILTERED, ALIGNED)
+                score = scores(p_ptr, offset, token, inside, least, last, FILTERED, ALIGNED)
             else:
-                score = _scores(q_ptr, offset, token, inside, least, last, FILTERED, ALIGNED)
+                score = scores(q_ptr, offset, token, inside, least, last, FILTERED, ALIGNED)
             new = tl.maximum(largest, tl.max(score, 0))
             base = tl.where(new == float("-inf"), 0.0, new)
-            total = total * _weights(largest, base, temperature) + tl.sum(_weights(score, base, temperature), 0)
+            total = total * weights(largest, base, temperature) + tl.sum(weights(score, base, temperature), 0)
             largest = new
         tl.store(max_ptr + row * PARTS + part, largest)
         tl.store(sum_ptr + row * PARTS + part, total)
@@ -160,12 +138,12 @@ def _combined(max_ptr, sum_ptr, row, temperature, PARTS: tl.constexpr):
     sum_S = tl.load(sum_ptr + row * PARTS + part)
     largest = tl.max(largest_S, 0)
     base = tl.where(largest == float("-inf"), 0.0, largest)
-    return base, tl.sum(sum_S * _weights(largest_S, base, temperature), 0)
+    return base, tl.sum(sum_S * weights(largest_S, base, temperature), 0)
 
 
 @triton.jit
 def _softmax(score, largest, total, temperature):
-    return tl.div_rn(_weights(score, largest, temperature), total)
+    return tl.div_rn(weights(score, largest, temperature), total)
 
 
 @triton.jit
@@ -189,7 +167,7 @@ def _distribution_of_logits(
     FILTERED: tl.constexpr, ALIGNED: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
     least, last = _kept(least_ptr, last_ptr, tl.load(draw + DISTRIBUTION_ROW), FILTERED)
-    score = _scores(q_ptr, tl.load(draw + Q_OFFSET), token, inside, least, last, FILTERED, ALIGNED)
+    score = scores(q_ptr, tl.load(draw + Q_OFFSET), token, inside, least, last, FILTERED, ALIGNED)
     q = _softmax(score, largest, total, temperature)
     return _or_sigmoid(q, score, tl.load(draw + RULE), temperature, alpha, width, SIGMOID)
 
@@ -273,7 +251,7 @@ def _sums_after(
     for i in range(tl.cdiv(V, WIDE)):
         token = i * WIDE + tl.arange(0, WIDE)
         inside = token < V
-        score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, FILTERED, ALIGNED)
+        score = scores(p_ptr, p_offset, token, inside, p_least, p_last, FILTERED, ALIGNED)
         p = _left(
             _softmax(score, p_max, p_sum, temperature), q_ptr, given_ptr, draw_ptr + first * FIELDS, d - first,
             token, inside, largest_J, total_J, mass_J,
@@ -303,7 +281,7 @@ def _next_masses(
 
     ``draws`` points to the node's draws, all ``count`` of which were rejected.
     """
-    score = _scores(p_ptr, p_offset, token, inside, p_least, p_last, FILTERED, ALIGNED)
+    score = scores(p_ptr, p_offset, token, inside, p_least, p_last, FILTERED, ALIGNED)
     plain = _softmax(score, p_max, p_sum, temperature)
     mass = plain
     if count > 0:
@@ -398,7 +376,7 @@ def decide_kernel(
         uniform = tl.load(uniform_ptr + d + b)
         p_least, p_last = _kept(least_ptr, last_ptr, node, FILTERED)
         p_max, p_sum = _combined(max_ptr, sum_ptr, node, temperature, PARTS)
-        score = _scores(p_ptr, p_offset, token, token < V, p_least, p_last, FILTERED, ALIGNED)
+        score = scores(p_ptr, p_offset, token, token < V, p_least, p_last, FILTERED, ALIGNED)
         p = _softmax(score, p_max, p_sum, temperature)
         p = _or_sigmoid(p, score, rule, temperature, alpha, width, SIGMOID)
         p = _left(

@@ -125,10 +125,8 @@ class VerdictTables:
         """Put prepared trees there with their random numbers, as :meth:`fill` does, and the numbers of their filters,
         which may be others than those of the tables where these have filters.
         """
-        given_U = with_numbers(uniform_BD, shaping)
-        uniform_U = torch.zeros(self._parts[3], dtype=torch.float64)
-        uniform_U[: len(given_U) - NUMBERS] = given_U[:-NUMBERS]
-        uniform_U[-NUMBERS:] = given_U[-NUMBERS:]
+        padding = self._parts[3] - NUMBERS - sum(map(len, uniform_BD))
+        uniform_U = with_numbers([*uniform_BD, torch.zeros(padding, dtype=torch.float64)], shaping)
         packed = torch.cat((torch.tensor(filling.numbers, dtype=torch.int64), uniform_U.view(torch.int64)))
         self._packed.copy_(to_device(packed, self._packed.device), non_blocking=True)
         self._kept = filling.rows
