@@ -17,6 +17,7 @@ from spec_sdk.model.borrowed_weights import VOCABULARY, borrowed_names, check_vo
 from spec_sdk.model.checkpoint_shapes import check_shapes, unread_tensors
 from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.gguf_parts import whole_name
 from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.packed_weights import WeightStore
 from spec_sdk.model.safetensors_reader import open_directory
@@ -158,7 +159,7 @@ def looks_like_path(reference: str) -> bool:
 def _open_local(found: Path, reference: str) -> Checkpoint:
     if found.is_dir():
         return Checkpoint(found, reference, _directory_name(found.resolve()))
-    return Checkpoint(converted_gguf(found), reference, found.stem)
+    return Checkpoint(converted_gguf(found), reference, whole_name(found))
 
 
 def _directory_name(directory: Path) -> str:

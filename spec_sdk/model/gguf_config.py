@@ -46,6 +46,7 @@ def hf_config(gguf: GGUFFile, computes_experts: bool = False) -> dict[str, Any]:
         "num_key_value_heads": meta.size(key("attention.head_count_kv"), heads),
         "head_dim": head_dim,
         "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
         "rms_norm_eps": meta.positive(key("attention.layer_norm_rms_epsilon")),
         "max_position_embeddings": meta.size(key("context_length")),
         "rope_parameters": rope_parameters(gguf, architecture, head_dim),

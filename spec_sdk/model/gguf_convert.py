@@ -8,19 +8,22 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.model.architectures import read_config, read_gguf_config, weights_of
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.gguf_reader import GGUFFile
-from spec_sdk.model.gguf_tensors import GGUFWeights
+from spec_sdk.model.gguf_rope import DIVISORS, LONG, SHORT
+from spec_sdk.model.gguf_tensors import GGUFWeights, input_scale_name, scale_name
 from spec_sdk.model.gguf_tokenizer import end_token_ids, tokenizer_config, tokenizer_of
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.safetensors_writer import write_safetensors
 from spec_sdk.model.source_progress import byte_progress
+from spec_sdk.model.weight_table import WeightTable
 
-CONVERTER_VERSION = 3
+CONVERTER_VERSION = 4
 """Part of what a converted directory was made from: raise it when the same GGUF would be converted differently."""
 
 _ROOM_FOR_REST = 50_000_000
@@ -39,6 +42,7 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     config = read_config(values, gguf.where)
     table = weights_of(config)
     check_shapes(table.gguf_shapes, gguf.shapes, gguf.where)
+    _check_all_read(gguf, table)
     tokenizer = tokenizer_of(gguf)
     weights = GGUFWeights(gguf, config)
     total = sum(plan.size for plan in weights.plans.values())
@@ -57,6 +61,17 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
         write_atomically(directory / "README.md", _card(label, named))
     with byte_progress(f"converting {label}", total) as advance:
         write_safetensors(directory / SINGLE_NAME, weights.plans, weights.chunks, advance)
+
+
+def _check_all_read(gguf: GGUFFile, table: WeightTable) -> None:
+    """Raise UserError for tensors that belong to another model than the one that its metadata speak of."""
+    read = {*table.gguf_shapes, DIVISORS, LONG, SHORT}
+    # scales of activations are for kernels that round these too
+    read |= {scale_name(weight) for weight in read} | {input_scale_name(weight) for weight in read}
+    if left := [name for name in gguf.tensors if name not in read and "rot_embd" not in name]:
+        which = f"tensor '{left[0]}'" if len(left) == 1 else f"tensor '{left[0]}' and {len(left) - 1} more"
+        architecture = gguf.metadata.get("general.architecture")
+        raise UserError(f"{gguf.where}: {which} would be left out: its architecture '{architecture}' has none such")
 
 
 def _card(label: str, named: str) -> str:

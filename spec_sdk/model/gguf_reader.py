@@ -9,11 +9,12 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.gguf_parts import parts_of
 from spec_sdk.model.lfs_pointer import check_pointer
 
 MAGIC = b"GGUF"
@@ -29,13 +30,17 @@ _SMALLEST_TENSOR = 24
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """Where a tensor lies. ``shape`` is in torch order (rows first), ``kind`` is GGML's type name, such as Q4_1."""
+    """Where a tensor lies. ``shape`` is in torch order (rows first), ``kind`` is GGML's type name, such as Q4_1.
+
+    ``part``: in which of a file's parts ``offset`` is, from 0.
+    """
 
     name: str
     shape: tuple[int, ...]
     kind: str
     offset: int
     size: int
+    part: int = 0
 
 
 class _Malformed(Exception):
@@ -43,22 +48,41 @@ class _Malformed(Exception):
 
 
 class GGUFFile:
-    """A GGUF file, memory-mapped. Raises UserError for anything that is not a whole, well-formed one."""
+    """A GGUF file, memory-mapped, with all its parts if ``path`` is the first of several.
+
+    Raises UserError for anything that is not a whole, well-formed one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.where = str(path)
-        try:
-            with path.open("rb") as file:
-                if path.stat().st_size < 24:
-                    raise _Malformed("is truncated: shorter than a GGUF header")
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self.metadata, self.tensors = self._parse()
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except _Malformed as error:
-            check_pointer(path)
-            raise UserError(f"{path}: {error}") from error
+        self.metadata, self.tensors, data = _open(path)
+        self._parts = [data]
+        count = self.metadata.get("split.count", 1)
+        if count not in (0, 1):
+            self._add_parts(count)
+
+    def _add_parts(self, count: object) -> None:
+        """Read the parts that the first one, or its name, speaks of."""
+        paths = parts_of(self.path)
+        if count != len(paths) or paths[0] != self.path:
+            raise UserError(
+                f"{self.where}: says that it is one of {count} parts; they are looked for beside it, under llama.cpp's "
+                "names: NAME-00001-of-00003.gguf"
+            )
+        for number, path in enumerate(paths[1:], start=1):
+            if not path.exists():
+                raise UserError(f"{self.where}: is one of {count} parts, of which {path.name} is missing")
+            metadata, tensors, data = _open(path)
+            if (metadata.get("split.no"), metadata.get("split.count")) != (number, count):
+                raise UserError(f"{path}: is not part {number + 1} of {count}, as its name says")
+            if twice := self.tensors.keys() & tensors.keys():
+                raise UserError(f"{path}: has tensor '{min(twice)}', which another part has too")
+            self.tensors |= {name: replace(tensor, part=number) for name, tensor in tensors.items()}
+            self._parts.append(data)
+        claimed = self.metadata.get("split.tensors.count", len(self.tensors))
+        if claimed != len(self.tensors):
+            raise UserError(f"{self.where}: its parts have {len(self.tensors)} tensors, not {claimed}")
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -68,43 +92,58 @@ class GGUFFile:
     def raw(self, name: str) -> memoryview:
         """The stored bytes of a tensor, not copied."""
         tensor = self.tensors[name]
-        return memoryview(self._data)[tensor.offset : tensor.offset + tensor.size]
+        return memoryview(self._parts[tensor.part])[tensor.offset : tensor.offset + tensor.size]
 
-    def _parse(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
-        if self._data[:4] != MAGIC:
-            raise _Malformed("is not a GGUF file (bad magic)")
-        cursor = _Cursor(self._data, 4)
-        version = cursor.scalar("I")
-        if version not in _VERSIONS:
-            if int.from_bytes(self._data[4:8], "big") in _VERSIONS:
-                raise _Malformed("is a big-endian GGUF file, which is not supported")
-            raise _Malformed(f"is GGUF version {version}; versions 2 and 3 are read")
-        tensor_count, entry_count = cursor.scalar("Q"), cursor.scalar("Q")
-        if tensor_count * _SMALLEST_TENSOR + entry_count * _SMALLEST_ENTRY > len(self._data):
+
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, GGUFTensor], mmap.mmap]:
+    """Metadata, tensors and the bytes of one file."""
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size < 24:
+                raise _Malformed("is truncated: shorter than a GGUF header")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return *_parse(data), data
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except _Malformed as error:
+        check_pointer(path)
+        raise UserError(f"{path}: {error}") from error
+
+
+def _parse(data: mmap.mmap) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
+    if data[:4] != MAGIC:
+        raise _Malformed("is not a GGUF file (bad magic)")
+    cursor = _Cursor(data, 4)
+    version = cursor.scalar("I")
+    if version not in _VERSIONS:
+        if int.from_bytes(data[4:8], "big") in _VERSIONS:
+            raise _Malformed("is a big-endian GGUF file, which is not supported")
+        raise _Malformed(f"is GGUF version {version}; versions 2 and 3 are read")
+    tensor_count, entry_count = cursor.scalar("Q"), cursor.scalar("Q")
+    if tensor_count * _SMALLEST_TENSOR + entry_count * _SMALLEST_ENTRY > len(data):
+        raise _Malformed(
+            f"is corrupted: it claims {tensor_count} tensors and {entry_count} metadata entries in {len(data)} bytes"
+        )
+    metadata: dict[str, Any] = {}
+    for _ in range(entry_count):
+        key = cursor.string()
+        metadata[key] = cursor.value(cursor.scalar("I"))
+    table = [_table_entry(cursor) for _ in range(tensor_count)]
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+        raise _Malformed(f"is corrupted: its alignment is {alignment!r}, not a power of two")
+    start = (cursor.at + alignment - 1) // alignment * alignment
+    tensors: dict[str, GGUFTensor] = {}
+    for name, shape, type_id, offset in table:
+        kind, size = _stored(name, shape, type_id)
+        if name in tensors:
+            raise _Malformed(f"is corrupted: it has tensor '{name}' twice")
+        if start + offset + size > len(data):
             raise _Malformed(
-                f"is corrupted: it claims {tensor_count} tensors and {entry_count} metadata entries "
-                f"in {len(self._data)} bytes"
+                f"is truncated: tensor '{name}' ends at byte {start + offset + size}, the file at {len(data)}"
             )
-        metadata: dict[str, Any] = {}
-        for _ in range(entry_count):
-            key = cursor.string()
-            metadata[key] = cursor.value(cursor.scalar("I"))
-        table = [_table_entry(cursor) for _ in range(tensor_count)]
-        alignment = metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise _Malformed(f"is corrupted: its alignment is {alignment!r}, not a power of two")
-        start = (cursor.at + alignment - 1) // alignment * alignment
-        tensors: dict[str, GGUFTensor] = {}
-        for name, shape, type_id, offset in table:
-            kind, size = _stored(name, shape, type_id)
-            if name in tensors:
-                raise _Malformed(f"is corrupted: it has tensor '{name}' twice")
-            if start + offset + size > len(self._data):
-                raise _Malformed(
-                    f"is truncated: tensor '{name}' ends at byte {start + offset + size}, the file at {len(self._data)}"
-                )
-            tensors[name] = GGUFTensor(name, shape, kind, start + offset, size)
-        return metadata, tensors
+        tensors[name] = GGUFTensor(name, shape, kind, start + offset, size)
+    return metadata, tensors
 
 
 def _table_entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:

@@ -22,7 +22,8 @@ _LLAMA3_CONTEXTS = (8192, *(2**i for i in range(10, 20)))
 def rope_parameters(gguf: GGUFFile, architecture: str, head_dim: int) -> dict[str, Any]:
     """Base and scaling, from the metadata ``{architecture}.rope.*`` and the tensors of divisors.
 
-    Raises UserError for a kind of scaling that is not computed, and for one whose divisors are not there.
+    Divisors that are not Llama 3's are kept as LongRoPE's are. Raises UserError for a kind of scaling that is not
+    computed, and for one whose divisors are not there or not one for each frequency.
     """
     prefix = f"{architecture}.rope."
     rope = Fields(
@@ -34,14 +35,21 @@ def rope_parameters(gguf: GGUFFile, architecture: str, head_dim: int) -> dict[st
     positions = Fields(gguf.metadata, gguf.where).size(f"{architecture}.context_length")
     base = {"rope_theta": rope.positive("freq_base", 10000.0)}
     if LONG in gguf.tensors or SHORT in gguf.tensors or kind == "longrope":
-        return base | _longrope(gguf, rope, positions)
+        return base | _longrope(gguf, rope, positions, head_dim)
     if kind == "yarn":
         return base | _yarn(rope, positions)
     if DIVISORS in gguf.tensors:
         context = rope.size("scaling.original_context_length", _LLAMA3_CONTEXTS[0])
-        scaling = _llama3_scaling(_divisors(gguf, DIVISORS), base["rope_theta"], head_dim, context)
+        divisors = _divisors(gguf, DIVISORS, head_dim)
+        scaling = _llama3_scaling(divisors, base["rope_theta"], head_dim, context)
         if scaling is None:
-            raise UserError(f"{gguf.where}: the rope scaling in {DIVISORS} is not Llama 3's and not supported")
+            scaling = {
+                "rope_type": "longrope",
+                "long_factor": divisors,
+                "short_factor": divisors,
+                "original_max_position_embeddings": positions,
+                "attention_factor": 1.0,
+            }
         return base | scaling
     if kind == "llama3":
         raise UserError(f"{gguf.where}: has Llama 3's rope scaling but no {DIVISORS}")
@@ -72,22 +80,25 @@ def _yarn(rope: Fields, positions: int) -> dict[str, Any]:
     return {key: value for key, value in scaling.items() if value is not None}
 
 
-def _longrope(gguf: GGUFFile, rope: Fields, positions: int) -> dict[str, Any]:
+def _longrope(gguf: GGUFFile, rope: Fields, positions: int, head_dim: int) -> dict[str, Any]:
     for name in (LONG, SHORT):
         if name not in gguf.tensors:
             raise UserError(f"{gguf.where}: has LongRoPE's scaling but no {name}")
     return {
         "rope_type": "longrope",
-        "long_factor": _divisors(gguf, LONG),
-        "short_factor": _divisors(gguf, SHORT),
+        "long_factor": _divisors(gguf, LONG, head_dim),
+        "short_factor": _divisors(gguf, SHORT, head_dim),
         "original_max_position_embeddings": rope.size("scaling.original_context_length", positions),
         "attention_factor": rope.positive("scaling.attn_factor", 1.0),
     }
 
 
-def _divisors(gguf: GGUFFile, name: str) -> list[float]:
-    if gguf.tensors[name].kind != "F32":
+def _divisors(gguf: GGUFFile, name: str, head_dim: int) -> list[float]:
+    tensor = gguf.tensors[name]
+    if tensor.kind != "F32":
         raise UserError(f"{gguf.where}: {name} is not stored as F32")
+    if tensor.shape != (head_dim // 2,):
+        raise UserError(f"{gguf.where}: {name} has shape {list(tensor.shape)}, not [{head_dim // 2}]")
     return list(gguf.raw(name).cast("f"))
 
 
@@ -96,8 +107,6 @@ def _llama3_scaling(factors: list[float], theta: float, head_dim: int, context: 
 
     The divisors only fix context/low and context/high, so low and high are taken to be Llama 3's 1 and 4.
     """
-    if len(factors) != head_dim // 2:
-        return None
     factor = max(factors)
     if all(value == 1.0 for value in factors):
         return {"rope_type": "default"}

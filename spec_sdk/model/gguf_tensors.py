@@ -12,7 +12,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.gguf_blocks import LAYOUTS, codes_of, offsets_of, scales_of
-from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.gguf_reader import GGUFFile, GGUFTensor
 from spec_sdk.model.safetensors_writer import TensorPlan
 from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
 from spec_sdk.ops.quantized import GROUP
@@ -26,9 +26,12 @@ class GGUFWeights:
 
     Matrices of Q4_0, Q4_1 and Q8_0 stay in their own bits, as codes, scales and offsets
     (:mod:`spec_sdk.model.stored_matrices`). F16 and BF16 tensors stay as they are; everything else, quantized or not,
-    becomes float32. Where llama.cpp's converter reordered the rows of a tensor (``rotary_pairs`` in the table of
+    becomes float32, times the scale that a file may have for all of a tensor (``*.scale``). Where llama.cpp's converter
+    reordered the rows of a tensor (``rotary_pairs`` in the table of
     weights), or added one to it (``gain_minus_one``), that is undone here. Tensors of single experts are cut out of
     that of all experts of their layer.
+
+    Raises UserError for a tensor of a quantization that the gguf package cannot undo.
     """
 
     def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
@@ -38,6 +41,7 @@ class GGUFWeights:
         self._plans: dict[str, TensorPlan] = {}
         self._parts: dict[str, tuple[str, str]] = {}
         for name in self._table.shapes:
+            self._check_readable(self._gguf.tensors[self._table.gguf_name(name)])
             for part, plan in self._planned(name).items():
                 self._plans[name + part] = plan
                 self._parts[name + part] = name, part
@@ -48,13 +52,10 @@ class GGUFWeights:
         return self._plans
 
     def chunks(self, planned: str) -> Iterator[bytes]:
-        """The bytes (little-endian, row-major) of one of :attr:`plans`, some rows at a time.
-
-        Raises UserError for a quantization that the gguf package cannot undo.
-        """
+        """The bytes (little-endian, row-major) of one of :attr:`plans`, some rows at a time."""
         name, part = self._parts[planned]
         kind = self._gguf.tensors[self._table.gguf_name(name)].kind
-        minus_one = self._table.entry(name).row.gain_minus_one
+        minus_one, scale = self._table.entry(name).row.gain_minus_one, self._scale(name)
         for stored in self._stored(name):
             if part == CODES:
                 yield codes_of(stored, kind).tobytes()
@@ -63,7 +64,9 @@ class GGUFWeights:
             elif part == OFFSET:
                 yield offsets_of(stored, kind).tobytes()
             else:
-                floats = self._floats(stored, kind, minus_one)
+                floats = _floats(stored, kind, minus_one or scale is not None)
+                if scale is not None:
+                    floats = floats * scale
                 yield (floats - np.float32(1) if minus_one else floats).tobytes()
 
     def _planned(self, name: str) -> dict[str, TensorPlan]:
@@ -71,7 +74,7 @@ class GGUFWeights:
         row = self._table.entry(name).row
         shape, kind = self._table.shape(row.role), self._gguf.tensors[self._table.gguf_name(name)].kind
         if not self._keeps_bits(name):
-            wide = row.gain_minus_one
+            wide = row.gain_minus_one or self._scale(name) is not None
             return {"": TensorPlan("F32" if wide else _HALF_TYPES.get(kind, "F32"), shape)}
         layout, (rows, columns) = LAYOUTS[kind], shape
         scale = TensorPlan("F16", (rows, columns // GROUP))
@@ -82,7 +85,7 @@ class GGUFWeights:
         row = self._table.entry(name).row
         kind = self._gguf.tensors[self._table.gguf_name(name)].kind
         shape = self._table.shape(row.role)
-        if kind not in LAYOUTS or len(shape) != 2 or shape[1] % GROUP:
+        if kind not in LAYOUTS or len(shape) != 2 or shape[1] % GROUP or self._scale(name) is not None:
             return False
         # of weights beyond 65504, offsets that the file does not have may be out of float16's range
         return LAYOUTS[kind].zero is None or all(np.isfinite(offsets_of(s, kind)).all() for s in self._stored(name))
@@ -105,20 +108,62 @@ class GGUFWeights:
         for start in range(0, rows, step):
             yield np.ascontiguousarray(stored[start : start + step])
 
-    def _floats(self, stored: npt.NDArray[np.uint8], kind: str, wide: bool) -> npt.NDArray[Any]:
-        """Stored rows as float32; unless ``wide``, F16 and BF16 are left as they are, in bytes."""
-        if kind == "F32":
-            return stored.view("<f4")
-        if kind in _HALF_TYPES and not wide:
-            return stored
-        from gguf.constants import GGMLQuantizationType
-        from gguf.quants import dequantize
+    def _scale(self, name: str) -> np.float32 | None:
+        """What all of a tensor is to be multiplied by; None for nothing."""
+        tensor = self._gguf.tensors.get(scale_name(self._table.gguf_name(name)))
+        if tensor is None:
+            return None
+        place = self._table.entry(name)
+        wanted = (self._gguf.tensors[self._table.gguf_name(name)].shape[0],) if place.row.per_expert else (1,)
+        if tensor.kind != "F32" or tensor.shape != wanted:
+            found = f"{tensor.kind} of shape {list(tensor.shape)}"
+            raise UserError(f"{self._gguf.where}: {tensor.name} is {found}, not F32 of {list(wanted)}")
+        scales = np.frombuffer(self._gguf.raw(tensor.name), dtype="<f4")
+        return np.float32(scales[place.expert if place.row.per_expert else 0])
 
+    def _check_readable(self, tensor: GGUFTensor) -> None:
+        if tensor.kind == "F32" or tensor.kind in _HALF_TYPES:
+            return
         try:
-            floats: npt.NDArray[np.float32] = dequantize(stored, GGMLQuantizationType[kind])
+            _dequantized(np.frombuffer(self._gguf.raw(tensor.name)[: _block_bytes(tensor.kind)], np.uint8), tensor.kind)
         except NotImplementedError as error:
-            raise UserError(f"{self._gguf.where}: tensors stored as {kind} cannot be read") from error
-        return floats.astype("<f4", copy=False)
+            raise UserError(
+                f"{self._gguf.where}: tensor '{tensor.name}' is stored as {tensor.kind}, which cannot be read"
+            ) from error
+
+
+def scale_name(weight: str) -> str:
+    """What a GGUF file calls the scale of all of a weight."""
+    return weight.removesuffix(".weight") + ".scale"
+
+
+def input_scale_name(weight: str) -> str:
+    """What it calls the scale of what the weight is multiplied by, where that is rounded too."""
+    return weight.removesuffix(".weight") + ".input_scale"
+
+
+def _floats(stored: npt.NDArray[np.uint8], kind: str, wide: bool) -> npt.NDArray[Any]:
+    """Stored rows as float32; unless ``wide``, F16 and BF16 are left as they are, in bytes."""
+    if kind == "F32":
+        return stored.view("<f4")
+    if kind in _HALF_TYPES and not wide:
+        return stored
+    return _dequantized(stored, kind).astype("<f4", copy=False)
+
+
+def _dequantized(stored: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
+    """Raises NotImplementedError."""
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    floats: npt.NDArray[np.float32] = dequantize(stored, GGMLQuantizationType[kind])
+    return floats
+
+
+def _block_bytes(kind: str) -> int:
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    return GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]
 
 
 def _elements(shape: tuple[int, ...]) -> int:

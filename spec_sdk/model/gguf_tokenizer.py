@@ -1,7 +1,7 @@
 """The tokenizer described by GGUF metadata, as Hugging Face tokenizer files.
 
-Two kinds: ``gpt2``, byte-level BPE with merges, whose way of splitting text is only named (``tokenizer.ggml.pre``), and
-``llama``, SentencePiece BPE, which has scores instead of merges.
+Two kinds: ``gpt2``, byte-level BPE with merges, whose way of splitting text is only named
+(:mod:`spec_sdk.model.gguf_pre_tokenizers`), and ``llama``, SentencePiece BPE, which has scores instead of merges.
 
 Where transformers' own GGUF conversion differs from the tokenizer that the model was trained with, this follows the
 model: ``smollm`` splits off every digit (transformers only uses GPT-2's pattern, so runs of spaces before a number come
@@ -15,33 +15,23 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_merges import merges_from_scores
+from spec_sdk.model.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.source_progress import notice
 
+_PRE = "tokenizer.ggml.pre"
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 _SPECIAL = (_UNKNOWN, _CONTROL)
 _FILLER = re.compile(r"\[PAD\d+\]")
-_LLAMA3_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_END_OF_TURN = frozenset(
+    ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>")
 )
-_QWEN2_PATTERN = _LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
-_GPT2, _SMOLLM, _LLAMA3, _QWEN2 = "gpt-2", "smollm", "llama-bpe", "qwen2"
-_PRE_TOKENIZERS = {
-    "default": _GPT2,
-    "gpt-2": _GPT2,
-    "smollm": _SMOLLM,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
-}
-"""``tokenizer.ggml.pre`` → how text is split before merging."""
+"""Special tokens that end an answer also where a file does not say so: many do not, and llama.cpp goes by the names."""
 
 
 def tokenizer_of(gguf: GGUFFile) -> Tokenizer:
@@ -88,46 +78,49 @@ def tokenizer_config(gguf: GGUFFile) -> dict[str, Any]:
 
 
 def end_token_ids(gguf: GGUFFile) -> list[int]:
-    """The ids that end an answer, as the file says: end of sequence, of turn, and of message."""
-    keys = ("eos", "eot", "eom")
+    """The ids that end an answer: end of sequence, of turn and of message as the file says, and by their names."""
+    keys = ("eos_token_id", "eos_token_ids", "eot_token_id", "eom_token_id")
     meta = Fields(gguf.metadata, gguf.where)
-    ids = [i for key in keys for i in meta.token_ids(f"tokenizer.ggml.{key}_token_id")]
-    return list(dict.fromkeys(ids))
+    ids = [i for key in keys for i in meta.token_ids(f"tokenizer.ggml.{key}")]
+    tokens = _strings(meta, "tokenizer.ggml.tokens")
+    types = meta.get("tokenizer.ggml.token_type") or []
+    named = [
+        i
+        for i, (token, type_) in enumerate(zip(tokens, types, strict=False))
+        if token in _END_OF_TURN and type_ in (_CONTROL, _USER_DEFINED)
+    ]
+    return list(dict.fromkeys([*ids, *named]))
 
 
 def _byte_level(meta: Fields, vocabulary: Mapping[str, int], tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
-    name = meta.text("tokenizer.ggml.pre", "default")
-    split = _PRE_TOKENIZERS.get(name)
-    if split is None:
-        raise UserError(f"{meta.where}: unsupported tokenizer.ggml.pre '{name}'{did_you_mean(name, _PRE_TOKENIZERS)}")
+    name = meta.text(_PRE, "")
+    if not name:
+        notice(
+            f"{meta.where}: names no {_PRE}: text is split as llama.cpp does then, maybe not as the model has learnt it"
+        )
+    pre = _pre_tokenizer(meta)
     merges = []
     for merge in _strings(meta, "tokenizer.ggml.merges"):
         left, space, right = merge.partition(" ")
         if not space or left + right not in vocabulary or left not in vocabulary or right not in vocabulary:
             raise UserError(f"{meta.where}: tokenizer merge {merge!r} does not join two tokens into a third")
         merges.append((left, right))
-    tokenizer = Tokenizer(models.BPE(vocab=dict(vocabulary), merges=merges, ignore_merges=split == _LLAMA3))
-    tokenizer.pre_tokenizer = _pre_tokenizer(split)
-    if split == _QWEN2:
+    tokenizer = Tokenizer(models.BPE(vocab=dict(vocabulary), merges=merges, ignore_merges=pre.ignores_merges))
+    tokenizer.pre_tokenizer = pre.build()
+    if pre.to_nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def _pre_tokenizer(split: str) -> pre_tokenizers.PreTokenizer:
-    if split == _GPT2:
-        return pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if split == _SMOLLM:
-        return pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+def _pre_tokenizer(meta: Fields) -> PreTokenizer:
+    name = meta.text(_PRE, "") or "default"
+    if name not in PRE_TOKENIZERS:
+        raise UserError(
+            f"{meta.where}: splits text in a way that is not known ({_PRE} '{name}'): "
+            "take the model's directory in Hugging Face layout instead"
         )
-    pattern = _LLAMA3_PATTERN if split == _LLAMA3 else _QWEN2_PATTERN
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    return PRE_TOKENIZERS[name]
 
 
 def _sentencepiece(
@@ -154,7 +147,7 @@ def _sentencepiece(
 
 def _added_at_ends(meta: Fields, kind: str, tokens: Sequence[str]) -> tuple[str | None, str | None]:
     """The tokens that the model wants before and after every text. Defaults are llama.cpp's for files without flags."""
-    wants_begin = kind == "llama" or _PRE_TOKENIZERS.get(meta.text("tokenizer.ggml.pre", "default")) == _LLAMA3
+    wants_begin = kind == "llama" or _pre_tokenizer(meta).adds_bos
     begin = _special(meta, "bos", tokens) if meta.flag("tokenizer.ggml.add_bos_token", wants_begin) else None
     end = _special(meta, "eos", tokens) if meta.flag("tokenizer.ggml.add_eos_token", False) else None
     return begin, end

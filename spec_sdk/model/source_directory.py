@@ -10,6 +10,7 @@ from pathlib import Path
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import names_in
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.gguf_parts import one_file, parts_of
 from spec_sdk.model.safetensors_reader import INDEX_NAME
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -35,8 +36,8 @@ def locate(path: Path, reference: str) -> Path:
         if "config.json" not in names:
             raise UserError(f"{path}: has weights but no config.json")
         return path
-    if len(ggufs) == 1:
-        return path / ggufs[0]
+    if found := one_file([path / name for name in ggufs]):
+        return found
     if ggufs:
         raise UserError(f"{path}: holds {len(ggufs)} .gguf files, name one of them: {', '.join(ggufs)}")
     pickles = [name for name in names if Path(name).suffix in PICKLES]
@@ -62,7 +63,9 @@ def _locate_file(path: Path) -> Path:
     if path.suffix in PICKLES:
         raise UserError(f"{path}: is a pickle checkpoint, which is not loaded; {_ADVICE}")
     if path.suffix == ".gguf":
-        return path
+        first = parts_of(path)[0]
+        # a file that is only called like a part says so itself when it is read
+        return first if first.exists() else path
     if path.suffix == ".safetensors" or path.name in ("config.json", INDEX_NAME):
         raise UserError(f"{path}: name the directory that holds it, {path.parent}, not the file")
     raise UserError(f"{path}: is neither a model directory nor a .gguf file")

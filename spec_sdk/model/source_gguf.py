@@ -7,22 +7,23 @@ import re
 from pathlib import Path
 
 from spec_sdk.model.gguf_convert import CONVERTER_VERSION, convert_gguf
+from spec_sdk.model.gguf_parts import parts_of, whole_name
 from spec_sdk.model.source_cache import CacheEntry
 
 
 def converted_gguf(path: Path) -> Path:
-    """A Hugging Face-layout directory made from the GGUF file ``path``, from the cache if the file has not changed.
+    """A Hugging Face-layout directory made from the GGUF file ``path``, from the cache if no part of it has changed.
 
     Raises UserError for a file that cannot be used or a full disk.
     """
-    path = path.resolve()
-    stat = path.stat()
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem)[:80]
+    parts = parts_of(path)
+    # behind a link, as the hub's cache has it, names say nothing of parts
+    path = path.resolve() if len(parts) == 1 else path.absolute()
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", whole_name(path))[:80]
     name = f"{stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     source = {
         "path": str(path),
-        "size": stat.st_size,
-        "mtime_ns": stat.st_mtime_ns,
+        "parts": [[part.stat().st_size, part.stat().st_mtime_ns] for part in parts if part.exists()],
         "converter": CONVERTER_VERSION,
     }
     entry = CacheEntry(name, path.name, source)

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spec_sdk.errors import UserError
+from spec_sdk.model import gguf_tensors
 from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.config import RopeScaling
@@ -194,12 +195,18 @@ def test_llama3_rope_is_recovered_from_its_factors(context: int, tmp_path: Path)
     assert scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, context, context=512)
 
 
-def test_unknown_rope_factors_are_refused(tmp_path: Path) -> None:
-    def odd(writer: gguf.GGUFWriter) -> None:
-        writer.add_tensor("rope_freqs.weight", np.linspace(1, 3, SHAPE["head_dim"] // 2, dtype=np.float32))
+def test_other_rope_factors_are_kept(tmp_path: Path) -> None:
+    factors = np.linspace(1, 3, SHAPE["head_dim"] // 2, dtype=np.float32)
+    write_gguf(tmp_path / "m.gguf", customize=lambda writer: writer.add_tensor("rope_freqs.weight", factors))
+    scaling = open_checkpoint(str(tmp_path / "m.gguf")).config.rope_scaling
+    assert scaling is not None and scaling.kind == "longrope" and scaling.attention_factor == 1.0
+    assert scaling.short_factors == scaling.long_factors == tuple(factors.tolist())
 
-    write_gguf(tmp_path / "m.gguf", customize=odd)
-    with pytest.raises(UserError, match="rope_freqs.weight is not Llama 3's"):
+
+def test_rope_factors_of_another_size_are_refused(tmp_path: Path) -> None:
+    factors = np.ones(SHAPE["head_dim"], dtype=np.float32)
+    write_gguf(tmp_path / "m.gguf", customize=lambda writer: writer.add_tensor("rope_freqs.weight", factors))
+    with pytest.raises(UserError, match=r"rope_freqs.weight has shape \[16\], not \[8\]"):
         open_checkpoint(str(tmp_path / "m.gguf"))
 
 
@@ -304,22 +311,98 @@ def experts(writer: gguf.GGUFWriter) -> None:
     writer.add_uint32("qwen2.expert_count", 8)
 
 
-def split(writer: gguf.GGUFWriter) -> None:
-    writer.add_uint16("split.count", 3)
-
-
 @pytest.mark.parametrize(
     ("customize", "message"),
     [
         (unknown_scaling, "rope scaling 'yarm', did you mean 'yarn'"),
         (longrope_without_factors, "has LongRoPE's scaling but no rope_factors_long.weight"),
-        (split, "split GGUF"),
     ],
 )
 def test_unsupported_features_are_refused(customize: Customize, message: str, tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", customize=customize)
     with pytest.raises(UserError, match=message):
         open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def more(*names: str) -> Customize:
+    """Tensors that a Llama does not have."""
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        for name in names:
+            writer.add_tensor(name, np.ones(SHAPE["head_dim"], dtype=np.float32))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["blk.0.attn_q_norm.weight"], "tensor 'blk.0.attn_q_norm.weight' would be left out.* 'llama' has none such"),
+        (["blk.2.attn_q.weight", "output.bias"], "tensor 'blk.2.attn_q.weight' and 1 more would be left out"),
+    ],
+)
+def test_tensors_that_would_be_left_out_are_refused(names: list[str], message: str, tmp_path: Path) -> None:
+    """llama.cpp refuses them too: a model without them gives other answers."""
+    write_gguf(tmp_path / "m.gguf", customize=more(*names))
+    with pytest.raises(UserError, match=message):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_what_says_nothing_of_the_model_is_left_out(tmp_path: Path) -> None:
+    """Inverse frequencies of old files, and scales for kernels that round activations."""
+    write_gguf(tmp_path / "m.gguf", customize=more("blk.0.attn_rot_embd.weight", "blk.0.attn_q.input_scale"))
+    open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_qwen3_with_biases(tmp_path: Path) -> None:
+    original = write_gguf(tmp_path / "m.gguf", "qwen3", attention_bias=True).state_dict()
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    assert ours.config.qkv_bias and ours.config.o_bias
+    assert all(torch.equal(ours.tensor(name), original[name]) for name in ours.names())
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q4_0"])
+def test_scales_of_whole_tensors_multiply_them(kind: str, tmp_path: Path) -> None:
+    """As llama.cpp multiplies products of weights by them; files in NVFP4 have one for each matrix."""
+
+    def scales(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("blk.0.attn_q.scale", np.array([0.5], dtype=np.float32))
+
+    write_gguf(tmp_path / "plain.gguf", kind=kind)
+    write_gguf(tmp_path / "scaled.gguf", kind=kind, customize=scales)
+    plain, scaled = (open_checkpoint(str(tmp_path / f"{name}.gguf")) for name in ("plain", "scaled"))
+    for name in plain.names():
+        factor = 0.5 if name == "model.layers.0.self_attn.q_proj.weight" else 1.0
+        assert torch.equal(scaled.tensor(name).float(), plain.tensor(name).float() * factor)
+
+
+def test_every_expert_has_a_scale_of_its_own(tmp_path: Path) -> None:
+    count = write_gguf(tmp_path / "plain.gguf", "qwen3_moe").config.num_experts
+
+    def scales(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("blk.1.ffn_up_exps.scale", np.arange(1, count + 1, dtype=np.float32))
+
+    write_gguf(tmp_path / "scaled.gguf", "qwen3_moe", customize=scales)
+    plain, scaled = (open_checkpoint(str(tmp_path / f"{name}.gguf")) for name in ("plain", "scaled"))
+    for expert in range(count):
+        name = f"model.layers.1.mlp.experts.{expert}.up_proj.weight"
+        assert torch.equal(scaled.tensor(name), plain.tensor(name) * (expert + 1))
+
+
+def test_a_scale_of_another_shape_is_refused(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", customize=more("blk.0.attn_q.scale"))
+    with pytest.raises(UserError, match=r"blk.0.attn_q.scale is F32 of shape \[16\], not F32 of \[1\]"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_a_quantization_that_cannot_be_read_is_named_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf(tmp_path / "m.gguf", kind="Q8_0")
+    monkeypatch.setattr(gguf_tensors, "_dequantized", lambda stored, kind: exec("raise NotImplementedError"))
+    with pytest.raises(UserError, match="tensor 'token_embd.weight' is stored as Q8_0, which cannot be read"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+    assert "converting" not in capsys.readouterr().err
 
 
 def test_a_dense_family_has_no_experts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.gguf_merges import merges_from_scores
+from spec_sdk.model.gguf_pre_tokenizers import PRE_TOKENIZERS
 from tests.checkpoints.gguf_files import (
     add_byte_level,
     add_gemma_tokenizer,
@@ -36,7 +38,7 @@ def with_pre(pre: str) -> Callable[[gguf.GGUFWriter], None]:
     return lambda writer: add_byte_level(writer, pre)
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "default", "smollm", "llama-bpe", "qwen2"])
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
 def test_byte_level_ids_equal_transformers(pre: str, tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", tokenizer=with_pre(pre))
     ours = open_checkpoint(str(tmp_path / "m.gguf")).tokenizer
@@ -140,11 +142,75 @@ def test_every_end_token_of_the_file_stops(tmp_path: Path) -> None:
     assert open_checkpoint(str(tmp_path / "m.gguf")).tokenizer.stop_ids == {0, 2}
 
 
-@pytest.mark.parametrize(("pre", "hint"), [("smolm", "did you mean 'smollm'"), ("tekken", "there are: ")])
-def test_unknown_pre_tokenizer_is_refused(pre: str, hint: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pre", "text", "pieces"),
+    [
+        ("tekken", "HelloWorld's 123/\n", ["Hello", "World", "'s", "Ġ", "1", "2", "3", "/Ċ"]),
+        ("llama-bpe", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),
+        ("smaug-bpe", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),
+        ("stablelm2", "don't 12", ["don", "'t", "Ġ", "1", "2"]),
+        ("seed-coder", "a ;\n\nb", ["a", "Ġ;", "ĊĊ", "b"]),
+        ("qwen2", "a ;\n\nb", ["a", "Ġ;ĊĊ", "b"]),
+        ("starcoder", "in   2013", ["in", "ĠĠĠ", "2", "0", "1", "3"]),
+        ("mellum", "in   2013", ["in", "ĠĠ", "Ġ2013"]),
+        ("deepseek-coder", "a b\n12", ["a", "Ġb", "Ċ", "1", "2"]),
+        ("default", "a (b) 1234", ["a", "Ġ", "(", "b", ")", "Ġ", "123", "4"]),
+    ],
+)
+def test_text_is_split_as_the_file_names_it(pre: str, text: str, pieces: list[str], tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", tokenizer=with_pre(pre))
-    with pytest.raises(UserError, match=f"unsupported tokenizer.ggml.pre '{pre}'.*{hint}"):
+    directory = open_checkpoint(str(tmp_path / "m.gguf")).directory
+    fast = FastTokenizer.from_file(str(directory / "tokenizer.json"))
+    assert [piece for piece, _ in fast.pre_tokenizer.pre_tokenize_str(text)] == pieces
+
+
+@pytest.mark.parametrize(("pre", "whole"), [("tekken", True), ("smaug-bpe", False)])
+def test_a_piece_that_is_a_token_may_need_no_merges(pre: str, whole: bool, tmp_path: Path) -> None:
+    def tokenizer(writer: gguf.GGUFWriter) -> None:
+        add_byte_level(writer, pre)
+        fields = writer.kv_data[0]
+        fields["tokenizer.ggml.tokens"].value.append("xyz")
+        fields["tokenizer.ggml.token_type"].value.append(1)
+
+    write_gguf(tmp_path / "m.gguf", tokenizer=tokenizer)
+    ours = open_checkpoint(str(tmp_path / "m.gguf")).tokenizer
+    assert (ours.encode("xyz", add_special_tokens=False) == [ours.vocabulary["xyz"]]) == whole
+    # llama.cpp puts BOS before such a tokenizer's texts where the file does not say
+    assert (ours.encode("the")[0] == 1) == whole
+
+
+def test_a_file_that_names_no_way_of_splitting_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def tokenizer(writer: gguf.GGUFWriter) -> None:
+        add_byte_level(writer)
+        del writer.kv_data[0]["tokenizer.ggml.pre"]
+
+    write_gguf(tmp_path / "m.gguf", tokenizer=tokenizer)
+    assert len(open_checkpoint(str(tmp_path / "m.gguf")).tokenizer.encode("1234")) <= 3
+    assert "names no tokenizer.ggml.pre" in capsys.readouterr().err
+
+
+def test_an_unknown_way_of_splitting_is_refused(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", tokenizer=with_pre("smolm"))
+    with pytest.raises(UserError, match=r"not known \(tokenizer.ggml.pre 'smolm'\): take .* Hugging Face layout"):
         open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize(("type_", "stops"), [(3, True), (4, True), (1, False)])
+def test_tokens_that_end_a_turn_stop_by_their_names(type_: int, stops: bool, tmp_path: Path) -> None:
+    def tokenizer(writer: gguf.GGUFWriter) -> None:
+        add_gemma_tokenizer(writer)
+        fields = writer.kv_data[0]
+        del fields["tokenizer.ggml.eot_token_id"]
+        fields["tokenizer.ggml.token_type"].value[-1] = type_
+
+    write_gguf(tmp_path / "m.gguf", "gemma2", tokenizer=tokenizer)
+    ours = open_checkpoint(str(tmp_path / "m.gguf")).tokenizer
+    assert ours.stop_ids == ({2, ours.vocabulary["<end_of_turn>"]} if stops else {2})
+
+
+def test_a_list_of_end_tokens(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", customize=lambda writer: writer.add_array("tokenizer.ggml.eos_token_ids", [2, 5]))
+    assert open_checkpoint(str(tmp_path / "m.gguf")).tokenizer.stop_ids == {2, 5}
 
 
 def test_no_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -156,3 +222,9 @@ def test_no_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_merges_follow_the_scores() -> None:
     scores = {"a": -9.0, "b": -8.0, "c": -7.0, "ab": -2.0, "bc": -1.0, "abc": -3.0}
     assert merges_from_scores(scores) == [("b", "c"), ("a", "b"), ("a", "bc"), ("ab", "c")]
+
+
+def test_the_guide_lists_every_way_of_splitting() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+    _, *rows = re.findall(r"^  \| [^|]+ \| (`.*) \|$", guide, flags=re.MULTILINE)
+    assert sorted(name for row in rows for name in re.findall(r"`([^`]+)`", row)) == sorted(PRE_TOKENIZERS)

@@ -57,10 +57,6 @@ def read_gguf_config(gguf: GGUFFile) -> dict[str, Any]:
     name = meta.text("general.architecture", "")
     if name not in known:
         raise UserError(f"{gguf.where}: unsupported GGUF architecture '{name}'{did_you_mean(name, known)}")
-    if meta.number("split.count", 1) > 1:
-        raise UserError(
-            f"{gguf.where}: is one part of a split GGUF; merge them with llama.cpp's llama-gguf-split --merge"
-        )
     return known[name].read_gguf(gguf)
 
 

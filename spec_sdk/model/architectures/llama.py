@@ -21,7 +21,6 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     config = hf_config(gguf, computes_experts=True)
-    config["attention_bias"] = "blk.0.attn_q.bias" in gguf.tensors
     config["mlp_bias"] = "blk.0.ffn_gate.bias" in gguf.tensors
     if mixture := gguf_experts(gguf, "llama"):
         if config["attention_bias"]:
