@@ -56,7 +56,7 @@ class RunOutput:
     def __enter__(self) -> RunOutput:
         if self.directory.is_relative_to(OUTPUTS):
             # what killed runs left; elsewhere the next run into the same directory removes it
-            remove_abandoned(OUTPUTS.glob("*/*/.*.partial"))
+            remove_abandoned([*OUTPUTS.glob("*/*/.*.partial"), *OUTPUTS.glob("*/*/*/.*.partial")])
         self._made = missing_directories(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self.events = self._stage(EVENTS).file

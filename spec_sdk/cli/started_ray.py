@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +23,8 @@ LAUNCHER = "ray"
 OBJECT_STORE_BYTES = 75 << 20
 """Of a Ray on this machine, and the least that it takes: a job is given its config, and returns a number."""
 LOCAL = {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+CONNECT_S = 10.0
+_PLACE = re.compile(r"(?P<host>[^:/]+):(?P<port>\d+)")
 LAST_LINES_S = 0.5
 """Ray shows what jobs print a moment later, and nothing once it has ended. At the end of a process it waits as long."""
 
@@ -30,14 +34,20 @@ def started_ray(launcher: DictConfig) -> Iterator[None]:
     """Ray as ``hydra.launcher.ray.init`` has it, ended on the way out with whatever jobs still run.
 
     Of a cluster that runs already (``init.address``, or Ray's own RAY_ADDRESS) the jobs alone end. Raises UserError
-    where a job asks for more cores than Ray has on this machine, and what ``ray.init`` raises.
+    where a job asks for more cores than Ray has on this machine, for cores that are no number and for an address where
+    nobody answers, and what ``ray.init`` raises.
     """
     import ray
 
     init: dict[str, Any] = _plain(launcher, "init")
     remote: dict[str, Any] = _plain(launcher, "remote")
     init = {name: value for name, value in init.items() if value is not None}
-    local = init.get("address", os.environ.get("RAY_ADDRESS") or "local") == "local"
+    address = str(init.get("address", os.environ.get("RAY_ADDRESS") or "local"))
+    local = address == "local"
+    for option, count in (("init", init.get("num_cpus", 1)), ("remote", remote.get("num_cpus", 1))):
+        if isinstance(count, bool) or not isinstance(count, int | float):
+            raise UserError(f"hydra.launcher.ray.{option}.num_cpus: {count!r} is no number")
+    _check_answers(address)
     try:
         ray.init(**(LOCAL | init if local else init))
         terminated = end_on_sigterm()
@@ -58,6 +68,17 @@ def started_ray(launcher: DictConfig) -> Iterator[None]:
             time.sleep(LAST_LINES_S)
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise UserError if nobody listens at ``HOST:PORT``: Ray would try for a minute, and tell of it in its log alone."""
+    place = _PLACE.fullmatch(address)
+    if place is None:
+        return
+    try:
+        socket.create_connection((place["host"], int(place["port"])), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"hydra.launcher.ray.init.address: nobody answers at {address} ({error})") from error
 
 
 def _plain(launcher: DictConfig, key: str) -> dict[str, Any]:

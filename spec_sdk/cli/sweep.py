@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from spec_sdk.config.composing import default_output_dir, directory_option, expl
 from spec_sdk.config.hydra_loader import CONFIG_NAME, CheckedLoader, config_loader
 from spec_sdk.config.overrides import as_text, parse
 from spec_sdk.errors import UserError, did_you_mean, in_a_line
-from spec_sdk.files import expanded, missing_directories, remove_empty, write_json
+from spec_sdk.files import expanded, missing_directories, remove_abandoned, remove_empty, write_json
 from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
 from spec_sdk.run_output import OUTCOMES, SUMMARY, check_writable
 from spec_sdk.settings import sweep_of
@@ -40,6 +41,8 @@ OF_ONE_JOB = re.compile(r"\$\{hydra[.:]job\.(num|id|override_dirname)\}")
 """What a job's directory must be named after, for two jobs not to share it."""
 IN_TABLE = ("tokens_per_second", "mean_accepted_tokens", "acceptance_rate")
 """Metrics that have a column of the table anyway."""
+ENDING_TRIES = 20
+"""How often, a tenth of a second apart, it is looked whether a process that was told to end holds its files."""
 EXHAUSTIVE = "basic"
 """Hydra's own sweeper, which tries everything and optimises nothing."""
 
@@ -88,7 +91,10 @@ class Sweep:
         (self._directory / OUTCOMES).unlink(missing_ok=True)
         statuses: list[int] = []
         try:
-            self._launch()
+            try:
+                self._launch()
+            finally:
+                self._remove_unfinished()
         except JobFailed:
             pass  # it was told of, and its status counts
         except (KeyboardInterrupt, Exception) as error:
@@ -134,6 +140,18 @@ class Sweep:
                 raise
             names = ", ".join(f"hydra/{kind}={name}" for kind, name in self._plugins.items())
             raise UserError(f"{names}: {in_a_line(error)}") from error
+
+    def _remove_unfinished(self) -> None:
+        """What jobs in processes of their own left there when these were ended."""
+        for _ in range(ENDING_TRIES):
+            unfinished = [*self._directory.rglob(".*.partial")]
+            remove_abandoned(unfinished)
+            for directory in {path.parent for path in unfinished}:
+                remove_empty([directory])
+            if not any(path.exists() for path in unfinished):
+                return
+            # its process is about to end
+            time.sleep(0.1)
 
     def _kept_by_hydra(self) -> DictConfig:
         """The sweep's config as Hydra writes it into the sweep's directory; jobs are made of their own overrides."""

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None or importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None,
     reason="needs the extra ray",
 )
-CONTEXT = 512
+CONTEXT = 8192
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -32,7 +32,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def start(own_directory: Path) -> Iterator[Start]:
     """Start a sweep of a small model with one core for Ray. Whatever it left running ends with the test."""
     (own_directory / "model").mkdir()
-    write_checkpoint(own_directory / "model")
+    write_checkpoint(own_directory / "model", max_position_embeddings=CONTEXT)
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     running = []
@@ -90,6 +90,7 @@ def test_a_sweep_that_is_ended_keeps_the_jobs_that_ran(start: Start) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143, Path("stderr").read_text()
     assert [job["job"] for job in summary()] == ["max_new_tokens=3"]
+    assert not any(Path("out").rglob("*.partial"))
 
 
 def test_more_cores_than_there_are_is_one_line(start: Start) -> None:
@@ -98,3 +99,16 @@ def test_more_cores_than_there_are_is_one_line(start: Start) -> None:
     told = Path("stderr").read_text()
     assert "error: hydra.launcher.ray.remote.num_cpus: 2 for a job, and Ray has 1 here" in told
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("+hydra.launcher.ray.init.address=127.0.0.1:1", "init.address: nobody answers at 127.0.0.1:1"),
+        ("+hydra.launcher.ray.remote.num_cpus=banana", "remote.num_cpus: 'banana' is no number"),
+    ],
+)
+def test_what_ray_cannot_use_is_one_line(option: str, told: str, start: Start) -> None:
+    process = start(option, "max_new_tokens=3,5")
+    assert process.wait(30) == 2
+    assert f"error: hydra.launcher.ray.{told}" in Path("stderr").read_text()

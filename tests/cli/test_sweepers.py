@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,6 +82,30 @@ def test_joblib_in_processes_of_its_own(own_directory: Path) -> None:
     assert [job["status"] for job in summary()["jobs"]] == [0, 2]
     assert summary()["jobs"][1]["error"] == "max_new_tokens: -1 must be 1 or more"
     assert summary()["jobs"][0]["summary"]["new_tokens"] <= 3
+
+
+@pytest.mark.usefixtures("joblib")
+def test_an_interrupted_job_of_joblib_leaves_nothing_half_written(own_directory: Path) -> None:
+    (own_directory / "model").mkdir()
+    write_checkpoint(own_directory / "model", max_position_embeddings=8192)
+    command = [sys.executable, "-m", "spec_sdk", "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    given = ["pipeline=vanilla", "model.target=model", "prompt=a", "ignore_eos=true", "output_dir=out"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        [*command, *given, "max_new_tokens=3,8000"], env=environment, stdout=quiet, stderr=quiet
+    ) as sweep:
+        running, finished = (
+            own_directory / "out" / "1-max_new_tokens=8000",
+            own_directory / "out" / "0-max_new_tokens=3",
+        )
+        while not (any(running.glob(".*.partial")) and (finished / "metrics.json").exists()):
+            assert sweep.poll() is None
+            time.sleep(0.05)
+        sweep.send_signal(signal.SIGINT)
+        assert sweep.wait(60) == 130
+    assert (finished / "metrics.json").is_file()
+    assert not any(Path("out").rglob("*.partial")) and not running.exists()
 
 
 @pytest.mark.usefixtures("fake", "optuna")
