@@ -71,7 +71,7 @@ def started_ray(launcher: DictConfig) -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-    """Raise UserError if nobody listens at ``HOST:PORT``: Ray would try for a minute, and tell of it in its log alone."""
+    """Raise UserError if nobody listens at ``HOST:PORT``: Ray would try for a minute and say nothing."""
     place = _PLACE.fullmatch(address)
     if place is None:
         return
