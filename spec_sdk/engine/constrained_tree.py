@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spec_sdk.contracts.request import Budget, Request
+import torch
+
+from spec_sdk.contracts.constraint import in_words
+from spec_sdk.contracts.request import Budget, Request, RequestState
 from spec_sdk.engine.forced_tokens import FORCED
+from spec_sdk.errors import PluginFault, RequestError, of_request
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 
@@ -80,3 +84,16 @@ def _add_forced(built: TreeBuilder, leaf: int, path: list[int], request: Request
                 return
             leaf = built.add(leaf, token, "chosen", drafter=FORCED)
         path = [*path, *forced]
+
+
+def check_mask(state: RequestState, vocabulary: int, path: Sequence[int]) -> None:
+    """Raise PluginFault, as this request's error, if its constraint leaves no token after these drafted ones."""
+    constraint, request = state.constraint, state.view
+    if constraint is None:
+        return
+    row_1V = torch.zeros((1, vocabulary))
+    of_request(request.id, constraint.apply, row_1V, request.tokens[request.prompt_length :], [path])
+    if row_1V.isneginf().all():
+        where = f"{request.new_tokens + len(path)} tokens of an answer"
+        fault = PluginFault(f"{in_words(constraint)}: after {where} its mask leaves none that may follow")
+        raise RequestError(request.id, fault) from fault

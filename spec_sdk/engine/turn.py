@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,3 +201,8 @@ class Turn:
         if rows == [*range(len(rows))]:
             return {layer: h_NM[: len(rows)].clone() for layer, h_NM in hidden.items()}
         return {layer: h_NM[rows] for layer, h_NM in hidden.items()}
+
+
+def going_on(turns: Sequence[Turn]) -> list[Turn]:
+    """Those whose request has not ended."""
+    return [turn for turn in turns if not turn.active.ended]

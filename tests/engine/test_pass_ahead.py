@@ -92,7 +92,7 @@ def test_a_pass_over_another_token_is_not_taken(served: Callable[[bool, int], Se
         one.add(0, PROMPTS[2], 9)
         for _ in range(3):
             one.step()
-        (active,) = one.scheduler._active
+        (active,) = one.scheduler._roster.active
         active.state.tokens[-1] = 3
 
     found = both(served, 1, act)

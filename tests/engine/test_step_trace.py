@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spec_sdk.contracts import Budget, Request, SamplingParams
-from spec_sdk.engine import scheduler as module
+from spec_sdk.engine import told_logits as module
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.step_trace import StepTrace
 from spec_sdk.testing import TableDrafter, TableModel

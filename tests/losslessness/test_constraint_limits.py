@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from spec_sdk.contracts import Budget, Matcher, Request, SamplingParams, Verdict, Verifier
-from spec_sdk.engine import scheduler as scheduler_module
+from spec_sdk.engine import verification
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import ConstraintLimit
 from spec_sdk.testing import SIGNIFICANCE, TableDrafter, TableModel, goodness_of_fit, request_for
@@ -114,7 +114,7 @@ def test_going_on_behind_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_of_it(verdict: Verdict, unfollowed: object) -> Verdict:
         return verdict
 
-    monkeypatch.setattr(scheduler_module, "followed", all_of_it)
+    monkeypatch.setattr(verification, "followed", all_of_it)
     with pytest.raises(AssertionError):
         assert fit(Blind(tables()[1:], CHAINS["two drawn tokens"]), MultiStep(None), 300) > SIGNIFICANCE
 

@@ -10,6 +10,7 @@ FORCED = "spec_sdk/engine/forced_tokens.py"
 TURN = "spec_sdk/engine/turn.py"
 REQUEST = "spec_sdk/contracts/request.py"
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+ROSTER = "spec_sdk/engine/roster.py"
 COMMITTED = "spec_sdk/engine/committed_tokens.py"
 OF_FORCED = "tests/losslessness/test_forced_tokens.py"
 OF_MATCHER = "tests/losslessness/test_grammar_matcher.py"
@@ -173,7 +174,7 @@ CONSTRAINING = (
     ),
     Mutant(
         "a limit that a drafter raises ends all requests of the step",
-        SCHEDULER,
+        ROSTER,
         "isinstance(error, RequestError | ConstraintLimit)",
         "isinstance(error, RequestError)",
         (f"{OF_LIMITS}::test_a_request_that_ends_there_ends_no_other",),

@@ -17,6 +17,7 @@ WORTH = f"{DRAFTERS}/model_worth.py"
 MODEL_SOURCE = f"{DRAFTERS}/model_source.py"
 GROWING = f"{DRAFTERS}/growing_draft.py"
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+VERIFICATION = "spec_sdk/engine/verification.py"
 POLICY, PRICES, DRAFTING = (f"spec_sdk/policy/{name}.py" for name in ("break_even", "prices", "drafting_worth"))
 OF_AUTOMATON = "tests/drafters/test_suffix_automaton.py::test_runs_and_followers_are_those_that_counting_finds"
 OF_DRAFTERS = "tests/drafters/test_retrieval.py"
@@ -375,7 +376,7 @@ RETRIEVAL = (
     ),
     Mutant(
         "top tokens of another request",
-        SCHEDULER,
+        VERIFICATION,
         "for turn, top in zip(asking, read_tops(tops), strict=True):",
         "for turn, top in zip(asking, reversed(read_tops(tops)), strict=True):",
         (f"{OF_DRAFTERS}::test_the_scheduler_gives_the_target_s_top_tokens_of_every_node_and_request",),
@@ -424,7 +425,7 @@ RETRIEVAL = (
     ),
     Mutant(
         "late start: a drafter gets the states of the last pass alone",
-        "spec_sdk/engine/scheduler.py",
+        "spec_sdk/engine/drafting.py",
         "[self._tapped.of(active.slot) for active in requests]",
         "[self._tapped._parts[active.slot][-1] for active in requests]",
         ("tests/policies/test_lazy_start.py::test_one_that_taps_the_target_is_given_all_its_states_when_it_is_asked",),

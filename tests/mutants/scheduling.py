@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+ROSTER = "spec_sdk/engine/roster.py"
+DRAFTING = "spec_sdk/engine/drafting.py"
+VERIFICATION = "spec_sdk/engine/verification.py"
 BUDGETS = "spec_sdk/engine/granted_budgets.py"
 CYCLE_EVENTS = "spec_sdk/engine/cycle_events.py"
 TOLD = "spec_sdk/engine/told_events.py"
@@ -131,9 +134,9 @@ SCHEDULING = (
     ),
     Mutant(
         "the drafter hears of tokens behind the stop token",
-        SCHEDULER,
-        "[turn.tokens for turn in told], hidden)",
-        "[turn.verdict.tokens for turn in told], hidden)",
+        DRAFTING,
+        "[turn.tokens for turn in turns],",
+        "[turn.verdict.tokens for turn in turns],",
         (CYCLE,),
     ),
     Mutant(
@@ -201,16 +204,16 @@ SCHEDULING = (
     ),
     Mutant(
         "batch: the neighbour's verdict",
-        SCHEDULER,
-        "self.verifier.verify(trees, [logits[i] for i in left], views)",
-        "self.verifier.verify(trees, [logits[i] for i in left[::-1]], views)",
+        VERIFICATION,
+        "self._verifier.verify(trees, [logits[i] for i in left], views)",
+        "self._verifier.verify(trees, [logits[i] for i in left[::-1]], views)",
         (f"{BATCHES}[vanilla-greedy]",),
     ),
     Mutant(
         "batch: the neighbour's random numbers",
-        SCHEDULER,
-        "self.verifier.verify(trees, [logits[i] for i in left], views)",
-        "self.verifier.verify(trees, [logits[i] for i in left], [views[0]] * len(views))",
+        VERIFICATION,
+        "self._verifier.verify(trees, [logits[i] for i in left], views)",
+        "self._verifier.verify(trees, [logits[i] for i in left], [views[0]] * len(views))",
         (f"{BATCHES}[vanilla-sampled]",),
     ),
     Mutant(
@@ -236,7 +239,7 @@ SCHEDULING = (
     ),
     Mutant(
         "batch: a verifier asked again after a fault takes other random numbers",
-        SCHEDULER,
+        VERIFICATION,
         'raise ValueError(f"{name}: {error}") from error',
         "return self._verdicts(turns, logits)",
         (f"{OF_VERDICTS}::test_a_call_that_raises_ends_its_requests",),
@@ -250,7 +253,7 @@ SCHEDULING = (
     ),
     Mutant(
         "batch: the neighbour's stop rule and length",
-        SCHEDULER,
+        VERIFICATION,
         "clip(turn.verdict, turn.active.view)",
         "clip(turn.verdict, turns[0].active.view)",
         (f"{OF_SCHEDULER}::test_every_request_has_a_stop_rule_and_a_length_of_its_own",),
@@ -286,22 +289,22 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's policy hears of a cycle",
         SCHEDULER,
-        "self._told.note(active, **event)",
-        "self._told.note(self._active[0], **event)",
+        "self._roster.told.note(active, **event)",
+        "self._roster.told.note(self._roster.active[0], **event)",
         (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
     ),
     Mutant(
         "batch: the neighbour's hidden states",
-        SCHEDULER,
-        "[turn.path_hidden for turn in told]",
-        "[told[0].path_hidden for turn in told]",
+        DRAFTING,
+        "[turn.path_hidden for turn in turns]",
+        "[turns[0].path_hidden for turn in turns]",
         (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
     ),
     Mutant(
         "batch: the neighbour's tokens are observed",
-        SCHEDULER,
-        "[turn.tokens for turn in told], hidden)",
-        "[turn.tokens for turn in reversed(told)], hidden)",
+        DRAFTING,
+        "[turn.tokens for turn in turns],",
+        "[turn.tokens for turn in reversed(turns)],",
         (f"{OF_SCHEDULER}::test_every_request_is_told_its_own_hidden_states",),
     ),
     Mutant(
@@ -315,7 +318,7 @@ SCHEDULING = (
         "prefill: into the slot of the first request",
         SCHEDULER,
         "self.target.prefill(state.slot, chunk",
-        "self.target.prefill(self._active[0].slot, chunk",
+        "self.target.prefill(self._roster.active[0].slot, chunk",
         (f"{BATCHES}[vanilla-greedy]",),
     ),
     Mutant(
@@ -363,14 +366,14 @@ SCHEDULING = (
     Mutant(
         "admission: the slot that holds least of the prompt",
         SCHEDULER,
-        "max(self._free,",
-        "min(self._free,",
+        "max(self._roster.free,",
+        "min(self._roster.free,",
         (f"{OF_SCHEDULER}::test_a_request_gets_the_slot_that_holds_most_of_its_prompt",),
     ),
     Mutant(
         "a drafter that is asked late is not started",
         SCHEDULER,
-        "self._start_drafting([turn.active for turn in late])",
+        "self._drafting.start([turn.active for turn in late], self._clock)",
         "0.0",
         ("tests/policies/test_lazy_start.py",),
     ),
@@ -383,21 +386,21 @@ SCHEDULING = (
     ),
     Mutant(
         "the drafter does not hear that a request has ended",
-        SCHEDULER,
-        "self.drafter.finish([active.view])",
+        DRAFTING,
+        "self._drafter.finish([active.view])",
         "pass",
         (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
     ),
     Mutant(
         "an error that names a request ends all",
-        SCHEDULER,
+        ROSTER,
         "if named in (None, active.state.id)]",
         "if named is None or named is not None]",
         (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
     ),
     Mutant(
         "an error that names a request ends the others",
-        SCHEDULER,
+        ROSTER,
         "if named in (None, active.state.id)]",
         "if named != active.state.id]",
         (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
@@ -405,27 +408,27 @@ SCHEDULING = (
     Mutant(
         "a bad tree ends all that were asked for one",
         SCHEDULER,
-        "                with self._ending([turn.active]):\n                    pending,",
-        "                with self._ending([turn.active for turn in asked]):\n                    pending,",
+        "with self._roster.ending([turn.active]):\n                    self._drafting.check",
+        "with self._roster.ending([turn.active for turn in asked]):\n                    self._drafting.check",
         (f"{OF_SCHEDULER}::test_one_requests_bad_tree_ends_it_alone",),
     ),
     Mutant(
         "a bad verdict ends all that were scored",
-        SCHEDULER,
-        "with self._ending([turn.active]):\n                    turn.verdict",
-        "with self._ending([turn.active for turn in turns]):\n                    turn.verdict",
+        VERIFICATION,
+        "with self._roster.ending([turn.active]):\n                    turn.verdict",
+        "with self._roster.ending([turn.active for turn in turns]):\n                    turn.verdict",
         (f"{OF_SCHEDULER}::test_a_verdict_that_is_none_names_the_verifier_and_ends_one_request",),
     ),
     Mutant(
         "a request that failed is served on",
-        SCHEDULER,
+        TURN,
         "return [turn for turn in turns if not turn.active.ended]",
         "return list(turns)",
         (OF_SCHEDULER,),
     ),
     Mutant(
         "an interrupt inside a step passes as nothing",
-        SCHEDULER,
+        ROSTER,
         "        if not isinstance(error, Exception):\n            return False\n",
         "        if not isinstance(error, Exception):\n            return True\n",
         (OF_SCHEDULER,),
@@ -433,8 +436,8 @@ SCHEDULING = (
     Mutant(
         "an interrupt leaves those that wait",
         SCHEDULER,
-        "for active in [*self._active, *self._waiting]:",
-        "for active in [*self._active]:",
+        "for active in self._roster.all():\n                self._roster.end",
+        "for active in [*self._roster.active]:\n                self._roster.end",
         (f"{OF_SCHEDULER}::test_an_interrupt_ends_all_requests",),
     ),
     Mutant(
@@ -489,8 +492,8 @@ SCHEDULING = (
     Mutant(
         "begun ahead: events are emitted first",
         SCHEDULER,
-        "            self._begin_next()\n            self._told.emit()\n",
-        "            self._told.emit()\n            self._begin_next()\n",
+        "            self._begin_next()\n            self._roster.told.emit()\n",
+        "            self._roster.told.emit()\n            self._begin_next()\n",
         (f"{OF_BEGUN}::test_the_next_pass_is_there_before_anything_is_told",),
     ),
     Mutant(
@@ -503,7 +506,7 @@ SCHEDULING = (
     Mutant(
         "begun ahead: a cycle of which none is left is kept",
         SCHEDULER,
-        "if self._begun_ahead is not None and not self._going_on(self._begun_ahead.turns):",
+        "if self._begun_ahead is not None and not going_on(self._begun_ahead.turns):",
         "if False:",
         (f"{OF_BEGUN}::test_a_cycle_of_which_none_is_left_is_dropped",),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 SCHEDULER = "spec_sdk/engine/scheduler.py"
+TOLD_LOGITS = "spec_sdk/engine/told_logits.py"
 OFFSETS = "spec_sdk/ops/logit_offsets.py"
 OF_OFFSETS = "tests/losslessness/test_logit_offsets.py"
 OF_LOGPROBS = "tests/api/test_logprobs.py"
@@ -38,16 +39,16 @@ SERVING = (
     ),
     Mutant(
         "log-probabilities: of the first rows, not of the accepted path",
-        SCHEDULER,
+        TOLD_LOGITS,
         "own[turn.active.slot][turn.rows]",
         "own[turn.active.slot][: len(turn.rows)]",
         ("tests/engine/test_logprob_rows.py",),
     ),
     Mutant(
         "log-probabilities: of logits that were written to",
-        SCHEDULER,
-        "t.active.slot: t.scores.logits_NV.clone()",
-        "t.active.slot: t.scores.logits_NV",
+        TOLD_LOGITS,
+        "turn.active.slot: turn.scores.logits_NV.clone()",
+        "turn.active.slot: turn.scores.logits_NV",
         (OF_LOGPROBS,),
     ),
     Mutant(
