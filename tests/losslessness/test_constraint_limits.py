@@ -5,7 +5,7 @@ those that go there end there, and all others go on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -127,7 +127,16 @@ class OfTheTargetsKind(TableDrafter):
         return super().propose_one(request, budget)
 
 
-@pytest.mark.parametrize("kind", [TableDrafter, OfTheTargetsKind])
+class OfAllTogether(TableDrafter):
+    """The same, of a drafter that drafts for all requests in one call."""
+
+    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+        for request in requests:
+            request.process_logits(torch.zeros(1, VOCABULARY), [()])
+        return super().propose(requests, budgets)
+
+
+@pytest.mark.parametrize("kind", [TableDrafter, OfTheTargetsKind, OfAllTogether])
 def test_a_request_that_ends_there_ends_no_other(kind: type[TableDrafter]) -> None:
     target, *drafts = tables()
     drafter = kind(drafts, TREES["top-2 tree"])
