@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Matcher, Request, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import Budget, Hidden, Matcher, Request, SamplingParams, Verdict, Verifier
 from spec_sdk.engine import verification
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import ConstraintLimit
@@ -127,16 +127,20 @@ class OfTheTargetsKind(TableDrafter):
         return super().propose_one(request, budget)
 
 
-class OfAllTogether(TableDrafter):
-    """The same, of a drafter that drafts for all requests in one call."""
+class BetweenSteps(TableDrafter):
+    """The same, when it hears of what was committed: in one call for all requests."""
 
-    def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
+    def observe(
+        self,
+        requests: Sequence[Request],
+        committed: Sequence[Sequence[int]],
+        path_hidden: Sequence[Hidden] | None = None,
+    ) -> None:
         for request in requests:
             request.process_logits(torch.zeros(1, VOCABULARY), [()])
-        return super().propose(requests, budgets)
 
 
-@pytest.mark.parametrize("kind", [TableDrafter, OfTheTargetsKind, OfAllTogether])
+@pytest.mark.parametrize("kind", [TableDrafter, OfTheTargetsKind, BetweenSteps])
 def test_a_request_that_ends_there_ends_no_other(kind: type[TableDrafter]) -> None:
     target, *drafts = tables()
     drafter = kind(drafts, TREES["top-2 tree"])
