@@ -132,14 +132,16 @@ def needle_column(first: Pipeline, texts: int, context: int) -> TaskColumn:
 
 def harness_columns(arguments: argparse.Namespace) -> list[TaskColumn]:
     """A column for each benchmark of the LM Evaluation Harness. Raises UserError for what it does not know."""
-    from spec_sdk.evaluation.harness import Benchmarks, known_tasks, require
+    from spec_sdk.evaluation.harness import require
+    from spec_sdk.evaluation.loading import load
 
     require()
-    manager = known_tasks(arguments.benchmarks, arguments.include_path)
 
     def column(task: str) -> TaskColumn:
+        benchmarks = load([task], arguments.include_path, arguments.limit)
+
         def cell(pipeline: Pipeline, setting: Setting) -> Cell:
-            return harness_cell(task, Benchmarks((task,), arguments.limit, None, False, manager), setting, arguments)
+            return harness_cell(task, benchmarks, setting, arguments)
 
         return TaskColumn(task, {"score": "the benchmark's first metric", "limit": arguments.limit}, cell)
 
@@ -150,14 +152,16 @@ def harness_cell(task: str, benchmarks: Any, setting: Setting, arguments: argpar
     """One benchmark, asked of one setting: a pipeline of its own, as ``task=eval`` asks it."""
     from spec_sdk.api.engine import Engine
     from spec_sdk.config.composing import settings_for
-    from spec_sdk.evaluation.harness import evaluated
     from spec_sdk.evaluation.language_model import EngineModel
+    from spec_sdk.evaluation.loading import build_requests
+    from spec_sdk.evaluation.scores import evaluated
     from spec_sdk.events import EventLog
 
     options = [f"pipeline={'alspec' if setting.options else 'vanilla'}", *setting.options, *arguments.overrides]
     pipeline = build(*options)
     log = EventLog(pipeline.name)
     model = EngineModel(Engine(pipeline, settings_for(options), log), silent=True)
+    build_requests(benchmarks, model)
     scores = evaluated(model, benchmarks)
     passes = [event["attention"]["hit"] for event in log.events if event["event"] == "cycle" and event["attention"]]
     predicted, hits = sum(s.predicted for s in model.scores), sum(s.hits for s in model.scores)

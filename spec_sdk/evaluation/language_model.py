@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from lm_eval.models.utils import maybe_truncate, normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from spec_sdk.api.engine import MAX_NUM_SEQS, Engine
 from spec_sdk.api.request import Request
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.evaluation.generation import LONGEST_ANSWER, Fitted, GenerationOptions
 from spec_sdk.evaluation.scoring import Score, Scorer
 from spec_sdk.sampling_params import SamplingParams
-
-LONGEST_ANSWER = 256
-"""Tokens of an answer where a task does not say, as with the harness's other models."""
-SAMPLED_BY = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-UNDERSTOOD = {"do_sample", "until", "max_gen_toks", *SAMPLED_BY}
+from spec_sdk.settings import checked_sampling
 
 
 class EngineModel(TemplateLM):  # type: ignore[misc]
@@ -45,6 +42,12 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
         self.engine = engine
         self.scorer = Scorer(engine.pipeline, own_scores)
         self.scores: list[Score] = []
+        self.sampled_by: set[SamplingParams] = set()
+        """Of all answers, seeds left out."""
+        self.prompts_cut = 0
+        """Prompts that lost their beginning, and contexts of likelihoods that did."""
+        self.answers_shortened = 0
+        """Answers whose longest length was cut down to what their prompts leave of the context."""
         self._seed, self._sampling, self._silent = seed, sampling, silent
         self._asked = 0
         self._config = engine.pipeline.models.target.executor.config
@@ -63,7 +66,8 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
         ends = self._config.eos_token_ids or sorted(self.engine.tokenizer.stop_ids)
         if not ends:
             raise UserError(
-                "model.target: its files name no end token, which stands before texts that are scored whole"
+                "model.target: its files name no end token, which stands for an empty prompt and before texts that are "
+                "scored whole"
             )
         return int(ends[0])
 
@@ -100,13 +104,11 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
     ) -> list[tuple[float, bool]]:
         found = []
         for texts, context, continuation in self._shown(requests, "scoring", disable_tqdm):
-            room = self.max_length - len(continuation)
-            if room < 1:
-                raise UserError(
-                    f"model.context: a continuation of {len(continuation)} tokens is to be scored, and the context has "
-                    f"{self.max_length}"
-                )
-            score = self.scorer.score(context[-room:], continuation)
+            self._check_text(continuation)
+            # the last token of a continuation is scored, and not fed
+            room = self.max_length + 1 - len(continuation)
+            self.prompts_cut += len(context) > room
+            score = self.scorer.score(context[-room:] or [self.prefix_token_id], continuation)
             self.scores.append(score)
             found.append((score.log_probability, score.greedy))
             if texts is not None:
@@ -120,7 +122,7 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
             windows = get_rolling_token_windows(
                 token_list=self.tok_encode(text, add_special_tokens=False),
                 prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length - 1,
+                max_seq_len=self.max_length,
                 context_len=1,
             )
             parts = [(None, *make_disjoint_window(window)) for window in windows]
@@ -130,13 +132,18 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, several at once, up to the first of a task's stop texts."""
-        asked = [self._request(*request.args) for request in requests]
+        asked = [self._request(*request.args, self._asked + i) for i, request in enumerate(requests)]
+        self._asked += len(asked)
+        for request, fitted in asked:
+            self.sampled_by.add(replace(request.options["sampling"], seed=0))
+            self.prompts_cut += fitted.prompt_cut
+            self.answers_shortened += fitted.answer_shortened
         bar, texts = tqdm(total=len(asked), desc="answering", disable=disable_tqdm or self._silent or None), list[str]()
         # a few rounds at a time, so that there is something to see
         step = 4 * self.engine.pipeline.slots
         with bar:
             for first in range(0, len(asked), step):
-                for answer in self.engine.generate(asked[first : first + step]):
+                for answer in self.engine.generate([request for request, _ in asked[first : first + step]]):
                     if answer.error is not None:
                         raise answer.error
                     self.cache_hook.add_partial("generate_until", requests[len(texts)].args, answer.text)
@@ -144,22 +151,38 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
                     bar.update()
         return texts
 
-    def _request(self, context: str, options: dict[str, Any]) -> Request:
-        said = normalize_gen_kwargs(options, default_max_gen_toks=self.max_gen_toks)
-        unknown = sorted(set(said) - UNDERSTOOD)
-        if unknown:
-            raise UserError(f"task.tasks: a task sets the generation option '{unknown[0]}', which is not offered here")
-        tokens, new_tokens = maybe_truncate(
-            self.tok_encode(context), min(said["max_gen_toks"], self.max_length - 1), self.max_length
-        )
-        sampling = self._sampling
-        if sampling is None:
-            sampling = SamplingParams(**{name: said[name] for name in SAMPLED_BY if said.get(name) is not None})
-        self._asked += 1
+    def check(self, request: Any) -> None:
+        """Raise UserError for a request of the harness that cannot be answered or scored."""
+        if request.request_type == "generate_until":
+            self.engine.check(self._request(*request.args, self._asked)[0])
+        elif request.request_type == "loglikelihood":
+            context, continuation = request.args
+            if not context:
+                tokens = self.tok_encode(continuation, add_special_tokens=False)
+                tokens = tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
+            else:
+                tokens = self._encode_pair(context, continuation)[1]
+            self._check_text(tokens)
+        else:
+            # a whole text goes in windows, the first after this one
+            _ = self.prefix_token_id
+
+    def _check_text(self, tokens: Sequence[int]) -> None:
+        if not tokens:
+            raise UserError("a text that has no token is to be scored")
+        if len(tokens) > self.max_length:
+            raise UserError(
+                f"model.context: a text of {len(tokens)} tokens is to be scored, and the context has {self.max_length}"
+            )
+
+    def _request(self, context: str, said: dict[str, Any], number: int) -> tuple[Request, Fitted]:
+        options = GenerationOptions.of(said)
+        fitted = Fitted.of(self.tok_encode(context) or [self.prefix_token_id], options.limit, self.max_length)
+        sampling = self._sampling or checked_sampling({**vars(SamplingParams()), **options.sampled_by})
         # of several answers to one question each draws other numbers
-        sampling = SamplingParams(**{**vars(sampling), "seed": self._seed + self._asked - 1})
-        stop = [text for text in said["until"] if text]
-        return Request(tokens, max_new_tokens=new_tokens, sampling=sampling, stop=stop)
+        sampling = replace(sampling, seed=self._seed + number)
+        request = Request(fitted.prompt, max_new_tokens=fitted.limit, sampling=sampling, stop=list(options.stop))
+        return request, fitted
 
     def _shown(self, items: Sequence[Any], what: str, disable_tqdm: bool) -> Any:
         return tqdm(items, desc=what, disable=disable_tqdm or self._silent or None)
@@ -183,14 +206,28 @@ class PipelineModel(EngineModel):
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
         device: str | None = None,
+        **unknown: Any,
     ) -> None:
-        if batch_size in (None, "auto") or str(batch_size).startswith("auto"):
-            batch_size = max_batch_size or MAX_NUM_SEQS
+        """Raises UserError for arguments that do not exist, and for what the command line would refuse."""
+        if unknown:
+            name = next(iter(unknown))
+            known = ("pipeline", "target", "draft", "overrides", "own_scores")
+            raise UserError(f"--model_args: unknown argument '{name}'{did_you_mean(name, known)}")
+        if not isinstance(own_scores, bool):
+            raise UserError(f"--model_args: own_scores: {own_scores!r} must be True or False")
         engine = Engine.from_pipeline(
             pipeline,
             target=target,
             draft=draft,
             overrides=shlex.split(str(overrides)),
-            max_num_seqs=int(batch_size or MAX_NUM_SEQS),
+            max_num_seqs=_questions_at_once(batch_size, max_batch_size),
         )
         super().__init__(engine, own_scores=own_scores)
+
+
+def _questions_at_once(batch_size: int | str | None, most: int | None) -> int:
+    if batch_size is None or str(batch_size).startswith("auto"):
+        return most or MAX_NUM_SEQS
+    if not str(batch_size).isdecimal() or int(batch_size) < 1:
+        raise UserError(f"--batch_size: {batch_size!r} must be a number from 1 on, or auto")
+    return int(batch_size)

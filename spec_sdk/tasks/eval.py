@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +15,25 @@ from spec_sdk.events import EventLog
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.metrics import SCHEMA_VERSION, summarise
 from spec_sdk.registry import Registry
-from spec_sdk.report import Column as RunColumn
-from spec_sdk.report import closing_table
 from spec_sdk.run_output import CONFIG, METRICS, check_writable
 from spec_sdk.settings import Settings
-from spec_sdk.tables import number, percent, print_facts, print_table
+from spec_sdk.tables import print_facts
 from spec_sdk.what_ran import facts_of, plugins_of
 
 if TYPE_CHECKING:
-    from spec_sdk.evaluation.harness import Benchmarks, Scores
-    from spec_sdk.evaluation.language_model import EngineModel
+    from spec_sdk.evaluation.loading import Benchmarks
+    from spec_sdk.evaluation.scored_run import Run
     from spec_sdk.pipeline import Pipeline
 
 SAMPLES = "samples.jsonl"
-"""What was asked and answered, a line for each question."""
+"""What was asked and answered, a line for each question and filter."""
+UNHEARD = {
+    "max_new_tokens": "the benchmark says how long answers may be",
+    "prompt_limit": "task.limit says how many questions are asked",
+    "error_bounds": "task=eval does not estimate them",
+    "json": "metrics.json in the output directory has the results",
+}
+"""Options of other tasks that change nothing here, and why."""
 
 
 @dataclass
@@ -68,50 +72,87 @@ class Evaluate(Task):
     def run(self, app: Settings) -> int:
         """A table of scores goes to stderr, metrics, answers and config to the output directory; returns 0.
 
-        ``compare=true`` scores plain decoding too. Raises UserError for bad input, before anything is asked.
+        ``compare=true`` scores plain decoding too. What a pipeline scored is written as soon as it is done. Raises
+        UserError for bad input, before anything is asked.
         """
         benchmarks = self._benchmarks(app)
         check_writable(app.output_dir)
 
-        from spec_sdk.evaluation.harness import evaluated
+        from spec_sdk.evaluation.scored_run import show
         from spec_sdk.pipeline import build_pipeline
 
         pipeline = build_pipeline(app, Registry.discover(), slots=self.config.max_num_seqs)
         baseline = pipeline.vanilla()
         pipelines = [pipeline, baseline] if app.compare and pipeline.name != baseline.name else [pipeline]
-        runs = []
+        runs: list[Run] = []
         for each in pipelines:
-            print(f"{each.name}: {', '.join(benchmarks.tasks)}", file=sys.stderr, flush=True)
-            log = EventLog(each.name, observe=Registry.discover().hook.spec_sdk_event)
-            model = self._model(each, app, log)
-            runs.append(Run(each, model, evaluated(model, benchmarks), summarise(log.events)))
-        self._save(app, runs)
+            try:
+                runs.append(self._scored(each, app, benchmarks))
+            except BaseException as error:
+                self._tell_what_is_kept(error, each, app, runs)
+                raise
+            self._save(app, runs)
         print_facts(facts_of(app, plugins_of(app, Registry.discover())))
         show(runs)
+        for run in runs:
+            if run.changed is not None:
+                print(run.changed, file=sys.stderr)
         print(f"results in {app.output_dir}", file=sys.stderr)
         return 0
 
     def _benchmarks(self, app: Settings) -> Benchmarks:
-        from spec_sdk.evaluation.harness import Benchmarks, known_tasks, require
+        from spec_sdk.evaluation.harness import require
+        from spec_sdk.evaluation.loading import load
 
         config = self.config
         named = [config.tasks] if isinstance(config.tasks, str) else config.tasks
         if not isinstance(named, list) or not named or not all(isinstance(name, str) and name for name in named):
             raise UserError("task.tasks: name a benchmark, or a list of them, such as task.tasks=[gsm8k_cot,ifeval]")
+        self._check(app)
+        require()
+        return load(named, config.include_path, config.limit, config.num_fewshot, app.chat is True)
+
+    def _check(self, app: Settings) -> None:
+        """Raise UserError for options that would go unheard."""
+        from spec_sdk.config.overrides import parse
+
         for given in ("prompt", "prompt_file", "audio"):
             if getattr(app, given) is not None:
                 raise UserError(f"{given}: task=eval asks the questions of benchmarks; leave it out")
-        require()
-        manager = known_tasks(named, config.include_path)
-        return Benchmarks(tuple(named), config.limit, config.num_fewshot, app.chat is True, manager)
+        for override in parse(app.overrides):
+            name = str(override.key_or_group)
+            if name in UNHEARD:
+                raise UserError(f"{name}: {UNHEARD[name]}; leave it out")
+            group, _, parameter = name.partition(".")
+            if group == "sampling" and parameter != "seed" and self.config.sampling == "task":
+                raise UserError(
+                    f"{name}: the benchmark says what tokens are chosen by; add task.sampling=pipeline, or leave it out"
+                )
 
-    def _model(self, pipeline: Pipeline, app: Settings, log: EventLog) -> EngineModel:
+    def _scored(self, pipeline: Pipeline, app: Settings, benchmarks: Benchmarks) -> Run:
         from spec_sdk.api.engine import Engine
         from spec_sdk.evaluation.language_model import EngineModel
+        from spec_sdk.evaluation.loading import build_requests
+        from spec_sdk.evaluation.scored_run import Run
+        from spec_sdk.evaluation.scores import evaluated
 
+        print(f"{pipeline.name}: {', '.join(benchmarks.names)}", file=sys.stderr, flush=True)
+        log = EventLog(pipeline.name, observe=Registry.discover().hook.spec_sdk_event)
         sampling = app.sampling if self.config.sampling == "pipeline" else None
         own = self.config.loglikelihood == "target"
-        return EngineModel(Engine(pipeline, app, log), app.sampling.seed, sampling, own)
+        model = EngineModel(Engine(pipeline, app, log), app.sampling.seed, sampling, own)
+        build_requests(benchmarks, model)
+        return Run(pipeline, model, evaluated(model, benchmarks), summarise(log.events))
+
+    def _tell_what_is_kept(self, error: BaseException, at: Pipeline, app: Settings, runs: Sequence[Run]) -> None:
+        """Where a pipeline is not scored to the end: the results of the one before are whole."""
+        if runs:
+            print(
+                f"{at.name} was not scored; the results of {runs[0].pipeline.name} are in {app.output_dir}",
+                file=sys.stderr,
+            )
+        elif isinstance(error, KeyboardInterrupt):
+            print(f"no answers of {at.name} are kept: the same command starts again", file=sys.stderr)
 
     def _save(self, app: Settings, runs: Sequence[Run]) -> None:
         app.output_dir.mkdir(parents=True, exist_ok=True)
@@ -133,73 +174,5 @@ class Evaluate(Task):
         if len(runs) > 1:
             metrics["comparison"] = {"vanilla": runs[1].as_data()}
         write_json(app.output_dir / METRICS, metrics)
-        samples = first.scores.samples if app.save_prompts else [dict(s, asked=None) for s in first.scores.samples]
-        lines = "".join(json.dumps(sample, ensure_ascii=False, default=str) + "\n" for sample in samples)
-        write_atomically(app.output_dir / SAMPLES, lines)
+        write_atomically(app.output_dir / SAMPLES, "".join(first.samples(app.save_prompts)))
         write_atomically(app.output_dir / CONFIG, yaml.safe_dump(dict(app.kept), sort_keys=False, allow_unicode=True))
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one pipeline scored, and what its answers cost."""
-
-    pipeline: Pipeline
-    model: EngineModel
-    scores: Scores
-    summary: Mapping[str, Any]
-
-    @property
-    def guarantee(self) -> str:
-        return self.pipeline.guarantee
-
-    @property
-    def scored_by(self) -> str | None:
-        """Whose likelihoods the scores go by; None where only answers were scored."""
-        if not self.model.scores:
-            return None
-        return "pipeline, token by token" if self.model.scorer.relaxed else "target"
-
-    @property
-    def hit_rate_scoring(self) -> float | None:
-        """Of predictions of attention while likelihoods were computed."""
-        predicted = sum(score.predicted for score in self.model.scores)
-        return sum(score.hits for score in self.model.scores) / predicted if predicted else None
-
-    def as_data(self) -> dict[str, Any]:
-        """The summary of a run, with the scores."""
-        return {
-            **self.summary,
-            "scores": self.scores.of,
-            "standard_errors": self.scores.error_of,
-            "questions": self.scores.questions,
-            "loglikelihood": {
-                "texts": len(self.model.scores),
-                "scored_by": self.scored_by,
-                "hit_rate": self.hit_rate_scoring,
-            },
-        }
-
-
-def show(runs: Sequence[Run]) -> None:
-    """Scores, a column for each pipeline, and what the answers cost."""
-    rows = []
-    for task, metrics in runs[0].scores.of.items():
-        for metric in metrics:
-            cells = [_with_error(run.scores, task, metric) for run in runs]
-            rows.append([f"{task}: {metric}", *cells, str(runs[0].scores.questions.get(task, "–"))])
-    scored = [run.scored_by for run in runs]
-    if any(scored):
-        rows.append(["likelihoods by", *(by or "–" for by in scored), ""])
-    rates = [run.hit_rate_scoring for run in runs]
-    if any(rate is not None for rate in rates):
-        rows.append(["attention hit rate, likelihoods", *map(percent, rates), ""])
-    print_table("", ["benchmark", *(run.pipeline.name for run in runs), "questions"], rows)
-    if runs[0].summary["new_tokens"]:
-        columns = [RunColumn(run.pipeline.name, dict(run.summary), run.pipeline.guarantee) for run in runs]
-        closing_table(*columns)
-
-
-def _with_error(scores: Scores, task: str, metric: str) -> str:
-    value = number(scores.of.get(task, {}).get(metric), 4)
-    error = scores.error_of.get(task, {}).get(metric)
-    return value if error is None else f"{value} ± {error:.4f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,43 @@ doc_to_target: "{{text}}"
 metric_list:
   - {metric: word_perplexity, aggregation: weighted_perplexity, higher_is_better: false}
 """,
+    "sample": """
+output_type: generate_until
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["."], max_gen_toks: 4, do_sample: true, temperature: 0.7}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+""",
+    "filter": """
+output_type: generate_until
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["\\n\\n\\n"], max_gen_toks: 12}
+filter_list:
+  - {name: first, filter: [{function: regex, regex_pattern: "(.)"}, {function: take_first}]}
+  - {name: whole, filter: [{function: take_first}]}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+""",
+    "long": """
+output_type: generate_until
+doc_to_target: "{{answer}}"
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+""",
+    "empty": """
+output_type: generate_until
+doc_to_text: ""
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["."], max_gen_toks: 4}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+""",
+    "guess": """
+output_type: loglikelihood
+doc_to_target: " {{text[:30]}}"
+metric_list:
+  - {metric: perplexity, aggregation: perplexity, higher_is_better: false}
+""",
     "beams": """
 output_type: generate_until
 doc_to_target: "{{answer}}"
@@ -81,7 +119,7 @@ def own_answers(model: tuple[Path, PreTrainedModel]) -> list[str]:
 
 @pytest.fixture
 def benchmarks(own_directory: Path, own_answers: list[str], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the tasks ``tiny_generate``, ``tiny_choose``, ``tiny_read`` and ``tiny_beams``.
+    """A directory with a task ``tiny_<kind>`` of every kind of :data:`KINDS`.
 
     The right answer to the first question is what the model says, the others' are not.
     """
@@ -106,3 +144,15 @@ def benchmarks(own_directory: Path, own_answers: list[str], monkeypatch: pytest.
     for kind, rest in KINDS.items():
         (place / f"tiny_{kind}.yaml").write_text(TASK.format(kind=kind, data=data) + rest)
     return place
+
+
+@pytest.fixture
+def evaluate(
+    cli: Callable[..., Any], model: tuple[Path, PreTrainedModel], benchmarks: Path, harness: None
+) -> Callable[..., Any]:
+    """``evaluate("task.tasks=…", …)`` with the tiny model."""
+
+    def run(*options: str) -> Any:
+        return cli("task=eval", f"model.target={model[0]}", "output_dir=out", "task.include_path=tasks", *options)
+
+    return run

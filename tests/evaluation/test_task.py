@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 from spec_sdk import Engine
 from spec_sdk.errors import UserError
 from tests.evaluation.conftest import LAYERS, QUESTIONS
+from tests.evaluation.test_scoring import by_transformers
 
 Cli = Callable[..., Any]
 Model = tuple[Path, PreTrainedModel]
@@ -26,16 +28,6 @@ def metrics(place: Path) -> Any:
 
 def samples(place: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (place / "out" / "samples.jsonl").read_text().splitlines()]
-
-
-@pytest.fixture
-def evaluate(cli: Cli, model: Model, benchmarks: Path, harness: None) -> Cli:
-    """``evaluate("task.tasks=…", …)`` with the tiny model."""
-
-    def run(*options: str) -> Any:
-        return cli("task=eval", f"model.target={model[0]}", "output_dir=out", "task.include_path=tasks", *options)
-
-    return run
 
 
 def test_answers(evaluate: Cli, own_directory: Path, own_answers: list[str]) -> None:
@@ -76,22 +68,41 @@ def test_likelihoods(evaluate: Cli, own_directory: Path) -> None:
     assert set(plain["scores"]["tiny_choose"]) == {"acc"} and LAYERS == 3
 
 
-def test_whole_texts_are_scored_in_windows(model: Model, benchmarks: Path, harness: None) -> None:
+def test_whole_texts_are_scored_in_windows(model: Model, harness: None) -> None:
     """Each token once, after the last tokens that fit; the first after the token that begins a text."""
     from spec_sdk.evaluation.language_model import EngineModel
-    from spec_sdk.evaluation.scoring import Scorer
 
     engine = Engine.from_pipeline("vanilla", target=model[0], overrides=["model.context=12"])
     asked = EngineModel(engine, silent=True)
     text = f"{QUESTIONS[0]}. {QUESTIONS[1]}."
     tokens = engine.tokenizer.encode(text, add_special_tokens=False)
-    assert len(tokens) > 22
-    scorer, expected, before = Scorer(engine.pipeline), 0.0, [asked.prefix_token_id]
-    for first in range(0, len(tokens), 11):
-        new = tokens[first : first + 11]
-        known = (before + tokens[:first])[-(12 - len(new)) :] if first else before
-        expected += scorer.score(known, new).log_probability
-    assert asked.loglikelihood_rolling([Asked(text)]) == [pytest.approx(expected, abs=1e-6)]
+    assert len(tokens) > 24
+    expected, whole = 0.0, [asked.prefix_token_id, *tokens]
+    for first in range(0, len(tokens), 12):
+        new = tokens[first : first + 12]
+        # the last token of a window is scored, and not fed
+        expected += by_transformers(model[1], whole[: first + 1 + len(new)][-13 : -len(new)], new)[0]
+    assert asked.loglikelihood_rolling([Asked(text)]) == [pytest.approx(expected, abs=1e-3)]
+
+
+def test_a_text_that_is_longer_than_the_context(model: Model, harness: None) -> None:
+    """As the harness's other models score it: the context is full of what is fed, the last token is not."""
+    from spec_sdk.evaluation.language_model import EngineModel
+
+    engine = Engine.from_pipeline("vanilla", target=model[0], overrides=["model.context=32"])
+    asked = EngineModel(engine, silent=True)
+    context, text = list(range(20, 62)), [70, 71, 3]
+    ((found, _),) = asked._loglikelihood_tokens([(None, context, text)])
+    assert found == pytest.approx(by_transformers(model[1], context[-30:], text)[0], abs=1e-3)
+    assert asked.prompts_cut == 1
+    whole = list(range(20, 52))
+    ((found, _),) = asked._loglikelihood_tokens([(None, context, whole)])
+    assert found == pytest.approx(by_transformers(model[1], context[-1:], whole)[0], abs=1e-3)
+    with pytest.raises(UserError, match="a text of 33 tokens is to be scored, and the context has 32"):
+        asked._loglikelihood_tokens([(None, context, [*whole, 5])])
+    # a context that has no token, as one of blanks may be
+    ((found, _),) = asked._loglikelihood_tokens([(None, [], text)])
+    assert found == pytest.approx(by_transformers(model[1], [asked.prefix_token_id], text)[0], abs=1e-3)
 
 
 class Asked:
@@ -103,10 +114,15 @@ class Asked:
 
 def test_sampled_answers(evaluate: Cli, own_directory: Path) -> None:
     """Sampled by the pipeline's parameters, and the same whatever is answered beside them."""
-    chosen = ("task.tasks=tiny_generate", "pipeline=vanilla", "sampling.temperature=1")
+    chosen = ("task.tasks=tiny_generate", "pipeline=vanilla")
     answers = []
     for seed, together in ((5, 1), (5, 3), (6, 3)):
-        more = (f"sampling.seed={seed}", f"task.max_num_seqs={together}", "task.sampling=pipeline")
+        more = (
+            "sampling.temperature=1",
+            f"sampling.seed={seed}",
+            f"task.max_num_seqs={together}",
+            "task.sampling=pipeline",
+        )
         assert evaluate(*chosen, *more).status == 0
         answers.append([sample["answers"] for sample in samples(own_directory)])
     assert answers[0] == answers[1] != answers[2]
@@ -116,26 +132,108 @@ def test_sampled_answers(evaluate: Cli, own_directory: Path) -> None:
     assert [sample["asked"] for sample in samples(own_directory)] == [None]
 
 
+def test_texts_that_are_not_to_be_kept(evaluate: Cli, own_directory: Path) -> None:
+    """Of a text that is scored whole the right answer is the text."""
+    assert evaluate("task.tasks=[tiny_read,tiny_choose]", "save_prompts=false").status == 0
+    assert not any(question in (own_directory / "out" / "samples.jsonl").read_text() for question in QUESTIONS)
+    assert [sample["right"] for sample in samples(own_directory)] == [None, None, None, 0, 1, 0]
+
+
+def test_a_guarantee_is_that_of_what_was_sampled(evaluate: Cli, own_directory: Path) -> None:
+    """A benchmark says what tokens are chosen by, and one of two samples."""
+    result = evaluate("task.tasks=[tiny_generate,tiny_sample]", "pipeline=suffix")
+    assert result.status == 0 and metrics(own_directory)["guarantee"] == "distribution"
+    assert re.search(r"guarantee +distribution", result.err)
+    assert evaluate("task.tasks=tiny_generate", "pipeline=suffix").status == 0
+    assert metrics(own_directory)["guarantee"] == "exact"
+    chosen = ("sampling.temperature=1", "task.sampling=pipeline")
+    assert evaluate("task.tasks=tiny_generate", "pipeline=suffix", *chosen).status == 0
+    assert metrics(own_directory)["guarantee"] == "distribution"
+
+
+def test_filters_are_told_apart(evaluate: Cli, own_directory: Path, own_answers: list[str]) -> None:
+    assert evaluate("task.tasks=tiny_filter", "pipeline=vanilla", "task.limit=1").status == 0
+    first, second = samples(own_directory)
+    assert (first["filter"], first["answers"], first["metrics"]) == ("first", [""], {"exact_match": 0})
+    assert (second["filter"], second["answers"], second["metrics"]) == ("whole", own_answers[:1], {"exact_match": 1})
+    assert first["responses"] == second["responses"] == [[own_answers[0]]]
+    assert metrics(own_directory)["summary"]["scores"]["tiny_filter"] == {
+        "exact_match.first": 0,
+        "exact_match.whole": 1,
+    }
+
+
+def test_what_had_no_room_is_told(evaluate: Cli, own_directory: Path) -> None:
+    result = evaluate("task.tasks=tiny_long", "pipeline=vanilla", "model.context=24", "task.limit=2")
+    assert result.status == 0, result.err
+    cut = metrics(own_directory)["summary"]["prompts_cut"]
+    assert metrics(own_directory)["summary"]["answers_shortened"] == 2
+    assert "the longest length of 2 answers shortened to fit model.context=24" in result.err
+    assert cut == 0 or f"the beginning of {cut} prompt" in result.err
+    assert evaluate("task.tasks=tiny_long", "pipeline=vanilla", "task.limit=2").status == 0
+    assert "to fit model.context" not in evaluate("task.tasks=tiny_generate", "pipeline=vanilla").err
+
+
+def test_an_empty_prompt_begins_with_the_token_that_begins_texts(
+    evaluate: Cli, own_directory: Path, model: Model
+) -> None:
+    assert evaluate("task.tasks=tiny_empty", "pipeline=vanilla", "task.limit=1").status == 0
+    engine = Engine.from_pipeline("vanilla", target=model[0])
+    answers = engine.generate(
+        [[engine.pipeline.models.target.executor.config.bos_token_id]], max_new_tokens=4, stop="."
+    )
+    assert samples(own_directory)[0]["answers"] == [answer.text for answer in answers]
+
+
+def test_what_is_done_survives_an_interrupt(
+    evaluate: Cli, own_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spec_sdk.evaluation.language_model import EngineModel
+
+    own = EngineModel.generate_until
+    stopped = "suffix"
+
+    def generate_until(self: Any, requests: Any) -> list[str]:
+        if self.engine.pipeline.name == stopped:
+            raise KeyboardInterrupt
+        return own(self, requests)
+
+    monkeypatch.setattr(EngineModel, "generate_until", generate_until)
+    asked = ("task.tasks=tiny_generate", "pipeline=suffix", "compare=true")
+    result = evaluate(*asked)
+    assert result.status == 130 and not (own_directory / "out").exists()
+    assert "no answers of suffix are kept: the same command starts again" in result.err
+    stopped = "vanilla"
+    result = evaluate(*asked)
+    assert result.status == 130 and "vanilla was not scored; the results of suffix are in out" in result.err
+    assert metrics(own_directory)["summary"]["questions"] == {"tiny_generate": 3}
+    assert "comparison" not in metrics(own_directory) and len(samples(own_directory)) == 3
+
+
+def test_nothing_but_results_goes_to_stdout(evaluate: Cli) -> None:
+    """The harness prints that it estimates the error of a perplexity; one without end is told by its magnitude."""
+    result = evaluate("task.tasks=tiny_guess", "pipeline=vanilla")
+    assert result.status == 0 and result.out == ""
+    assert re.search(r"perplexity +\d\.\d+e\+\d+ ± \d\.\d+e\+\d+ ", result.err)
+
+
 def test_a_request(model: Model, harness: None) -> None:
     """Stop texts, the longest answer, and a prompt that has no room."""
     from spec_sdk.evaluation.language_model import EngineModel
 
     engine = Engine.from_pipeline("vanilla", target=model[0], overrides=["model.context=40"])
     asked = EngineModel(engine, seed=3, silent=True)
-    request = asked._request(
-        "The sky is", {"until": ["\n", ""], "max_gen_toks": 7, "temperature": 0.9, "do_sample": True}
+    request, _ = asked._request(
+        "The sky is", {"until": ["\n", ""], "max_gen_toks": 7, "temperature": 0.9, "do_sample": True}, 0
     )
     assert request.options["max_new_tokens"] == 7 and request.options["stop"] == ["\n"]
     assert request.options["sampling"].temperature == 0.9 and request.options["sampling"].seed == 3
-    greedy = asked._request("The sky is", {"until": ".", "temperature": 0.9, "do_sample": False})
+    greedy, _ = asked._request("The sky is", {"until": ".", "temperature": 0.9, "do_sample": False}, 1)
     assert greedy.options["sampling"].temperature == 0 and greedy.options["sampling"].seed == 4
-    long = asked._request(" ".join(QUESTIONS) * 3, {"max_gen_toks": 10})
+    long, _ = asked._request(" ".join(QUESTIONS) * 3, {"max_gen_toks": 10}, 2)
     assert len(long.prompt) == 30 and list(long.prompt) == engine.tokenizer.encode(" ".join(QUESTIONS) * 3)[-30:]
-    assert asked.generate_until([Asked("The sky is", {"until": ["e"], "max_gen_toks": 9})])[0].count("e") == 0
-    with pytest.raises(UserError, match="generation option 'num_beams'"):
-        asked._request("The sky is", {"num_beams": 5})
-    with pytest.raises(UserError, match="the context has 40"):
-        asked._loglikelihood_tokens([(None, [5], list(range(20, 70)))])
+    asked_by_harness = Asked("The sky is", {"until": ["e"], "max_gen_toks": 9})
+    assert asked.generate_until([asked_by_harness])[0].count("e") == 0
     assert asked.apply_chat_template([{"role": "user", "content": "hello"}]).startswith("<user>hello")
 
 
@@ -161,6 +259,13 @@ def test_a_sweep_shows_scores(evaluate: Cli, own_directory: Path) -> None:
         ("prompt=Hello", "prompt: task=eval asks the questions of benchmarks"),
         ("task.tasks=[]", "task.tasks: name a benchmark"),
         ("task.limit=0", "task.limit"),
+        (
+            "sampling.top_p=0.9",
+            "sampling.top_p: the benchmark says what tokens are chosen by; add task.sampling=pipeline",
+        ),
+        ("max_new_tokens=4", "max_new_tokens: the benchmark says how long answers may be; leave it out"),
+        ("json=true", "json: metrics.json in the output directory has the results; leave it out"),
+        ("prompt_limit=4", "prompt_limit: task.limit says how many questions are asked; leave it out"),
     ],
 )
 def test_bad_input(evaluate: Cli, own_directory: Path, option: str, message: str) -> None:
@@ -189,6 +294,29 @@ def test_its_own_command_line(
     monkeypatch.setattr("sys.argv", [*argv, "--model_args", given, "--batch_size", "2"])
     assert main() == 0
     assert "0.3333" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", [*argv, "--model_args", "pipeline=alspek"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["pipeline=alspek"], "pipeline: unknown pipeline 'alspek'"),
+        (["tarket=model"], "--model_args: unknown argument 'tarket', did you mean 'target'?"),
+        (["own_scores=perhaps"], "--model_args: own_scores: 'perhaps' must be True or False"),
+        (["", "--batch_size", "hot"], "--batch_size: 'hot' must be a number from 1 on, or auto"),
+        (["", "--batch_size", "0"], "--batch_size: '0' must be a number from 1 on, or auto"),
+    ],
+)
+def test_bad_arguments_of_its_own_command_line(
+    benchmarks: Path,
+    harness: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    message: str,
+) -> None:
+    from spec_sdk.evaluation.__main__ import main
+
+    argv = ["lm-eval", "run", "--model", "spec_sdk", "--tasks", "tiny_generate", "--include_path", str(benchmarks)]
+    monkeypatch.setattr("sys.argv", [*argv, "--model_args", *given])
     assert main() == 2
-    assert "error: pipeline: unknown pipeline 'alspek'" in capsys.readouterr().err
+    assert f"error: {message}" in capsys.readouterr().err
