@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,7 +132,7 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, several at once, up to the first of a task's stop texts."""
-        asked = [self._request(*request.args, self._asked + i) for i, request in enumerate(requests)]
+        asked = [self._request(request.args, self._asked + i) for i, request in enumerate(requests)]
         self._asked += len(asked)
         for request, fitted in asked:
             self.sampled_by.add(replace(request.options["sampling"], seed=0))
@@ -154,7 +154,7 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
     def check(self, request: Any) -> None:
         """Raise UserError for a request of the harness that cannot be answered or scored."""
         if request.request_type == "generate_until":
-            self.engine.check(self._request(*request.args, self._asked)[0])
+            self.engine.check(self._request(request.args, self._asked)[0])
         elif request.request_type == "loglikelihood":
             context, continuation = request.args
             if not context:
@@ -175,7 +175,8 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
                 f"model.context: a text of {len(tokens)} tokens is to be scored, and the context has {self.max_length}"
             )
 
-    def _request(self, context: str, said: dict[str, Any], number: int) -> tuple[Request, Fitted]:
+    def _request(self, asked: tuple[str, Mapping[str, Any]], number: int) -> tuple[Request, Fitted]:
+        context, said = asked
         options = GenerationOptions.of(said)
         fitted = Fitted.of(self.tok_encode(context) or [self.prefix_token_id], options.limit, self.max_length)
         sampling = self._sampling or checked_sampling({**vars(SamplingParams()), **options.sampled_by})

@@ -68,6 +68,9 @@ def known_tasks(names: Sequence[str], directory: str | None) -> Any:
             manager = TaskManager(include_path=directory)
     for name in names:
         if name not in manager.all_tasks:
+            own = next(Path(directory).rglob(f"{name}.yaml"), None) if directory is not None else None
+            if own is not None:
+                raise UserError(f"task.tasks: {own} is no YAML of a task '{name}'")
             near = difflib.get_close_matches(name, manager.all_tasks, n=1, cutoff=0.5)
             hint = f", did you mean '{near[0]}'?" if near else "; python -m spec_sdk.evaluation ls tasks lists them"
             raise UserError(f"task.tasks: unknown task '{name}'{hint}")

@@ -106,6 +106,11 @@ def test_data_that_are_no_json(bench: Cli, benchmarks: Path) -> None:
     assert result.error.startswith("task.tasks: bad: DatasetGenerationError") and "JSON parse error" in result.error
 
 
+def test_a_file_that_is_no_yaml(evaluate: Cli, benchmarks: Path) -> None:
+    (benchmarks / "broken.yaml").write_text("task: broken\ndataset_path: [json\n")
+    assert evaluate("task.tasks=broken").error == "task.tasks: tasks/broken.yaml is no YAML of a task 'broken'"
+
+
 def test_the_one_of_several(bench: Cli) -> None:
     result = bench({"doc_to_target": "{{nothing}}"}, "task.tasks=[tiny_generate,bad]")
     assert result.status == 2 and result.error == "task.tasks: bad: UndefinedError: 'nothing' is undefined"

@@ -17,6 +17,7 @@ from spec_sdk import Engine
 from spec_sdk.errors import UserError
 from tests.evaluation.conftest import LAYERS, QUESTIONS
 from tests.evaluation.test_scoring import by_transformers
+from tests.support.text_checkpoints import write_text_checkpoint
 
 Cli = Callable[..., Any]
 Model = tuple[Path, PreTrainedModel]
@@ -103,6 +104,19 @@ def test_a_text_that_is_longer_than_the_context(model: Model, harness: None) -> 
     # a context that has no token, as one of blanks may be
     ((found, _),) = asked._loglikelihood_tokens([(None, [], text)])
     assert found == pytest.approx(by_transformers(model[1], [asked.prefix_token_id], text)[0], abs=1e-3)
+
+
+@pytest.mark.parametrize("pipeline", ["vanilla", "alspec"])
+def test_a_model_whose_context_is_full(tmp_path: Path, harness: None, pipeline: str) -> None:
+    from spec_sdk.evaluation.language_model import EngineModel
+
+    model = write_text_checkpoint(tmp_path, max_position_embeddings=32)
+    overrides = ["predictor.size=4", "attention_verifier.threshold=0"] if pipeline == "alspec" else []
+    asked = EngineModel(Engine.from_pipeline(pipeline, target=tmp_path, overrides=overrides), silent=True)
+    whole = list(range(20, 52))
+    found = asked._loglikelihood_tokens([(None, [5, 6], whole), (None, whole, [70, 71])])
+    assert found[0][0] == pytest.approx(by_transformers(model, [6], whole)[0], abs=1e-3)
+    assert found[1][0] == pytest.approx(by_transformers(model, whole[-31:], [70, 71])[0], abs=1e-3)
 
 
 class Asked:
@@ -223,14 +237,13 @@ def test_a_request(model: Model, harness: None) -> None:
 
     engine = Engine.from_pipeline("vanilla", target=model[0], overrides=["model.context=40"])
     asked = EngineModel(engine, seed=3, silent=True)
-    request, _ = asked._request(
-        "The sky is", {"until": ["\n", ""], "max_gen_toks": 7, "temperature": 0.9, "do_sample": True}, 0
-    )
+    said = {"until": ["\n", ""], "max_gen_toks": 7, "temperature": 0.9, "do_sample": True}
+    request, _ = asked._request(("The sky is", said), 0)
     assert request.options["max_new_tokens"] == 7 and request.options["stop"] == ["\n"]
     assert request.options["sampling"].temperature == 0.9 and request.options["sampling"].seed == 3
-    greedy, _ = asked._request("The sky is", {"until": ".", "temperature": 0.9, "do_sample": False}, 1)
+    greedy, _ = asked._request(("The sky is", {"until": ".", "temperature": 0.9, "do_sample": False}), 1)
     assert greedy.options["sampling"].temperature == 0 and greedy.options["sampling"].seed == 4
-    long, _ = asked._request(" ".join(QUESTIONS) * 3, {"max_gen_toks": 10}, 2)
+    long, _ = asked._request((" ".join(QUESTIONS) * 3, {"max_gen_toks": 10}), 2)
     assert len(long.prompt) == 30 and list(long.prompt) == engine.tokenizer.encode(" ".join(QUESTIONS) * 3)[-30:]
     asked_by_harness = Asked("The sky is", {"until": ["e"], "max_gen_toks": 9})
     assert asked.generate_until([asked_by_harness])[0].count("e") == 0
