@@ -110,7 +110,6 @@ def _loaded(manager: Any, names: list[str]) -> Mapping[str, Any]:
         # each alone can be loaded: they do not go together
         with told(f"task.tasks: {', '.join(names)}"):
             raise
-    raise AssertionError("unreachable")
 
 
 def _check(name: str, task: Any) -> None:

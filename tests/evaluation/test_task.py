@@ -60,8 +60,9 @@ def test_likelihoods(evaluate: Cli, own_directory: Path) -> None:
     assert exact["scores"]["tiny_read"]["word_perplexity"] == pytest.approx(
         plain["scores"]["tiny_read"]["word_perplexity"], rel=1e-4
     )
-    result = evaluate(tasks, *alspec)
+    result = evaluate(tasks, *alspec, "compare=true")
     told = metrics(own_directory)["summary"]
+    assert metrics(own_directory)["comparison"]["vanilla"]["scores"] == plain["scores"]
     assert told["loglikelihood"]["scored_by"] == "pipeline, token by token" and told["loglikelihood"]["hit_rate"] == 1
     assert "likelihoods by" in result.err and "100.0 %" in result.err
     ratio = told["scores"]["tiny_read"]["word_perplexity"] / plain["scores"]["tiny_read"]["word_perplexity"]
