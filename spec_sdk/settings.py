@@ -64,7 +64,10 @@ class PipelineSettings:
 class ModelSettings:
     """The target and the draft model."""
 
-    target: str = option("HuggingFaceTB/SmolLM2-135M-Instruct", "a directory, a .gguf file, or a Hugging Face hub id")
+    target: str = option(
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "a directory, a .gguf file, or a Hugging Face hub id (org/name, or org/name:Q8_0 for a GGUF file)",
+    )
     draft: str = option(
         "auto",
         "the draft model, named in the same way",
