@@ -17,6 +17,7 @@ from spec_sdk.model.borrowed_weights import VOCABULARY, borrowed_names, check_vo
 from spec_sdk.model.checkpoint_shapes import check_shapes, unread_tensors
 from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.float8_weights import Float8Weights, block_of
 from spec_sdk.model.gguf_parts import whole_name
 from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.packed_weights import WeightStore
@@ -58,7 +59,8 @@ class Checkpoint:
         if not path.is_file():
             raise UserError(f"{directory}: has no config.json")
         values = read_json_object(path)
-        store = StoredMatrices(open_directory(directory))
+        block = block_of(values.get("quantization_config"))
+        store = StoredMatrices(Float8Weights(open_directory(directory), block))
         check_counts(values, store.shapes, str(path))
 
         def rows(name: str, some: range) -> torch.Tensor:

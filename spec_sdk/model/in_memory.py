@@ -49,8 +49,10 @@ class InMemoryModel(ModelSource):
         check_shapes(shapes, found, where)
         self._tensors = {key: state_dict[key].detach() for key in shapes}
         for key, tensor in self._tensors.items():
-            if not tensor.is_floating_point():
-                raise UserError(f"{where}: tensor '{key}' is {tensor.dtype}; only floating-point weights are read")
+            if not tensor.is_floating_point() or tensor.element_size() < 2:
+                raise UserError(
+                    f"{where}: tensor '{key}' is {tensor.dtype}; only float32, bfloat16 and float16 weights are read"
+                )
         self._tokenizer = tokenizer
 
     @functools.cached_property

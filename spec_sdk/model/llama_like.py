@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.config_fields import Fields
+from spec_sdk.model.float8_weights import is_float8
 from spec_sdk.model.rope_fields import read_rope
 from spec_sdk.model.weight_table import (
     HEAD,
@@ -214,10 +215,13 @@ def _refuse_unsupported(fields: Fields, computes: Collection[str]) -> None:
     activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish") and "hidden_act" not in computes:
         raise UserError(f"{fields.where}: unsupported hidden_act '{activation}', only 'silu' is supported")
-    if fields.get("quantization_config") is not None:
+    quantized = fields.get("quantization_config")
+    if quantized is not None and not is_float8(quantized):
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+        named = f"quantization_config, {method}" if method else "quantization_config"
         raise UserError(
-            f"{fields.where}: the weights are quantized (quantization_config); "
-            "use the model's unquantized checkpoint or a GGUF file"
+            f"{fields.where}: the weights are quantized ({named}), and not as FP8; "
+            "use the model's unquantized checkpoint, one in FP8, or a GGUF file"
         )
     for key, feature in _NOT_COMPUTED.items():
         if key not in computes and fields.get(key) not in (None, False, 0, []):

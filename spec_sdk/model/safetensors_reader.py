@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,9 +31,22 @@ _PART_DTYPES = {
     "BF16": torch.bfloat16,
     "I8": torch.int8,
     "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
 }
 _FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-_OTHER_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_OTHER_BYTES = {
+    "I64": 8,
+    "U64": 8,
+    "I32": 4,
+    "U32": 4,
+    "I16": 2,
+    "U16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+}
 
 
 class SafetensorsFile:
@@ -76,6 +89,25 @@ class SafetensorsFile:
         return part_RC if len(shape) > 1 else part_RC[:, 0]
 
 
+class TensorFiles(Protocol):
+    """The tensors of a checkpoint by name, read whole or in parts: see :class:`SafetensorsStore`."""
+
+    where: str
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+
+    def tensor(self, name: str) -> torch.Tensor: ...
+
+    def part(self, name: str, rows: range, columns: range | None = None) -> torch.Tensor: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def dtype(self, name: str) -> str: ...
+
+    def check_floating(self, names: Iterable[str]) -> None: ...
+
+
 class SafetensorsStore:
     """All tensors of a checkpoint, in one file or several. ``where`` names the checkpoint in errors."""
 
@@ -116,8 +148,8 @@ class SafetensorsStore:
             dtype = self.dtype(name)
             if dtype not in _FLOAT_BYTES:
                 raise UserError(
-                    f"{self._file_of[name].path}: tensor '{name}' is stored as {dtype}; only float32, bfloat16 and "
-                    "float16 weights are read, use an unquantized checkpoint"
+                    f"{self._file_of[name].path}: tensor '{name}' is stored as {dtype}; read are float32, bfloat16, "
+                    "float16, and FP8 with its scales: use such a checkpoint, or a GGUF file"
                 )
 
 

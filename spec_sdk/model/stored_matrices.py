@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.safetensors_reader import SafetensorsStore
+from spec_sdk.model.safetensors_reader import TensorFiles
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 
 CODES, SCALE, OFFSET = ".codes", ".scale", ".offset"
@@ -26,7 +26,7 @@ class StoredMatrices:
     Raises UserError for codes whose scales are not there or do not fit them.
     """
 
-    def __init__(self, store: SafetensorsStore) -> None:
+    def __init__(self, store: TensorFiles) -> None:
         self._store = store
         self.where = store.where
         shapes = dict(store.shapes)
