@@ -62,7 +62,8 @@ def draft_model_files(
         "torch_dtype": stored,
         "tie_word_embeddings": draft.config.tie_embeddings,
     }
-    config.pop(KEY, None)
+    for key in (KEY, "quantization_config"):
+        config.pop(key, None)
     rope = values.get("rope_parameters")
     if isinstance(rope, dict) and isinstance(rope.get("rope_theta"), int | float):
         # programs before transformers 5 read it here

@@ -19,6 +19,7 @@ from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.float8_weights import Float8Weights, block_of
 from spec_sdk.model.gguf_parts import whole_name
+from spec_sdk.model.int4_weights import Int4Weights, int4_layout
 from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.packed_weights import WeightStore
 from spec_sdk.model.safetensors_reader import open_directory
@@ -33,6 +34,7 @@ from spec_sdk.model.source_wheel import (
     default_entry,
 )
 from spec_sdk.model.stored_matrices import StoredMatrices
+from spec_sdk.model.text_settings import text_settings
 from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 
@@ -59,8 +61,9 @@ class Checkpoint:
         if not path.is_file():
             raise UserError(f"{directory}: has no config.json")
         values = read_json_object(path)
-        block = block_of(values.get("quantization_config"))
-        store = StoredMatrices(Float8Weights(open_directory(directory), block))
+        quantized = text_settings(values).get("quantization_config")
+        files = Float8Weights(open_directory(directory), block_of(quantized))
+        store = StoredMatrices(Int4Weights(files, int4_layout(quantized)))
         check_counts(values, store.shapes, str(path))
 
         def rows(name: str, some: range) -> torch.Tensor:

@@ -8,6 +8,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.float8_weights import is_float8
+from spec_sdk.model.int4_weights import int4_layout
 from spec_sdk.model.rope_fields import read_rope
 from spec_sdk.model.weight_table import (
     HEAD,
@@ -216,12 +217,12 @@ def _refuse_unsupported(fields: Fields, computes: Collection[str]) -> None:
     if activation not in ("silu", "swish") and "hidden_act" not in computes:
         raise UserError(f"{fields.where}: unsupported hidden_act '{activation}', only 'silu' is supported")
     quantized = fields.get("quantization_config")
-    if quantized is not None and not is_float8(quantized):
+    if quantized is not None and not is_float8(quantized) and int4_layout(quantized) is None:
         method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
         named = f"quantization_config, {method}" if method else "quantization_config"
         raise UserError(
-            f"{fields.where}: the weights are quantized ({named}), and not as FP8; "
-            "use the model's unquantized checkpoint, one in FP8, or a GGUF file"
+            f"{fields.where}: the weights are quantized ({named}) in a form that is not read; "
+            "use the model's unquantized checkpoint, one in FP8, GPTQ or AWQ of 4 bits, or a GGUF file"
         )
     for key, feature in _NOT_COMPUTED.items():
         if key not in computes and fields.get(key) not in (None, False, 0, []):
