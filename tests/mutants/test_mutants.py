@@ -24,6 +24,7 @@ from tests.mutants.amx import AMX
 from tests.mutants.api import API
 from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
+from tests.mutants.checkpoints import CHECKPOINTS
 from tests.mutants.constraining import CONSTRAINING
 from tests.mutants.deterministic import DETERMINISTIC
 from tests.mutants.deterministic_cuda import DETERMINISTIC_CUDA
@@ -77,6 +78,7 @@ LISTS = (
     DETERMINISTIC_CUDA,
     LAYER_KINDS,
     FAMILIES,
+    CHECKPOINTS,
     SPEECH,
     API,
     SERVING,

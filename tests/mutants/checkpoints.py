@@ -1,0 +1,93 @@
+"""Weights of a checkpoint in few bits that are others, parts of files that are left out, answers that do not end."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+INT4 = "spec_sdk/model/int4_weights.py"
+FLOAT8 = "spec_sdk/model/float8_weights.py"
+GGUF = "spec_sdk/model/gguf_tensors.py"
+READER = "spec_sdk/model/gguf_reader.py"
+CONVERT = "spec_sdk/model/gguf_convert.py"
+TOKENIZER = "spec_sdk/model/gguf_tokenizer.py"
+HUB = "spec_sdk/model/source_hub_gguf.py"
+OF_INT4 = "tests/checkpoints/test_int4.py::test_weights_are_what_is_stored"
+OF_FLOAT8 = "tests/checkpoints/test_float8.py::test_weights_are_what_is_stored_times_its_scales"
+OF_GGUF = "tests/checkpoints/test_gguf_conversion.py"
+OF_TOKENIZER = "tests/checkpoints/test_gguf_tokenizer.py"
+OF_PARTS = "tests/checkpoints/test_gguf_parts.py"
+
+CHECKPOINTS = (
+    Mutant("gptq: zero points as they are stored", INT4, "else 1)", "else 0)", (OF_INT4,)),
+    Mutant("awq: codes in the order of gptq", INT4, "super().__init__(AWQ_ORDER)", "super().__init__()", (OF_INT4,)),
+    Mutant(
+        "4 bits: the first byte's codes are swapped",
+        INT4,
+        "(byte_XPB & 15, byte_XPB >> 4)",
+        "(byte_XPB >> 4, byte_XPB & 15)",
+        (OF_INT4,),
+    ),
+    Mutant(
+        "4 bits: inputs out of order are taken as they come",
+        INT4,
+        'if stem + ".g_idx" in files.shapes:',
+        "if False:",
+        ("tests/checkpoints/test_int4.py::test_what_does_not_fit",),
+    ),
+    Mutant(
+        "fp8: the scale of the first row's block for all rows",
+        FLOAT8,
+        "scale_BB[row_R[:, None], column_C]",
+        "scale_BB[row_R[:1, None], column_C]",
+        (OF_FLOAT8,),
+    ),
+    Mutant(
+        "fp8: a part has the scales of the first rows",
+        FLOAT8,
+        "torch.arange(rows.start, rows.stop) // height",
+        "torch.arange(len(rows)) // height",
+        (OF_FLOAT8,),
+    ),
+    Mutant(
+        "gguf: the scale of a tensor is left out",
+        GGUF,
+        "floats = floats * scale",
+        "pass",
+        (f"{OF_GGUF}::test_scales_of_whole_tensors_multiply_them",),
+    ),
+    Mutant(
+        "gguf: every expert has the scale of the first",
+        GGUF,
+        "scales[place.expert if place.row.per_expert else 0]",
+        "scales[0]",
+        (f"{OF_GGUF}::test_every_expert_has_a_scale_of_its_own",),
+    ),
+    Mutant(
+        "gguf: tensors of another model are left out",
+        CONVERT,
+        "    _check_all_read(gguf, table)\n",
+        "",
+        (f"{OF_GGUF}::test_tensors_that_would_be_left_out_are_refused",),
+    ),
+    Mutant(
+        "gguf: a tensor is looked for in the first part",
+        READER,
+        "self._parts[tensor.part]",
+        "self._parts[0]",
+        (f"{OF_PARTS}::test_all_of_it_is_read",),
+    ),
+    Mutant(
+        "gguf: an answer ends where the file says alone",
+        TOKENIZER,
+        "[*ids, *named]",
+        "ids",
+        (f"{OF_TOKENIZER}::test_tokens_that_end_a_turn_stop_by_their_names",),
+    ),
+    Mutant(
+        "hub: a file whose name ends alike is taken from the cache",
+        HUB,
+        "if _is_called(parts[0], quantization)]",
+        "if parts]",
+        ("tests/checkpoints/test_hub_gguf.py::test_what_ends_alike_in_the_cache_is_another_file",),
+    ),
+)
